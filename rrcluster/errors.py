@@ -1,0 +1,36 @@
+"""The errors a caller may meet.
+
+    ValueError
+     +-- RRClusterError
+          +-- ConfigError       a setting that cannot be used; the message names the way out
+          |    +-- PrivacyError a combination that would void the stated guarantee
+          |         +-- UnsupportedEvent   an event this accountant cannot account
+          +-- DataError         a missing, damaged or unusable data file
+          +-- RunFolderError    a run folder that cannot be written, read or resumed
+
+Every message names the value, the bound it breaks and the way out. None contains a raw client value.
+"""
+
+
+class RRClusterError(ValueError):
+    """Base of every error that rrcluster raises on purpose."""
+
+
+class ConfigError(RRClusterError):
+    """A setting is out of range or does not fit the others."""
+
+
+class PrivacyError(ConfigError):
+    """The requested combination would void the guarantee we would have to state; never a warning."""
+
+
+class UnsupportedEvent(PrivacyError):
+    """This accountant has no sound bound for this event under this adjacency and sampling."""
+
+
+class DataError(RRClusterError):
+    """A data file is missing, damaged, or does not hold what it should."""
+
+
+class RunFolderError(RRClusterError):
+    """A run folder cannot be written, read or resumed."""

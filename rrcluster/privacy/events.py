@@ -1,0 +1,88 @@
+"""What one round costs, as data: an event knows its adjacency, its sampling and its noise; accountants interpret it.
+
+An event is what a mechanism says it did. No accountant looks at a mechanism, so the two can only agree or refuse.
+`noise_multiplier` is always noise std / L2 sensitivity *under the event's own adjacency*.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rrcluster import checks
+from rrcluster.errors import ConfigError
+
+ADD_REMOVE = "add-remove"
+REPLACE_ONE = "replace-one"
+
+
+@dataclass(frozen=True)
+class PoissonGaussian:
+    """Each client joins the round with probability `sample_rate`, on its own; one Gaussian release of the sum."""
+
+    noise_multiplier: float
+    sample_rate: float
+
+    adjacency: ClassVar[str] = ADD_REMOVE
+    sampling: ClassVar[str] = "Poisson"
+
+    def __post_init__(self) -> None:
+        checks.positive(noise_multiplier=self.noise_multiplier)
+        checks.rate(sample_rate=self.sample_rate)
+
+
+@dataclass(frozen=True)
+class FixedSizeGaussian:
+    """A cohort of exactly `cohort_size` of `num_clients` clients; the round is dominated by one Gaussian.
+
+    Several Gaussian releases on the same cohort fold into one: 1/z^2 = sum of 1/z_i^2.
+    """
+
+    noise_multiplier: float
+    cohort_size: int
+    num_clients: int
+
+    adjacency: ClassVar[str] = REPLACE_ONE
+    sampling: ClassVar[str] = "fixed-size without replacement"
+
+    def __post_init__(self) -> None:
+        checks.positive(noise_multiplier=self.noise_multiplier)
+        _check_cohort(self.cohort_size, self.num_clients)
+
+
+@dataclass(frozen=True)
+class FixedSizeKary:
+    """As `FixedSizeGaussian`, preceded by k-ary randomised response on the client's choice.
+
+    The response keeps the true choice with probability `keep_probability` and answers each other cluster with
+    (1 - keep_probability) / (num_clusters - 1); the updates are released with `noise_multiplier`.
+    """
+
+    noise_multiplier: float
+    keep_probability: float
+    num_clusters: int
+    cohort_size: int
+    num_clients: int
+
+    adjacency: ClassVar[str] = REPLACE_ONE
+    sampling: ClassVar[str] = "fixed-size without replacement"
+
+    def __post_init__(self) -> None:
+        checks.positive(noise_multiplier=self.noise_multiplier)
+        checks.count(num_clusters=self.num_clusters, at_least=2)
+        _check_cohort(self.cohort_size, self.num_clients)
+        if not 1 / self.num_clusters <= self.keep_probability < 1:
+            raise ConfigError(
+                f"keep_probability = {self.keep_probability} must be at least 1/k = {1 / self.num_clusters:.4g} "
+                "and less than 1."
+            )
+
+
+RoundEvent = PoissonGaussian | FixedSizeGaussian | FixedSizeKary
+
+
+def _check_cohort(cohort_size: int, num_clients: int) -> None:
+    checks.count(cohort_size=cohort_size)
+    checks.count(num_clients=num_clients)
+    if cohort_size > num_clients:
+        raise ConfigError(
+            f"cohort_size = {cohort_size} is more than num_clients = {num_clients}; lower sample_rate to at most 1."
+        )
