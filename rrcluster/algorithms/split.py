@@ -1,0 +1,55 @@
+"""Which coordinates of a model are shared by all clients, which belong to a cluster, and which never leave the client."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rrcluster.types import Array, Coordinates, Models
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Three disjoint sets of places in the flat parameter vector."""
+
+    shared: Array  # indices
+    clustered: Array
+    personal: Array
+
+    @classmethod
+    def all_shared(cls, num_parameters: int) -> "Split":
+        """One model for everybody."""
+        return cls(np.arange(num_parameters), _NONE, _NONE)
+
+    @classmethod
+    def all_clustered(cls, num_parameters: int) -> "Split":
+        """One whole model per cluster."""
+        return cls(_NONE, np.arange(num_parameters), _NONE)
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """What a report consists of."""
+        return Coordinates(len(self.shared), len(self.clustered))
+
+    @property
+    def num_parameters(self) -> int:
+        """d."""
+        return len(self.shared) + len(self.clustered) + len(self.personal)
+
+    def models(self, vectors: Array) -> Models:
+        """k full vectors (k, d) as models; the shared part is the first one's."""
+        return Models(vectors[0, self.shared].astype(np.float64), vectors[:, self.clustered].astype(np.float64))
+
+    def vectors(self, models: Models, clusters: Array | None = None) -> Array:
+        """Full float32 vectors (n, d) for the given clusters (default: one per cluster); personal places are zero."""
+        chosen = np.arange(models.num_clusters) if clusters is None else clusters
+        full = np.zeros((len(chosen), self.num_parameters), dtype=np.float32)
+        full[:, self.shared] = models.shared
+        full[:, self.clustered] = models.clustered[chosen]
+        return full
+
+    def report(self, change: Array) -> Array:
+        """What leaves a client: (n, d) -> (n, d_s + d_c). Personal coordinates stay."""
+        return np.concatenate([change[:, self.shared], change[:, self.clustered]], axis=1)
+
+
+_NONE = np.zeros(0, dtype=np.int64)

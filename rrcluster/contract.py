@@ -1,0 +1,38 @@
+"""What an engine does: two calls on a cohort, and one on test data. `G` clients, `k` models, `d` parameters."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from rrcluster import checks
+from rrcluster.data.federated import Cohort, TestSet
+from rrcluster.types import Array
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """How a client trains: plain SGD on batches drawn without replacement within an epoch."""
+
+    local_lr: float = 0.05
+    local_epochs: int = 5
+    batch_size: int = 20
+
+    def __post_init__(self) -> None:
+        checks.positive(local_lr=self.local_lr)
+        checks.count(local_epochs=self.local_epochs)
+        checks.count(batch_size=self.batch_size)
+
+
+class Engine(Protocol):
+    """Runs clients. Every implementation gives the same numbers (float32, within 1e-4 after one round)."""
+
+    def losses(self, vectors: Array, cohort: Cohort) -> Array:
+        """Mean loss of each of k models on each client's own training data: (k, d) -> (G, k)."""
+
+    def train(self, start: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]) -> Array:
+        """Train each client's own model on its own data: (G, d) -> (G, d), float32.
+
+        `key` decides the order of batches together with each client's id. A client without samples returns its start.
+        """
+
+    def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
+        """Each of k models on one test set: mean loss (k,), and accuracy (k,) (NaN for regression)."""

@@ -1,0 +1,163 @@
+"""Bring your own data: a population from plain arrays."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rrcluster.data.federated import FederatedData, Targets, TestSet
+from rrcluster.errors import DataError
+
+Arrays = Sequence[ArrayLike] | NDArray[Any]
+Parts = tuple[NDArray[Any], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayStore:
+    """One array of inputs and one of targets per client."""
+
+    inputs: tuple[NDArray[np.float32], ...]
+    targets: tuple[Targets, ...]
+
+    def client(self, client: int) -> tuple[NDArray[np.float32], Targets]:
+        """The samples of one client, as they were given."""
+        return self.inputs[client], self.targets[client]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """An array that is already there, as the `make_inputs` of a test set."""
+
+    values: NDArray[np.float32]
+
+    def __call__(self) -> NDArray[np.float32]:
+        return self.values
+
+
+def from_arrays(
+    inputs: Arrays,
+    targets: Arrays,
+    *,
+    test_inputs: Arrays | None = None,
+    test_targets: Arrays | None = None,
+    groups: ArrayLike | None = None,
+    num_classes: int | None = None,
+    name: str = "arrays",
+) -> FederatedData:
+    """A population from one array of inputs (size, ...) and one of targets (size,) per client.
+
+    `inputs` and `targets` are lists, one entry per client, of any sizes; or arrays (num_clients, size, ...).
+    Integer targets are classes 0, 1, ...; float targets, or `num_classes` = 0, mean regression. `num_classes`
+    defaults to one more than the largest class seen. `groups` (num_clients,), if known, serve diagnostics
+    only; default: all 0. A test set as an array (t, ...) is shared by all clients; as a list, it is one per
+    group.
+
+    Guarantees: inputs are kept as given, in float32 (no normalisation); every client has at least one sample;
+    all values are finite; all samples have one shape. Anything else is a `DataError` that names the client
+    and the shapes, never a value.
+    """
+    xs, ys = _parts(inputs), _parts(targets)
+    if not xs or len(xs) != len(ys):
+        raise DataError(
+            f"inputs are of {len(xs)} clients and targets of {len(ys)}; give one of each per client."
+        )
+    true_groups = _checked_groups(groups, len(xs))
+    num_groups = int(true_groups.max()) + 1
+    test_xs, test_ys = _test_parts(test_inputs, test_targets, num_groups)
+    regression = _is_regression((*ys, *test_ys), num_classes)
+    shape = xs[0].shape[1:]
+    labelled = [(f"client {i}", x, y) for i, (x, y) in enumerate(zip(xs, ys, strict=True))]
+    labelled += [(f"test set {i}", x, y) for i, (x, y) in enumerate(zip(test_xs, test_ys, strict=True))]
+    for owner, x, y in labelled:
+        _check_samples(owner, x, y, shape)
+    classes = 0 if regression else _checked_classes((*ys, *test_ys), num_classes)
+    kind = np.float32 if regression else np.int64
+    tests = tuple(
+        TestSet(y.astype(kind), _Kept(x.astype(np.float32))) for x, y in zip(test_xs, test_ys, strict=True)
+    )
+    return FederatedData(
+        name=name,
+        num_classes=classes,
+        input_shape=shape,
+        sizes=np.array([len(y) for y in ys], dtype=np.int64),
+        groups=true_groups,
+        num_groups=num_groups,
+        store=ArrayStore(tuple(x.astype(np.float32) for x in xs), tuple(y.astype(kind) for y in ys)),
+        test_sets=tests,
+        test_of=true_groups.copy() if len(tests) > 1 else np.full(len(xs), len(tests) - 1, dtype=np.int64),
+    )
+
+
+def _parts(arrays: Arrays) -> Parts:
+    return tuple(np.asarray(part) for part in arrays)
+
+
+def _test_parts(inputs: Arrays | None, targets: Arrays | None, num_groups: int) -> tuple[Parts, Parts]:
+    """The test sets as two tuples of equal length: none, one shared by all, or one per group."""
+    if inputs is None and targets is None:
+        return (), ()
+    if inputs is None or targets is None:
+        raise DataError("test_inputs and test_targets go together; give both or neither.")
+    shared = isinstance(inputs, np.ndarray)
+    if shared != isinstance(targets, np.ndarray):
+        raise DataError(
+            "test_inputs and test_targets must both be arrays (shared by all) or both lists (per group)."
+        )
+    xs, ys = ((inputs,), (targets,)) if shared else (_parts(inputs), _parts(targets))
+    wanted = 1 if shared else num_groups
+    if len(xs) != wanted or len(ys) != wanted:
+        raise DataError(
+            f"test lists hold {len(xs)} inputs and {len(ys)} targets; give one per group ({wanted})."
+        )
+    return xs, ys
+
+
+def _check_samples(owner: str, x: NDArray[Any], y: NDArray[Any], shape: tuple[int, ...]) -> None:
+    if x.ndim < 1 or y.ndim != 1 or len(x) != len(y) or len(y) == 0:
+        raise DataError(
+            f"{owner} has inputs {x.shape} and targets {y.shape}; it needs (s, ...) and (s,), s > 0."
+        )
+    if x.shape[1:] != shape:
+        raise DataError(
+            f"{owner} has samples of shape {x.shape[1:]}, client 0 of {shape}; all must be alike."
+        )
+    for what, values in (("inputs", x), ("targets", y)):
+        if values.dtype.kind not in "biuf":
+            raise DataError(f"{owner} has {what} of type {values.dtype}; give real numbers.")
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(values.astype(np.float32)).all()
+        if not finite:
+            raise DataError(f"{owner} has {what} that are not finite in float32; remove or rescale them.")
+
+
+def _is_regression(targets: Parts, num_classes: int | None) -> bool:
+    if num_classes == 0:
+        return True
+    floats = any(y.dtype.kind == "f" for y in targets)
+    if floats and num_classes is not None:
+        raise DataError(
+            f"num_classes = {num_classes} needs integer targets; convert them, or leave num_classes out."
+        )
+    return floats
+
+
+def _checked_classes(targets: Parts, num_classes: int | None) -> int:
+    least = min(int(y.min()) for y in targets)
+    seen = max(int(y.max()) for y in targets) + 1
+    classes = seen if num_classes is None else num_classes
+    if least < 0 or seen > classes:
+        raise DataError(
+            f"targets must be classes from 0 to {classes - 1}; number them anew or raise num_classes."
+        )
+    return classes
+
+
+def _checked_groups(groups: ArrayLike | None, num_clients: int) -> NDArray[np.int64]:
+    if groups is None:
+        return np.zeros(num_clients, dtype=np.int64)
+    given = np.asarray(groups)
+    if given.shape != (num_clients,) or given.dtype.kind not in "iu" or given.min() < 0:
+        raise DataError(f"groups must be {num_clients} integers from 0, found {given.dtype} {given.shape}.")
+    return given.astype(np.int64)

@@ -1,0 +1,109 @@
+"""Federated data: what the engine trains and tests on.
+
+The population lives in a compact store (images once, as bytes, however many clients share them); `cohort`
+makes the float arrays of the clients it is asked for and of nobody else.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rrcluster.errors import ConfigError
+
+Targets = NDArray[Any]  # int64 classes, or float32 values for regression
+
+
+class ClientStore(Protocol):
+    """Where the samples of a population live."""
+
+    def client(self, client: int) -> tuple[NDArray[np.float32], Targets]:
+        """The samples of one client, ready to train on: (size, *input_shape) and (size,)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """The data of some clients, stacked; the rows of a client beyond its size are padding, all zeros."""
+
+    clients: NDArray[np.int64]  # (n,) ids
+    inputs: NDArray[np.float32]  # (n, s, *input_shape)
+    targets: Targets  # (n, s) int64 classes, or float32
+    sizes: NDArray[np.int64]  # (n,) number of real samples
+
+
+@dataclass(frozen=True, eq=False)
+class TestSet:
+    """A test set; its inputs are made on first use and then kept."""
+
+    targets: Targets  # (t,) int64 classes, or float32
+    make_inputs: Callable[[], NDArray[np.float32]]
+
+    __test__ = False  # not a test class, whatever pytest reads into the name
+
+    @cached_property
+    def inputs(self) -> NDArray[np.float32]:
+        """The inputs, (t, *input_shape)."""
+        return self.make_inputs()
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """A population of clients, their training samples and their test sets.
+
+    `groups` is the true group of every client. It exists to judge a clustering afterwards (diagnostics); no
+    algorithm may read it. `test_of` is the position of a client's test set in `test_sets`, -1 where it has
+    none.
+    """
+
+    name: str
+    num_classes: int  # 0 for regression
+    input_shape: tuple[int, ...]
+    sizes: NDArray[np.int64]  # (num_clients,)
+    groups: NDArray[np.int64]  # (num_clients,)
+    num_groups: int
+    store: ClientStore
+    test_sets: tuple[TestSet, ...]
+    test_of: NDArray[np.int64]  # (num_clients,)
+
+    @property
+    def num_clients(self) -> int:
+        """The number of clients in the population."""
+        return len(self.sizes)
+
+    @property
+    def max_size(self) -> int:
+        """The most samples any client has: pad to this for arrays of one shape in every round."""
+        return int(self.sizes.max())
+
+    def cohort(self, clients: ArrayLike, *, pad_to: int | None = None) -> Cohort:
+        """The data of these clients, in this order, padded to their largest size or to `pad_to`.
+
+        Guarantees: time and memory depend on the cohort, not on the population; the arrays are fresh, so the
+        caller may write to them; padding is zero; no clients give arrays of length zero. A client may be
+        named twice. A `ConfigError` for an id outside the population, or a `pad_to` below the largest size.
+        """
+        ids = self._checked(clients)
+        sizes = self.sizes[ids]
+        width = int(sizes.max(initial=0)) if pad_to is None else pad_to
+        if width < sizes.max(initial=0):
+            raise ConfigError(f"pad_to = {pad_to} is less than {sizes.max()}, the largest size; raise it.")
+        kind = np.int64 if self.num_classes else np.float32
+        inputs = np.empty((len(ids), width, *self.input_shape), dtype=np.float32)
+        targets = np.zeros((len(ids), width), dtype=kind)
+        for row, (client, size) in enumerate(zip(ids.tolist(), sizes.tolist(), strict=True)):
+            inputs[row, :size], targets[row, :size] = self.store.client(client)
+            inputs[row, size:] = 0.0
+        return Cohort(clients=ids, inputs=inputs, targets=targets, sizes=sizes)
+
+    def _checked(self, clients: ArrayLike) -> NDArray[np.int64]:
+        ids = np.asarray(clients)
+        if ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
+            raise ConfigError(f"clients must be integer ids (n,), found {ids.dtype} {ids.shape}.")
+        if ids.size and (ids.min() < 0 or ids.max() >= self.num_clients):
+            last = self.num_clients - 1
+            raise ConfigError(f"client ids must lie in 0 to {last}, found {ids.min()} to {ids.max()}.")
+        return ids.astype(np.int64)

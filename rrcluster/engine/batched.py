@@ -1,0 +1,115 @@
+"""Many clients at once: each training step is one tensor program over all G clients of the cohort."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rrcluster.data.federated import Cohort, TestSet
+from rrcluster.contract import LocalSettings
+from rrcluster.engine.order import batch_orders
+from rrcluster.models.loss import masked_mean, sample_losses
+from rrcluster.models.model import Model
+from rrcluster.types import Array
+
+
+@dataclass(frozen=True)
+class BatchedEngine:
+    """Stacks clients along one axis. At most `capacity` clients are stacked; a larger cohort takes several passes."""
+
+    model: Model
+    device: torch.device = torch.device("cpu")
+    capacity: int = 1024
+
+    def losses(self, vectors: Array, cohort: Cohort) -> Array:
+        """(k, d) -> (G, k): one pass per model over the samples of all clients together."""
+        chunks = [self._losses(vectors, part) for part in _passes(cohort, self.capacity)]
+        return np.concatenate(chunks) if chunks else np.zeros((0, len(vectors)))
+
+    def train(self, start: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]) -> Array:
+        """(G, d) -> (G, d)."""
+        starts = range(0, len(cohort.clients), self.capacity)
+        passes = zip(starts, _passes(cohort, self.capacity), strict=True)
+        chunks = [self._train(start[first : first + self.capacity], part, local, key) for first, part in passes]
+        return np.concatenate(chunks) if chunks else np.array(start, dtype=np.float32)
+
+    def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
+        """(k, d) -> loss (k,), accuracy (k,)."""
+        inputs, targets = self._tensor(tests.inputs), self._tensor(tests.targets)
+        losses, accuracies = [], []
+        for vector in vectors:
+            outputs = self._outputs(vector, inputs)
+            losses.append(sample_losses(outputs, targets).mean().item())
+            correct = (outputs.argmax(-1) == targets).double().mean().item()
+            accuracies.append(float("nan") if targets.is_floating_point() else correct)
+        return np.array(losses), np.array(accuracies)
+
+    def _losses(self, vectors: Array, cohort: Cohort) -> Array:
+        inputs, targets = self._tensor(cohort.inputs), self._tensor(cohort.targets)
+        present = _present(self._tensor(cohort.sizes), inputs.shape[1])
+        columns = []
+        for vector in vectors:
+            outputs = self._outputs(vector, inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
+            columns.append(masked_mean(sample_losses(outputs, targets), present))
+        return np.asarray(torch.stack(columns, dim=1).double().cpu().numpy())
+
+    def _train(self, start: Array, cohort: Cohort, local: LocalSettings, key: tuple[int, int]) -> Array:
+        longest = cohort.inputs.shape[1]
+        parameters = self.model.unflatten(self._tensor(np.asarray(start, dtype=np.float32)))
+        inputs, targets = self._tensor(cohort.inputs).flatten(0, 1), self._tensor(cohort.targets).flatten()
+        sizes = self._tensor(cohort.sizes)
+        rows = torch.arange(len(sizes), device=self.device)[:, None] * longest
+        orders = self._tensor(batch_orders(key, cohort.clients, cohort.sizes, epochs=local.local_epochs))
+        for epoch in range(local.local_epochs):
+            for first in range(0, longest, local.batch_size):
+                chosen = rows + orders[:, epoch, first : first + local.batch_size]
+                present = _present(sizes - first, chosen.shape[1])
+                batch = inputs.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+                parameters = self._step(parameters, batch, targets[chosen], present, local.local_lr)
+        return np.asarray(self.model.flatten(parameters).cpu().numpy())
+
+    def _step(
+        self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor, present: Tensor, local_lr: float
+    ) -> dict[str, Tensor]:
+        """One SGD step of every client. A client with no sample left in this batch has loss 0 and does not move."""
+        leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+        losses = masked_mean(sample_losses(self.model.grouped(leaves, inputs), targets), present)
+        gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        with torch.no_grad():
+            return {
+                name: torch.sub(value, gradient, alpha=local_lr)
+                for (name, value), gradient in zip(leaves.items(), gradients, strict=True)
+            }
+
+    @torch.no_grad()
+    def _outputs(self, vector: Array, inputs: Tensor, *, at_once: int = 16384) -> Tensor:
+        parameters = self.model.unflatten(self._tensor(np.asarray(vector, dtype=np.float32)))
+        if not len(inputs):
+            return self.model.single(parameters, inputs)
+        return torch.cat([self.model.single(parameters, chunk) for chunk in inputs.split(at_once)])
+
+    def _tensor(self, values: Array) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(values), device=self.device)
+
+
+def _present(sizes: Tensor, length: int) -> Tensor:
+    """(G, length) bool: which positions hold a real sample."""
+    return torch.arange(length, device=sizes.device)[None, :] < sizes[:, None]
+
+
+def _passes(cohort: Cohort, capacity: int) -> list[Cohort]:
+    """The cohort in order, in parts of at most `capacity` clients."""
+    parts = []
+    for first in range(0, len(cohort.clients), capacity):
+        part = slice(first, first + capacity)
+        longest = int(cohort.sizes[part].max(initial=0))
+        parts.append(
+            Cohort(
+                cohort.clients[part],
+                cohort.inputs[part, :longest],
+                cohort.targets[part, :longest],
+                cohort.sizes[part],
+            )
+        )
+    return parts

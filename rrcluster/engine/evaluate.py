@@ -1,0 +1,77 @@
+"""How good the models are, measured on raw client data: a diagnostic, never part of a release.
+
+Protocol: each client picks the model with the least loss on its own *training* data; its accuracy is that model's on
+the test set of the client's group. Means are over all clients.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from rrcluster.algorithms.algorithm import Algorithm
+from rrcluster.algorithms.split import Split
+from rrcluster.contract import Engine
+from rrcluster.data.federated import FederatedData
+from rrcluster.types import Array, Models
+
+_CLIENTS_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Diagnostics of one set of models. Computed from raw client data: not private."""
+
+    accuracy: float  # mean over clients; NaN for regression
+    loss: float
+    clustering_accuracy: float  # under the best one-to-one matching of clusters to groups
+    worst_decile: float  # mean accuracy of the tenth of clients that fare worst
+    group_accuracy: tuple[float, ...]  # mean over the clients of each true group
+    choice_sizes: tuple[int, ...]  # clients per chosen cluster
+
+
+def evaluate(
+    models: Models, data: FederatedData, *, algorithm: Algorithm, split: Split, engine: Engine
+) -> Evaluation:
+    """Evaluate models on every client of the population."""
+    choices = choose_all(models, data, algorithm=algorithm, split=split, engine=engine)
+    vectors = split.vectors(models)
+    tested = [engine.test(vectors, tests) for tests in data.test_sets]
+    losses, accuracies = (np.stack([result[part] for result in tested]) for part in (0, 1))  # (tests, k)
+    accuracy = accuracies[data.test_of, choices]
+    worst = np.sort(accuracy)[: max(1, len(accuracy) // 10)]
+    return Evaluation(
+        accuracy=float(accuracy.mean()),
+        loss=float(losses[data.test_of, choices].mean()),
+        clustering_accuracy=clustering_accuracy(choices, data.groups, models.num_clusters, data.num_groups),
+        worst_decile=float(worst.mean()),
+        group_accuracy=tuple(float(accuracy[data.groups == group].mean()) for group in range(data.num_groups)),
+        choice_sizes=tuple(int(size) for size in np.bincount(choices, minlength=models.num_clusters)),
+    )
+
+
+def choose_all(
+    models: Models, data: FederatedData, *, algorithm: Algorithm, split: Split, engine: Engine
+) -> Array:
+    """(M,) the cluster every client of the population would choose now."""
+    parts = [
+        algorithm.choose(
+            models,
+            data.cohort(np.arange(first, min(first + _CLIENTS_AT_ONCE, data.num_clients))),
+            split=split,
+            engine=engine,
+        )
+        for first in range(0, data.num_clients, _CLIENTS_AT_ONCE)
+    ]
+    return np.concatenate(parts)
+
+
+def clustering_accuracy(choices: Array, groups: Array, num_clusters: int, num_groups: int) -> float:
+    """Share of clients in the cluster matched to their group, under the best one-to-one matching.
+
+    Clients of surplus clusters, which no group is matched to, count as wrong.
+    """
+    table = np.zeros((num_clusters, num_groups))
+    np.add.at(table, (choices, groups), 1)
+    rows, columns = linear_sum_assignment(-table)
+    return float(table[rows, columns].sum() / len(choices))

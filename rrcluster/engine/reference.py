@@ -1,0 +1,85 @@
+"""The engine to believe: one client at a time, one batch at a time, a plain `nn.Module`. Slow, and the oracle for tests."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rrcluster.data.federated import Cohort, TestSet
+from rrcluster.contract import LocalSettings
+from rrcluster.engine.order import batch_orders
+from rrcluster.models.loss import sample_losses
+from rrcluster.models.model import Model
+from rrcluster.types import Array
+
+
+@dataclass(frozen=True)
+class ReferenceEngine:
+    """A loop over clients."""
+
+    model: Model
+    device: torch.device = torch.device("cpu")
+
+    def losses(self, vectors: Array, cohort: Cohort) -> Array:
+        """(k, d) -> (G, k)."""
+        result = np.zeros((len(cohort.clients), len(vectors)))
+        for place, size in enumerate(cohort.sizes):
+            inputs, targets = self._samples(cohort, place, np.arange(size))
+            for cluster, vector in enumerate(vectors):
+                if size:
+                    result[place, cluster] = self._loss(vector, inputs, targets)
+        return result
+
+    def train(self, start: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]) -> Array:
+        """(G, d) -> (G, d)."""
+        orders = batch_orders(key, cohort.clients, cohort.sizes, epochs=local.local_epochs)
+        trained = np.array(start, dtype=np.float32)
+        for place, size in enumerate(cohort.sizes):
+            self._load(trained[place])
+            for epoch in range(local.local_epochs):
+                for first in range(0, int(size), local.batch_size):
+                    chosen = orders[place, epoch, first : min(first + local.batch_size, size)]
+                    self._step(*self._samples(cohort, place, chosen), local.local_lr)
+            trained[place] = self._dump()
+        return trained
+
+    def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
+        """(k, d) -> loss (k,), accuracy (k,)."""
+        inputs = torch.as_tensor(tests.inputs, device=self.device)
+        targets = torch.as_tensor(tests.targets, device=self.device)
+        losses, accuracies = [], []
+        for vector in vectors:
+            self._load(vector)
+            with torch.no_grad():
+                outputs = self.model.module(inputs)
+            losses.append(float(sample_losses(outputs, targets).mean()))
+            correct = (outputs.argmax(-1) == targets).float().mean()
+            accuracies.append(float("nan") if targets.is_floating_point() else float(correct))
+        return np.array(losses), np.array(accuracies)
+
+    def _samples(self, cohort: Cohort, place: int, chosen: Array) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs = torch.as_tensor(cohort.inputs[place][chosen], device=self.device)
+        return inputs, torch.as_tensor(cohort.targets[place][chosen], device=self.device)
+
+    def _loss(self, vector: Array, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+        self._load(vector)
+        with torch.no_grad():
+            return float(sample_losses(self.model.module(inputs), targets).mean())
+
+    def _step(self, inputs: torch.Tensor, targets: torch.Tensor, local_lr: float) -> None:
+        parameters = list(self.model.module.parameters())
+        loss = sample_losses(self.model.module(inputs), targets).mean()
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter -= local_lr * gradient
+
+    def _load(self, vector: Array) -> None:
+        values = self.model.unflatten(torch.as_tensor(np.asarray(vector, dtype=np.float32)))
+        with torch.no_grad():
+            for name, parameter in self.model.module.named_parameters():
+                parameter.copy_(values[name])
+
+    def _dump(self) -> Array:
+        parameters = [parameter.detach().reshape(-1) for parameter in self.model.module.parameters()]
+        return np.asarray(torch.cat(parameters).cpu().numpy())

@@ -1,0 +1,33 @@
+"""Which engine and device a run uses."""
+
+import torch
+
+from rrcluster import checks
+from rrcluster.contract import Engine
+from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.errors import ConfigError
+from rrcluster.models.model import Model
+
+ENGINES = ("auto", "batched", "reference")
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is one, else the CPU; anything else is taken as torch names it."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device = {name!r} is not known to torch; use auto, cpu or cuda.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device = cuda was asked for but torch sees no CUDA device; use device = cpu or auto.")
+    return device
+
+
+def pick_engine(name: str, *, model: Model, device: torch.device) -> Engine:
+    """`auto`: batched, but one client at a time for convolutions on a CPU, where batching them is slower."""
+    checks.one_of(ENGINES, engine=name)
+    if name == "reference" or (name == "auto" and model.convolutional and device.type == "cpu"):
+        return ReferenceEngine(model, device)
+    return BatchedEngine(model, device)

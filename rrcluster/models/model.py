@@ -1,0 +1,122 @@
+"""A model: an `nn.Module` as reference, flattened at the border, and optionally a faster form over many clients at once.
+
+Everywhere outside this folder a model is one flat float32 vector, in the order of `module.named_parameters()`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from rrcluster.errors import ConfigError
+from rrcluster.rng import Rng
+from rrcluster.types import Array
+
+Parameters = Mapping[str, Tensor]
+Grouped = Callable[[Parameters, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One named parameter and its place in the flat vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A network in two equal forms.
+
+    `module`: the plain form, (s, *input) -> (s, outputs). `grouped`: G clients at once, each with parameters of its own:
+    {name: (G, *shape)}, (G, s, *input) -> (G, s, outputs). Without a hand-written `grouped` form, `torch.func.vmap` of
+    the module serves; any module without buffers will do.
+    """
+
+    name: str
+    module: nn.Module
+    grouped_form: Grouped | None = None
+    convolutional: bool = False
+
+    def __post_init__(self) -> None:
+        buffers = [name for name, _ in self.module.named_buffers()]
+        if buffers:
+            raise ConfigError(
+                f"model {self.name} has buffers ({', '.join(buffers[:3])}), such as BatchNorm's running statistics: they "
+                "would leave the client unclipped. Use GroupNorm or LayerNorm."
+            )
+        if not self.layers:
+            raise ConfigError(f"model {self.name} has no parameters to train.")
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Every parameter with its place in the flat vector."""
+        layers, start = [], 0
+        for name, parameter in self.module.named_parameters():
+            layers.append(Layer(name, tuple(parameter.shape), start, start + parameter.numel()))
+            start += parameter.numel()
+        return tuple(layers)
+
+    @property
+    def num_parameters(self) -> int:
+        """d."""
+        return self.layers[-1].stop
+
+    def unflatten(self, vectors: Tensor) -> dict[str, Tensor]:
+        """(..., d) -> {name: (..., *shape)}."""
+        lead = vectors.shape[:-1]
+        return {layer.name: vectors[..., layer.start : layer.stop].reshape(*lead, *layer.shape) for layer in self.layers}
+
+    def flatten(self, parameters: Parameters) -> Tensor:
+        """{name: (G, *shape)} -> (G, d)."""
+        return torch.cat([parameters[layer.name].flatten(1) for layer in self.layers], dim=1)
+
+    def grouped(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Outputs of G models on G batches: (G, s, *input) -> (G, s, outputs)."""
+        if self.grouped_form is not None:
+            return self.grouped_form(parameters, inputs)
+        outputs: Tensor = vmap(self.single)(dict(parameters), inputs)
+        return outputs
+
+    def single(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Outputs of one model: (s, *input) -> (s, outputs)."""
+        outputs: Tensor = functional_call(self.module, dict(parameters), (inputs,))
+        return outputs
+
+    def init(self, *, rng: Rng) -> Array:
+        """A fresh random vector (d,), float32, that depends on `rng` alone, never on data.
+
+        Linear, convolutional and recurrent weights and biases: uniform within 1/sqrt(fan in), PyTorch's own default law.
+        Embeddings: standard normal. Anything else (norm scales, say) keeps the value it has in `module`.
+        """
+        values = {name: value.detach().cpu().numpy() for name, value in self.module.named_parameters()}
+        for prefix, part in self.module.named_modules():
+            for name, parameter in part.named_parameters(recurse=False):
+                drawn = _draw(part, tuple(parameter.shape), rng)
+                if drawn is not None:
+                    values[f"{prefix}.{name}" if prefix else name] = drawn
+        return np.concatenate([values[layer.name].reshape(-1) for layer in self.layers]).astype(np.float32)
+
+
+def _draw(part: nn.Module, shape: tuple[int, ...], rng: Rng) -> Array | None:
+    if isinstance(part, nn.Embedding):
+        return rng.standard_normal(shape)
+    if isinstance(part, nn.Linear):
+        bound = part.in_features**-0.5
+    elif isinstance(part, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+        bound = float(np.prod(part.weight.shape[1:])) ** -0.5
+    elif isinstance(part, nn.RNNBase):
+        bound = part.hidden_size**-0.5
+    else:
+        return None
+    return rng.uniform(-bound, bound, size=shape)
+
+
+def from_module(module: nn.Module, *, name: str | None = None) -> Model:
+    """Any `nn.Module` a user brings, as a model. Batched over clients by `torch.func.vmap`."""
+    return Model(name or type(module).__name__, module)

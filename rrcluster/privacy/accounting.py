@@ -1,0 +1,265 @@
+"""What a run costs: (epsilon, delta) of an event repeated over rounds, by an accountant chosen by name.
+
+Every accountant gives an upper bound under the event's own adjacency, or refuses. None looks at a mechanism, and
+none falls back to another: `account` shows them side by side. Noise multipliers above `MAX_MULTIPLIER` are accounted
+as `MAX_MULTIPLIER` (more noise never costs more).
+"""
+
+import contextlib
+import logging
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from rrcluster import checks
+from rrcluster.errors import ConfigError, UnsupportedEvent
+from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary, PoissonGaussian, RoundEvent
+
+if TYPE_CHECKING:
+    from rrcluster.privacy.profiles import Array
+
+Composed = Callable[[int, float], float]  # (num_rounds, delta) -> epsilon
+
+MIN_MULTIPLIER, MAX_MULTIPLIER = 0.01, 1e6
+MIN_DELTA = 1e-10  # composing loss distributions rounds delta by about 1e-13; below this we would be guessing
+MAX_CURVE_POINTS = 100
+# The closer 1 - keep_probability comes to the rounding error of keep_probability, the less is known about the loss.
+_MIN_LEAVE_PROBABILITY = 1e-9
+_WHOLE_ORDERS = (*range(2, 129), 160, 192, 256, 384, 512)
+
+
+@dataclass(frozen=True)
+class Accountant:
+    """One way to bound epsilon. `prepare(event, coarse)` does the work that does not depend on rounds and delta."""
+
+    description: str
+    prepare: Callable[[RoundEvent, bool], Composed]
+
+
+@dataclass(frozen=True)
+class AccountRow:
+    """What one accountant says: an epsilon, or None and the reason why it does not apply."""
+
+    accountant: str
+    epsilon: float | None
+    reason: str | None
+
+
+def epsilon(event: RoundEvent, *, num_rounds: int, delta: float, accountant: str = "pld") -> float:
+    """Upper bound on epsilon after `num_rounds` rounds of `event`, under the event's adjacency and at `delta`.
+
+    0 rounds cost 0; `math.inf` when no finite epsilon holds at this delta. Raises `UnsupportedEvent`, with the reason
+    and what to use instead, where the accountant has no sound bound.
+    """
+    return epsilon_at(event, num_rounds=num_rounds, delta=delta, accountant=accountant, coarse=False)
+
+
+def epsilon_at(event: RoundEvent, *, num_rounds: int, delta: float, accountant: str, coarse: bool) -> float:
+    """As `epsilon`; `coarse` trades tightness for speed and is still an upper bound."""
+    checks.one_of(ACCOUNTANTS, accountant=accountant)
+    rounds = checks.count(num_rounds=num_rounds, at_least=0)
+    check_delta(delta)
+    return _prepared(accountant, event, coarse)(rounds, delta) if rounds else 0.0
+
+
+def account(event: RoundEvent, *, num_rounds: int, delta: float) -> list[AccountRow]:
+    """Every accountant's epsilon for the same run, default first; a refusal becomes a row with its reason."""
+
+    def row(name: str) -> AccountRow:
+        try:
+            return AccountRow(name, epsilon(event, num_rounds=num_rounds, delta=delta, accountant=name), None)
+        except UnsupportedEvent as refusal:
+            return AccountRow(name, None, str(refusal))
+
+    return [row(name) for name in ACCOUNTANTS]
+
+
+def epsilon_floor(event: RoundEvent, *, num_rounds: int, delta: float, accountant: str = "paper") -> float:
+    """The epsilon that is left when the noise of `event` is raised without end: no multiplier gets below it.
+
+    Zero for `pld` on Gaussian events; positive for `paper` at any sample rate below 1 after enough rounds, because
+    its theorem keeps terms that do not depend on the noise; and for a randomised response, which stays as it is.
+    """
+    quiet = replace(event, noise_multiplier=MAX_MULTIPLIER)
+    return epsilon(quiet, num_rounds=num_rounds, delta=delta, accountant=accountant)
+
+
+def epsilon_curve(
+    event: RoundEvent, *, rounds: Sequence[int], delta: float, accountant: str = "pld"
+) -> list[float]:
+    """Upper bounds on epsilon after each of `rounds`, cheap enough for a progress bar.
+
+    The last (largest) round is accounted in full, so the curve ends at `epsilon(...)`; the others use a coarser
+    grid, and beyond `MAX_CURVE_POINTS` different rounds the bound of the next computed round stands in. Both only
+    ever raise the value. Never decreasing in the round.
+    """
+    wanted = sorted({checks.count(round=r, at_least=0) for r in rounds} - {0})
+    if not wanted:
+        return [0.0 for _ in rounds]
+    computed = _spread(wanted, MAX_CURVE_POINTS)
+    ask = partial(epsilon_at, event, delta=delta, accountant=accountant)
+    ceiling, curve = ask(num_rounds=computed[-1], coarse=False), {}
+    for r in reversed(computed):
+        ceiling = min(ceiling, ask(num_rounds=r, coarse=True))
+        curve[r] = ceiling
+    return [curve[computed[bisect_left(computed, r)]] if r else 0.0 for r in rounds]
+
+
+def _spread(values: list[int], at_most: int) -> list[int]:
+    """At most `at_most` of the sorted `values`, in geometric steps of their position; the last is always kept."""
+    if len(values) <= at_most:
+        return values
+    positions = {math.ceil(len(values) ** (i / (at_most - 1))) - 1 for i in range(at_most - 1)}
+    return [values[i] for i in sorted(positions | {len(values) - 1})]
+
+
+def check_delta(delta: float) -> float:
+    """In (0, 1)."""
+    if isinstance(delta, bool) or not isinstance(delta, (int, float)) or not 0 < delta < 1:
+        raise ConfigError(f"delta = {delta!r} must be greater than 0 and less than 1; 1 / (10 num_clients) is usual.")
+    return delta
+
+
+@lru_cache(maxsize=8)
+def _prepared(accountant: str, event: RoundEvent, coarse: bool) -> Composed:
+    if not isinstance(event, (PoissonGaussian, FixedSizeGaussian, FixedSizeKary)):
+        raise UnsupportedEvent(f"{type(event).__name__} is not an event any accountant here knows.")
+    if event.noise_multiplier < MIN_MULTIPLIER:
+        raise UnsupportedEvent(
+            f"noise_multiplier = {event.noise_multiplier:.4g} is below {MIN_MULTIPLIER}: practically no noise, and "
+            "no epsilon worth stating; raise the noise, or run without privacy and say so."
+        )
+    if isinstance(event, FixedSizeKary) and 1 - event.keep_probability < _MIN_LEAVE_PROBABILITY:
+        raise UnsupportedEvent(
+            f"keep_probability = {event.keep_probability!r} leaves less than {_MIN_LEAVE_PROBABILITY} for the other "
+            "clusters: the choice is practically public; raise the identifier noise."
+        )
+    bounded = replace(event, noise_multiplier=min(event.noise_multiplier, MAX_MULTIPLIER))
+    return ACCOUNTANTS[accountant].prepare(bounded, coarse)
+
+
+def _prepare_pld(event: RoundEvent, coarse: bool) -> Composed:
+    from rrcluster.privacy import loss
+
+    if loss.sample_rate(event) == 1 and not isinstance(event, FixedSizeKary):
+        return partial(_gaussian_epsilon, event.noise_multiplier)
+    if isinstance(event, PoissonGaussian):
+        return partial(_pld_epsilon, loss.poisson_pld(event, coarse=coarse))
+    return partial(_pld_epsilon, loss.fixed_size_pld(event, coarse=coarse))
+
+
+def _gaussian_epsilon(noise_multiplier: float, num_rounds: int, delta: float) -> float:
+    """Without sampling, T Gaussians are one with multiplier z / sqrt(T): the closed form of Balle, Wang 2018."""
+    from dp_accounting import get_epsilon_gaussian
+
+    return float(get_epsilon_gaussian(noise_multiplier / math.sqrt(num_rounds), delta))
+
+
+def _pld_epsilon(pld: Any, num_rounds: int, delta: float) -> float:
+    if delta < MIN_DELTA:
+        raise UnsupportedEvent(
+            f"delta = {delta:.3g} is below {MIN_DELTA}, where the accountant 'pld' would report rounding errors; "
+            "raise delta, or use the accountant 'rdp'."
+        )
+    return float(pld.self_compose(num_rounds).get_epsilon_for_delta(delta))
+
+
+def _prepare_rdp(event: RoundEvent, coarse: bool) -> Composed:  # noqa: ARG001 (as fast as it gets)
+    from dp_accounting.rdp import rdp_privacy_accountant
+
+    if isinstance(event, FixedSizeKary):
+        return partial(_rdp_epsilon, _WHOLE_ORDERS, _fixed_size_rdp(event, cap=True))
+    orders = rdp_privacy_accountant.DEFAULT_RDP_ORDERS
+    return partial(_rdp_epsilon, orders, _sampled_gaussian_rdp(event, orders))
+
+
+def _sampled_gaussian_rdp(event: PoissonGaussian | FixedSizeGaussian, orders: Sequence[float]) -> "Array":
+    """RDP of one round from dp-accounting: Mironov, Talwar, Zhang 2019 (Poisson) or Wang et al. 2019, Theorem 27.
+
+    dp-accounting does not double the sensitivity under replace-one, and our multiplier is relative to the replace-one
+    sensitivity already, so it goes in unchanged. An order whose series does not converge, or that comes out negative
+    by rounding, is dropped; sampling is never charged more than no sampling.
+    """
+    import dp_accounting as dp
+    import numpy as np
+
+    from rrcluster.privacy import profiles
+
+    gaussian = dp.GaussianDpEvent(event.noise_multiplier)
+    if isinstance(event, PoissonGaussian):
+        relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
+        sampled = dp.PoissonSampledDpEvent(event.sample_rate, gaussian)
+    else:
+        relation = dp.NeighboringRelation.REPLACE_ONE
+        sampled = dp.SampledWithoutReplacementDpEvent(event.num_clients, event.cohort_size, gaussian)
+    with _without_convergence_warnings():
+        rdp = dp.rdp.RdpAccountant(orders, relation).compose(sampled).rdp
+    sound = np.where(rdp >= 0, rdp, np.inf)  # NaN is not >= 0
+    return np.asarray(np.minimum(sound, profiles.gaussian_rdp(orders, event.noise_multiplier)))
+
+
+def _fixed_size_rdp(event: FixedSizeGaussian | FixedSizeKary, *, cap: bool) -> "Array":
+    import numpy as np
+
+    from rrcluster.privacy import loss, profiles
+
+    def base(orders: Any) -> "Array":
+        gaussian = profiles.gaussian_rdp(orders, event.noise_multiplier)
+        if isinstance(event, FixedSizeKary):
+            return gaussian + profiles.kary_rdp(orders, event.keep_probability, event.num_clusters)
+        return gaussian
+
+    rdp = profiles.fixed_size_rdp(_WHOLE_ORDERS, base, loss.sample_rate(event))
+    return np.asarray(np.minimum(rdp, base(np.array(_WHOLE_ORDERS)))) if cap else rdp
+
+
+def _rdp_epsilon(orders: Sequence[float], rdp: "Array", num_rounds: int, delta: float) -> float:
+    """Improved conversion (Canonne, Kamath, Steinke 2020, arXiv 2004.00010v4, Proposition 12)."""
+    from dp_accounting.rdp import compute_epsilon
+
+    return float(compute_epsilon(orders, rdp * num_rounds, delta)[0])
+
+
+def _prepare_paper(event: RoundEvent, coarse: bool) -> Composed:  # noqa: ARG001 (as fast as it gets)
+    if isinstance(event, PoissonGaussian):
+        raise UnsupportedEvent(
+            "the paper's bound (Wang et al. 2019, Theorem 9) is for fixed-size cohorts under replace-one, and this "
+            f"event is {event.sampling} sampling under {event.adjacency}; use the accountant 'pld' or 'rdp'."
+        )
+    return partial(_classic_epsilon, _fixed_size_rdp(event, cap=False))
+
+
+def _classic_epsilon(rdp: "Array", num_rounds: int, delta: float) -> float:
+    """Classic conversion (Mironov 2017, arXiv 1702.07476v3, Proposition 3)."""
+    import numpy as np
+
+    return float(np.min(num_rounds * rdp + math.log(1 / delta) / (np.array(_WHOLE_ORDERS) - 1)))
+
+
+@contextlib.contextmanager
+def _without_convergence_warnings() -> Iterator[None]:
+    """Dp-accounting says when it leaves out an order; leaving one out only makes the bound looser."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        return "failed to converge" not in str(record.msg)
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
+
+
+ACCOUNTANTS: dict[str, Accountant] = {
+    "pld": Accountant("privacy loss distributions, composed numerically: the tightest bound we know", _prepare_pld),
+    "rdp": Accountant("Renyi DP with the improved conversion: fast, classic, somewhat loose", _prepare_rdp),
+    "paper": Accountant(
+        "the bound printed in the paper (Wang et al. 2019, Theorem 9): fixed-size cohorts under replace-one only; "
+        "valid but loose, with a floor that no noise gets below",
+        _prepare_paper,
+    ),
+}

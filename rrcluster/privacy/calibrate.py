@@ -1,0 +1,233 @@
+"""The smallest noise that keeps a run within (epsilon, delta), found once and remembered on disk.
+
+The answer never overspends: the multiplier returned was itself accounted at full resolution and found to be within
+the target. A remembered answer is only used for exactly the event, rounds, delta and accountant it was found for.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, Context
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rrcluster import checks
+from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.privacy.accounting import (
+    ACCOUNTANTS,
+    MAX_MULTIPLIER,
+    MIN_MULTIPLIER,
+    check_delta,
+    epsilon_at,
+)
+from rrcluster.privacy.events import RoundEvent
+
+MakeEvent = Callable[[float], RoundEvent]
+Cost = Callable[[float], float]  # noise multiplier -> epsilon
+
+TOLERANCE = 1.5e-4  # relative; the answer divided by 1 + TOLERANCE overspends
+_COARSE_TOLERANCE = 2e-5
+_FORMAT = 1
+_PROBES = (1.0, 2.0, 0.75)
+
+
+@dataclass(frozen=True)
+class _Point:
+    multiplier: float
+    epsilon: float
+
+
+def calibrate(
+    make_event: MakeEvent,
+    *,
+    epsilon: float,
+    delta: float,
+    num_rounds: int,
+    accountant: str = "pld",
+    cache: bool = True,
+) -> float:
+    """The smallest noise multiplier z such that `num_rounds` rounds of `make_event(z)` cost at most `epsilon`.
+
+    Rounded up: z is within the target by that accountant at full resolution, and z / (1 + TOLERANCE) is not. Six
+    significant digits. `make_event` must cost less the larger the multiplier is.
+    Raises `PrivacyError` when no noise reaches the target, or when practically none is needed (then the target
+    protects nobody), and `UnsupportedEvent` when the accountant has no bound for the event.
+    """
+    checks.positive(epsilon=epsilon)
+    check_delta(delta)
+    checks.count(num_rounds=num_rounds)
+    checks.one_of(ACCOUNTANTS, accountant=accountant)
+    settings = {"epsilon": epsilon, "delta": delta, "num_rounds": num_rounds, "accountant": accountant}
+    key = _key(make_event, settings)
+    known = _recall(key, make_event, epsilon) if cache else None
+    if known is not None:
+        return known.multiplier
+    ask = partial(_cost, make_event, num_rounds=num_rounds, delta=delta, accountant=accountant)
+    _check_reachable(ask, settings)
+    rough = _smallest(partial(ask, coarse=True), epsilon, start=1.0, ratio=2.0, tolerance=_COARSE_TOLERANCE)
+    found = _smallest(
+        partial(ask, coarse=False), epsilon, start=rough.multiplier, ratio=1 + TOLERANCE, tolerance=TOLERANCE
+    )
+    if cache:
+        _remember(key, found, make_event)
+    return found.multiplier
+
+
+def _cost(
+    make_event: MakeEvent, multiplier: float, *, num_rounds: int, delta: float, accountant: str, coarse: bool
+) -> float:
+    return epsilon_at(
+        make_event(multiplier), num_rounds=num_rounds, delta=delta, accountant=accountant, coarse=coarse
+    )
+
+
+def _check_reachable(ask: Callable[..., float], settings: dict[str, Any]) -> None:
+    target, delta, name = settings["epsilon"], settings["delta"], settings["accountant"]
+    run = f"after {settings['num_rounds']} rounds at delta = {delta:.3g} by the accountant '{name}'"
+    floor = ask(MAX_MULTIPLIER, coarse=False)
+    if floor > target:
+        way_out = "use the accountant 'pld', " if name != "pld" else ""
+        raise PrivacyError(
+            f"no noise reaches epsilon = {target:.4g} {run}: with unlimited noise the bound is still {floor:.4g}, "
+            f"from the part of it that does not shrink with the noise; {way_out}allow a larger epsilon, or run fewer "
+            "rounds or a smaller sample_rate."
+        )
+    if _or_inf(partial(ask, coarse=True))(MIN_MULTIPLIER) <= target:
+        raise PrivacyError(
+            f"epsilon = {target:.4g} {run} is met with practically no noise (multiplier {MIN_MULTIPLIER}): either "
+            "epsilon is too large to protect anyone, or delta is not below the chance that a given client takes part "
+            "at all; lower epsilon or delta."
+        )
+
+
+def _or_inf(ask: Cost) -> Cost:
+    """With too little noise an event may not even be constructible; that is too expensive, not an error."""
+
+    def cost(multiplier: float) -> float:
+        try:
+            return ask(multiplier)
+        except ConfigError:
+            return math.inf
+
+    return cost
+
+
+def _smallest(ask: Cost, target: float, *, start: float, ratio: float, tolerance: float) -> _Point:
+    """The cheap end of a bracket [too little, enough] whose ends differ by at most `tolerance`, relatively."""
+    little, enough = _bracket(_or_inf(ask), target, start, ratio)
+    turn = 0
+    while enough.multiplier > little.multiplier * (1 + tolerance):
+        at = _next(little, enough, target, tolerance, by_secant=turn % 4 != 3)
+        turn += 1
+        point = _Point(at, _or_inf(ask)(at))
+        little, enough = (little, point) if point.epsilon <= target else (point, enough)
+    return enough
+
+
+def _bracket(ask: Cost, target: float, start: float, ratio: float) -> tuple[_Point, _Point]:
+    here = _Point(start, ask(start))
+    while True:
+        up = here.epsilon > target
+        at = _round_up(here.multiplier * ratio if up else here.multiplier / ratio)
+        there = _Point(min(max(at, MIN_MULTIPLIER), MAX_MULTIPLIER), 0.0)
+        there = _Point(there.multiplier, ask(there.multiplier))
+        if (there.epsilon > target) != up:
+            return (here, there) if up else (there, here)
+        if there.multiplier == here.multiplier:
+            raise PrivacyError(
+                f"epsilon = {target:.4g} cannot be bracketed between noise multipliers {MIN_MULTIPLIER} and "
+                f"{MAX_MULTIPLIER:.0e}; does make_event cost less the larger the multiplier is?"
+            )
+        here, ratio = there, ratio**2
+
+
+def _next(little: _Point, enough: _Point, target: float, tolerance: float, *, by_secant: bool) -> float:
+    """Where to look next: a hair beyond the root of the log-log secant, on the side that still is far away."""
+    low, high = math.log(little.multiplier), math.log(enough.multiplier)
+    root = (low + high) / 2
+    if by_secant and little.epsilon < math.inf and enough.epsilon > 0:
+        fall = math.log(little.epsilon / enough.epsilon)
+        root = low + (high - low) * math.log(little.epsilon / target) / fall
+        root += tolerance / 3 if high - root > root - low else -tolerance / 3
+    margin = min(tolerance / 4, (high - low) / 4)
+    return _round_up(math.exp(min(max(root, low + margin), high - margin)))
+
+
+def _round_up(value: float) -> float:
+    return float(Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(value))
+
+
+def _key(make_event: MakeEvent, settings: dict[str, Any]) -> str:
+    """Everything the answer depends on; the event at three multipliers, in case a field depends on it."""
+    try:
+        accounting = version("dp-accounting")
+    except PackageNotFoundError:
+        accounting = "unknown"
+    events = [_describe(make_event(1.0)), *(_describe_or_none(make_event, z) for z in _PROBES[1:])]
+    return _digest({"format": _FORMAT, "dp-accounting": accounting, "events": events, **settings})
+
+
+def _describe(event: RoundEvent) -> dict[str, Any]:
+    return {"type": type(event).__name__, **asdict(event)}
+
+
+def _describe_or_none(make_event: MakeEvent, multiplier: float) -> dict[str, Any] | None:
+    try:
+        return _describe(make_event(multiplier))
+    except ConfigError:
+        return None
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def cache_file() -> Path:
+    """Where calibrated multipliers are remembered: `$XDG_CACHE_HOME` or `~/.cache`, then `rrcluster`."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "rrcluster" / "multipliers.json"
+
+
+def _recall(key: str, make_event: MakeEvent, target: float) -> _Point | None:
+    """The remembered answer if it is whole, in range, within the target, and for exactly this event; else None."""
+    entry = _read().get(key)
+    if not isinstance(entry, dict) or set(entry) != {"multiplier", "epsilon", "event", "seal"}:
+        return None
+    body = {name: value for name, value in entry.items() if name != "seal"}
+    z, cost = body["multiplier"], body["epsilon"]
+    if type(z) is not float or type(cost) is not float or entry["seal"] != _digest([key, body]):
+        return None
+    if not (MIN_MULTIPLIER <= z <= MAX_MULTIPLIER and 0 <= cost <= target):
+        return None
+    return _Point(z, cost) if _describe_or_none(make_event, z) == body["event"] else None
+
+
+def _remember(key: str, found: _Point, make_event: MakeEvent) -> None:
+    """Add one entry by writing the whole file beside the old one and renaming it; any failure is ignored."""
+    body = {**asdict(found), "event": _describe(make_event(found.multiplier))}
+    entries = {**_read(), key: {**body, "seal": _digest([key, body])}}
+    path = cache_file()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(entries, file, indent=1)
+            Path(name).replace(path)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+
+
+def _read() -> dict[str, Any]:
+    try:
+        entries = json.loads(cache_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, RuntimeError):  # RuntimeError: no home folder
+        return {}
+    return entries if isinstance(entries, dict) else {}

@@ -1,0 +1,43 @@
+"""Clip updates, and put them on an integer grid so that their sum is exact.
+
+Norms are computed in float64. Clipped coordinates are rounded *towards zero* to multiples of a power of two, about
+2^-40 of the clip: rounding can only shorten a vector, so the sensitivity is still the clip, and a sum of integers
+does not depend on the order, the padding or the number of machines it was computed on.
+"""
+
+import math
+
+import numpy as np
+
+from rrcluster import checks
+from rrcluster.types import Array
+
+GRID_BITS = 40
+_MARGIN = 1 - 1e-6  # room for the rounding of the float64 norm itself
+
+
+def norms(updates: Array) -> Array:
+    """(n,) L2 norms in float64; not finite where a coordinate is not finite or the square overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.sqrt(np.einsum("nd,nd->n", updates, updates, dtype=np.float64, casting="unsafe"))
+
+
+def grid_step(update_clip: float) -> float:
+    """The grid's step: a power of two, at most 2^-39 of the clip."""
+    return float(2.0 ** (math.floor(math.log2(update_clip)) - GRID_BITS))
+
+
+def clip_to_grid(updates: Array, *, update_clip: float) -> Array:
+    """Scale each row to norm at most `update_clip` and round towards zero: (n, d) float -> (n, d) int64 grid units.
+
+    Guarantee: for every finite row, ||row of the result|| * grid_step(update_clip) <= update_clip. A row whose norm is
+    not finite becomes zero. Sums of up to 2^22 rows cannot overflow.
+    """
+    checks.positive(update_clip=update_clip)
+    size = norms(updates)
+    usable = np.isfinite(size)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = np.where(usable, np.minimum(1.0, update_clip * _MARGIN / size), 0.0)
+    factor = np.where(size == 0, 1.0, factor) / grid_step(update_clip)
+    scaled = np.where(usable[:, None], updates, 0.0) * factor[:, None]
+    return np.trunc(scaled).astype(np.int64)

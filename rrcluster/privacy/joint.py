@@ -1,0 +1,109 @@
+"""The joint mechanism: one Gaussian release of everything a round needs (Theorem 1 of docs/privacy.md)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rrcluster import checks
+from rrcluster.privacy.clip import clip_to_grid, grid_step
+from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
+from rrcluster.privacy.relation import joint_sensitivity
+from rrcluster.privacy.reports import check_reports
+from rrcluster.privacy.sampling import PoissonSampler
+from rrcluster.privacy.sums import cluster_sums, gaussian_noise, make_release, split_columns
+from rrcluster.rng import Rng
+from rrcluster.types import Array, Coordinates, Release
+
+
+@dataclass(frozen=True)
+class JointMechanism:
+    """Client i sends (shared, destination x clustered, choice x w) under one clip C; the sum gets Gaussian noise.
+
+    Guarantee (add-remove, Poisson cohorts): one message has norm at most S = sqrt(C^2 + w^2) whatever blocks it
+    occupies, so T rounds are dominated by T Poisson-subsampled Gaussians with multiplier `noise_multiplier`. The
+    choice needs no noise of its own. All k blocks and counts are always released, for empty clusters and empty cohorts
+    too. An invalid report is the zero message, its count included: the client is as if absent.
+    `noise_multiplier = 0` is for tests of the sensitivity; it has no event and so no epsilon.
+    """
+
+    coordinates: Coordinates
+    num_clusters: int
+    update_clip: float
+    count_weight: float  # w, absolute
+    noise_multiplier: float
+    sample_rate: float
+    num_clients: int
+    size_floor: float
+    min_cluster_size: int = 0
+
+    name: ClassVar[str] = "joint"
+    adjacency: ClassVar[str] = ADD_REMOVE
+
+    def __post_init__(self) -> None:
+        checks.count(num_clusters=self.num_clusters)
+        checks.positive(update_clip=self.update_clip)
+        checks.non_negative(count_weight=self.count_weight)
+        checks.non_negative(noise_multiplier=self.noise_multiplier)
+        checks.non_negative(size_floor=self.size_floor)
+
+    @property
+    def sampler(self) -> PoissonSampler:
+        """Who takes part."""
+        return PoissonSampler(self.sample_rate, self.num_clients)
+
+    @property
+    def event(self) -> PoissonGaussian:
+        """What one round costs."""
+        return PoissonGaussian(self.noise_multiplier, self.sample_rate)
+
+    @property
+    def sensitivity(self) -> float:
+        """S."""
+        return joint_sensitivity(
+            update_clip=self.update_clip, count_weight=self.count_weight, adjacency=self.adjacency
+        )
+
+    @property
+    def noise_std(self) -> float:
+        """Std of the noise on every coordinate of every sum, counts included (these in units of w)."""
+        return self.noise_multiplier * self.sensitivity
+
+    def release(
+        self, updates: Any, choices: Any, *, rng: Rng, destinations: Any = None, client_ids: Any = None
+    ) -> Release:
+        """Validate, clip, sum and add noise: the only look at raw reports."""
+        reports = check_reports(
+            updates,
+            choices,
+            width=self.coordinates.width,
+            num_clusters=self.num_clusters,
+            destinations=destinations,
+            client_ids=client_ids,
+        )
+        step = grid_step(self.update_clip)
+        messages = clip_to_grid(reports.updates, update_clip=self.update_clip)
+        shared, clustered = split_columns(messages, self.coordinates)
+        sums = cluster_sums(clustered, reports.destinations, num_clusters=self.num_clusters)
+        counts = np.bincount(reports.choices[reports.valid], minlength=self.num_clusters)
+        shared_noise, noise, count_noise = self._noise(rng)
+        return make_release(
+            shared.sum(axis=0) * step + shared_noise,
+            sums * step + noise,
+            self._sizes(counts * self.count_weight + count_noise),
+            size_floor=self.size_floor,
+            min_cluster_size=self.min_cluster_size,
+            sum_noise_std=self.noise_std,
+            size_noise_std=self.noise_std / self.count_weight if self.count_weight else 0.0,
+        )
+
+    def _noise(self, rng: Rng) -> tuple[Array, Array, Array]:
+        k, d_s, d_c = self.num_clusters, self.coordinates.shared, self.coordinates.clustered
+        noise = gaussian_noise((d_s + k * (d_c + 1),), noise_std=self.noise_std, rng=rng)
+        return noise[:d_s], noise[d_s : d_s + k * d_c].reshape(k, d_c), noise[d_s + k * d_c :]
+
+    def _sizes(self, count_row: Array) -> Array:
+        """Sizes from the noisy count row; without one (w = 0) the public expectation, a constant."""
+        if self.count_weight == 0:
+            return np.full(self.num_clusters, self.sampler.expected_size / self.num_clusters)
+        return count_row / self.count_weight

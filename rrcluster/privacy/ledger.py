@@ -1,0 +1,91 @@
+"""The write-ahead ledger: a round is charged, and the charge is on disk, before its release is made.
+
+A crash can therefore cost budget, never hide it. With seeded noise a repeated round reproduces the identical release,
+so repeating a charged round is charged once.
+"""
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rrcluster.errors import PrivacyError, RunFolderError
+from rrcluster.privacy.events import RoundEvent
+
+
+class Ledger:
+    """Charges of one run, in memory and, where a path is given, on disk.
+
+    The one object here with state: it only ever grows. A charge whose event differs from the first one's is refused,
+    because the accountant composes one event.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Open a ledger; an existing file is read back and goes on."""
+        self._path = path
+        self._charges: dict[int, dict[str, Any]] = {} if path is None or not path.exists() else _read(path)
+
+    def charge(self, round_index: int, event: RoundEvent | None) -> None:
+        """Record that round `round_index` is about to be released at the cost of `event` (None: nothing private)."""
+        entry = {"round": round_index, "event": None if event is None else describe(event)}
+        if round_index in self._charges:
+            if self._charges[round_index] != entry:
+                raise PrivacyError(
+                    f"round {round_index} was already charged with another event; a plan may not change within a run. "
+                    "Start a new run."
+                )
+            return
+        if self._path is not None:
+            _append(self._path, entry)
+        self._charges[round_index] = entry
+
+    @property
+    def num_charged(self) -> int:
+        """How many rounds have been charged: what the accountant must compose."""
+        return len(self._charges)
+
+
+def describe(event: RoundEvent) -> dict[str, Any]:
+    """An event as plain data, its adjacency and sampling beside its fields."""
+    return {
+        "type": type(event).__name__,
+        **asdict(event),
+        "adjacency": event.adjacency,
+        "sampling": event.sampling,
+    }
+
+
+def _append(path: Path, entry: dict[str, Any]) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: the charge could not be written ({error.strerror}), so the round was not released; free the disk "
+            "or its permissions and resume."
+        ) from error
+
+
+def _read(path: Path) -> dict[int, dict[str, Any]]:
+    """Read charges back. A torn last line (a crash while writing) was charged but never released: it is dropped.
+
+    Dropping it is safe: `charge` returns, and a release is made, only after the whole line is on disk.
+    """
+    text = path.read_text(encoding="utf-8")
+    if text and not text.endswith("\n"):
+        text = text[: text.rfind("\n") + 1]
+        path.write_text(text, encoding="utf-8")
+    charges = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            entry = json.loads(line)
+            charges[int(entry["round"])] = {"round": int(entry["round"]), "event": entry["event"]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(
+                f"{path}, line {number}: not a charge; the ledger is damaged and the budget spent is unknown. "
+                "Start a new run."
+            ) from error
+    return charges

@@ -1,0 +1,66 @@
+"""Sensitivities: how far one client can move a sum, for each neighbouring relation. Nobody else types `2 * clip`.
+
+Adjacency:
+- add-remove: one client joins or leaves. A client contributes a message of norm at most S, so sums move by S.
+- replace-one: one client's data is replaced by other data. Two messages of the same client, at most 2 S apart, less when
+  they must lie in different blocks.
+
+W-infinity below is the smallest t such that the two pre-noise laws can be coupled with all differences at most t: the
+right notion of sensitivity when the query is itself random. By joint convexity of Renyi and hockey-stick divergences,
+Gaussian noise of std s then dominates with multiplier s / W-infinity.
+"""
+
+import math
+
+from rrcluster.errors import ConfigError
+from rrcluster.privacy.events import ADD_REMOVE, REPLACE_ONE
+
+
+def joint_sensitivity(
+    *, update_clip: float, count_weight: float, adjacency: str, has_shared: bool = False, num_clusters: int = 2
+) -> float:
+    """L2 sensitivity of the joint sum: per client (shared, destination x clustered, choice x count_weight).
+
+    Add-remove: sqrt(C^2 + w^2), whatever blocks the message occupies (Theorem 1 of docs/privacy.md).
+    Replace-one: two messages with updates in one block are at most 2C apart; in two blocks sqrt(2) C, and the count moves by
+    sqrt(2) w only if the choice changes. The update's block follows the choice except for coins, so every combination
+    of the two is allowed for: sqrt(4 C^2 + 2 w^2) when shared coordinates or coins tie the blocks together,
+    max(2C, sqrt(2 (C^2 + w^2))) otherwise.
+    """
+    c, w = update_clip, count_weight
+    if adjacency == ADD_REMOVE:
+        return math.hypot(c, w)
+    if adjacency == REPLACE_ONE:
+        if num_clusters == 1:
+            return 2 * c
+        return math.sqrt(4 * c**2 + 2 * w**2) if has_shared else max(2 * c, math.sqrt(2 * (c**2 + w**2)))
+    raise ConfigError(f"adjacency = {adjacency!r} is not known; choose {ADD_REMOVE} or {REPLACE_ONE}.")
+
+
+def update_sensitivity(*, update_clip: float, adjacency: str) -> float:
+    """L2 sensitivity of all sums together when the assignment of clients to clusters is fixed.
+
+    Replace-one: the changed client stays in its block (the assignment is a function of noisy identifiers and coins that
+    are conditioned on), so (shared, clustered) moves by at most 2C. Add-remove: C.
+    """
+    return {ADD_REMOVE: 1.0, REPLACE_ONE: 2.0}[adjacency] * update_clip
+
+
+def identifier_sensitivity(*, adjacency: str) -> float:
+    """L2 sensitivity of a one-hot identifier. Replace-one turns one one-hot into another: sqrt(2), not 1.
+
+    Under add-remove the list of identifiers has another length: the two laws have disjoint supports and no noise helps.
+    """
+    if adjacency != REPLACE_ONE:
+        raise ConfigError("a list of per-client identifiers has no finite sensitivity under add-remove; use `joint`.")
+    return math.sqrt(2)
+
+
+def exact_rebalance_sensitivity(*, update_clip: float, count_weight: float, donor_clusters: int) -> float:
+    """W-infinity of sums after exact rebalancing from raw counts under add-remove (Theorem 2 of docs/privacy.md).
+
+    sqrt(5) C with one donor cluster, 3C with two or more; with a count channel sqrt(5 C^2 + w^2), sqrt(9 C^2 + w^2).
+    This is why `joint` refuses exact rebalancing: it would cost up to three times the noise.
+    """
+    factor = 5 if donor_clusters == 1 else 9
+    return math.sqrt(factor * update_clip**2 + count_weight**2)

@@ -1,0 +1,73 @@
+"""Who takes part in a round. Each sampler belongs to a mechanism, whose event names the same law.
+
+The cohort is secret: amplification holds only towards observers who do not know who took part.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from rrcluster import checks
+from rrcluster.errors import PrivacyError
+from rrcluster.rng import Rng
+from rrcluster.types import Array
+
+
+class Sampler(Protocol):
+    """Draws cohorts from a population of clients numbered from 0."""
+
+    @property
+    def expected_size(self) -> float:
+        """Expected number of clients in a cohort: a public constant."""
+
+    def draw(self, population: int, *, rng: Rng) -> Array:
+        """Sorted ids of one cohort."""
+
+
+@dataclass(frozen=True)
+class PoissonSampler:
+    """Each client joins on its own with probability `sample_rate`, a given constant, not counted from data."""
+
+    sample_rate: float
+    num_clients: int  # nominal: used for expectations only
+
+    def __post_init__(self) -> None:
+        checks.rate(sample_rate=self.sample_rate)
+        checks.count(num_clients=self.num_clients)
+
+    @property
+    def expected_size(self) -> float:
+        """q M, from the declared constants."""
+        return self.sample_rate * self.num_clients
+
+    def draw(self, population: int, *, rng: Rng) -> Array:
+        """Binomial(population, q) many, then a uniform subset: the law of independent coins at the cohort's cost."""
+        size = int(rng.binomial(population, self.sample_rate))
+        return np.sort(rng.choice(population, size=size, replace=False, shuffle=False))
+
+
+@dataclass(frozen=True)
+class FixedSizeSampler:
+    """Exactly `cohort_size` of `num_clients` clients, uniformly, without replacement."""
+
+    cohort_size: int
+    num_clients: int
+
+    def __post_init__(self) -> None:
+        checks.count(num_clients=self.num_clients)
+        checks.count(cohort_size=self.cohort_size)
+
+    @property
+    def expected_size(self) -> float:
+        """The cohort's exact size."""
+        return float(self.cohort_size)
+
+    def draw(self, population: int, *, rng: Rng) -> Array:
+        """A uniform subset. The population must be the declared one: its size is part of the event."""
+        if population != self.num_clients:
+            raise PrivacyError(
+                f"num_clients = {self.num_clients} was declared but the population has {population}; fixed-size sampling "
+                "is accounted for the declared number. Declare the true one, or use `joint` (Poisson)."
+            )
+        return np.sort(rng.choice(population, size=self.cohort_size, replace=False, shuffle=False))

@@ -1,0 +1,46 @@
+"""Sum messages per block, and turn noisy sums and sizes into a release."""
+
+import numpy as np
+
+from rrcluster.rng import Rng
+from rrcluster.types import Array, Coordinates, Release
+
+
+def cluster_sums(messages: Array, assignment: Array, *, num_clusters: int) -> Array:
+    """Sum the rows of `messages` per cluster: (n, d) -> (k, d). Empty clusters give zero rows, never fewer rows."""
+    return np.stack([messages[assignment == cluster].sum(axis=0) for cluster in range(num_clusters)])
+
+
+def gaussian_noise(shape: tuple[int, ...], *, noise_std: float, rng: Rng) -> Array:
+    """Independent N(0, noise_std^2) for every coordinate, also of empty clusters and empty cohorts."""
+    return noise_std * rng.standard_normal(shape)
+
+
+def make_release(
+    shared_sum: Array,
+    sums: Array,
+    sizes: Array,
+    *,
+    size_floor: float,
+    min_cluster_size: int,
+    sum_noise_std: float,
+    size_noise_std: float,
+) -> Release:
+    """Attach denominators max(size_floor, B, size) and, for shared coordinates, max(k size_floor, sum of sizes).
+
+    Post-processing: reads noisy or public sizes only.
+    """
+    return Release(
+        shared_sum=shared_sum,
+        cluster_sums=sums,
+        sizes=sizes,
+        denominators=np.maximum(sizes, max(size_floor, min_cluster_size, 1.0)),
+        shared_denominator=float(max(len(sizes) * size_floor, sizes.sum(), 1.0)),
+        sum_noise_std=sum_noise_std,
+        size_noise_std=size_noise_std,
+    )
+
+
+def split_columns(messages: Array, coordinates: Coordinates) -> tuple[Array, Array]:
+    """(n, d_s + d_c) -> (n, d_s), (n, d_c)."""
+    return messages[:, : coordinates.shared], messages[:, coordinates.shared :]

@@ -1,0 +1,95 @@
+"""The four things a server ever touches: updates, choices, a release, and models. Shapes are written beside each field.
+
+`n` clients in the round, `k` clusters, `d_s` shared and `d_c` clustered coordinates.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rrcluster import checks
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """How many coordinates of a report are shared by all clients and how many belong to one cluster.
+
+    Personal coordinates are not here: they never leave the client. A report is (shared, clustered), in this order.
+    """
+
+    shared: int
+    clustered: int
+
+    def __post_init__(self) -> None:
+        checks.count(shared=self.shared, at_least=0)
+        checks.count(clustered=self.clustered, at_least=0)
+        checks.count(reported_coordinates=self.width)
+
+    @property
+    def width(self) -> int:
+        """Coordinates of one client's update."""
+        return self.shared + self.clustered
+
+
+@dataclass(frozen=True)
+class Models:
+    """What we give people: one shared vector and one vector per cluster."""
+
+    shared: Array  # (d_s,)
+    clustered: Array  # (k, d_c)
+
+    @property
+    def num_clusters(self) -> int:
+        """k."""
+        return int(self.clustered.shape[0])
+
+    def plus(self, other: "Models", scale: float = 1.0) -> "Models":
+        """self + scale * other, as new models."""
+        return Models(self.shared + scale * other.shared, self.clustered + scale * other.clustered)
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a mechanism lets out of one round. Everything here is public; nothing else is.
+
+    `sizes` are the natural cluster sizes (before any coin), noisy under `joint`, functions of noisy identifiers under
+    `identifier`. `denominators` are public or made from noisy sizes, never raw counts. Under the mechanism `none` all
+    of it is exact and nothing is private.
+    """
+
+    shared_sum: Array  # (d_s,)
+    cluster_sums: Array  # (k, d_c)
+    sizes: Array  # (k,)
+    denominators: Array  # (k,)
+    shared_denominator: float
+    sum_noise_std: float  # of every coordinate of every sum
+    size_noise_std: float  # of every size
+
+    @property
+    def shared_mean(self) -> Array:
+        """(d_s,) noisy mean of the shared coordinates."""
+        return self.shared_sum / self.shared_denominator
+
+    @property
+    def cluster_means(self) -> Array:
+        """(k, d_c) noisy means of the clustered coordinates."""
+        return self.cluster_sums / self.denominators[:, None]
+
+    @property
+    def noise_std(self) -> Array:
+        """(k,) noise std of each coordinate of each cluster mean."""
+        return np.asarray(self.sum_noise_std / self.denominators)
+
+    @property
+    def shared_noise_std(self) -> float:
+        """Noise std of each coordinate of the shared mean."""
+        return self.sum_noise_std / self.shared_denominator
+
+    @property
+    def num_clusters(self) -> int:
+        """k."""
+        return int(self.sizes.shape[0])
