@@ -1,0 +1,59 @@
+"""Federated clustering with client-level differential privacy: proved, accounted and fast.
+
+Public names are imported when they are first used, so `import rrcluster` is instant.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rrcluster.errors import PrivacyError, UnsupportedEvent
+from rrcluster.version import __version__
+
+if TYPE_CHECKING:
+    from rrcluster.algorithms import ALGORITHMS, Algorithm
+    from rrcluster.engine.simulate import simulate
+    from rrcluster.experiments.load import assign, load
+    from rrcluster.experiments.run import run
+    from rrcluster.privacy.budget import account, calibrate
+    from rrcluster.privacy.plan import MECHANISMS, PrivacyPlan
+    from rrcluster.rebalance import rebalance
+    from rrcluster.server import release
+
+_HOMES = {
+    "ALGORITHMS": "rrcluster.algorithms",
+    "Algorithm": "rrcluster.algorithms",
+    "MECHANISMS": "rrcluster.privacy.plan",
+    "PrivacyPlan": "rrcluster.privacy.plan",
+    "account": "rrcluster.privacy.budget",
+    "assign": "rrcluster.experiments.load",
+    "calibrate": "rrcluster.privacy.budget",
+    "load": "rrcluster.experiments.load",
+    "rebalance": "rrcluster.rebalance",
+    "release": "rrcluster.server",
+    "run": "rrcluster.experiments.run",
+    "simulate": "rrcluster.engine.simulate",
+}
+
+__all__ = [
+    "ALGORITHMS",
+    "MECHANISMS",
+    "Algorithm",
+    "PrivacyError",
+    "PrivacyPlan",
+    "UnsupportedEvent",
+    "__version__",
+    "account",
+    "assign",
+    "calibrate",
+    "load",
+    "rebalance",
+    "release",
+    "run",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rrcluster' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -86,11 +86,14 @@ def remember(state: ServerState, release: Release, *, memory: float) -> ServerSt
     )
 
 
-def smooth_sizes(release: Release, sizes: RunningMean, transition: Array, *, least: float, size_floor: float) -> Release:
+def smooth_sizes(
+    release: Release, sizes: RunningMean, transition: Array, *, least: float, size_floor: float
+) -> Release:
     """Replace one round's noisy denominators by those of the running average of released sizes.
 
     Block j' is divided by the public expectation of its size after the coins, at least `least`; shared coordinates
-    by the sum of sizes, at least k times `size_floor`. With the identity transition (B = 0) no coin is expected to move.
+    by the sum of sizes, at least k times `size_floor`. With the identity transition (B = 0) no coin is expected to
+    move.
     """
     natural = np.maximum(sizes.mean, 0.0)
     return replace(
@@ -105,8 +108,8 @@ def shrink(release: Release, sums: RunningMean, *, memory: float) -> Release:
 
     theta_j = (1 - a) Y_j + a Y_-j with a = V_j / (V_j + V_-j + b_j^2): the least mean squared error for the noise
     variances V and the squared distance b_j^2 of the true means, since Y_j and Y_-j have independent noise. Over many
-    rounds noise averages out and bias does not, so V is divided by the horizon R = (1 + memory) / (1 - memory), and b_j^2 is
-    estimated, without bias before truncation at zero, from the running average of the noisy sums.
+    rounds noise averages out and bias does not, so V is divided by the horizon R = (1 + memory) / (1 - memory), and
+    b_j^2 is estimated, without bias before truncation at zero, from the running average of the noisy sums.
     Section "Shrinkage" of docs/privacy.md. With one cluster nothing changes.
     """
     k, width = release.cluster_sums.shape

@@ -5,15 +5,17 @@ Each check takes exactly one keyword, returns its value, and raises `ConfigError
 
 import math
 from collections.abc import Iterable
+from numbers import Real
+from typing import Any, cast
 
 from rrcluster.errors import ConfigError
 
 
-def _one(named: dict[str, float]) -> tuple[str, float]:
+def _one(named: dict[str, Any]) -> tuple[str, float]:
     ((name, value),) = named.items()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
         raise ConfigError(f"{name} = {value!r} must be a number.")
-    return name, value
+    return name, cast(float, value)
 
 
 def positive(**named: float) -> float:
@@ -51,7 +53,7 @@ def fraction(**named: float) -> float:
 def count(*, at_least: int = 1, **named: int) -> int:
     """A whole number of at least `at_least`."""
     name, value = _one(dict(named))
-    if value != int(value) or value < at_least:
+    if math.isinf(value) or value != int(value) or value < at_least:
         raise ConfigError(f"{name} = {value} must be a whole number of at least {at_least}.")
     return int(value)
 

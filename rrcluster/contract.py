@@ -3,9 +3,13 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+
 from rrcluster import checks
 from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.types import Array
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ def rebalance(assignment: Any, *, num_clusters: int, min_cluster_size: int, rng:
 
     Privacy: reads no updates. Given noisy identifiers it is post-processing under replace-one; on raw choices under
     add-remove it is not private at this noise (Theorem 2 of docs/privacy.md), which is why `joint` uses coins.
-    Paper: Algorithm 1, the rebalancing step. The paper's "large" is |S_j| >= B, under which a donor of size B can fall below B; ours
-    is |S_j| > B with surplus only.
+    Paper: Algorithm 1, the rebalancing step. There a cluster is large from |S_j| >= B on, so a donor of size B can fall
+    below it; here only the surplus of |S_j| > B is offered.
 
     `assignment` is (n,) numpy or torch; the answer is of the same kind. Raises ConfigError if num_clusters * B > n.
     """
@@ -31,7 +31,10 @@ def rebalance(assignment: Any, *, num_clusters: int, min_cluster_size: int, rng:
     checks.count(min_cluster_size=min_cluster_size, at_least=0)
     if hasattr(assignment, "detach"):
         moved = rebalance(
-            assignment.detach().cpu().numpy(), num_clusters=num_clusters, min_cluster_size=min_cluster_size, rng=rng
+            assignment.detach().cpu().numpy(),
+            num_clusters=num_clusters,
+            min_cluster_size=min_cluster_size,
+            rng=rng,
         )
         return assignment.new_tensor(moved)
     assignment = _checked(assignment, num_clusters, min_cluster_size)
@@ -54,9 +57,9 @@ def coin_transition(sizes: Array, *, min_cluster_size: int) -> Array:
     """(k, k) probabilities: row j says where the coin of a client that chose cluster j sends it.
 
     `sizes` are *released* natural sizes of earlier rounds, so the probabilities are public and a coin costs no privacy
-    (corollary of Theorem 1, docs/privacy.md). Destination j' below B draws from every cluster above B in proportion to its
-    size: p = (B - n_j') / (sum of sizes above B), capped so that no donor is expected to fall below B; what the cap
-    removes is not redistributed. Expected sizes are guaranteed, not realised ones.
+    (corollary of Theorem 1, docs/privacy.md). Destination j' below B draws from every cluster above B in proportion
+    to its size: p = (B - n_j') / (sum of sizes above B), capped so that no donor is expected to fall below B; what
+    the cap removes is not redistributed. Expected sizes are guaranteed, not realised ones.
     """
     natural = np.maximum(np.asarray(sizes, dtype=np.float64), 0.0)
     k = len(natural)

@@ -52,7 +52,11 @@ def client_words(key: tuple[int, int], clients: Any, count: int, like: Any = Non
     counter = np.arange(blocks, dtype=np.int64) if like is None else like[:blocks]
     zero = counter * 0
     low, high = clients & _MASK, (clients >> 32) & _MASK
-    words = [low[:, None] + zero[None, :], high[:, None] + zero[None, :], (clients * 0)[:, None] + counter[None, :]]
+    words = [
+        low[:, None] + zero[None, :],
+        high[:, None] + zero[None, :],
+        (clients * 0)[:, None] + counter[None, :],
+    ]
     words.append(words[2] * 0)
     k0, k1 = key
     for _ in range(10):
@@ -74,7 +78,7 @@ def client_words(key: tuple[int, int], clients: Any, count: int, like: Any = Non
 def client_uniforms(key: tuple[int, int], clients: np.ndarray, count: int = 1) -> np.ndarray:
     """Uniform draws in (0, 1), (n, count), keyed by client id."""
     words = client_words(key, np.asarray(clients, dtype=np.int64), count)
-    return (words.astype(np.float64) + 0.5) / 2.0**32
+    return np.asarray((words.astype(np.float64) + 0.5) / 2.0**32)
 
 
 def _digest(*parts: int | str) -> int:

@@ -46,9 +46,24 @@ def server_round(
     state = remember(state, release, memory=server.memory)
     if release.size_noise_std > 0:
         least = max(plan.mechanism.size_floor, plan.mechanism.min_cluster_size)
-        release = smooth_sizes(
-            release, state.sizes, transition, least=least, size_floor=plan.mechanism.size_floor
-        )
+        release = smooth_sizes(release, state.sizes, transition, least=least, size_floor=plan.mechanism.size_floor)
     if plan.rebalance == "shrinkage":
         release = shrink(release, state.sums, memory=server.memory)
     return advance(state, release, server=server, num_rounds=plan.num_rounds), release
+
+
+def release(
+    updates: Any,
+    choices: Any,
+    *,
+    plan: PrivacyPlan,
+    rng: Rng,
+    destinations: Any = None,
+    client_ids: Any = None,
+) -> Release:
+    """The private release of one round, for a federated system that has its own server: arrays in, `Release` out.
+
+    `updates` (n, d_s + d_c) and `choices` (n,) are the raw reports of a cohort drawn by `plan.sampler`; numpy or torch.
+    Charge your own budget first: one call costs one `plan.event`.
+    """
+    return plan.mechanism.release(updates, choices, rng=rng, destinations=destinations, client_ids=client_ids)

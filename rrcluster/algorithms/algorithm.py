@@ -1,10 +1,10 @@
-"""The plug point: a federated method is a handful of small functions. Privacy and rebalancing belong to none of them."""
+"""The plug point: a method is a handful of small functions. Privacy and rebalancing belong to none of them."""
 
 from typing import Protocol
 
 from rrcluster.algorithms.split import Split
-from rrcluster.data.federated import Cohort
 from rrcluster.contract import Engine, LocalSettings
+from rrcluster.data.federated import Cohort
 from rrcluster.models.model import Model
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Models
@@ -25,7 +25,9 @@ class Algorithm(Protocol):
     choice and update may depend on its own data, on released models and on its own coins, on nothing else.
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The name it is chosen by."""
 
     def num_clusters(self, asked: int) -> int:
         """How many clusters this method has when `asked` are asked for."""

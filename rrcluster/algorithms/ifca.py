@@ -6,8 +6,8 @@ import numpy as np
 
 from rrcluster.algorithms.algorithm import train_from_cluster
 from rrcluster.algorithms.split import Split
-from rrcluster.data.federated import Cohort
 from rrcluster.contract import Engine
+from rrcluster.data.federated import Cohort
 from rrcluster.models.model import Model
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Models

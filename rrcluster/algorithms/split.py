@@ -1,4 +1,4 @@
-"""Which coordinates of a model are shared by all clients, which belong to a cluster, and which never leave the client."""
+"""Which coordinates of a model are shared by all, which belong to a cluster, and which never leave the client."""
 
 from dataclasses import dataclass
 

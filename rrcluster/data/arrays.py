@@ -60,9 +60,7 @@ def from_arrays(
     """
     xs, ys = _parts(inputs), _parts(targets)
     if not xs or len(xs) != len(ys):
-        raise DataError(
-            f"inputs are of {len(xs)} clients and targets of {len(ys)}; give one of each per client."
-        )
+        raise DataError(f"inputs are of {len(xs)} clients and targets of {len(ys)}; give one of each per client.")
     true_groups = _checked_groups(groups, len(xs))
     num_groups = int(true_groups.max()) + 1
     test_xs, test_ys = _test_parts(test_inputs, test_targets, num_groups)
@@ -74,9 +72,7 @@ def from_arrays(
         _check_samples(owner, x, y, shape)
     classes = 0 if regression else _checked_classes((*ys, *test_ys), num_classes)
     kind = np.float32 if regression else np.int64
-    tests = tuple(
-        TestSet(y.astype(kind), _Kept(x.astype(np.float32))) for x, y in zip(test_xs, test_ys, strict=True)
-    )
+    tests = tuple(TestSet(y.astype(kind), _Kept(x.astype(np.float32))) for x, y in zip(test_xs, test_ys, strict=True))
     return FederatedData(
         name=name,
         num_classes=classes,
@@ -91,7 +87,10 @@ def from_arrays(
 
 
 def _parts(arrays: Arrays) -> Parts:
-    return tuple(np.asarray(part) for part in arrays)
+    try:
+        return tuple(np.asarray(part) for part in arrays)
+    except ValueError as problem:
+        raise DataError(f"a part of the data is not one rectangular array: {problem}") from None
 
 
 def _test_parts(inputs: Arrays | None, targets: Arrays | None, num_groups: int) -> tuple[Parts, Parts]:
@@ -100,29 +99,21 @@ def _test_parts(inputs: Arrays | None, targets: Arrays | None, num_groups: int) 
         return (), ()
     if inputs is None or targets is None:
         raise DataError("test_inputs and test_targets go together; give both or neither.")
-    shared = isinstance(inputs, np.ndarray)
-    if shared != isinstance(targets, np.ndarray):
-        raise DataError(
-            "test_inputs and test_targets must both be arrays (shared by all) or both lists (per group)."
-        )
-    xs, ys = ((inputs,), (targets,)) if shared else (_parts(inputs), _parts(targets))
-    wanted = 1 if shared else num_groups
-    if len(xs) != wanted or len(ys) != wanted:
-        raise DataError(
-            f"test lists hold {len(xs)} inputs and {len(ys)} targets; give one per group ({wanted})."
-        )
+    if isinstance(inputs, np.ndarray) and isinstance(targets, np.ndarray):
+        return (inputs,), (targets,)
+    if isinstance(inputs, np.ndarray) or isinstance(targets, np.ndarray):
+        raise DataError("test_inputs and test_targets must both be arrays (shared by all) or both lists (per group).")
+    xs, ys = _parts(inputs), _parts(targets)
+    if len(xs) != num_groups or len(ys) != num_groups:
+        raise DataError(f"test lists hold {len(xs)} inputs and {len(ys)} targets; give one per group ({num_groups}).")
     return xs, ys
 
 
 def _check_samples(owner: str, x: NDArray[Any], y: NDArray[Any], shape: tuple[int, ...]) -> None:
     if x.ndim < 1 or y.ndim != 1 or len(x) != len(y) or len(y) == 0:
-        raise DataError(
-            f"{owner} has inputs {x.shape} and targets {y.shape}; it needs (s, ...) and (s,), s > 0."
-        )
+        raise DataError(f"{owner} has inputs {x.shape} and targets {y.shape}; it needs (s, ...) and (s,), s > 0.")
     if x.shape[1:] != shape:
-        raise DataError(
-            f"{owner} has samples of shape {x.shape[1:]}, client 0 of {shape}; all must be alike."
-        )
+        raise DataError(f"{owner} has samples of shape {x.shape[1:]}, client 0 of {shape}; all must be alike.")
     for what, values in (("inputs", x), ("targets", y)):
         if values.dtype.kind not in "biuf":
             raise DataError(f"{owner} has {what} of type {values.dtype}; give real numbers.")
@@ -137,9 +128,7 @@ def _is_regression(targets: Parts, num_classes: int | None) -> bool:
         return True
     floats = any(y.dtype.kind == "f" for y in targets)
     if floats and num_classes is not None:
-        raise DataError(
-            f"num_classes = {num_classes} needs integer targets; convert them, or leave num_classes out."
-        )
+        raise DataError(f"num_classes = {num_classes} needs integer targets; convert them, or leave num_classes out.")
     return floats
 
 
@@ -148,9 +137,7 @@ def _checked_classes(targets: Parts, num_classes: int | None) -> int:
     seen = max(int(y.max()) for y in targets) + 1
     classes = seen if num_classes is None else num_classes
     if least < 0 or seen > classes:
-        raise DataError(
-            f"targets must be classes from 0 to {classes - 1}; number them anew or raise num_classes."
-        )
+        raise DataError(f"targets must be classes from 0 to {classes - 1}; number them anew or raise num_classes.")
     return classes
 
 

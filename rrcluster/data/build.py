@@ -92,9 +92,7 @@ IMAGES: dict[str, Callable[[Folder], ImageDataset]] = {
 REUSED = frozenset({"fashion-mini"})  # too small to give every client images of its own
 PARTITIONS: dict[str, Partition] = {
     "rotation": Partition("images turned by 0, 90, 180 or 270 degrees, equal groups", (1, 1, 1, 1), rotation),
-    "rotation-imbalanced": Partition(
-        "images turned by 0, 90 or 180 degrees, groups 2:1:1", (2, 1, 1), rotation
-    ),
+    "rotation-imbalanced": Partition("images turned by 0, 90 or 180 degrees, groups 2:1:1", (2, 1, 1), rotation),
 }
 
 
@@ -109,6 +107,4 @@ def _ratio(
     if ratio is None and len(set(default)) == 1:
         return (default[0],) * num_groups
     spelled = ":".join(f"{share:g}" for share in shares)
-    raise ConfigError(
-        f"num_groups = {num_groups} does not fit the ratio {spelled} of {name}; give a ratio to match."
-    )
+    raise ConfigError(f"num_groups = {num_groups} does not fit the ratio {spelled} of {name}; give a ratio to match.")

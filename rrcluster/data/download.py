@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rrcluster.data.sources import FileReport, Source, SourceFile, check, download_folder, source, ways_out
 from rrcluster.errors import DataError
@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-def get(
-    name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True
-) -> tuple[FileReport, ...]:
+def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True) -> tuple[FileReport, ...]:
     """Download the files of a dataset that are not here yet, and return what `check` then says of them.
 
     Guarantees: a file appears under its name only when complete and with the published sha256; the hosts are
@@ -45,9 +43,10 @@ def _fetch(entry: Source, file: SourceFile, target: Path, bar: "Progress | None"
 
     pooch.get_logger().setLevel("ERROR")  # its log lines would tear the progress bar
     failures = []
+    drawn = _Bar(bar, file) if bar else False
     for folder in entry.urls:
         url = f"{folder}{file.name}.gz"
-        downloader = pooch.HTTPDownloader(progressbar=_Bar(bar, file) if bar else False, timeout=30)
+        downloader = pooch.HTTPDownloader(progressbar=drawn, timeout=30)
         try:
             pooch.retrieve(
                 url,
@@ -59,7 +58,6 @@ def _fetch(entry: Source, file: SourceFile, target: Path, bar: "Progress | None"
         except (OSError, ValueError) as problem:  # network, disk; a digest that differs
             failures.append(f"{url}: {_first_line(problem)}")
         else:
-            (target / file.name).unlink(missing_ok=True)  # a plain copy would hide the good one
             return
     raise DataError(f"{file.name} could not be downloaded: {'; '.join(failures)}. {ways_out(entry.name)}")
 
@@ -90,7 +88,7 @@ class _Bar:
 
 
 @contextmanager
-def _progress_bar(wanted: bool) -> Iterator[Any]:
+def _progress_bar(wanted: bool) -> "Iterator[Progress | None]":
     """A rich progress bar on standard error, or None."""
     if not wanted:
         yield None

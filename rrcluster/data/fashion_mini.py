@@ -119,9 +119,7 @@ def _decompressed(path: Path) -> bytes:
     found = hashlib.sha256(bundle).hexdigest()
     if found != file.sha256:
         expected = f"expected {file.bytes} bytes with sha256 {file.sha256[:12]}..."
-        raise DataError(
-            f"{path} is damaged: {expected}, found {len(bundle)} with {found[:12]}...; {way_out}."
-        )
+        raise DataError(f"{path} is damaged: {expected}, found {len(bundle)} with {found[:12]}...; {way_out}.")
     size = NUM_CLASSES * (TRAIN_PER_CLASS + TEST_PER_CLASS) * (1 + _SIDE * _SIDE)
     content = lzma.LZMADecompressor(format=lzma.FORMAT_XZ).decompress(bundle, size + 1)
     assert len(content) == size

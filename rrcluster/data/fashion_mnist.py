@@ -69,6 +69,4 @@ def _check_digest(path: Path, values: NDArray[np.uint8], expected: str) -> None:
 
 
 def _refuse(path: Path, expected: str, found: str) -> None:
-    raise DataError(
-        f"{path} is not the official file: expected {expected}, found {found}. {ways_out('fashion-mnist')}"
-    )
+    raise DataError(f"{path} is not the official file: expected {expected}, found {found}. {ways_out('fashion-mnist')}")

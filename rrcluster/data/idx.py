@@ -50,9 +50,7 @@ def read(
         _expect(found_dtype == np.dtype(dtype), f"values of type {np.dtype(dtype)}", f"{found_dtype}")
         _expect(_fits(found_shape, shape), f"shape {_spell(shape)}", f"{_spell(found_shape)}")
         declared = prod(found_shape) * found_dtype.itemsize
-        _expect(
-            declared <= most, f"at most {most} bytes of values in a file of this size", f"{declared} declared"
-        )
+        _expect(declared <= most, f"at most {most} bytes of values in a file of this size", f"{declared} declared")
         payload = _read_exactly(stream, declared)
         _expect(len(payload) == declared, f"{declared} bytes of values", f"{len(payload)}: it is cut short")
         _expect(not stream.read(1), f"the end after {declared} bytes of values", "more bytes")
@@ -61,7 +59,7 @@ def read(
 
 
 def write(path: str | os.PathLike[str], values: NDArray[Any]) -> None:
-    """Write `values` as an idx file, gzip when the name ends in .gz; atomically, the same bytes every time."""
+    """Write `values` as an idx file, gzip if the name ends in .gz; atomically, the same bytes every time."""
     path = Path(path)
     content = header(values) + _big_endian(values)
     if path.suffix == ".gz":
@@ -78,9 +76,7 @@ def header(values: NDArray[Any]) -> bytes:
     """The idx header that declares the type and shape of `values`."""
     code = _CODES.get(values.dtype.newbyteorder("="))
     if code is None or values.ndim > 255:
-        raise DataError(
-            f"idx files cannot hold {values.dtype} with {values.ndim} axes; use one of {_known_types()}."
-        )
+        raise DataError(f"idx files cannot hold {values.dtype} with {values.ndim} axes; use one of {_known_types()}.")
     return struct.pack(f">HBB{values.ndim}I", 0, code, values.ndim, *values.shape)
 
 
@@ -136,9 +132,7 @@ def _reporting(path: Path, way_out: str) -> Iterator[None]:
     except _Unexpected as problem:
         raise DataError(f"{path} is not the idx file it should be: {problem}; {way_out}.") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
-        raise DataError(
-            f"{path} is damaged: expected a whole gzip file, found: {problem}; {way_out}."
-        ) from None
+        raise DataError(f"{path} is damaged: expected a whole gzip file, found: {problem}; {way_out}.") from None
     except OSError as problem:
         raise DataError(f"{path} cannot be read: {problem.strerror or problem}; {way_out}.") from None
 
@@ -152,9 +146,7 @@ def _read_header(stream: IO[bytes], most: int) -> tuple[np.dtype[Any], tuple[int
     magic = stream.read(4)
     _expect(len(magic) == 4, "a header of at least 4 bytes", f"{len(magic)}: it is cut short")
     zeros, code, axes = struct.unpack(">HBB", magic)
-    _expect(
-        zeros == 0 and code in _DTYPES, f"a magic number 0000 + type + axes ({_known_types()})", magic.hex()
-    )
+    _expect(zeros == 0 and code in _DTYPES, f"a magic number 0000 + type + axes ({_known_types()})", magic.hex())
     _expect(4 + 4 * axes <= most, f"a header of {4 + 4 * axes} bytes", "a shorter file")
     lengths = stream.read(4 * axes)
     _expect(len(lengths) == 4 * axes, f"{axes} axis lengths", f"{len(lengths)} bytes: it is cut short")

@@ -35,9 +35,7 @@ class ImageDataset:
         if train != test:
             raise DataError(f"train images are {train} but test images are {test}; they must be of one size.")
         if not (np.isfinite(self.mean) and np.isfinite(self.std) and self.std > 0):
-            raise DataError(
-                f"mean = {self.mean} and std = {self.std} must be finite, and std greater than 0."
-            )
+            raise DataError(f"mean = {self.mean} and std = {self.std} must be finite, and std greater than 0.")
         object.__setattr__(self, "train_labels", self.train_labels.astype(np.int64))
         object.__setattr__(self, "test_labels", self.test_labels.astype(np.int64))
 
@@ -51,15 +49,11 @@ def normalise(images: Images, *, mean: float, std: float) -> NDArray[np.float32]
 
 def _check_part(part: str, images: Images, labels: Labels, num_classes: int) -> None:
     if images.dtype != np.uint8 or images.ndim != 3:
-        raise DataError(
-            f"{part} images must be uint8 (N, height, width), found {images.dtype} {images.shape}."
-        )
+        raise DataError(f"{part} images must be uint8 (N, height, width), found {images.dtype} {images.shape}.")
     if not np.issubdtype(labels.dtype, np.integer) or labels.ndim != 1:
         raise DataError(f"{part} labels must be integers (N,), found {labels.dtype} {labels.shape}.")
     if len(images) != len(labels) or len(images) == 0:
-        raise DataError(
-            f"{part} has {len(images)} images and {len(labels)} labels; it needs one label per image."
-        )
+        raise DataError(f"{part} has {len(images)} images and {len(labels)} labels; it needs one label per image.")
     if labels.min() < 0 or labels.max() >= num_classes:
         found = f"{labels.min()} to {labels.max()}"
         raise DataError(f"{part} labels must lie in 0 to {num_classes - 1}, found {found}.")

@@ -29,9 +29,7 @@ def group_sizes(num_clients: int, ratio: Sequence[float]) -> NDArray[np.int64]:
     sizes[largest_first[: num_clients - int(sizes.sum())]] += 1
     if sizes.min() < 1:
         spelled = ":".join(f"{share:g}" for share in ratio)
-        raise ConfigError(
-            f"num_clients = {num_clients} leaves a group of {spelled} empty; raise num_clients."
-        )
+        raise ConfigError(f"num_clients = {num_clients} leaves a group of {spelled} empty; raise num_clients.")
     return sizes
 
 

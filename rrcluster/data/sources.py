@@ -154,8 +154,11 @@ def search_path(name: str, folder: str | os.PathLike[str] | None = None) -> tupl
 
 
 def find_file(place: Path, file: str) -> Path | None:
-    """The plain or gzip copy of `file` in the folder `place`, if there is one."""
-    return next((path for path in (place / file, place / f"{file}.gz") if path.is_file()), None)
+    """The gzip or plain copy of `file` in the folder `place`, if there is one."""
+    try:
+        return next((path for path in (place / f"{file}.gz", place / file) if path.is_file()), None)
+    except OSError:  # a folder we may not look into holds nothing for us
+        return None
 
 
 def locate(name: str, folder: str | os.PathLike[str] | None = None) -> dict[str, Path]:

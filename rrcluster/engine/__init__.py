@@ -1,0 +1,1 @@
+"""Runs clients: one at a time (`reference`) or many at once (`batched`), and simulates whole runs."""

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rrcluster.contract import CPU, LocalSettings
 from rrcluster.data.federated import Cohort, TestSet
-from rrcluster.contract import LocalSettings
 from rrcluster.engine.order import batch_orders
 from rrcluster.models.loss import masked_mean, sample_losses
 from rrcluster.models.model import Model
@@ -19,7 +19,7 @@ class BatchedEngine:
     """Stacks clients along one axis. At most `capacity` clients are stacked; a larger cohort takes several passes."""
 
     model: Model
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
     capacity: int = 1024
 
     def losses(self, vectors: Array, cohort: Cohort) -> Array:
@@ -50,7 +50,7 @@ class BatchedEngine:
         present = _present(self._tensor(cohort.sizes), inputs.shape[1])
         columns = []
         for vector in vectors:
-            outputs = self._outputs(vector, inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
+            outputs = self._outputs(vector, inputs.flatten(0, 1)).reshape(*targets.shape, -1)
             columns.append(masked_mean(sample_losses(outputs, targets), present))
         return np.asarray(torch.stack(columns, dim=1).double().cpu().numpy())
 
@@ -65,7 +65,7 @@ class BatchedEngine:
             for first in range(0, longest, local.batch_size):
                 chosen = rows + orders[:, epoch, first : first + local.batch_size]
                 present = _present(sizes - first, chosen.shape[1])
-                batch = inputs.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+                batch = inputs.index_select(0, chosen.flatten()).reshape(*chosen.shape, *inputs.shape[1:])
                 parameters = self._step(parameters, batch, targets[chosen], present, local.local_lr)
         return np.asarray(self.model.flatten(parameters).cpu().numpy())
 
@@ -87,7 +87,7 @@ class BatchedEngine:
         parameters = self.model.unflatten(self._tensor(np.asarray(vector, dtype=np.float32)))
         if not len(inputs):
             return self.model.single(parameters, inputs)
-        return torch.cat([self.model.single(parameters, chunk) for chunk in inputs.split(at_once)])
+        return torch.cat([self.model.single(parameters, chunk) for chunk in torch.split(inputs, at_once)])
 
     def _tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values), device=self.device)

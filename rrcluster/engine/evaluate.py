@@ -30,19 +30,14 @@ class Evaluation:
     choice_sizes: tuple[int, ...]  # clients per chosen cluster
 
 
-def evaluate(
-    models: Models, data: FederatedData, *, algorithm: Algorithm, split: Split, engine: Engine
-) -> Evaluation:
+def evaluate(models: Models, data: FederatedData, *, algorithm: Algorithm, split: Split, engine: Engine) -> Evaluation:
     """Evaluate models on every client of the population."""
     choices = choose_all(models, data, algorithm=algorithm, split=split, engine=engine)
-    vectors = split.vectors(models)
-    tested = [engine.test(vectors, tests) for tests in data.test_sets]
-    losses, accuracies = (np.stack([result[part] for result in tested]) for part in (0, 1))  # (tests, k)
-    accuracy = accuracies[data.test_of, choices]
+    loss, accuracy = _on_own_test_set(models, choices, data, split=split, engine=engine)
     worst = np.sort(accuracy)[: max(1, len(accuracy) // 10)]
     return Evaluation(
         accuracy=float(accuracy.mean()),
-        loss=float(losses[data.test_of, choices].mean()),
+        loss=float(loss.mean()),
         clustering_accuracy=clustering_accuracy(choices, data.groups, models.num_clusters, data.num_groups),
         worst_decile=float(worst.mean()),
         group_accuracy=tuple(float(accuracy[data.groups == group].mean()) for group in range(data.num_groups)),
@@ -50,9 +45,17 @@ def evaluate(
     )
 
 
-def choose_all(
-    models: Models, data: FederatedData, *, algorithm: Algorithm, split: Split, engine: Engine
-) -> Array:
+def _on_own_test_set(
+    models: Models, choices: Array, data: FederatedData, *, split: Split, engine: Engine
+) -> tuple[Array, Array]:
+    """Loss and accuracy (M,) of each client's chosen model on its test set; NaN for clients without one."""
+    nothing = np.full((1, models.num_clusters), np.nan)  # what test_of = -1 points to
+    tested = [engine.test(split.vectors(models), tests) for tests in data.test_sets]
+    losses, accuracies = (np.vstack([*(result[part] for result in tested), nothing]) for part in (0, 1))
+    return losses[data.test_of, choices], accuracies[data.test_of, choices]
+
+
+def choose_all(models: Models, data: FederatedData, *, algorithm: Algorithm, split: Split, engine: Engine) -> Array:
     """(M,) the cluster every client of the population would choose now."""
     parts = [
         algorithm.choose(

@@ -1,4 +1,4 @@
-"""The simulator: the clients' half of a round around the server's own. It yields one record per round and keeps nothing."""
+"""The simulator: the clients' half of a round around the server's own. It yields one record per round."""
 
 import time
 from collections.abc import Iterator
@@ -84,5 +84,3 @@ def simulate(
             rng=streams("release", t),
         )
         yield RoundRecord(t, state, release, time.perf_counter() - began)
-
-

@@ -1,0 +1,1 @@
+"""Settings, run folders, and runs from config to result."""

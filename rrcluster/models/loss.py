@@ -13,7 +13,7 @@ def sample_losses(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def masked_mean(losses: Tensor, present: Tensor) -> Tensor:
-    """Mean over the last axis of the entries that are present: (..., s), (..., s) bool -> (...); 0 where there are none.
+    """Mean over the last axis of the entries that are present, 0 where there are none: (..., s), (..., s) -> (...).
 
     Padding is excluded by `where`, never by multiplying: a NaN in the padding does not pass.
     """

@@ -1,4 +1,4 @@
-"""A model: an `nn.Module` as reference, flattened at the border, and optionally a faster form over many clients at once.
+"""A model: an `nn.Module` as reference, flattened at the border, and optionally a faster form over many clients.
 
 Everywhere outside this folder a model is one flat float32 vector, in the order of `module.named_parameters()`.
 """
@@ -33,9 +33,9 @@ class Layer:
 class Model:
     """A network in two equal forms.
 
-    `module`: the plain form, (s, *input) -> (s, outputs). `grouped`: G clients at once, each with parameters of its own:
-    {name: (G, *shape)}, (G, s, *input) -> (G, s, outputs). Without a hand-written `grouped` form, `torch.func.vmap` of
-    the module serves; any module without buffers will do.
+    `module`: the plain form, (s, *input) -> (s, outputs). `grouped`: G clients at once, each with parameters of its
+    own: {name: (G, *shape)}, (G, s, *input) -> (G, s, outputs). Without a hand-written `grouped` form,
+    `torch.func.vmap` of the module serves; any module without buffers will do.
     """
 
     name: str
@@ -47,8 +47,8 @@ class Model:
         buffers = [name for name, _ in self.module.named_buffers()]
         if buffers:
             raise ConfigError(
-                f"model {self.name} has buffers ({', '.join(buffers[:3])}), such as BatchNorm's running statistics: they "
-                "would leave the client unclipped. Use GroupNorm or LayerNorm."
+                f"model {self.name} has buffers ({', '.join(buffers[:3])}), such as BatchNorm's running statistics: "
+                "they would leave the client unclipped. Use GroupNorm or LayerNorm."
             )
         if not self.layers:
             raise ConfigError(f"model {self.name} has no parameters to train.")
@@ -70,7 +70,9 @@ class Model:
     def unflatten(self, vectors: Tensor) -> dict[str, Tensor]:
         """(..., d) -> {name: (..., *shape)}."""
         lead = vectors.shape[:-1]
-        return {layer.name: vectors[..., layer.start : layer.stop].reshape(*lead, *layer.shape) for layer in self.layers}
+        return {
+            layer.name: vectors[..., layer.start : layer.stop].reshape(*lead, *layer.shape) for layer in self.layers
+        }
 
     def flatten(self, parameters: Parameters) -> Tensor:
         """{name: (G, *shape)} -> (G, d)."""
@@ -91,8 +93,8 @@ class Model:
     def init(self, *, rng: Rng) -> Array:
         """A fresh random vector (d,), float32, that depends on `rng` alone, never on data.
 
-        Linear, convolutional and recurrent weights and biases: uniform within 1/sqrt(fan in), PyTorch's own default law.
-        Embeddings: standard normal. Anything else (norm scales, say) keeps the value it has in `module`.
+        Linear, convolutional and recurrent weights and biases: uniform within 1/sqrt(fan in), PyTorch's own default
+        law. Embeddings: standard normal. Anything else (norm scales, say) keeps the value it has in `module`.
         """
         values = {name: value.detach().cpu().numpy() for name, value in self.module.named_parameters()}
         for prefix, part in self.module.named_modules():

@@ -1,8 +1,8 @@
 """What a run costs: (epsilon, delta) of an event repeated over rounds, by an accountant chosen by name.
 
-Every accountant gives an upper bound under the event's own adjacency, or refuses. None looks at a mechanism, and
-none falls back to another: `account` shows them side by side. Noise multipliers above `MAX_MULTIPLIER` are accounted
-as `MAX_MULTIPLIER` (more noise never costs more).
+Every accountant gives an upper bound under the event's own adjacency, or refuses. None looks at a
+mechanism, and none falls back to another: `account` shows them side by side. Noise multipliers above
+`MAX_MULTIPLIER` are accounted as `MAX_MULTIPLIER` (more noise never costs more).
 """
 
 import contextlib
@@ -12,13 +12,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, UnsupportedEvent
 from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary, PoissonGaussian, RoundEvent
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from rrcluster.privacy.loss import LossDistribution
     from rrcluster.privacy.profiles import Array
 
 Composed = Callable[[int, float], float]  # (num_rounds, delta) -> epsilon
@@ -26,14 +29,14 @@ Composed = Callable[[int, float], float]  # (num_rounds, delta) -> epsilon
 MIN_MULTIPLIER, MAX_MULTIPLIER = 0.01, 1e6
 MIN_DELTA = 1e-10  # composing loss distributions rounds delta by about 1e-13; below this we would be guessing
 MAX_CURVE_POINTS = 100
-# The closer 1 - keep_probability comes to the rounding error of keep_probability, the less is known about the loss.
+# Nearer to 1, rounding of keep_probability would decide what the others' share, and so the loss, is.
 _MIN_LEAVE_PROBABILITY = 1e-9
 _WHOLE_ORDERS = (*range(2, 129), 160, 192, 256, 384, 512)
 
 
 @dataclass(frozen=True)
 class Accountant:
-    """One way to bound epsilon. `prepare(event, coarse)` does the work that does not depend on rounds and delta."""
+    """One way to bound epsilon; `prepare(event, coarse)` does what does not depend on rounds and delta."""
 
     description: str
     prepare: Callable[[RoundEvent, bool], Composed]
@@ -49,10 +52,10 @@ class AccountRow:
 
 
 def epsilon(event: RoundEvent, *, num_rounds: int, delta: float, accountant: str = "pld") -> float:
-    """Upper bound on epsilon after `num_rounds` rounds of `event`, under the event's adjacency and at `delta`.
+    """Upper bound on epsilon after `num_rounds` rounds of `event`, at `delta`, under its own adjacency.
 
-    0 rounds cost 0; `math.inf` when no finite epsilon holds at this delta. Raises `UnsupportedEvent`, with the reason
-    and what to use instead, where the accountant has no sound bound.
+    0 rounds cost 0; `math.inf` when no finite epsilon holds at this delta. Raises `UnsupportedEvent`, with
+    the reason and what to use instead, where the accountant has no sound bound.
     """
     return epsilon_at(event, num_rounds=num_rounds, delta=delta, accountant=accountant, coarse=False)
 
@@ -80,21 +83,20 @@ def account(event: RoundEvent, *, num_rounds: int, delta: float) -> list[Account
 def epsilon_floor(event: RoundEvent, *, num_rounds: int, delta: float, accountant: str = "paper") -> float:
     """The epsilon that is left when the noise of `event` is raised without end: no multiplier gets below it.
 
-    Zero for `pld` on Gaussian events; positive for `paper` at any sample rate below 1 after enough rounds, because
-    its theorem keeps terms that do not depend on the noise; and for a randomised response, which stays as it is.
+    Zero for `pld` on Gaussian events; positive for `paper` at any sample rate below 1 after enough rounds,
+    because its theorem keeps terms that do not depend on the noise; and for a randomised response, which
+    stays as it is.
     """
     quiet = replace(event, noise_multiplier=MAX_MULTIPLIER)
     return epsilon(quiet, num_rounds=num_rounds, delta=delta, accountant=accountant)
 
 
-def epsilon_curve(
-    event: RoundEvent, *, rounds: Sequence[int], delta: float, accountant: str = "pld"
-) -> list[float]:
+def epsilon_curve(event: RoundEvent, *, rounds: Sequence[int], delta: float, accountant: str = "pld") -> list[float]:
     """Upper bounds on epsilon after each of `rounds`, cheap enough for a progress bar.
 
-    The last (largest) round is accounted in full, so the curve ends at `epsilon(...)`; the others use a coarser
-    grid, and beyond `MAX_CURVE_POINTS` different rounds the bound of the next computed round stands in. Both only
-    ever raise the value. Never decreasing in the round.
+    The last (largest) round is accounted in full, so the curve ends at `epsilon(...)`; the others use a
+    coarser grid, and beyond `MAX_CURVE_POINTS` different rounds the bound of the next computed round stands
+    in. Both only ever raise the value. Never decreasing in the round.
     """
     wanted = sorted({checks.count(round=r, at_least=0) for r in rounds} - {0})
     if not wanted:
@@ -109,7 +111,7 @@ def epsilon_curve(
 
 
 def _spread(values: list[int], at_most: int) -> list[int]:
-    """At most `at_most` of the sorted `values`, in geometric steps of their position; the last is always kept."""
+    """At most `at_most` of the sorted `values`, in geometric steps of position; the last is always kept."""
     if len(values) <= at_most:
         return values
     positions = {math.ceil(len(values) ** (i / (at_most - 1))) - 1 for i in range(at_most - 1)}
@@ -123,19 +125,19 @@ def check_delta(delta: float) -> float:
     return delta
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _prepared(accountant: str, event: RoundEvent, coarse: bool) -> Composed:
     if not isinstance(event, (PoissonGaussian, FixedSizeGaussian, FixedSizeKary)):
         raise UnsupportedEvent(f"{type(event).__name__} is not an event any accountant here knows.")
     if event.noise_multiplier < MIN_MULTIPLIER:
         raise UnsupportedEvent(
-            f"noise_multiplier = {event.noise_multiplier:.4g} is below {MIN_MULTIPLIER}: practically no noise, and "
-            "no epsilon worth stating; raise the noise, or run without privacy and say so."
+            f"noise_multiplier = {event.noise_multiplier:.4g} is below {MIN_MULTIPLIER}: practically no "
+            "noise, and no epsilon worth stating; raise the noise, or run without privacy and say so."
         )
     if isinstance(event, FixedSizeKary) and 1 - event.keep_probability < _MIN_LEAVE_PROBABILITY:
         raise UnsupportedEvent(
-            f"keep_probability = {event.keep_probability!r} leaves less than {_MIN_LEAVE_PROBABILITY} for the other "
-            "clusters: the choice is practically public; raise the identifier noise."
+            f"keep_probability = {event.keep_probability!r} leaves less than {_MIN_LEAVE_PROBABILITY} for "
+            "the other clusters: the choice is practically public; raise the identifier noise."
         )
     bounded = replace(event, noise_multiplier=min(event.noise_multiplier, MAX_MULTIPLIER))
     return ACCOUNTANTS[accountant].prepare(bounded, coarse)
@@ -152,22 +154,26 @@ def _prepare_pld(event: RoundEvent, coarse: bool) -> Composed:
 
 
 def _gaussian_epsilon(noise_multiplier: float, num_rounds: int, delta: float) -> float:
-    """Without sampling, T Gaussians are one with multiplier z / sqrt(T): the closed form of Balle, Wang 2018."""
+    """Without sampling, T Gaussians are one with multiplier z / sqrt(T): closed form of Balle, Wang 2018."""
     from dp_accounting import get_epsilon_gaussian
 
     return float(get_epsilon_gaussian(noise_multiplier / math.sqrt(num_rounds), delta))
 
 
-def _pld_epsilon(pld: Any, num_rounds: int, delta: float) -> float:
+def _pld_epsilon(pld: "LossDistribution", num_rounds: int, delta: float) -> float:
     if delta < MIN_DELTA:
         raise UnsupportedEvent(
-            f"delta = {delta:.3g} is below {MIN_DELTA}, where the accountant 'pld' would report rounding errors; "
-            "raise delta, or use the accountant 'rdp'."
+            f"delta = {delta:.3g} is below {MIN_DELTA}, where the accountant 'pld' would report rounding "
+            "errors; raise delta, or use the accountant 'rdp'."
         )
     return float(pld.self_compose(num_rounds).get_epsilon_for_delta(delta))
 
 
 def _prepare_rdp(event: RoundEvent, coarse: bool) -> Composed:  # noqa: ARG001 (as fast as it gets)
+    """Dp-accounting's bounds for Gaussians; for `FixedSizeKary` Wang et al. 2019, Theorem 9, floor and all.
+
+    Theorem 27, which has no floor, is for a Gaussian base only.
+    """
     from dp_accounting.rdp import rdp_privacy_accountant
 
     if isinstance(event, FixedSizeKary):
@@ -177,11 +183,11 @@ def _prepare_rdp(event: RoundEvent, coarse: bool) -> Composed:  # noqa: ARG001 (
 
 
 def _sampled_gaussian_rdp(event: PoissonGaussian | FixedSizeGaussian, orders: Sequence[float]) -> "Array":
-    """RDP of one round from dp-accounting: Mironov, Talwar, Zhang 2019 (Poisson) or Wang et al. 2019, Theorem 27.
+    """RDP of one round, from dp-accounting: Mironov, Talwar, Zhang 2019, or Wang et al. 2019, Theorem 27.
 
-    dp-accounting does not double the sensitivity under replace-one, and our multiplier is relative to the replace-one
-    sensitivity already, so it goes in unchanged. An order whose series does not converge, or that comes out negative
-    by rounding, is dropped; sampling is never charged more than no sampling.
+    dp-accounting does not double the sensitivity under replace-one, and our multiplier is relative to the
+    replace-one sensitivity already, so it goes in unchanged. An order whose series does not converge, or
+    that comes out negative by rounding, is dropped; sampling is never charged more than no sampling.
     """
     import dp_accounting as dp
     import numpy as np
@@ -206,7 +212,7 @@ def _fixed_size_rdp(event: FixedSizeGaussian | FixedSizeKary, *, cap: bool) -> "
 
     from rrcluster.privacy import loss, profiles
 
-    def base(orders: Any) -> "Array":
+    def base(orders: "ArrayLike") -> "Array":
         gaussian = profiles.gaussian_rdp(orders, event.noise_multiplier)
         if isinstance(event, FixedSizeKary):
             return gaussian + profiles.kary_rdp(orders, event.keep_probability, event.num_clusters)
@@ -226,8 +232,9 @@ def _rdp_epsilon(orders: Sequence[float], rdp: "Array", num_rounds: int, delta: 
 def _prepare_paper(event: RoundEvent, coarse: bool) -> Composed:  # noqa: ARG001 (as fast as it gets)
     if isinstance(event, PoissonGaussian):
         raise UnsupportedEvent(
-            "the paper's bound (Wang et al. 2019, Theorem 9) is for fixed-size cohorts under replace-one, and this "
-            f"event is {event.sampling} sampling under {event.adjacency}; use the accountant 'pld' or 'rdp'."
+            "the paper's bound (Wang et al. 2019, Theorem 9) is for fixed-size cohorts under replace-one, "
+            f"and this event is {event.sampling} sampling under {event.adjacency}; use the accountant "
+            "'pld' or 'rdp'."
         )
     return partial(_classic_epsilon, _fixed_size_rdp(event, cap=False))
 
@@ -258,8 +265,8 @@ ACCOUNTANTS: dict[str, Accountant] = {
     "pld": Accountant("privacy loss distributions, composed numerically: the tightest bound we know", _prepare_pld),
     "rdp": Accountant("Renyi DP with the improved conversion: fast, classic, somewhat loose", _prepare_rdp),
     "paper": Accountant(
-        "the bound printed in the paper (Wang et al. 2019, Theorem 9): fixed-size cohorts under replace-one only; "
-        "valid but loose, with a floor that no noise gets below",
+        "the bound printed in the paper (Wang et al. 2019, Theorem 9): fixed-size cohorts under replace-one "
+        "only; valid but loose, with a floor that no noise gets below",
         _prepare_paper,
     ),
 }

@@ -1,7 +1,8 @@
 """The smallest noise that keeps a run within (epsilon, delta), found once and remembered on disk.
 
-The answer never overspends: the multiplier returned was itself accounted at full resolution and found to be within
-the target. A remembered answer is only used for exactly the event, rounds, delta and accountant it was found for.
+The answer never overspends: the multiplier returned was itself accounted at full resolution and found to be
+within the target. A remembered answer is only used for exactly the event, rounds, delta and accountant it
+was found for.
 """
 
 import contextlib
@@ -53,18 +54,18 @@ def calibrate(
     accountant: str = "pld",
     cache: bool = True,
 ) -> float:
-    """The smallest noise multiplier z such that `num_rounds` rounds of `make_event(z)` cost at most `epsilon`.
+    """The smallest noise multiplier z that keeps `num_rounds` rounds of `make_event(z)` within `epsilon`.
 
-    Rounded up: z is within the target by that accountant at full resolution, and z / (1 + TOLERANCE) is not. Six
-    significant digits. `make_event` must cost less the larger the multiplier is.
-    Raises `PrivacyError` when no noise reaches the target, or when practically none is needed (then the target
+    Rounded up: z is within the target by that accountant at full resolution, and z / (1 + TOLERANCE) is
+    not. Seven significant digits. `make_event` must cost less the larger the multiplier is. Raises
+    `PrivacyError` when no noise reaches the target, or when practically none is needed (then the target
     protects nobody), and `UnsupportedEvent` when the accountant has no bound for the event.
     """
     checks.positive(epsilon=epsilon)
     check_delta(delta)
     checks.count(num_rounds=num_rounds)
     checks.one_of(ACCOUNTANTS, accountant=accountant)
-    settings = {"epsilon": epsilon, "delta": delta, "num_rounds": num_rounds, "accountant": accountant}
+    settings = {"epsilon": float(epsilon), "delta": delta, "num_rounds": num_rounds, "accountant": accountant}
     key = _key(make_event, settings)
     known = _recall(key, make_event, epsilon) if cache else None
     if known is not None:
@@ -83,9 +84,7 @@ def calibrate(
 def _cost(
     make_event: MakeEvent, multiplier: float, *, num_rounds: int, delta: float, accountant: str, coarse: bool
 ) -> float:
-    return epsilon_at(
-        make_event(multiplier), num_rounds=num_rounds, delta=delta, accountant=accountant, coarse=coarse
-    )
+    return epsilon_at(make_event(multiplier), num_rounds=num_rounds, delta=delta, accountant=accountant, coarse=coarse)
 
 
 def _check_reachable(ask: Callable[..., float], settings: dict[str, Any]) -> None:
@@ -95,15 +94,15 @@ def _check_reachable(ask: Callable[..., float], settings: dict[str, Any]) -> Non
     if floor > target:
         way_out = "use the accountant 'pld', " if name != "pld" else ""
         raise PrivacyError(
-            f"no noise reaches epsilon = {target:.4g} {run}: with unlimited noise the bound is still {floor:.4g}, "
-            f"from the part of it that does not shrink with the noise; {way_out}allow a larger epsilon, or run fewer "
-            "rounds or a smaller sample_rate."
+            f"no noise reaches epsilon = {target:.4g} {run}: with unlimited noise the bound is still "
+            f"{floor:.4g}, from the part of it that does not shrink with the noise; {way_out}allow a larger "
+            "epsilon, or take fewer rounds or a smaller sample_rate."
         )
     if _or_inf(partial(ask, coarse=True))(MIN_MULTIPLIER) <= target:
         raise PrivacyError(
-            f"epsilon = {target:.4g} {run} is met with practically no noise (multiplier {MIN_MULTIPLIER}): either "
-            "epsilon is too large to protect anyone, or delta is not below the chance that a given client takes part "
-            "at all; lower epsilon or delta."
+            f"epsilon = {target:.4g} {run} is met with practically no noise (multiplier {MIN_MULTIPLIER}): "
+            "either epsilon is too large to protect anyone, or delta is not below the chance that a given "
+            "client takes part at all; lower epsilon or delta."
         )
 
 
@@ -120,7 +119,7 @@ def _or_inf(ask: Cost) -> Cost:
 
 
 def _smallest(ask: Cost, target: float, *, start: float, ratio: float, tolerance: float) -> _Point:
-    """The cheap end of a bracket [too little, enough] whose ends differ by at most `tolerance`, relatively."""
+    """The upper end of a bracket [too little, enough] no wider than `tolerance`, relatively."""
     little, enough = _bracket(_or_inf(ask), target, start, ratio)
     turn = 0
     while enough.multiplier > little.multiplier * (1 + tolerance):
@@ -136,8 +135,8 @@ def _bracket(ask: Cost, target: float, start: float, ratio: float) -> tuple[_Poi
     while True:
         up = here.epsilon > target
         at = _round_up(here.multiplier * ratio if up else here.multiplier / ratio)
-        there = _Point(min(max(at, MIN_MULTIPLIER), MAX_MULTIPLIER), 0.0)
-        there = _Point(there.multiplier, ask(there.multiplier))
+        at = min(max(at, MIN_MULTIPLIER), MAX_MULTIPLIER)
+        there = _Point(at, ask(at))
         if (there.epsilon > target) != up:
             return (here, there) if up else (there, here)
         if there.multiplier == here.multiplier:
@@ -149,7 +148,7 @@ def _bracket(ask: Cost, target: float, start: float, ratio: float) -> tuple[_Poi
 
 
 def _next(little: _Point, enough: _Point, target: float, tolerance: float, *, by_secant: bool) -> float:
-    """Where to look next: a hair beyond the root of the log-log secant, on the side that still is far away."""
+    """Where to look next: a hair beyond the root of the log-log secant, on the side still far away."""
     low, high = math.log(little.multiplier), math.log(enough.multiplier)
     root = (low + high) / 2
     if by_secant and little.epsilon < math.inf and enough.epsilon > 0:
@@ -161,7 +160,7 @@ def _next(little: _Point, enough: _Point, target: float, tolerance: float, *, by
 
 
 def _round_up(value: float) -> float:
-    return float(Context(prec=6, rounding=ROUND_CEILING).create_decimal_from_float(value))
+    return float(Context(prec=7, rounding=ROUND_CEILING).create_decimal_from_float(value))
 
 
 def _key(make_event: MakeEvent, settings: dict[str, Any]) -> str:
@@ -185,7 +184,7 @@ def _describe_or_none(make_event: MakeEvent, multiplier: float) -> dict[str, Any
         return None
 
 
-def _digest(content: Any) -> str:
+def _digest(content: object) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -196,7 +195,7 @@ def cache_file() -> Path:
 
 
 def _recall(key: str, make_event: MakeEvent, target: float) -> _Point | None:
-    """The remembered answer if it is whole, in range, within the target, and for exactly this event; else None."""
+    """The remembered answer if it is whole, in range, within the target, and for this very event."""
     entry = _read().get(key)
     if not isinstance(entry, dict) or set(entry) != {"multiplier", "epsilon", "event", "seal"}:
         return None

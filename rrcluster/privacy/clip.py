@@ -19,7 +19,7 @@ _MARGIN = 1 - 1e-6  # room for the rounding of the float64 norm itself
 def norms(updates: Array) -> Array:
     """(n,) L2 norms in float64; not finite where a coordinate is not finite or the square overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.sqrt(np.einsum("nd,nd->n", updates, updates, dtype=np.float64, casting="unsafe"))
+        return np.asarray(np.sqrt(np.einsum("nd,nd->n", updates, updates, dtype=np.float64, casting="unsafe")))
 
 
 def grid_step(update_clip: float) -> float:

@@ -30,8 +30,9 @@ class Identifier(Protocol):
 class GaussianIdentifier:
     """argmax of the one-hot choice plus N(0, noise_multiplier^2) per entry (Algorithm 2 of the paper).
 
-    `noise_multiplier` is relative to the one-hot's length 1 (the paper's sigma_s; its clip C_s scales both and cancels).
-    Replace-one: RDP order / sigma_s^2, since the sensitivity is sqrt(2). An invalid report is the zero vector.
+    `noise_multiplier` is relative to the one-hot's length 1 (the paper's sigma_s; its clip C_s scales both and
+    cancels). Replace-one: RDP order / sigma_s^2, since the sensitivity is sqrt(2). An invalid report is the zero
+    vector.
     """
 
     noise_multiplier: float
@@ -55,8 +56,8 @@ class GaussianIdentifier:
 class KaryIdentifier:
     """k-ary randomised response: the true choice with probability p, each other one with (1 - p) / (k - 1).
 
-    Equals the exponential mechanism with 0/1 utility, and the law of `GaussianIdentifier`'s output at equal p (Theorem 3
-    of docs/privacy.md). An invalid report is a uniform draw, a mixture of valid ones.
+    Equals the exponential mechanism with 0/1 utility, and the law of `GaussianIdentifier`'s output at equal p
+    (Theorem 3 of docs/privacy.md). An invalid report is a uniform draw, a mixture of valid ones.
     """
 
     keep_probability: float
@@ -146,7 +147,11 @@ class IdentifierMechanism:
         if destinations is not None:
             raise PrivacyError("coins belong to `joint`; `identifier` rebalances by itself. Leave destinations out.")
         reports = check_reports(
-            updates, choices, width=self.coordinates.width, num_clusters=self.num_clusters, client_ids=client_ids
+            updates,
+            choices,
+            width=self.coordinates.width,
+            num_clusters=self.num_clusters,
+            client_ids=client_ids,
         )
         if len(reports.valid) > self.cohort_size:
             raise PrivacyError(

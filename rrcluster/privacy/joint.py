@@ -60,9 +60,7 @@ class JointMechanism:
     @property
     def sensitivity(self) -> float:
         """S."""
-        return joint_sensitivity(
-            update_clip=self.update_clip, count_weight=self.count_weight, adjacency=self.adjacency
-        )
+        return joint_sensitivity(update_clip=self.update_clip, count_weight=self.count_weight, adjacency=self.adjacency)
 
     @property
     def noise_std(self) -> float:

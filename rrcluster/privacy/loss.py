@@ -1,13 +1,14 @@
 """Privacy loss distributions of one round, built with dp-accounting from the profiles of `profiles.py`.
 
-Every distribution here is pessimistic: its delta at each epsilon is at least the true one, at every step size, and
-stays so under composition ("connect the dots": Doroshenko et al. 2022, arXiv 2207.04380). A coarser step is faster
-and looser, never unsound. What is left out: floating-point rounding, about 1e-13 in delta.
+Every distribution here is pessimistic: its delta at each epsilon is at least the true one, at every step
+size, and stays so under composition ("connect the dots": Doroshenko et al. 2022, arXiv 2207.04380). A
+coarser step is faster and looser, never unsound. What is left out: floating-point rounding, about 1e-13 in
+delta.
 """
 
 import math
 from functools import partial
-from typing import Any
+from typing import Protocol, Self, cast
 
 import numpy as np
 
@@ -17,9 +18,19 @@ from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary, PoissonGa
 STEP = 1e-4  # privacy loss per cell, at most, while a round fits into MAX_CELLS
 MAX_CELLS = 500_000
 COARSER = 10  # the search for a noise multiplier starts on a grid this many times coarser
-_STEPS_PER_DEVIATION = 20
+_STEPS_PER_DEVIATION = 40
 _TAIL = 9.6  # standard deviations of noise; the mass beyond, below 1e-21, is counted as a certain failure
 _LOWEST = -45.0  # the mass at losses below it is under exp(-45), and is moved up to it
+
+
+class LossDistribution(Protocol):
+    """What we use of dp-accounting's `PrivacyLossDistribution`."""
+
+    def self_compose(self, num_times: int) -> Self:
+        """The distribution after `num_times` rounds."""
+
+    def get_epsilon_for_delta(self, delta: float) -> float:
+        """The smallest epsilon >= 0 whose delta is at most `delta`; `math.inf` if there is none."""
 
 
 def sample_rate(event: PoissonGaussian | FixedSizeGaussian | FixedSizeKary) -> float:
@@ -29,19 +40,19 @@ def sample_rate(event: PoissonGaussian | FixedSizeGaussian | FixedSizeKary) -> f
     return event.cohort_size / event.num_clients
 
 
-def poisson_pld(event: PoissonGaussian, *, coarse: bool = False) -> Any:
+def poisson_pld(event: PoissonGaussian, *, coarse: bool = False) -> LossDistribution:
     """Both directions (add, remove) of the Poisson-sampled Gaussian, from dp-accounting."""
     from dp_accounting.pld import privacy_loss_distribution
 
     z, q = event.noise_multiplier, event.sample_rate
     top = profiles.after_sampling(_gaussian_top(z), q)
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        z, sampling_prob=q, value_discretization_interval=_step(2 * top, q, _chi_square(z), coarse)
-    )
+    step = _step(2 * top, q, _chi_square(z), coarse)
+    pld = privacy_loss_distribution.from_gaussian_mechanism(z, sampling_prob=q, value_discretization_interval=step)
+    return cast(LossDistribution, pld)
 
 
-def fixed_size_pld(event: FixedSizeGaussian | FixedSizeKary, *, coarse: bool = False) -> Any:
-    """The pair that dominates one round on a fixed-size cohort under replace-one; symmetric, so one direction.
+def fixed_size_pld(event: FixedSizeGaussian | FixedSizeKary, *, coarse: bool = False) -> LossDistribution:
+    """The pair that dominates one round on a fixed-size cohort under replace-one; both directions alike.
 
     Valid for any round that is itself dominated by the event's base pair; see `profiles.fixed_size_delta`.
     """
@@ -58,10 +69,26 @@ def fixed_size_pld(event: FixedSizeGaussian | FixedSizeKary, *, coarse: bool = F
     upper = profiles.after_sampling(top, q)
     lower = max(-upper, _LOWEST)
     step = _step(upper - lower, q, chi_square, coarse)
-    first, last = math.floor(lower / step), math.ceil(upper / step)
-    deltas = profiles.fixed_size_delta(np.arange(first, last + 1) * step, base, q)
-    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, first, last, np.clip(deltas, 0.0, 1.0))
-    return privacy_loss_distribution.PrivacyLossDistribution(pmf)
+    deltas = profiles.fixed_size_delta(np.arange(math.ceil(upper / step) + 1) * step, base, q)
+    first, masses = _connect_dots(deltas, step, math.floor(lower / step))
+    pmf = pld_pmf.DensePLDPmf(step, first, masses, float(deltas[-1]), pessimistic_estimate=True)
+    return cast(LossDistribution, privacy_loss_distribution.PrivacyLossDistribution(pmf))
+
+
+def _connect_dots(deltas: profiles.Array, step: float, first: int) -> tuple[int, profiles.Array]:
+    """The masses of a symmetric pair on the losses first * step, ..., given its deltas at 0, step, 2 step, ...
+
+    The curve through the deltas that is linear in exp(epsilon) between them lies on or above the convex
+    true one, and is the profile of a pair with masses on the grid only; deltas[-1] is its mass at infinity.
+    The negative half follows from symmetry, mass(-x) = exp(-x) mass(x), which loses no precision where delta
+    is close to 1. What symmetry puts below `first`, and rounding, are moved up to 0.
+    """
+    slopes = np.diff(deltas) / math.expm1(step)
+    above = np.append(slopes[1:] - slopes[:-1] * math.exp(step), -slopes[-1] * math.exp(step))
+    above = np.maximum(above, 0.0)
+    below = above[:-first] * np.exp(-step * np.arange(1, min(len(above), -first) + 1))
+    middle = max(0.0, 1 - deltas[-1] - above.sum() - below.sum())
+    return -len(below), np.concatenate([below[::-1], [middle], above])
 
 
 def _gaussian_top(noise_multiplier: float) -> float:
@@ -73,6 +100,6 @@ def _chi_square(noise_multiplier: float) -> float:
 
 
 def _step(width: float, q: float, chi_square: float, coarse: bool) -> float:
-    """A step fine against the spread of the loss (about q times the chi distance), in at most MAX_CELLS cells."""
+    """Fine against the spread of the loss (about q times the chi distance), in at most MAX_CELLS cells."""
     fine = max(min(STEP, q * math.sqrt(chi_square) / _STEPS_PER_DEVIATION), width / MAX_CELLS)
     return COARSER * fine if coarse else fine

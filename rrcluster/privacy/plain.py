@@ -52,7 +52,11 @@ class NoneMechanism:
         if destinations is not None:
             raise PrivacyError("coins belong to `joint`; `none` rebalances by itself. Leave destinations out.")
         reports = check_reports(
-            updates, choices, width=self.coordinates.width, num_clusters=self.num_clusters, client_ids=client_ids
+            updates,
+            choices,
+            width=self.coordinates.width,
+            num_clusters=self.num_clusters,
+            client_ids=client_ids,
         )
         rows = reports.updates[reports.valid].astype(np.float64)
         room = len(rows) // self.num_clusters

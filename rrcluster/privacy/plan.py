@@ -23,17 +23,26 @@ MECHANISMS: dict[str, type[Mechanism]] = {
 IDENTIFIERS = ("gaussian", "kary")
 REBALANCINGS = ("none", "exact", "coin", "shrinkage", "auto")
 
-# The law each mechanism samples by, and the relation it protects. Settings may repeat these; they may not contradict them.
+# The law each mechanism samples by, and the relation it protects. Settings may assert these, not contradict them.
 SAMPLING = {"joint": "poisson", "identifier": "fixed-size", "none": "fixed-size"}
 ADJACENCY = {"joint": "add-remove", "identifier": "replace-one"}
 
 _REFUSED = {
-    ("joint", "exact"): "exact rebalancing reads raw counts, and under add-remove one client then moves up to 3C of "
+    (
+        "joint",
+        "exact",
+    ): "exact rebalancing reads raw counts, and under add-remove one client then moves up to 3C of "
     "the sums instead of C (Theorem 2); use rebalance = coin, or mechanism = identifier",
-    ("identifier", "coin"): "coins need released natural sizes of earlier rounds, which `identifier` does not release; "
+    (
+        "identifier",
+        "coin",
+    ): "coins need released natural sizes of earlier rounds, which `identifier` does not release; "
     "use rebalance = exact, or mechanism = joint",
     ("none", "coin"): "without privacy the exact rule needs no coins; use rebalance = exact",
-    ("none", "shrinkage"): "shrinkage weighs means by their noise, and there is none; use rebalance = none or exact",
+    (
+        "none",
+        "shrinkage",
+    ): "shrinkage weighs means by their noise, and there is none; use rebalance = none or exact",
 }
 
 
@@ -49,6 +58,7 @@ class PrivacyPlan:
     num_rounds: int
     delta: float
     accountant: str = "pld"
+    noise_multiplier: float | None = None  # what was calibrated: of the whole round; None under `none`
 
     @classmethod
     def build(
@@ -77,8 +87,9 @@ class PrivacyPlan:
         """Calibrate the noise to `epsilon`, or take `noise_multiplier` as given: exactly one of the two.
 
         `num_clients` and `sample_rate` are declared constants, not counted from data. `count_weight` is in units of the
-        clip. `size_floor` defaults to 0.6 of the expected cluster size (to 1 under `none`, where no noise needs taming).
-        For `identifier` the noise multiplier is that of the whole round. `sampling` and `adjacency` may be given to
+        clip. `size_floor` defaults to 0.6 of the expected cluster size (to 1 under `none`, where no noise needs
+        taming). For `identifier` the noise multiplier is that of the whole round, split by `identifier_share` (with
+        k-ary identifiers: of the Gaussian ones that keep a choice as often). `sampling` and `adjacency` may be given to
         assert what the mechanism must have; a contradiction raises PrivacyError.
         """
         checks.one_of(MECHANISMS, mechanism=mechanism)
@@ -91,7 +102,7 @@ class PrivacyPlan:
         floor = size_floor
         if floor is None:
             floor = 1.0 if mechanism == "none" else 0.6 * sample_rate * num_clients / num_clusters
-        common = {
+        common: dict[str, Any] = {
             "coordinates": coordinates,
             "num_clusters": num_clusters,
             "num_clients": num_clients,
@@ -115,7 +126,7 @@ class PrivacyPlan:
             checks.one_of(IDENTIFIERS, identifier=identifier)
             make = _identifier_maker(common, update_clip, sample_rate, identifier, identifier_share)
         noise = _resolve_noise(make, epsilon, noise_multiplier, delta, num_rounds, accountant)
-        return cls(make(noise), rebalance, num_rounds, delta, accountant)
+        return cls(make(noise), rebalance, num_rounds, delta, accountant, noise)
 
     @property
     def event(self) -> RoundEvent:
@@ -256,12 +267,18 @@ def _resolve_noise(
     accountant: str,
 ) -> float:
     if (epsilon is None) == (noise_multiplier is None):
-        raise ConfigError("give exactly one of epsilon (the noise is calibrated) and noise_multiplier (epsilon follows).")
+        raise ConfigError(
+            "give exactly one of epsilon (the noise is calibrated) and noise_multiplier (epsilon follows)."
+        )
     if noise_multiplier is not None:
         return checks.positive(noise_multiplier=noise_multiplier)
     from rrcluster.privacy.calibrate import calibrate
 
     assert epsilon is not None
     return calibrate(
-        lambda noise: make(noise).event, epsilon=epsilon, delta=delta, num_rounds=num_rounds, accountant=accountant
+        lambda noise: make(noise).event,
+        epsilon=epsilon,
+        delta=delta,
+        num_rounds=num_rounds,
+        accountant=accountant,
     )

@@ -1,13 +1,12 @@
-"""How far apart two neighbouring releases can be, as formulas: profiles (delta as a function of epsilon) and RDP.
+"""How far apart two neighbouring releases can be: profiles (delta as a function of epsilon) and RDP.
 
-A *profile* is the hockey-stick divergence delta(epsilon) of the worst pair of neighbouring inputs, for every real
-epsilon. Every profile here is symmetric: exchanging the two neighbours changes nothing. `loss.py` turns profiles
-into privacy loss distributions; `accounting.py` composes them over rounds.
+A *profile* is the hockey-stick divergence delta(epsilon) of the worst pair of neighbouring inputs, for
+every real epsilon. Every profile here is symmetric: exchanging the two neighbours changes nothing.
+`loss.py` turns profiles into privacy loss distributions; `accounting.py` composes them over rounds.
 """
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +15,7 @@ from rrcluster import checks
 
 Array = NDArray[np.float64]
 Profile = Callable[[Array], Array]
+Rdp = Callable[[ArrayLike], Array]  # order -> Renyi divergence
 
 _HALF_WIDTH = 13.0  # the Gaussian tail beyond it is below 1e-37
 _NODES_PER_UNIT = 32
@@ -24,9 +24,9 @@ _NODES_PER_UNIT = 32
 def gaussian_delta(epsilon: ArrayLike, noise_multiplier: float) -> Array:
     """Profile of one Gaussian release with noise std = `noise_multiplier` times the sensitivity.
 
-    Exact, for add-remove and replace-one alike, as long as the multiplier is relative to the sensitivity under that
-    relation (Balle, Wang 2018, arXiv 1805.06530, Theorem 8). Takes any finite epsilon, negative ones included;
-    works in logarithms, so tails keep their relative precision until they underflow to 0.
+    Exact, for add-remove and replace-one alike, as long as the multiplier is relative to the sensitivity
+    under that relation (Balle, Wang 2018, arXiv 1805.06530, Theorem 8). Takes any finite epsilon, negative
+    ones included; works in logarithms, so tails keep their relative precision until they underflow to 0.
     """
     from scipy.special import log_ndtr
 
@@ -51,9 +51,10 @@ def kary_gaussian_delta(
 ) -> Array:
     """Profile of k-ary randomised response on the choice followed by a Gaussian release, under replace-one.
 
-    The response shows the old choice (probability p, loss l), the new one (r, -l) or another (k - 2 of them, each r,
-    loss 0), and the Gaussian adds its own loss: delta(e) = p G(e - l) + (k - 2) r G(e) + r G(e + l), where G is the
-    Gaussian profile. Exact for a client that changes both choice and update; an upper bound for any other change.
+    The response shows the old choice (probability p, loss l), the new one (r, -l) or another (k - 2 of
+    them, each r, loss 0), and the Gaussian adds its own loss: delta(e) = p G(e - l) + (k - 2) r G(e) + r
+    G(e + l), where G is the Gaussian profile. Exact for a client that changes both choice and update; an
+    upper bound for any other change.
     """
     eps, k, p = np.asarray(epsilon, dtype=np.float64), num_clusters, keep_probability
     r, loss = other_probability(p, k), kary_loss(p, k)
@@ -64,11 +65,12 @@ def kary_gaussian_delta(
 def fixed_size_delta(epsilon: ArrayLike, base: Profile, sample_rate: float) -> Array:
     """Profile of a round on a cohort of fixed size, `sample_rate` of all clients, under replace-one.
 
-    For epsilon >= 0: delta'(e') = q delta(e) with e' = ln(1 + q (exp(e) - 1)), where `base` is the replace-one
-    profile of the round on the whole cohort (Balle, Barthe, Gaboardi 2018, arXiv 1807.01647, Theorem 9: sampling
-    without replacement). For epsilon < 0 by exchanging the neighbours: delta'(-e) = 1 - exp(-e) + exp(-e) delta'(e).
-    The result is convex in exp(epsilon), hence itself the profile of a pair, and that pair dominates the round and
-    may be composed adaptively (Zhu, Dong, Wang 2022, arXiv 2106.08567: dominating pairs).
+    For epsilon >= 0: delta'(e') = q delta(e) with e' = ln(1 + q (exp(e) - 1)), where `base` is the
+    replace-one profile of the round on the whole cohort (Balle, Barthe, Gaboardi 2018, arXiv 1807.01647,
+    Theorem 9: sampling without replacement). For epsilon < 0 by exchanging the neighbours: delta'(-e) = 1 -
+    exp(-e) + exp(-e) delta'(e). The result is convex in exp(epsilon), hence itself the profile of a pair,
+    and that pair dominates the round and may be composed adaptively (Zhu, Dong, Wang 2022, arXiv
+    2106.08567: dominating pairs).
     """
     eps = np.asarray(epsilon, dtype=np.float64)
     size = np.abs(eps)
@@ -77,7 +79,7 @@ def fixed_size_delta(epsilon: ArrayLike, base: Profile, sample_rate: float) -> A
 
 
 def before_sampling(epsilon: ArrayLike, sample_rate: float) -> Array:
-    """The epsilon >= 0 before sampling that becomes `epsilon` >= 0 after it: ln(1 + (exp(epsilon) - 1) / q)."""
+    """The epsilon >= 0 before sampling that becomes `epsilon` after it: ln(1 + (exp(epsilon) - 1) / q)."""
     eps, q = np.asarray(epsilon, dtype=np.float64), sample_rate
     small = np.log1p(np.expm1(np.minimum(eps, 1.0)) / q)
     large = eps - math.log(q) + np.log1p((q - 1) * np.exp(-np.maximum(eps, 1.0)))
@@ -95,10 +97,10 @@ def after_sampling(epsilon: float, sample_rate: float) -> float:
 def keep_probability(identifier_multiplier: float, num_clusters: int) -> float:
     """Probability that the argmax of a one-hot choice plus Gaussian noise is still the choice.
 
-    `identifier_multiplier` is noise std / length of the one-hot vector. The other clusters share the rest equally, so
-    the argmax *is* k-ary randomised response with p = integral of phi(x) Phi(x + 1/s)^(k-1). At least 1/k; rounds to
-    1 once the multiplier is below about 0.08, which the event then refuses. Needs no scipy: the trapezoid rule on a
-    Gaussian integrand is exact to rounding.
+    `identifier_multiplier` is noise std / length of the one-hot vector. The other clusters share the rest
+    equally, so the argmax *is* k-ary randomised response with p = integral of phi(x) Phi(x + 1/s)^(k-1). At
+    least 1/k; rounds to 1 once the multiplier is below about 0.08, which the event then refuses. Needs no
+    scipy: the trapezoid rule on a Gaussian integrand is exact to rounding.
     """
     shift = 1 / checks.positive(identifier_multiplier=identifier_multiplier)
     k = checks.count(num_clusters=num_clusters, at_least=2)
@@ -128,19 +130,17 @@ def kary_rdp(orders: ArrayLike, keep_probability: float, num_clusters: int) -> A
     a, p, k = np.asarray(orders, dtype=np.float64), keep_probability, num_clusters
     r = other_probability(p, k)
     rest = math.log((k - 2) * r) if k > 2 else -math.inf
-    ends = np.logaddexp(
-        a * math.log(p) + (1 - a) * math.log(r), a * math.log(r) + (1 - a) * math.log(p)
-    )
+    ends = np.logaddexp(a * math.log(p) + (1 - a) * math.log(r), a * math.log(r) + (1 - a) * math.log(p))
     return np.asarray(np.maximum(np.logaddexp(ends, rest), 0.0) / (a - 1))
 
 
-def fixed_size_rdp(orders: ArrayLike, base: Callable[[Any], Array], sample_rate: float) -> Array:
+def fixed_size_rdp(orders: ArrayLike, base: Rdp, sample_rate: float) -> Array:
     """RDP of a round on a fixed-size cohort under replace-one, for any base round with RDP `base(order)`.
 
-    Wang, Balle, Kasiviswanathan 2019 (AISTATS; arXiv 1808.00087), Theorem 9 with epsilon(infinity) = infinity, which
-    is what any Gaussian release has. Valid but loose: the terms of power 3 and above keep a factor 2 however much
-    noise there is, so the bound has a floor. Whole orders of at least 2 only. At sample_rate = 1 there is no
-    sampling, and the base RDP is returned as it is.
+    Wang, Balle, Kasiviswanathan 2019 (AISTATS; arXiv 1808.00087), Theorem 9 with epsilon(infinity) =
+    infinity, which is what any Gaussian release has. Valid but loose: the terms of power 3 and above keep a
+    factor 2 however much noise there is, so the bound has a floor. Whole orders of at least 2 only. At
+    sample_rate = 1 there is no sampling, and the base RDP is returned as it is.
     """
     whole = np.asarray(orders, dtype=np.int64)
     if sample_rate == 1:
@@ -148,7 +148,7 @@ def fixed_size_rdp(orders: ArrayLike, base: Callable[[Any], Array], sample_rate:
     return np.array([_theorem_9(int(order), base, sample_rate) for order in whole])
 
 
-def _theorem_9(order: int, base: Callable[[Any], Array], sample_rate: float) -> float:
+def _theorem_9(order: int, base: Rdp, sample_rate: float) -> float:
     from scipy.special import gammaln
 
     j = np.arange(2, order + 1)

@@ -2,8 +2,8 @@
 
 Adjacency:
 - add-remove: one client joins or leaves. A client contributes a message of norm at most S, so sums move by S.
-- replace-one: one client's data is replaced by other data. Two messages of the same client, at most 2 S apart, less when
-  they must lie in different blocks.
+- replace-one: one client's data is replaced by other data. Two messages of the same client, at most 2 S apart, less
+  when they must lie in different blocks.
 
 W-infinity below is the smallest t such that the two pre-noise laws can be coupled with all differences at most t: the
 right notion of sensitivity when the query is itself random. By joint convexity of Renyi and hockey-stick divergences,
@@ -17,14 +17,19 @@ from rrcluster.privacy.events import ADD_REMOVE, REPLACE_ONE
 
 
 def joint_sensitivity(
-    *, update_clip: float, count_weight: float, adjacency: str, has_shared: bool = False, num_clusters: int = 2
+    *,
+    update_clip: float,
+    count_weight: float,
+    adjacency: str,
+    has_shared: bool = False,
+    num_clusters: int = 2,
 ) -> float:
     """L2 sensitivity of the joint sum: per client (shared, destination x clustered, choice x count_weight).
 
     Add-remove: sqrt(C^2 + w^2), whatever blocks the message occupies (Theorem 1 of docs/privacy.md).
-    Replace-one: two messages with updates in one block are at most 2C apart; in two blocks sqrt(2) C, and the count moves by
-    sqrt(2) w only if the choice changes. The update's block follows the choice except for coins, so every combination
-    of the two is allowed for: sqrt(4 C^2 + 2 w^2) when shared coordinates or coins tie the blocks together,
+    Replace-one: two messages with updates in one block are at most 2C apart; in two blocks sqrt(2) C, and the count
+    moves by sqrt(2) w only if the choice changes. The update's block follows the choice except for coins, so every
+    combination of the two is allowed for: sqrt(4 C^2 + 2 w^2) when shared coordinates or coins tie the blocks together,
     max(2C, sqrt(2 (C^2 + w^2))) otherwise.
     """
     c, w = update_clip, count_weight

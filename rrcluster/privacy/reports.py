@@ -75,7 +75,9 @@ def _rows(updates: Any, width: int) -> tuple[Array, Array]:
     updates = as_numpy(updates)
     if isinstance(updates, np.ndarray) and updates.dtype.kind == "f" and updates.ndim == 2:
         if updates.shape[1] != width:
-            raise ConfigError(f"updates have {updates.shape[1]} coordinates, the plan has {width}; see plan.coordinates.")
+            raise ConfigError(
+                f"updates have {updates.shape[1]} coordinates, the plan has {width}; see plan.coordinates."
+            )
         return updates, np.ones(len(updates), dtype=bool)
     if not isinstance(updates, (Sequence, np.ndarray)) or isinstance(updates, (str, bytes)):
         raise ConfigError(f"updates must be an (n, {width}) array or a sequence of rows, not {type(updates).__name__}.")
@@ -89,7 +91,7 @@ def _rows(updates: Any, width: int) -> tuple[Array, Array]:
 
 def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[Array, Array]:
     values = as_numpy(values)
-    if np.ndim(values) == 0 and not isinstance(values, Sequence) or len(values) != length:
+    if (np.ndim(values) == 0 and not isinstance(values, Sequence)) or len(values) != length:
         raise ConfigError(f"{name} must hold one cluster per update: {length} of them.")
     clusters, known = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=bool)
     for place, value in enumerate(values):

@@ -67,7 +67,7 @@ class FixedSizeSampler:
         """A uniform subset. The population must be the declared one: its size is part of the event."""
         if population != self.num_clients:
             raise PrivacyError(
-                f"num_clients = {self.num_clients} was declared but the population has {population}; fixed-size sampling "
-                "is accounted for the declared number. Declare the true one, or use `joint` (Poisson)."
+                f"num_clients = {self.num_clients} was declared but the population has {population}; fixed-size "
+                "sampling is accounted for the declared number. Declare the true one, or use `joint` (Poisson)."
             )
         return np.sort(rng.choice(population, size=self.cohort_size, replace=False, shuffle=False))

@@ -1,0 +1,67 @@
+"""The command line. This module imports nothing heavy: `rrcluster --help` answers at once."""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+COMMANDS = {
+    "run": "train: one run (or several seeds), with progress and a run folder",
+    "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
+    "data": "what data is here, where to get more, and whether it is intact",
+    "report": "tables, figures and one self-contained HTML page from run folders",
+}
+
+USAGE = """\
+rrcluster: federated clustering with client-level differential privacy.
+
+usage: rrcluster COMMAND [OPTIONS]
+
+{commands}
+
+Start here:
+  rrcluster run                                  a private clustering on the bundled data
+  rrcluster run --epsilon 2 -B 15                the same, stricter, with random rebalancing
+  rrcluster account --epsilon 2 --rounds 100     how much noise that takes, and why
+  rrcluster report runs/*                        compare what you ran
+
+`rrcluster COMMAND --help` explains a command. All commands that answer a question take --json.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; exit status 0 when it worked, 2 for bad usage, 130 after Ctrl-C."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print_usage(sys.stdout.write)
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        from rrcluster.version import __version__
+
+        sys.stdout.write(f"rrcluster {__version__}\n")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        sys.stderr.write(f"rrcluster: {name!r} is not a command; use one of {', '.join(COMMANDS)}.\n")
+        return 2
+    return _guarded(name, rest)
+
+
+def print_usage(write: Callable[[str], object]) -> None:
+    """The overview of all commands."""
+    width = max(map(len, COMMANDS))
+    lines = "\n".join(f"  {name.ljust(width)}  {about}" for name, about in COMMANDS.items())
+    write(USAGE.format(commands=lines))
+
+
+def _guarded(name: str, rest: list[str]) -> int:
+    """Run the command; our own errors become one line on stderr and status 2, never a traceback."""
+    from rrcluster.errors import RRClusterError
+
+    try:
+        command: Callable[[list[str]], int] = import_module(f"rrcluster.cli.{name}").main
+        return command(rest)
+    except RRClusterError as error:
+        sys.stderr.write(f"rrcluster {name}: {error}\n")
+        return 2
+    except BrokenPipeError:
+        return 0

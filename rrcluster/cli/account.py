@@ -1,0 +1,93 @@
+"""`rrcluster account`: epsilon from noise, or noise from epsilon, by every accountant that applies."""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from rrcluster.cli.parse import parse
+from rrcluster.errors import PrivacyError
+
+if TYPE_CHECKING:
+    from rrcluster.privacy.budget import Budget
+
+Flag = tyro.conf.arg
+
+
+@dataclass(frozen=True)
+class AccountCommand:
+    """Epsilon from noise, or noise from epsilon, by every accountant that applies; and why the others do not.
+
+    Give --epsilon (the noise is calibrated, never overspending) or --noise-multiplier (epsilon follows). Example:
+
+    rrcluster account --mechanism joint --epsilon 2 --delta 1e-3 --sample-rate 0.1 --rounds 100
+    """
+
+    mechanism: Literal["joint", "identifier", "none"] = "joint"
+    """joint (add-remove, Poisson) or identifier (replace-one, fixed size)."""
+    epsilon: float | None = None
+    """Target epsilon; default 4 unless a noise multiplier is given."""
+    noise_multiplier: float | None = None
+    """Noise std / sensitivity, of the whole round."""
+    delta: float = 1e-4
+    """Target delta."""
+    sample_rate: float = 0.1
+    """Share of the clients in a round (q)."""
+    num_rounds: Annotated[int, Flag(name="rounds")] = 100
+    """Rounds (T)."""
+    num_clients: Annotated[int, Flag(name="clients")] = 1000
+    """Clients in the population (M)."""
+    num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
+    """Clusters (k)."""
+    count_weight: float = 0.25
+    """joint: weight of the count row, in units of the clip."""
+    identifier: Literal["gaussian", "kary"] = "gaussian"
+    """identifier: how choices are privatised."""
+    identifier_share: float = 0.5
+    """identifier: share of the round's budget that the choices get."""
+    json: bool = False
+    """Print the answer as JSON."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    command = parse(AccountCommand(), arguments, prog="rrcluster account")
+    settings = asdict(command)
+    as_json = settings.pop("json")
+    if command.mechanism == "none":
+        raise PrivacyError("mechanism = none adds no noise: it has no epsilon. Use --mechanism joint or identifier.")
+    if command.epsilon is None and command.noise_multiplier is None:
+        settings["epsilon"] = 4.0
+    from rrcluster.privacy.budget import account
+
+    budget = account(**settings)
+    if as_json:
+        sys.stdout.write(json.dumps(asdict(budget), indent=2) + "\n")
+    else:
+        _print(budget)
+    return 0 if any(row.epsilon is not None for row in budget.rows) else 2
+
+
+def _print(budget: "Budget") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{budget.mechanism}: {budget.adjacency}, {budget.sampling}, delta = {budget.delta:g}")
+    for name in (
+        "accountant",
+        "noise multiplier",
+        "epsilon",
+        "what it means (clip = 1), or why there is none",
+    ):
+        table.add_column(name, overflow="fold")
+    for row in budget.rows:
+        noise = ", ".join(f"{name} {value:.4g}" for name, value in row.noise.items())
+        table.add_row(
+            f"{row.accountant}\n[dim]{row.description}[/dim]",
+            "-" if row.noise_multiplier is None else f"{row.noise_multiplier:.4f}",
+            "-" if row.epsilon is None else f"{row.epsilon:.4f}",
+            row.reason or noise,
+        )
+    Console().print(table)

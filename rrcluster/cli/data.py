@@ -1,0 +1,94 @@
+"""`rrcluster data`: what is here, where to get more, whether it is intact."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from rrcluster.cli.parse import parse, say
+from rrcluster.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class DataCommand:
+    """What data is here (list), download with checksums and progress (get), verify every file (check).
+
+    rrcluster data list
+    rrcluster data get fashion-mnist
+    rrcluster data check fashion-mnist --folder my/files
+    """
+
+    action: Annotated[Literal["list", "get", "check"], tyro.conf.Positional] = "list"
+    """What to do."""
+    name: Annotated[str, tyro.conf.Positional] = ""
+    """Dataset, for get and check."""
+    folder: Path | None = None
+    """Where its files are or should go; default: the usual places."""
+    json: bool = False
+    """Print the answer as JSON."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; `check` exits with 1 when a file is missing or damaged."""
+    command = parse(DataCommand(), arguments, prog="rrcluster data")
+    return {"list": _list, "get": _get, "check": _check}[command.action](command)
+
+
+def _list(command: DataCommand) -> int:
+    from rrcluster.data import list_sources
+
+    rows = [asdict(row) for row in list_sources(command.folder)]
+    _print(command, rows, "Data", {"where": lambda where: str(where or "not here")})
+    return 0
+
+
+def _get(command: DataCommand) -> int:
+    from rrcluster.data import get
+
+    rows = [asdict(row) for row in get(_named(command), command.folder, progress=not command.json)]
+    _print(command, rows, command.name, {})
+    return 0
+
+
+def _check(command: DataCommand) -> int:
+    from rrcluster.data import check
+
+    rows = [asdict(row) for row in check(_named(command), command.folder)]
+    _print(command, rows, command.name, {})
+    if all(row["present"] and row["sha256_ok"] for row in rows):
+        return 0
+    say(f"rrcluster data: {command.name} is not complete; `rrcluster data get {command.name}` fetches it.")
+    return 1
+
+
+def _named(command: DataCommand) -> str:
+    if not command.name:
+        raise ConfigError(f"data {command.action} needs the name of a dataset; `rrcluster data list` shows them.")
+    return command.name
+
+
+def _print(
+    command: DataCommand, rows: list[dict[str, Any]], title: str, spell: dict[str, Callable[[Any], str]]
+) -> None:
+    if command.json:
+        sys.stdout.write(json.dumps(rows, indent=2, default=str) + "\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(spell.get(name, _spell)(value) for name, value in row.items()))
+    Console().print(table)
+
+
+def _spell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return {True: "yes", False: "NO"}[value] if isinstance(value, bool) else str(value)

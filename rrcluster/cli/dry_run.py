@@ -1,0 +1,71 @@
+"""`rrcluster run --dry-run`: what a run would cost in privacy, time and memory, without making it."""
+
+import json
+import resource
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from rrcluster.engine.simulate import first_state
+from rrcluster.experiments.config import RunConfig
+from rrcluster.experiments.setup import Experiment, make_experiment
+
+
+def show(config: RunConfig, *, as_json: bool) -> int:
+    """Print the answer."""
+    answer = estimate(config)
+    if as_json:
+        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+        return 0
+    width = max(map(len, answer))
+    for name, value in answer.items():
+        text = f"{value:.4g}" if isinstance(value, float) else str(value)
+        sys.stdout.write(f"{name.replace('_', ' ').ljust(width)}  {text}\n")
+    return 0
+
+
+def estimate(config: RunConfig) -> dict[str, Any]:
+    """Privacy by the plan; time and memory measured on one cohort's local training, whose result is thrown away."""
+    experiment = make_experiment(config)
+    plan = experiment.plan
+    seconds = _one_round(experiment)
+    seeds = max(1, len(config.output.seeds))
+    return {
+        "run": config.label,
+        "mechanism": plan.mechanism.name,
+        "rebalance": plan.rebalance,
+        "epsilon": plan.epsilon() if plan.private else None,
+        "delta": plan.delta if plan.private else None,
+        "accountant": plan.accountant if plan.private else None,
+        "adjacency": plan.event.adjacency if plan.private else None,
+        "sampling": plan.event.sampling if plan.private else None,
+        "noise_multiplier": plan.noise_multiplier,
+        "sum_noise_std": plan.mechanism.noise_std,
+        "parameters": experiment.model.num_parameters,
+        "expected_cohort": plan.sampler.expected_size,
+        "seconds_per_round": round(seconds, 3),
+        "expected_minutes": round(seconds * plan.num_rounds * seeds / 60, 2),
+        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+
+
+def _one_round(experiment: Experiment) -> float:
+    """Seconds for one cohort of the expected size, the second of two."""
+    it = experiment
+    size = min(max(1, round(it.plan.sampler.expected_size)), it.data.num_clients)
+    clients = np.arange(size)
+    state = first_state(
+        model=it.model,
+        algorithm=it.algorithm,
+        num_clusters=it.plan.mechanism.num_clusters,
+        streams=it.streams,
+    )
+    began = 0.0
+    for _ in range(2):
+        began = time.perf_counter()
+        cohort = it.data.cohort(clients)
+        choices = it.algorithm.choose(state.models, cohort, split=it.split, engine=it.engine)
+        it.algorithm.local(state.models, cohort, choices, split=it.split, engine=it.engine, local=it.local, key=(0, 0))
+    return time.perf_counter() - began

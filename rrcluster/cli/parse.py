@@ -1,0 +1,65 @@
+"""Parse flags into typed dataclasses; a mistake is told on the first line, with the way out."""
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Sequence
+from typing import TypeVar
+
+import tyro
+
+from rrcluster.errors import ConfigError
+
+Parsed = TypeVar("Parsed")
+
+
+def parse(default: Parsed, arguments: Sequence[str], *, prog: str) -> Parsed:
+    """`default` with the given flags changed; `--help` prints and exits 0; a mistake raises ConfigError."""
+    captured = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(captured):
+            return tyro.cli(
+                type(default),
+                args=list(arguments),
+                prog=prog,
+                default=default,
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise ConfigError(_one_line(captured.getvalue(), prog)) from None
+
+
+def read_yaml(path: str) -> dict[str, object]:
+    """A flat mapping of settings from a YAML file, loaded safely."""
+    from pathlib import Path
+
+    import yaml
+
+    try:
+        settings = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; give a YAML file of settings, or flags alone.") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        detail = " ".join(str(error).split())
+        raise ConfigError(f"{path}: cannot be read as YAML ({detail}); write one `setting: value` per line.") from None
+    if settings is None:
+        return {}
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{path}: should hold one `setting: value` per line, found a {type(settings).__name__}.")
+    return settings
+
+
+def say(text: str) -> None:
+    """One line to the person at the terminal, beside (not in) the answer."""
+    sys.stderr.write(text + "\n")
+
+
+def _one_line(message: str, prog: str) -> str:
+    """tyro's boxed message as plain sentences."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", message)
+    body = [re.sub(r"[│╭╮╰╯─]", "", line).strip() for line in plain.splitlines()[1:]]
+    words = " ".join(line for line in body if line and "full helptext" not in line)
+    return f"{words.rstrip('.')}. See `{prog} --help`."

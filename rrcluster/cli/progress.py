@@ -1,0 +1,78 @@
+"""The progress bar: round, released sizes, epsilon spent, time left, and the diagnostic accuracy named as such."""
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from rrcluster.experiments.config import RunConfig
+
+if TYPE_CHECKING:
+    from rrcluster.experiments.run import Progress
+    from rrcluster.privacy.plan import PrivacyPlan
+
+
+class ProgressBar:
+    """Draws on stderr; where stderr is not a terminal, prints one line per diagnostic evaluation instead."""
+
+    def __init__(self, config: RunConfig, plan: "PrivacyPlan", *, hidden: bool) -> None:
+        """Prepare; nothing is drawn before `with`."""
+        self._console = Console(stderr=True, quiet=hidden)
+        self._drawn = self._console.is_terminal and not hidden
+        self._bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[sizes]}"),
+            TextColumn("{task.fields[epsilon]}"),
+            TextColumn("{task.fields[accuracy]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._drawn,
+        )
+        self._plan, self._seed, self._label = plan, config.output.seed, config.label
+        self._accuracy = ""
+
+    def __enter__(self) -> "ProgressBar":
+        """Say what runs, and start drawing."""
+        plan = self._plan
+        guarantee = "NO PRIVACY (mechanism none)"
+        if plan.private:
+            guarantee = (
+                f"epsilon {plan.epsilon():.4g} at delta {plan.delta:g} ({plan.event.adjacency}, "
+                f"{plan.event.sampling}), noise multiplier {plan.noise_multiplier:.4g}, seeded: for research only"
+            )
+        self._console.print(f"{self._label}, seed {self._seed}: {guarantee}", highlight=False)
+        self._bar.start()
+        self._task = self._bar.add_task("round", total=plan.num_rounds, sizes="", epsilon="", accuracy="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop drawing."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop drawing, leaving the bar where it is."""
+        self._bar.stop()
+
+    def update(self, progress: "Progress") -> None:
+        """Show one finished round."""
+        sizes = "sizes " + " ".join(f"{size:.0f}" for size in progress.sizes)
+        epsilon = "" if progress.epsilon is None else f"epsilon {progress.epsilon:.3g}"
+        if progress.evaluation is not None:
+            figure = progress.evaluation
+            value = (
+                f"loss {figure.loss:.4g}" if figure.accuracy != figure.accuracy else f"accuracy {figure.accuracy:.1%}"
+            )
+            self._accuracy = f"{value} (diagnostic, not private)"
+        done = progress.round_index + 1
+        self._bar.update(self._task, completed=done, sizes=sizes, epsilon=epsilon, accuracy=self._accuracy)
+        if not self._drawn and progress.evaluation is not None:
+            line = "  ".join(part for part in (sizes, epsilon, self._accuracy) if part)
+            self._console.print(f"round {done}/{progress.num_rounds}  {line}", highlight=False, soft_wrap=True)

@@ -1,0 +1,241 @@
+"""Every setting of a run, declared once: type, default, one line of help. The CLI, run folders and docs derive from it.
+
+Field names are unique across the sections, so a YAML file is a flat mapping of them.
+"""
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from rrcluster import checks
+from rrcluster.errors import ConfigError
+
+Flag = tyro.conf.arg
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The population: who the clients are and how they differ."""
+
+    data: Literal["fashion-mini", "fashion-mnist", "synthetic"] = "fashion-mini"
+    """Dataset; fashion-mini comes with the package, `rrcluster data list` shows where to get the others."""
+    partition: Literal["rotation", "rotation-imbalanced"] = "rotation"
+    """How groups of clients differ (synthetic draws its own groups)."""
+    num_clients: Annotated[int, Flag(name="clients")] = 1000
+    """Clients in the population (M), a declared constant."""
+    data_folder: str | None = None
+    """Where the files of `data` are; default: the usual places."""
+
+    def __post_init__(self) -> None:
+        checks.count(num_clients=self.num_clients)
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """The method and its models."""
+
+    algorithm: Literal["ifca", "fedavg"] = "ifca"
+    """Federated method."""
+    num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
+    """Models to train (k); fedavg always trains one."""
+    model: Literal["linear", "cnn"] = "linear"
+    """Network: linear (7,850 parameters on 28x28 images) or cnn (26,010)."""
+    rebalance: Literal["auto", "none", "exact", "coin", "shrinkage"] = "auto"
+    """How small clusters are helped; auto: coin under joint, exact otherwise, none when B = 0."""
+    min_cluster_size: Annotated[int, Flag(name="min-cluster-size", aliases=["-B"])] = 0
+    """Rebalance clusters below this size (B); 0 is the base method."""
+    size_floor: float | None = None
+    """Public lower bound of every denominator; default 0.6 of the expected cluster size."""
+
+    def __post_init__(self) -> None:
+        checks.count(num_clusters=self.num_clusters)
+        checks.count(min_cluster_size=self.min_cluster_size, at_least=0)
+        if self.size_floor is not None:
+            checks.non_negative(size_floor=self.size_floor)
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """The guarantee: mechanism, budget and noise."""
+
+    mechanism: Literal["joint", "identifier", "none"] = "joint"
+    """joint (add-remove, Poisson), identifier (the paper's; replace-one, fixed size) or none."""
+    epsilon: float | None = None
+    """Target epsilon; the noise is calibrated to it. Default 4, unless noise_multiplier is given."""
+    delta: float = 1e-4
+    """Target delta; at most 1/(10 M) is advised, more than 1/M refused."""
+    noise_multiplier: float | None = None
+    """Noise std / sensitivity (of the whole round), instead of epsilon."""
+    update_clip: float = 0.2
+    """Largest L2 norm of a client's update (C)."""
+    count_weight: float = 0.25
+    """joint: weight of the count row, in units of the clip."""
+    identifier: Literal["gaussian", "kary"] = "gaussian"
+    """identifier: how choices are privatised."""
+    identifier_share: float = 0.5
+    """identifier: share of the round's budget that the choices get."""
+    accountant: Literal["pld", "rdp", "paper"] = "pld"
+    """Accountant the noise is calibrated by."""
+    sampling: Literal["poisson", "fixed-size"] | None = None
+    """Assert how cohorts are sampled; each mechanism has its own law."""
+    adjacency: Literal["add-remove", "replace-one"] | None = None
+    """Assert the neighbouring relation; each mechanism has its own."""
+
+    def __post_init__(self) -> None:
+        checks.positive(delta=self.delta)
+        checks.positive(update_clip=self.update_clip)
+        checks.non_negative(count_weight=self.count_weight)
+        checks.fraction(identifier_share=self.identifier_share)
+        if self.epsilon is not None:
+            checks.positive(epsilon=self.epsilon)
+        if self.noise_multiplier is not None:
+            checks.positive(noise_multiplier=self.noise_multiplier)
+
+    @property
+    def target_epsilon(self) -> float | None:
+        """The epsilon to calibrate to: the one given, else 4, else none when the noise is given or there is none."""
+        if self.mechanism == "none" or self.noise_multiplier is not None:
+            return self.epsilon
+        return 4.0 if self.epsilon is None else self.epsilon
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Rounds, local training and the server's step."""
+
+    sample_rate: float = 0.1
+    """Share of the clients in a round (q)."""
+    num_rounds: Annotated[int, Flag(name="rounds")] = 100
+    """Rounds (T)."""
+    local_lr: float = 0.05
+    """Learning rate of the clients' SGD."""
+    local_epochs: int = 5
+    """Passes over the client's data per round."""
+    batch_size: int = 20
+    """Samples per SGD step."""
+    server_lr: float = 1.0
+    """Factor on the released means."""
+    server_momentum: float = 0.0
+    """Momentum of the server's step."""
+    memory: float = 0.9
+    """Memory of the running averages of released sizes and sums."""
+    average_last: float = 0.5
+    """Hand out the mean of the models over this last part of the rounds; 0: the last models."""
+
+    def __post_init__(self) -> None:
+        checks.rate(sample_rate=self.sample_rate)
+        checks.count(num_rounds=self.num_rounds)
+        checks.positive(local_lr=self.local_lr)
+        checks.count(local_epochs=self.local_epochs)
+        checks.count(batch_size=self.batch_size)
+        checks.positive(server_lr=self.server_lr)
+        checks.fraction(server_momentum=self.server_momentum)
+        checks.fraction(memory=self.memory)
+        if self.average_last != 1:
+            checks.fraction(average_last=self.average_last)
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """Seeds, machine and output."""
+
+    name: str | None = None
+    """Name of the run; default: made from the method and the budget."""
+    seed: int = 0
+    """Seed of everything random."""
+    seeds: tuple[int, ...] = ()
+    """Several seeds: one run each, in folders seed-N."""
+    out: Path | None = None
+    """Run folder; default runs/<name>."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    engine: Literal["auto", "batched", "reference"] = "auto"
+    """How clients are run; all engines give the same numbers."""
+    evaluate_every: int | None = None
+    """Rounds between diagnostic evaluations; default: ten in a run."""
+    tensorboard: bool = False
+    """Also write TensorBoard events (diagnostics are tagged as such)."""
+    keep_checkpoint: bool = False
+    """Keep checkpoint/ after the run has finished."""
+
+    def __post_init__(self) -> None:
+        checks.count(seed=self.seed, at_least=0)
+        for seed in self.seeds:
+            checks.count(seeds=seed, at_least=0)
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ConfigError(f"seeds = {list(self.seeds)} names a seed twice; name each once.")
+        if self.evaluate_every is not None:
+            checks.count(evaluate_every=self.evaluate_every)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All settings of one run (or of several that differ in the seed)."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+
+    @property
+    def label(self) -> str:
+        """The run's name: the one given, or one made from method and budget."""
+        if self.output.name:
+            return self.output.name
+        method, privacy = self.method, self.privacy
+        size = f"-B{method.min_cluster_size}" if method.min_cluster_size else ""
+        budget = "" if privacy.target_epsilon is None else f"-eps{privacy.target_epsilon:g}"
+        noise = "" if privacy.noise_multiplier is None else f"-noise{privacy.noise_multiplier:g}"
+        return f"{self.data.data}-{method.algorithm}-{privacy.mechanism}{size}{budget}{noise}"
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is written."""
+        return self.output.out or Path("runs") / self.label
+
+    def with_seed(self, seed: int, out: Path) -> "RunConfig":
+        """This config for one seed alone, written to `out`."""
+        return replace(self, output=replace(self.output, seed=seed, seeds=(), out=out, name=self.label))
+
+    def flat(self) -> dict[str, Any]:
+        """All settings as one flat mapping, paths and tuples as plain YAML values."""
+        merged: dict[str, Any] = {}
+        for section in fields(self):
+            merged.update(asdict(getattr(self, section.name)))
+        merged["out"] = None if self.output.out is None else str(self.output.out)
+        merged["seeds"] = list(self.output.seeds)
+        return merged
+
+
+_SECTIONS: dict[str, type] = {
+    "data": DataConfig,
+    "method": MethodConfig,
+    "privacy": PrivacyConfig,
+    "training": TrainingConfig,
+    "output": OutputConfig,
+}
+FIELDS: dict[str, str] = {
+    setting.name: section for section, kind in _SECTIONS.items() for setting in fields(kind)
+}  # setting -> section
+
+
+def from_flat(settings: dict[str, Any], *, source: str = "config") -> RunConfig:
+    """A config from a flat mapping, every name and type checked; `source` names the file in errors."""
+    from rrcluster.experiments.coerce import coerce
+
+    sections: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
+    for name, value in settings.items():
+        if name not in FIELDS:
+            raise ConfigError(f"{source}: setting {name!r} is not known; {_closest(str(name))}")
+        sections[FIELDS[name]][name] = coerce(_SECTIONS[FIELDS[name]], name, value, source=source)
+    return RunConfig(**{name: _SECTIONS[name](**values) for name, values in sections.items()})
+
+
+def _closest(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, FIELDS, n=1)
+    return f"did you mean {near[0]!r}?" if near else "see `rrcluster run --help` for all settings."

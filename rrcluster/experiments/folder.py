@@ -1,0 +1,169 @@
+"""A run folder: what is public, what is diagnostic and what is private each in files of their own.
+
+config.yaml        every setting, resolved
+privacy.json       the statement
+ledger.jsonl       charges, written before each release
+rounds.jsonl       released values only
+summary.json       released values only
+models.safetensors shared and clustered coordinates of the models handed out
+diagnostics.jsonl  everything computed from raw client data
+checkpoint/        private to the run: mode 0700, removed at the end, read by no report
+"""
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from rrcluster.aggregate import RunningMean, ServerState
+from rrcluster.engine.evaluate import Evaluation
+from rrcluster.engine.simulate import RoundRecord
+from rrcluster.errors import RunFolderError
+from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.experiments.files import (
+    append_json,
+    keep_rounds_before,
+    write_atomically,
+    write_json,
+    write_text,
+)
+from rrcluster.privacy.ledger import Ledger
+from rrcluster.types import Models
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's files."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, statement: dict[str, Any]) -> "RunFolder":
+        """Start a new run folder. Refuses one that holds a run already."""
+        if (path / "config.yaml").exists():
+            raise RunFolderError(
+                f"{path} already holds a run; continue it with `rrcluster run --resume {path}`, or choose another "
+                "folder with --out."
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            (path / "checkpoint").mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(
+                f"{path}: cannot be made ({error.strerror}); choose another folder with --out."
+            ) from error
+        folder = cls(path)
+        write_json(path / "privacy.json", statement)
+        write_text(path / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> tuple["RunFolder", RunConfig]:
+        """An existing run folder and its config."""
+        try:
+            settings = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise RunFolderError(f"{path} holds no run (no config.yaml); start one with `rrcluster run`.") from error
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise RunFolderError(
+                f"{path / 'config.yaml'}: cannot be read; the file is damaged. Start a new run."
+            ) from error
+        if not isinstance(settings, dict):
+            raise RunFolderError(f"{path / 'config.yaml'}: holds no settings; the file is damaged. Start a new run.")
+        return cls(path), from_flat(settings, source=str(path / "config.yaml"))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return (self.path / "models.safetensors").exists()
+
+    def ledger(self) -> Ledger:
+        """The write-ahead ledger of this run."""
+        return Ledger(self.path / "ledger.jsonl")
+
+    def add_round(self, record: RoundRecord, epsilon: float | None) -> None:
+        """Append a round's released values."""
+        release = record.release
+        line = {
+            "round": record.round_index,
+            "sizes": release.sizes.tolist(),
+            "denominators": release.denominators.tolist(),
+            "noise_std": release.noise_std.tolist(),
+            "epsilon": epsilon,
+            "seconds": round(record.seconds, 4),
+        }
+        append_json(self.path / "rounds.jsonl", line)
+
+    def add_diagnostics(self, round_index: int, evaluation: Evaluation) -> None:
+        """Append what was computed from raw client data."""
+        append_json(self.path / "diagnostics.jsonl", {"round": round_index, **asdict(evaluation)})
+
+    def save_state(self, state: ServerState) -> None:
+        """Write the checkpoint: one file, renamed into place, so it is always whole."""
+        target = self.path / "checkpoint" / "state.safetensors"
+        numbers = np.array([state.round_index, state.num_averaged], dtype=np.int64)
+        weights = np.array([state.sizes.weight, state.sums.weight])
+        tensors = {
+            "numbers": numbers,
+            "weights": weights,
+            "sizes": state.sizes.total,
+            "sums": state.sums.total,
+        }
+        for name, models in (
+            ("models", state.models),
+            ("velocity", state.velocity),
+            ("average", state.average),
+        ):
+            tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
+        write_atomically(target, lambda path: save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, path))
+
+    def load_state(self) -> ServerState | None:
+        """The checkpointed state, None if there is none yet; rounds after it are dropped, to be run again."""
+        path = self.path / "checkpoint" / "state.safetensors"
+        try:
+            tensors = load_file(path) if path.exists() else None
+            state = None if tensors is None else _state(tensors)
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise RunFolderError(f"{path}: the checkpoint is damaged; start a new run.") from error
+        for name in ("rounds.jsonl", "diagnostics.jsonl"):
+            keep_rounds_before(self.path / name, 0 if state is None else state.round_index)
+        return state
+
+    def save_models(self, models: Models, metadata: dict[str, Any]) -> None:
+        """The models handed out, with what is needed to use them again."""
+        tensors = {
+            "shared": models.shared.astype(np.float32),
+            "clustered": models.clustered.astype(np.float32),
+        }
+        text = {name: json.dumps(value) for name, value in metadata.items()}
+        write_atomically(self.path / "models.safetensors", lambda path: save_file(tensors, path, metadata=text))
+
+    def save_summary(self, summary: dict[str, Any]) -> None:
+        """What came out, released values only."""
+        write_json(self.path / "summary.json", summary)
+
+    def drop_checkpoint(self) -> None:
+        """Remove the private part once the run is over."""
+        shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+
+
+def _state(tensors: dict[str, Any]) -> ServerState:
+    def models(name: str) -> Models:
+        return Models(tensors[f"{name}.shared"], tensors[f"{name}.clustered"])
+
+    round_index, num_averaged = (int(number) for number in tensors["numbers"])
+    return ServerState(
+        models=models("models"),
+        velocity=models("velocity"),
+        average=models("average"),
+        num_averaged=num_averaged,
+        sizes=RunningMean(tensors["sizes"], float(tensors["weights"][0])),
+        sums=RunningMean(tensors["sums"], float(tensors["weights"][1])),
+        round_index=round_index,
+    )

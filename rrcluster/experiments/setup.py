@@ -1,0 +1,89 @@
+"""From a config to the things that run: data, model, plan, engine. The only place that reads settings by name."""
+
+from dataclasses import dataclass
+
+from rrcluster.aggregate import ServerSettings
+from rrcluster.algorithms import ALGORITHMS, Algorithm
+from rrcluster.algorithms.split import Split
+from rrcluster.contract import Engine, LocalSettings
+from rrcluster.data.build import load_federated
+from rrcluster.data.federated import FederatedData
+from rrcluster.engine.select import pick_device, pick_engine
+from rrcluster.experiments.config import RunConfig
+from rrcluster.models import Model, make_model
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.rng import Streams
+from rrcluster.types import Coordinates
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All that one run needs, made from one config."""
+
+    config: RunConfig
+    data: FederatedData
+    model: Model
+    algorithm: Algorithm
+    plan: PrivacyPlan
+    engine: Engine
+    streams: Streams
+    local: LocalSettings
+    server: ServerSettings
+
+    @property
+    def split(self) -> Split:
+        """Which coordinates are shared, clustered, personal."""
+        return self.algorithm.split(self.model)
+
+
+def make_experiment(config: RunConfig) -> Experiment:
+    """Load data, make the model, calibrate the noise. Everything that can be wrong is found out here."""
+    algorithm = ALGORITHMS[config.method.algorithm]
+    plan_for(config, Coordinates(0, 1))  # refuse a bad budget before any file is read
+    data = load_federated(
+        config.data.data,
+        num_clients=config.data.num_clients,
+        seed=config.output.seed,
+        partition=None if config.data.data == "synthetic" else config.data.partition,
+        folder=config.data.data_folder,
+    )
+    model = make_model(config.method.model, input_shape=data.input_shape, num_classes=data.num_classes)
+    device = pick_device(config.output.device)
+    training = config.training
+    return Experiment(
+        config=config,
+        data=data,
+        model=model,
+        algorithm=algorithm,
+        plan=plan_for(config, algorithm.split(model).coordinates),
+        engine=pick_engine(config.output.engine, model=model, device=device),
+        streams=Streams(config.output.seed),
+        local=LocalSettings(training.local_lr, training.local_epochs, training.batch_size),
+        server=ServerSettings(training.server_lr, training.server_momentum, training.memory, training.average_last),
+    )
+
+
+def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
+    """The privacy plan of a config."""
+    method, privacy, training = config.method, config.privacy, config.training
+    return PrivacyPlan.build(
+        coordinates=coordinates,
+        num_clusters=ALGORITHMS[method.algorithm].num_clusters(method.num_clusters),
+        num_clients=config.data.num_clients,
+        sample_rate=training.sample_rate,
+        num_rounds=training.num_rounds,
+        update_clip=privacy.update_clip,
+        mechanism=privacy.mechanism,
+        epsilon=privacy.target_epsilon,
+        noise_multiplier=privacy.noise_multiplier,
+        delta=privacy.delta,
+        count_weight=privacy.count_weight,
+        rebalance=method.rebalance,
+        min_cluster_size=method.min_cluster_size,
+        size_floor=method.size_floor,
+        identifier=privacy.identifier,
+        identifier_share=privacy.identifier_share,
+        accountant=privacy.accountant,
+        sampling=privacy.sampling,
+        adjacency=privacy.adjacency,
+    )

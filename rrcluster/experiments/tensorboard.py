@@ -1,0 +1,41 @@
+"""TensorBoard events of a run. Tags under `released/` are public; tags under `diagnostic_not_private/` are not."""
+
+from pathlib import Path
+from types import TracebackType
+
+from rrcluster.errors import ConfigError
+from rrcluster.experiments.run import Progress
+
+
+class EventWriter:
+    """Writes into `tensorboard/` of a run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Needs the extra `tensorboard`."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ConfigError("--tensorboard needs TensorBoard; install rrcluster[tensorboard].") from error
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def __enter__(self) -> "EventWriter":
+        """Ready."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Flush and close."""
+        self._writer.close()
+
+    def add(self, progress: Progress) -> None:
+        """One round."""
+        step = progress.round_index
+        for cluster, size in enumerate(progress.sizes):
+            self._writer.add_scalar(f"released/size_{cluster}", float(size), step)
+        if progress.epsilon is not None:
+            self._writer.add_scalar("released/epsilon", progress.epsilon, step)
+        if progress.evaluation is not None:
+            for name in ("accuracy", "loss", "clustering_accuracy", "worst_decile"):
+                value = getattr(progress.evaluation, name)
+                self._writer.add_scalar(f"diagnostic_not_private/{name}", value, step)

@@ -1,0 +1,111 @@
+"""The privacy statement of a run, for a reviewer: what is released, what is guaranteed, and what is left out."""
+
+from typing import Any
+
+from rrcluster.privacy.identifier import IdentifierMechanism
+from rrcluster.privacy.joint import JointMechanism
+from rrcluster.privacy.ledger import describe
+from rrcluster.privacy.plan import PrivacyPlan
+
+SEEDED = (
+    "NOT PRIVATE: the noise came from a seeded generator, and whoever has the seed can subtract it. The epsilon below "
+    "is what the same run costs with noise nobody can regenerate. Use these artefacts for research only."
+)
+
+_TRUST = [
+    "The server is trusted: it sees raw reports in memory. The guarantee is towards everybody who sees releases.",
+    "Who took part in a round is kept secret.",
+    "One client id stands for one person, who has no second one.",
+    "The floating-point Gaussian is taken for the real one; sums before the noise are exact integers.",
+]
+_NOT_COVERED = [
+    "Choosing settings (B, k, clip, learning rates, rounds) by looking at private data, and picking the best of "
+    "several runs or seeds: each look costs budget that is not in this epsilon.",
+    "diagnostics.jsonl and everything drawn from it: accuracy, loss and clustering accuracy are computed from raw "
+    "client data without noise.",
+    "Personal coordinates and the client's own choice of a model: they stay on the client.",
+]
+
+
+def statement(plan: PrivacyPlan) -> dict[str, Any]:
+    """Everything a reviewer needs to check the guarantee of `plan`, as plain data."""
+    if not plan.private:
+        return {
+            "private": False,
+            "epsilon": None,
+            "artefacts": "NOT PRIVATE: mechanism none adds no noise. There is no guarantee to state.",
+            "accountants": [],
+            "notes": [],
+            "not_covered": _NOT_COVERED,
+        }
+    from rrcluster.privacy.accounting import account
+
+    rows = account(plan.event, num_rounds=plan.num_rounds, delta=plan.delta)
+    return {
+        "private": True,
+        "artefacts": SEEDED,
+        "unit": "one client, with all of its data, over the whole run",
+        "mechanism": plan.mechanism.name,
+        "adjacency": plan.event.adjacency,
+        "sampling": plan.event.sampling,
+        "released": _released(plan),
+        "noise": _noise(plan),
+        "num_rounds": plan.num_rounds,
+        "num_clients": plan.mechanism.num_clients,
+        "delta": plan.delta,
+        "epsilon": plan.epsilon(),
+        "accountant": plan.accountant,
+        "event": describe(plan.event),
+        "accountants": [{"accountant": row.accountant, "epsilon": row.epsilon, "reason": row.reason} for row in rows],
+        "notes": _delta_notes(plan.delta, plan.mechanism.num_clients) + _TRUST,
+        "not_covered": _NOT_COVERED,
+    }
+
+
+def _released(plan: PrivacyPlan) -> list[str]:
+    k = plan.mechanism.num_clusters
+    d_s, d_c = plan.mechanism.coordinates.shared, plan.mechanism.coordinates.clustered
+    shared = [f"one noisy sum of {d_s} shared coordinates"] if d_s else []
+    clustered = [f"{k} noisy sums of {d_c} clustered coordinates"] if d_c else []
+    if isinstance(plan.mechanism, JointMechanism):
+        sizes = f"{k} noisy cluster sizes" if plan.mechanism.count_weight else "no cluster sizes"
+    else:
+        sizes = "cluster sizes after privatised identifiers and rebalancing" if k > 1 else "the fixed cohort size"
+    return [
+        *shared,
+        *clustered,
+        sizes,
+        "in every round, for empty clusters and cohorts too, and all models made of these",
+    ]
+
+
+def _noise(plan: PrivacyPlan) -> dict[str, Any]:
+    mechanism = plan.mechanism
+    if isinstance(mechanism, JointMechanism):
+        return {
+            "noise_multiplier": mechanism.noise_multiplier,
+            "sensitivity": mechanism.sensitivity,
+            "noise_std": mechanism.noise_std,
+            "update_clip": mechanism.update_clip,
+            "count_weight": mechanism.count_weight,
+        }
+    assert isinstance(mechanism, IdentifierMechanism)
+    identifier = {} if mechanism.identifier is None else vars(mechanism.identifier)
+    kind = "none needed" if mechanism.identifier is None else type(mechanism.identifier).__name__
+    return {
+        "noise_multiplier": mechanism.noise_multiplier,
+        "sensitivity": mechanism.sensitivity,
+        "noise_std": mechanism.noise_std,
+        "update_clip": mechanism.update_clip,
+        "identifier": {"kind": kind, **identifier},
+    }
+
+
+def _delta_notes(delta: float, num_clients: int) -> list[str]:
+    if delta <= 1 / (10 * num_clients):
+        return []
+    return [
+        f"delta = {delta:g} is weak: between 1/(10 M) = {1 / (10 * num_clients):g} and 1/M = {1 / num_clients:g}. At "
+        "1/M, publishing one random client's data outright would satisfy the definition; quote this number only beside "
+        "results of others at the same delta."
+    ]

@@ -1,0 +1,229 @@
+"""Run folders as values: what one run wrote, and which runs are seeds of the same settings.
+
+Only the files a run publishes are read; `checkpoint/` never is. `diagnostics.jsonl` comes from raw client data: whoever
+shows it labels it with `DIAGNOSTIC`.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rrcluster.errors import RunFolderError
+from rrcluster.report.files import WAY_OUT, number, numbers, read_json, read_jsonl, read_yaml
+from rrcluster.report.labels import method_label, settings_key
+
+DIAGNOSTIC = "diagnostic, not private"
+CONFIG = "config.yaml"
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round released."""
+
+    round_index: int
+    sizes: tuple[float, ...]  # (k,) natural sizes as released: noisy, and possibly negative
+    epsilon: float | None  # spent so far
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """How good the models were after one round, measured on raw client data: not private."""
+
+    round_index: int
+    accuracy: float | None
+    loss: float | None
+    clustering_accuracy: float | None
+    worst_decile: float | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder, read."""
+
+    path: Path
+    config: Mapping[str, Any]
+    privacy: Mapping[str, Any]
+    summary: Mapping[str, Any]  # empty while the run is going on
+    rounds: tuple[Round, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def label(self) -> str:
+        """The method's name."""
+        return method_label(self.config)
+
+    @property
+    def private(self) -> bool:
+        """Whether there is a guarantee to state."""
+        return bool(self.privacy["private"])
+
+    @property
+    def seeded(self) -> bool:
+        """Whether its noise can be recomputed, which makes the folder itself not private."""
+        return str(self.privacy.get("artefacts") or "").upper().startswith("NOT PRIVATE")
+
+    @property
+    def seed(self) -> int | None:
+        """The run's seed; None when it had none."""
+        value = self.config.get("seed", self.summary.get("seed"))
+        return value if isinstance(value, int) else None
+
+    @property
+    def status(self) -> str:
+        """finished, stopped, or unfinished (no summary: going on, or killed)."""
+        return str(self.summary.get("status", "unfinished"))
+
+    @property
+    def epsilon(self) -> float | None:
+        """What the run cost by its summary; by its whole plan, which is more, while there is none."""
+        source = self.summary if "epsilon" in self.summary else self.privacy
+        return number(source.get("epsilon")) if self.private else None
+
+    @property
+    def delta(self) -> float | None:
+        """The delta that epsilon goes with."""
+        return number(self.privacy.get("delta")) if self.private else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall-clock time of the run."""
+        return number(self.summary.get("seconds"))
+
+    @property
+    def num_clusters(self) -> int:
+        """How many clusters the run really had (1 for FedAvg, whatever was asked)."""
+        if self.rounds and self.rounds[-1].sizes:
+            return len(self.rounds[-1].sizes)
+        return int(number(self.summary.get("num_clusters", self.config.get("num_clusters"))) or 1)
+
+    @property
+    def final(self) -> Diagnostic | None:
+        """The last diagnostics, if any were written."""
+        return self.diagnostics[-1] if self.diagnostics else None
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs of the same settings, one per seed."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def first(self) -> Run:
+        """The run that speaks for the group's settings."""
+        return self.runs[0]
+
+    @property
+    def label(self) -> str:
+        """The method's name."""
+        return self.first.label
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """Read one run folder. `RunFolderError` names the file that is missing or damaged, and the way out.
+
+    `summary.json` and `diagnostics.jsonl` may be missing: a run that is going on has no summary, and one without
+    evaluation has no diagnostics.
+    """
+    folder = Path(path)
+    if not (folder / CONFIG).is_file():
+        raise RunFolderError(f"{folder}: no {CONFIG} in it, so it is not a run folder; `rrcluster run` writes one.")
+    privacy = read_json(folder / "privacy.json")
+    if not isinstance(privacy.get("private"), bool):
+        raise RunFolderError(f"{folder / 'privacy.json'}: does not say whether the run is private. {WAY_OUT}")
+    summary = _optional_json(folder / "summary.json")
+    read_rounds = read_jsonl if summary else _optional_lines  # before the first round there is no file
+    return Run(
+        path=folder,
+        config=read_yaml(folder / CONFIG),
+        privacy=privacy,
+        summary=summary,
+        rounds=tuple(_round(entry, folder) for entry in read_rounds(folder / "rounds.jsonl")),
+        diagnostics=tuple(_diagnostic(entry, folder) for entry in _optional_lines(folder / "diagnostics.jsonl")),
+    )
+
+
+def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
+    """Every run under the paths, grouped by settings, in the order met.
+
+    A path is a run folder, a folder of `seed-N/`, or a folder of such. A seed met twice with the same settings starts a
+    group of its own: repeating a run tells nothing new about the spread over seeds.
+    """
+    groups: dict[tuple[object, ...], list[Run]] = {}
+    seen: set[Path] = set()
+    for folder in (folder for path in paths for folder in _run_folders(Path(path))):
+        if folder.resolve() in seen:
+            continue
+        seen.add(folder.resolve())
+        run, repeat = read_run(folder), 0
+        key = settings_key(run.config)
+        while run.seed is not None and run.seed in [other.seed for other in groups.get((key, repeat), [])]:
+            repeat += 1
+        groups.setdefault((key, repeat), []).append(run)
+    if not groups:
+        raise RunFolderError("no run folder was given; name at least one, for example runs/demo.")
+    return [RunGroup(tuple(runs)) for runs in groups.values()]
+
+
+def _run_folders(path: Path) -> list[Path]:
+    """The run folders at, or at most one level and its seeds below, `path`."""
+    if not path.is_dir():
+        raise RunFolderError(f"{path}: not a folder; give a run folder, or a folder of runs such as runs/demo.")
+    found = _seeds_or_self(path)
+    if not found:
+        found = [folder for child in _subfolders(path) for folder in _seeds_or_self(child)]
+    if not found:
+        raise RunFolderError(
+            f"{path}: no run in it (no {CONFIG} here, in its folders, or in their seed-N folders); give the folder that "
+            "`rrcluster run` named as its output."
+        )
+    return found
+
+
+def _seeds_or_self(path: Path) -> list[Path]:
+    seeds = [child for child in _subfolders(path) if child.name.startswith("seed-") and (child / CONFIG).is_file()]
+    if seeds:
+        return sorted(seeds, key=lambda child: (len(child.name), child.name))  # seed-2 before seed-10
+    return [path] if (path / CONFIG).is_file() else []
+
+
+def _subfolders(path: Path) -> list[Path]:
+    try:
+        return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+    except OSError as error:
+        raise RunFolderError(f"{path}: could not be read ({error.strerror}). Check its permissions.") from error
+
+
+def _optional_json(path: Path) -> Mapping[str, Any]:
+    return read_json(path) if path.exists() else {}
+
+
+def _optional_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
+    return read_jsonl(path) if path.exists() else ()
+
+
+def _round(entry: Mapping[str, Any], folder: Path) -> Round:
+    return Round(
+        round_index=_index(entry, folder / "rounds.jsonl"),
+        sizes=numbers(entry.get("sizes")),
+        epsilon=number(entry.get("epsilon")),
+    )
+
+
+def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
+    return Diagnostic(
+        round_index=_index(entry, folder / "diagnostics.jsonl"),
+        accuracy=number(entry.get("accuracy")),
+        loss=number(entry.get("loss")),
+        clustering_accuracy=number(entry.get("clustering_accuracy")),
+        worst_decile=number(entry.get("worst_decile")),
+    )
+
+
+def _index(entry: Mapping[str, Any], path: Path) -> int:
+    index = entry.get("round")
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise RunFolderError(f"{path}: a line has no round number; the file is damaged. {WAY_OUT}")
+    return index

@@ -1,0 +1,82 @@
+"""What a method is called in tables and figures, from its settings alone."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ALGORITHM_NAMES = {
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fedper": "FedPer",
+    "ifca": "IFCA",
+    "fesem": "FeSEM",
+    "fedcam": "FedCAM",
+}
+# Settings that say where and how often a run was made, not what was run.
+UNRELATED = frozenset(
+    [
+        "name",
+        "seed",
+        "seeds",
+        "out",
+        "device",
+        "resume",
+        "tensorboard",
+        "json",
+        "dry_run",
+        "keep_checkpoint",
+        "threads",
+        "progress",
+        "log_every",
+    ]
+)
+_MAX_DIFFERENCES = 3
+
+
+def method_label(config: Mapping[str, Any]) -> str:
+    """The method of a run, as in "DP-IFCA", "IFCA + shrinkage" or "RR-Cluster (IFCA), B=15".
+
+    "DP-" stands before a base method under any mechanism but `none`; RR-Cluster is private unless it says otherwise.
+    An algorithm without a display name keeps the name it was registered under.
+    """
+    name = str(config.get("algorithm", "unknown method"))
+    base = ALGORITHM_NAMES.get(name, name)
+    private = str(config.get("mechanism", "none")) != "none"
+    rebalance, size = config.get("rebalance", "none"), config.get("min_cluster_size", 0)
+    if rebalance in ("coin", "exact", "auto") and isinstance(size, (int, float)) and size > 0:
+        return f"RR-Cluster ({base}), B={size:g}" + ("" if private else ", no privacy")
+    prefixed = f"DP-{base}" if private else base
+    return f"{prefixed} + shrinkage" if rebalance == "shrinkage" else prefixed
+
+
+def settings_key(config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Equal for runs that differ in their seed, name or place only."""
+    return tuple(sorted((key, repr(value)) for key, value in config.items() if key not in UNRELATED))
+
+
+def distinct_labels(configs: Sequence[Mapping[str, Any]], folders: Sequence[str]) -> tuple[str, ...]:
+    """One label per method, no two alike: methods of the same name also say where their settings differ.
+
+    Methods that differ in nothing, or in too much to say, are told apart by folder, and at last by number.
+    """
+    plain = [method_label(config) for config in configs]
+    labels = []
+    for label, config, folder in zip(plain, configs, folders, strict=True):
+        peers = [other for other, name in zip(configs, plain, strict=True) if name == label]
+        labels.append(label if len(peers) == 1 else f"{label} [{_difference(config, peers) or folder}]")
+    return tuple(
+        label if labels.count(label) == 1 else f"{label} #{labels[: place + 1].count(label)}"
+        for place, label in enumerate(labels)
+    )
+
+
+def differing(configs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Names of the settings that are not the same in all of `configs`, in the order they are first met."""
+    names = dict.fromkeys(key for config in configs for key in config if key not in UNRELATED)
+    return tuple(name for name in names if len({repr(config.get(name)) for config in configs}) > 1)
+
+
+def _difference(config: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> str:
+    names = differing(peers)
+    if len(names) > _MAX_DIFFERENCES:
+        return ""
+    return ", ".join(f"{name}={config.get(name)}" for name in names)

@@ -1,0 +1,169 @@
+"""One table, many forms: console, CSV, LaTeX, Markdown, HTML, JSON. All text is escaped for its form."""
+
+import csv
+import html
+import io
+from typing import TYPE_CHECKING, Any
+
+from rrcluster.report.folders import DIAGNOSTIC
+from rrcluster.report.notation import NOTHING
+from rrcluster.report.tables import Table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "_": r"\_",
+    "%": r"\%",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "[": "{[}",  # a bracket after \\ would be read as its optional argument
+    "]": "{]}",
+    "±": r"$\pm$",
+    "–": "--",
+    "∞": r"$\infty$",
+    "\n": " ",
+}
+_MARKDOWN = {**{mark: f"\\{mark}" for mark in "\\`*_[]<>|#~"}, "&": "&amp;", "\n": " "}
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # no number we write starts so
+
+
+def to_console(table: Table) -> "RenderableType":
+    """A table for `rich.print`; its note below it."""
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    rich = RichTable(
+        title=Text(table.title),
+        caption=Text(table.note),
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+    )
+    for place, name in enumerate(table.columns):
+        text = place in table.text_columns
+        rich.add_column(Text(name), justify="left" if text else "right", overflow="fold")
+    for place, row in enumerate(table.rows):
+        styles = ["bold" if (place, column) in table.bold else "" for column in range(len(row))]
+        rich.add_row(*(Text(cell, style=style) for cell, style in zip(row, styles, strict=True)))
+    return rich
+
+
+def to_csv(table: Table) -> str:
+    """Comma-separated, one header line; an interval gets a column of its own, and diagnostics say so in the header."""
+    split = [any(" ± " in row[place] for row in table.rows) for place in range(len(table.columns))]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(
+        _csv_row([_csv_header(table, place) for place in range(len(table.columns))], split, "95% half width")
+    )
+    for row in table.rows:
+        cells = [cell.partition(" ± ")[0] for cell in row]
+        writer.writerow(_csv_row(cells, split, [cell.partition(" ± ")[2] for cell in row]))
+    return buffer.getvalue()
+
+
+def to_latex(table: Table) -> str:
+    """A `table` environment that needs the package booktabs."""
+    alignment = "".join("l" if place in table.text_columns else "r" for place in range(len(table.columns)))
+    lines = [" & ".join(_latex(name) for name in table.columns) + r" \\", r"\midrule"]
+    for place, row in enumerate(table.rows):
+        cells = [_latex(cell) for cell in row]
+        bold = [rf"\textbf{{{cell}}}" if (place, at) in table.bold else cell for at, cell in enumerate(cells)]
+        lines.append(" & ".join(bold) + r" \\")
+    body = "\n".join(f"    {line}" for line in lines)
+    return (
+        "\\begin{table}[t]\n  \\centering\n"
+        f"  \\caption{{{_latex(table.title)}. {_latex(table.note)}}}\n"
+        f"  \\begin{{tabular}}{{{alignment}}}\n    \\toprule\n{body}\n    \\bottomrule\n"
+        "  \\end{tabular}\n\\end{table}\n"
+    )
+
+
+def to_markdown(table: Table) -> str:
+    """A pipe table under its title, the note below."""
+    rule = ["---" if place in table.text_columns else "---:" for place in range(len(table.columns))]
+    lines = [[_markdown(name) for name in table.columns], rule]
+    for place, row in enumerate(table.rows):
+        cells = [_markdown(cell) for cell in row]
+        lines.append([f"**{cell}**" if (place, at) in table.bold else cell for at, cell in enumerate(cells)])
+    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"**{_markdown(table.title)}**\n\n{body}\n\n{_markdown(table.note)}\n"
+
+
+def to_html(table: Table) -> str:
+    """A semantic table in a box that scrolls sideways on narrow screens, the note below."""
+    head = "".join(_html_cell("th", name, table, place, scope="col") for place, name in enumerate(table.columns))
+    body = []
+    for at, row in enumerate(table.rows):
+        cells = [_html_cell("td" if place else "th", cell, table, place, row=at) for place, cell in enumerate(row)]
+        body.append(f"<tr>{''.join(cells)}</tr>")
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{html.escape(table.title)}">\n'
+        f"<table>\n<caption>{html.escape(table.title)}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        f"<tbody>\n{chr(10).join(body)}\n</tbody>\n</table>\n</div>\n"
+        f'<p class="note">{html.escape(table.note)}</p>\n'
+    )
+
+
+def to_dict(table: Table) -> dict[str, Any]:
+    """Plain data for `json.dumps`."""
+    return {
+        "title": table.title,
+        "columns": list(table.columns),
+        "rows": [list(row) for row in table.rows],
+        "note": table.note,
+        "bold": sorted(list(place) for place in table.bold),
+        "diagnostic": [table.columns[place] for place in sorted(table.diagnostic)],
+    }
+
+
+def _csv_header(table: Table, place: int) -> str:
+    name = table.columns[place]
+    return f"{name} [{DIAGNOSTIC}]" if place in table.diagnostic else name
+
+
+def _csv_row(cells: list[str], split: list[bool], widths: list[str] | str) -> list[str]:
+    row = []
+    for place, cell in enumerate(cells):
+        row.append(_csv_cell(cell))
+        if split[place]:
+            row.append(f"{cell} {widths}" if isinstance(widths, str) else widths[place])
+    return row
+
+
+def _csv_cell(cell: str) -> str:
+    """Nothing stays nothing, and a text that a spreadsheet would run as a formula is quoted."""
+    if cell == NOTHING:
+        return ""
+    return f"'{cell}" if cell[:1] in _FORMULA_STARTS else cell
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(mark, mark) for mark in text)
+
+
+def _markdown(text: str) -> str:
+    return "".join(_MARKDOWN.get(mark, mark) for mark in text)
+
+
+def _html_cell(tag: str, text: str, table: Table, place: int, *, scope: str = "row", row: int = -1) -> str:
+    classes = "" if place in table.text_columns else ' class="number"'
+    scoped = f' scope="{scope}"' if tag == "th" else ""
+    content = html.escape(text)
+    if scope == "col" and place in table.diagnostic:
+        content += f" <small>{DIAGNOSTIC}</small>"
+    if (row, place) in table.bold:
+        content = f"<strong>{content}</strong>"
+    return f"<{tag}{scoped}{classes}>{content}</{tag}>"

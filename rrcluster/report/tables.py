@@ -1,0 +1,191 @@
+"""The results table: one row per method, as strings, ready for any renderer of `render.py`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rrcluster.report.estimate import Estimate, clear_best, estimate
+from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
+from rrcluster.report.labels import distinct_labels
+from rrcluster.report.notation import NOTHING, delta_text, epsilon_text, percent, seconds_text
+
+NUM_CLASSES = {"fashion-mnist": 10, "fashion-mini": 10, "mnist": 10, "cifar10": 10}
+_CONTEXT = {
+    "data": "Data",
+    "partition": "Partition",
+    "model": "Model",
+}  # columns only where methods differ in them
+_LABELS = {
+    "accuracy": "Accuracy (%)",
+    "clustering_accuracy": "Clustering accuracy (%)",
+    "worst_decile": "Worst decile (%)",
+    "loss": "Loss",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of strings. Places are (row, column); `diagnostic` holds columns computed from raw client data."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str
+    bold: frozenset[tuple[int, int]] = frozenset()
+    diagnostic: frozenset[int] = frozenset()
+    text_columns: frozenset[int] = frozenset({0})  # the others hold numbers and are aligned right
+
+
+def results_table(groups: Sequence[RunGroup], *, title: str = "Results") -> Table:
+    """Method, epsilon, accuracy, clustering accuracy, worst decile and seconds, with 95% intervals over seeds."""
+    metrics = _metrics(groups)
+    context = [name for name in _CONTEXT if len({str(group.first.config.get(name)) for group in groups}) > 1]
+    mixed_delta, mixed_seeds = len(_deltas(groups)) > 1, len({_seeds(group) for group in groups}) > 1
+    head = ["Method", *(_CONTEXT[name] for name in context)]
+    columns = [*head, "epsilon", *(["delta"] if mixed_delta else []), *(["Seeds"] if mixed_seeds else [])]
+    first_metric = len(columns)
+    columns += [*(_LABELS[name] for name in metrics), "Seconds"]
+    rows = []
+    for group, label in zip(groups, group_labels(groups), strict=True):
+        row = [label, *(str(group.first.config.get(name, NOTHING)) for name in context), group_epsilon(group)]
+        row += [delta_text(group.first.delta)] if mixed_delta else []
+        row += [_seeds(group)] if mixed_seeds else []
+        row += [_cell(name, metric(group, name)) for name in metrics]
+        rows.append((*row, _seconds(group)))
+    bold = _bold(groups, metrics, first_metric)
+    return Table(
+        title=title,
+        columns=tuple(columns),
+        rows=tuple(rows),
+        note=_note(groups, metrics, bold=bool(bold), mixed_seeds=mixed_seeds),
+        bold=bold,
+        diagnostic=frozenset(range(first_metric, first_metric + len(metrics))),
+        text_columns=frozenset(range(len(head))),
+    )
+
+
+def group_labels(groups: Sequence[RunGroup]) -> tuple[str, ...]:
+    """One label per group, no two alike."""
+    return distinct_labels([group.first.config for group in groups], [group.first.path.name for group in groups])
+
+
+def group_epsilon(group: RunGroup) -> str:
+    """The largest epsilon among the group's seeds."""
+    if not group.first.private:
+        return epsilon_text(None, private=False)
+    spent = [run.epsilon for run in group.runs]
+    return epsilon_text(None if None in spent else max(value for value in spent if value is not None))
+
+
+def metric(group: RunGroup, name: str) -> Estimate | None:
+    """The final value of a diagnostic over the group's seeds; clustering accuracy means nothing with one cluster."""
+    if name == "clustering_accuracy" and group.first.num_clusters == 1:
+        return None
+    return estimate(_final(run, name) for run in group.runs)
+
+
+def chance_level(groups: Sequence[RunGroup]) -> float | None:
+    """Accuracy of guessing, where all runs have the same known number of classes."""
+    counts = {_num_classes(group.first) for group in groups}
+    (count,) = counts if len(counts) == 1 else (None,)
+    return None if count is None else 1 / count
+
+
+def _num_classes(run: Run) -> int | None:
+    declared = run.config.get("num_classes")
+    if isinstance(declared, int) and declared > 1:
+        return declared
+    return NUM_CLASSES.get(str(run.config.get("data")))
+
+
+def _metrics(groups: Sequence[RunGroup]) -> tuple[str, ...]:
+    """Accuracies; the loss in their place where there are only losses (regression)."""
+    has = {name: any(metric(group, name) is not None for group in groups) for name in _LABELS}
+    if has["loss"] and not has["accuracy"]:
+        return ("loss", "clustering_accuracy")
+    return ("accuracy", "clustering_accuracy", "worst_decile")
+
+
+def _final(run: Run, name: str) -> float | None:
+    value = getattr(run.final, name) if run.final else None
+    return value if value is None else float(value)
+
+
+def _cell(name: str, value: Estimate | None) -> str:
+    if value is None:
+        return NOTHING
+    show = (lambda number: f"{number:.4g}") if name == "loss" else percent
+    return show(value.mean) if value.half_width is None else f"{show(value.mean)} ± {show(value.half_width)}"
+
+
+def _seconds(group: RunGroup) -> str:
+    mean = estimate(run.seconds for run in group.runs)
+    return seconds_text(mean.mean if mean else None)
+
+
+def _seeds(group: RunGroup) -> str:
+    total = len(group.runs)
+    measured = sum(run.final is not None for run in group.runs)
+    return str(total) if measured in (0, total) else f"{measured} of {total}"
+
+
+def _deltas(groups: Sequence[RunGroup]) -> set[float | None]:
+    return {group.first.delta for group in groups if group.first.private}
+
+
+def _bold(groups: Sequence[RunGroup], metrics: Sequence[str], first: int) -> frozenset[tuple[int, int]]:
+    """Places of clear winners among methods with the same guarantee on the same data."""
+    arenas: dict[tuple[object, ...], list[int]] = {}
+    for row, group in enumerate(groups):
+        config = group.first.config
+        arena = (
+            group_epsilon(group),
+            group.first.delta,
+            str(config.get("data")),
+            str(config.get("partition")),
+        )
+        arenas.setdefault(arena, []).append(row)
+    places = set()
+    for rows in arenas.values():
+        for column, name in enumerate(metrics):
+            estimates = [(row, value) for row in rows if (value := metric(groups[row], name)) is not None]
+            best = None if name == "loss" else clear_best([value for _, value in estimates])
+            if best is not None:
+                places.add((estimates[best][0], first + column))
+    return frozenset(places)
+
+
+def _note(groups: Sequence[RunGroup], metrics: Sequence[str], *, bold: bool, mixed_seeds: bool) -> str:
+    sentences = [_privacy_sentence(groups), *_metric_sentences(groups, metrics)]
+    counts = {len(group.runs) for group in groups}
+    if counts == {1}:
+        sentences.append("One seed each, so no intervals.")
+    else:
+        over = "each method's seeds" if mixed_seeds else f"{counts.pop()} seeds"
+        sentences.append(f"Mean ± 95% t-interval over {over}.")
+    if bold:
+        sentences.append("Bold: best at its epsilon, with an interval above all others.")
+    unfinished = sum(run.status != "finished" for group in groups for run in group.runs)
+    if unfinished:
+        sentences.append(f"Not finished: {unfinished} of {sum(len(group.runs) for group in groups)} runs.")
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _privacy_sentence(groups: Sequence[RunGroup]) -> str:
+    deltas = _deltas(groups)
+    if not deltas:
+        return "No privacy: nothing here has a guarantee."
+    at = f" at delta = {delta_text(next(iter(deltas)))}" if len(deltas) == 1 else ""
+    return f"epsilon: client-level{at}, rounded up."
+
+
+def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> list[str]:
+    if all(run.final is None for group in groups for run in group.runs):
+        return ["No diagnostics were written, so there is no accuracy to show."]
+    names = [_LABELS[name].removesuffix(" (%)").lower() for name in metrics]
+    sentences = [f"{', '.join(names[:-1])} and {names[-1]}: {DIAGNOSTIC} (measured on raw client data).".capitalize()]
+    chance = chance_level(groups)
+    if "accuracy" in metrics and chance is not None:
+        sentences.append(f"Chance level: {100 * chance:g}%.")
+    if "worst_decile" in metrics:
+        sentences.append("Worst decile: mean accuracy of the tenth of clients that fare worst.")
+    return sentences

@@ -1,0 +1,129 @@
+import gzip
+import hashlib
+import struct
+import tracemalloc
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rrcluster.data import idx
+from rrcluster.errors import DataError
+
+IMAGES = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
+BY_HAND = bytes([0, 0, 8, 3, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 2, *range(12)])
+
+
+@pytest.fixture(params=["plain", "gzip"])
+def put(request, tmp_path):
+    """Write a content to a file, plain or gzip, and return its path."""
+
+    def write(content):
+        path = tmp_path / ("file.gz" if request.param == "gzip" else "file")
+        path.write_bytes(gzip.compress(content) if request.param == "gzip" else content)
+        return path
+
+    return write
+
+
+def test_reads_a_file_written_by_hand(put):
+    assert np.array_equal(idx.read(put(BY_HAND), shape=(None, 2, 2)), IMAGES)
+
+
+@pytest.mark.parametrize("name", ["a", "a.gz"])
+def test_writes_the_bytes_written_by_hand(tmp_path, name):
+    path = tmp_path / name
+    idx.write(path, IMAGES)
+    content = path.read_bytes()
+    assert (gzip.decompress(content) if name.endswith(".gz") else content) == BY_HAND
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+def test_digests_are_those_of_the_content(put):
+    expected = hashlib.sha256(BY_HAND).hexdigest()
+    path = put(BY_HAND)
+    assert idx.sha256(IMAGES) == expected
+    assert idx.content_sha256(path, most=len(BY_HAND)) == expected
+    assert idx.content_sha256(path, most=len(BY_HAND) - 2) != expected
+
+
+@given(
+    values=hnp.arrays(
+        st.sampled_from(["u1", "i1", "<i2", ">i4", "<f4", "<f8"]),
+        hnp.array_shapes(min_dims=0, max_dims=4, min_side=0),
+    )
+)
+def test_what_is_written_is_read(tmp_path_factory, values):
+    path = tmp_path_factory.mktemp("idx") / "values.gz"
+    idx.write(path, values)
+    back = idx.read(path, dtype=values.dtype.newbyteorder("="), shape=values.shape)
+    assert back.dtype.isnative
+    np.testing.assert_array_equal(back, values)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param(b"", "at least 4 bytes, found 0", id="empty"),
+        pytest.param(BY_HAND[:3], "at least 4 bytes, found 3", id="no-magic"),
+        pytest.param(b"\x89PNG" + BY_HAND, "magic number", id="wrong-magic"),
+        pytest.param(b"\0\0\x07" + BY_HAND[3:], "magic number", id="unknown-type"),
+        pytest.param(b"\0\0\x0d" + BY_HAND[3:], "type uint8, found float32", id="wrong-type"),
+        pytest.param(BY_HAND[:10], "axis lengths, found 6 bytes|header of 16 bytes", id="no-shape"),
+        pytest.param(BY_HAND[:-1], "12 bytes of values, found 11|at most", id="cut-short"),
+        pytest.param(BY_HAND + b"\0", "the end after 12 bytes of values, found more", id="trailing"),
+        pytest.param(
+            struct.pack(">HBB3I", 0, 8, 3, 3, 4, 1) + bytes(12),
+            r"shape \(any, 2, 2\), found \(3, 4, 1\)",
+            id="wrong-shape",
+        ),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_way_out(put, content, expected):
+    path = put(content)
+    with pytest.raises(DataError, match=expected) as error:
+        idx.read(path, shape=(None, 2, 2))
+    assert str(path) in str(error.value)
+    assert "rrcluster data get fashion-mnist" in str(error.value)
+
+
+def test_an_absurd_size_takes_no_memory(put):
+    path = put(struct.pack(">HBB4I", 0, 14, 4, *[2**32 - 1] * 4) + bytes(64))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="declared"):
+            idx.read(path, dtype=np.float64)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_cut_gzip_file(tmp_path):
+    path = tmp_path / "cut.gz"
+    path.write_bytes(gzip.compress(BY_HAND)[:-6])
+    with pytest.raises(DataError, match="whole gzip file"):
+        idx.read(path)
+
+
+def test_every_flipped_byte_of_a_gzip_file_is_an_error_or_harmless(tmp_path):
+    good = gzip.compress(BY_HAND, mtime=0)
+    path = tmp_path / "flipped.gz"
+    for place in range(len(good)):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 0x55]) + good[place + 1 :])
+        with suppress(DataError):
+            assert np.array_equal(idx.read(path), IMAGES)
+
+
+def test_a_missing_file_and_a_folder(tmp_path):
+    with pytest.raises(DataError, match="No such file"):
+        idx.read(tmp_path / "nothing")
+    with pytest.raises(DataError, match="cannot be read"):
+        idx.read(tmp_path)
+
+
+def test_a_type_that_idx_does_not_have(tmp_path):
+    with pytest.raises(DataError, match="complex128"):
+        idx.write(tmp_path / "a", np.zeros(3, dtype=complex))
