@@ -57,22 +57,19 @@ def coin_transition(sizes: Array, *, min_cluster_size: int) -> Array:
     """(k, k) probabilities: row j says where the coin of a client that chose cluster j sends it.
 
     `sizes` are *released* natural sizes of earlier rounds, so the probabilities are public and a coin costs no privacy
-    (corollary of Theorem 1, docs/privacy.md). Destination j' below B draws from every cluster above B in proportion
-    to its size: p = (B - n_j') / (sum of sizes above B), capped so that no donor is expected to fall below B; what
-    the cap removes is not redistributed. Expected sizes are guaranteed, not realised ones.
+    (corollary of Theorem 1, docs/privacy.md). As in the exact rule, movers come from the pooled surplus over B: cluster j
+    is expected to give its share of the need, surplus_j / (sum of surpluses), and never more than its surplus.
+    Guarantees, in expectation over the coins and for the given sizes: small clusters reach B whenever the surpluses
+    suffice, no donor falls below B, and B = 0 gives the identity.
     """
     natural = np.maximum(np.asarray(sizes, dtype=np.float64), 0.0)
-    k = len(natural)
-    donors = natural > min_cluster_size
-    transition = np.zeros((k, k))
-    if min_cluster_size > 0 and donors.any():
-        wanted = np.maximum(min_cluster_size - natural, 0.0) / natural[donors].sum()
-        cap = (natural[donors] - min_cluster_size) / natural[donors]
-        total = wanted.sum()
-        scale = np.minimum(1.0, cap / total) if total > 0 else np.zeros(donors.sum())
-        transition[donors] = scale[:, None] * wanted[None, :]
-    transition[np.arange(k), np.arange(k)] += 1.0 - transition.sum(axis=1)
-    return transition
+    need = np.maximum(min_cluster_size - natural, 0.0)
+    surplus = np.maximum(natural - min_cluster_size, 0.0)
+    if min_cluster_size == 0 or need.sum() == 0 or surplus.sum() == 0:
+        return np.eye(len(natural))
+    leaving = np.divide(surplus, natural, out=np.zeros_like(natural), where=natural > 0)
+    leaving *= min(1.0, need.sum() / surplus.sum())
+    return np.diag(1.0 - leaving) + np.outer(leaving, need / need.sum())
 
 
 def flip_coins(choices: Array, transition: Array, *, uniforms: Array) -> Array:

@@ -170,9 +170,9 @@ def _pld_epsilon(pld: "LossDistribution", num_rounds: int, delta: float) -> floa
 
 
 def _prepare_rdp(event: RoundEvent, coarse: bool) -> Composed:  # noqa: ARG001 (as fast as it gets)
-    """Dp-accounting's bounds for Gaussians; for `FixedSizeKary` Wang et al. 2019, Theorem 9, floor and all.
+    """Dp-accounting's bounds for Gaussians; for `FixedSizeKary`, Wang et al. 2019, Theorem 9.
 
-    Theorem 27, which has no floor, is for a Gaussian base only.
+    Theorem 27 is tighter but for a Gaussian base only. Sampling is never charged more than no sampling.
     """
     from dp_accounting.rdp import rdp_privacy_accountant
 

@@ -91,8 +91,10 @@ def _rows(updates: Any, width: int) -> tuple[Array, Array]:
 
 def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[Array, Array]:
     values = as_numpy(values)
-    if (np.ndim(values) == 0 and not isinstance(values, Sequence)) or len(values) != length:
+    if (not isinstance(values, Sequence) and np.ndim(values) == 0) or len(values) != length:
         raise ConfigError(f"{name} must hold one cluster per update: {length} of them.")
+    if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
+        return values, (values >= 0) & (values < num_clusters)
     clusters, known = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=bool)
     for place, value in enumerate(values):
         cell = _array(value)

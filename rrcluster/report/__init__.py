@@ -1,0 +1,82 @@
+"""Tables, figures and one self-contained page, made from run folders alone. Nothing is computed anew.
+
+Importing this package is cheap: matplotlib, rich, scipy and yaml are imported where they are used.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rrcluster.errors import RunFolderError
+from rrcluster.report.figures import draw_figures, save_figures
+from rrcluster.report.files import write_atomic
+from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup, find_runs, read_run
+from rrcluster.report.labels import method_label
+from rrcluster.report.page import render_page
+from rrcluster.report.render import to_console, to_csv, to_dict, to_html, to_latex, to_markdown
+from rrcluster.report.tables import Table, results_table
+
+__all__ = [
+    "DIAGNOSTIC",
+    "Report",
+    "Run",
+    "RunGroup",
+    "Table",
+    "find_runs",
+    "make_report",
+    "method_label",
+    "read_run",
+    "results_table",
+    "to_console",
+    "to_csv",
+    "to_dict",
+    "to_html",
+    "to_latex",
+    "to_markdown",
+]
+
+AnyPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `make_report` wrote, and the table it shows."""
+
+    page: Path
+    tables: tuple[Path, ...]  # CSV, LaTeX, Markdown
+    figures: tuple[Path, ...]  # each as PNG and PDF
+    table: Table
+
+
+def make_report(paths: AnyPath | Iterable[AnyPath], out: AnyPath | None = None) -> Report:
+    """Write report.html, figures/, table.csv, table.tex and table.md from the runs at `paths`.
+
+    `out` defaults to the folder given, or to what several folders have in common. `RunFolderError` for folders without
+    readable runs, `ConfigError` without matplotlib.
+    """
+    given = [Path(paths)] if isinstance(paths, (str, os.PathLike)) else [Path(path) for path in paths]
+    groups = find_runs(given)
+    folder = _default_folder(given) if out is None else Path(out)
+    table = results_table(groups)
+    drawings = draw_figures(groups)
+    page = render_page(groups, table=table, drawings=drawings, out=folder)
+    forms = {"csv": to_csv, "tex": to_latex, "md": to_markdown}
+    return Report(
+        figures=save_figures(drawings, folder / "figures"),
+        tables=tuple(write_atomic(folder / f"table.{kind}", form(table)) for kind, form in forms.items()),
+        page=write_atomic(folder / "report.html", page),
+        table=table,
+    )
+
+
+def _default_folder(given: list[Path]) -> Path:
+    if len(given) == 1:
+        return given[0]
+    try:
+        common = Path(os.path.commonpath([path.resolve() for path in given]))
+    except ValueError:  # on different drives
+        common = Path("/")
+    if common == Path(common.anchor):
+        raise RunFolderError("the runs have no folder in common to write the report to; say where with `out`.")
+    return common

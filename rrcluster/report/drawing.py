@@ -17,7 +17,7 @@ DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))  # a secon
 MARKERS = ("o", "s", "^", "D", "v", "P")
 INK, GRID = "#22262b", "#c9ced6"
 COLUMN_WIDTH = 3.4  # inches: one column of a two-column page
-_TEXT_WIDTH = 58  # characters of legend that fit into it
+_TEXT_WIDTH = 62  # characters of legend that fit into it
 
 _STYLE = {
     "font.family": "DejaVu Sans",
@@ -82,16 +82,16 @@ def draw(name: str, paint: Callable[[Any], None], *, height: float, caption: str
 
 def plain(label: str) -> str:
     """A label that matplotlib shows as it is, without reading mathematics into it."""
-    return label.replace("\\", "\\\\").replace("$", r"\$") if "$" in label else label
+    return label.replace("$", r"\$")
 
 
-def legend(figure: Any, axes: Any, *, title: str | None = None) -> None:
+def legend(figure: Any, axes: Any) -> None:
     """One legend under the axes, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
     if not labels:
         return
     columns = max(1, min(len(labels), _TEXT_WIDTH // (max(len(label) for label in labels) + 7)))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, title=title, columnspacing=1.2)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=1.2)
 
 
 def _matplotlib() -> Any:

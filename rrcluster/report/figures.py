@@ -46,7 +46,7 @@ def _accuracy(groups: Sequence[RunGroup], labels: Sequence[str]) -> Drawing | No
     return draw(
         "accuracy",
         lambda figure: _paint_accuracy(figure, curves, chance),
-        height=2.3 + 0.13 * len(curves),
+        height=2.3 + 0.08 * len(curves),
         caption=f"Accuracy over rounds ({DIAGNOSTIC}).{band}",
         alt=f"Line chart of accuracy over rounds, {DIAGNOSTIC}: {ends}.",
     )
@@ -88,13 +88,14 @@ def _epsilon(groups: Sequence[RunGroup], labels: Sequence[str]) -> Drawing | Non
             named.setdefault(spent, []).append(label)
     if not named:
         return None
+    lines = 1 if len(named) == 1 else sum(len(names) for names in named.values())
     deltas = {group.first.delta for group in groups if group.first.private}
     at = f" at delta = {delta_text(next(iter(deltas)))}" if len(deltas) == 1 else ""
     ends = "; ".join(f"{', '.join(names)} up to {epsilon_text(curve[-1][1])}" for curve, names in named.items())
     return draw(
         "epsilon",
         lambda figure: _paint_epsilon(figure, named),
-        height=2.1 + 0.13 * sum(len(names) for names in named.values()),
+        height=2.1 + 0.13 * lines,
         caption=f"Epsilon spent over rounds{at}, client-level.",
         alt=f"Line chart of epsilon spent over rounds: {ends}.",
     )
@@ -104,7 +105,7 @@ def _paint_epsilon(figure: Any, named: dict[tuple[tuple[int, float], ...], list[
     axes = figure.subplots()
     for place, (curve, names) in enumerate(named.items()):
         rounds, spent = zip(*curve, strict=True)
-        label = plain(",\n".join(names))
+        label = "all methods" if len(named) == 1 and len(names) > 1 else plain(",\n".join(names))
         axes.plot((0, *rounds), (0, *spent), label=label, **_line_style(place, marked=False))
     axes.set(xlabel="round", ylabel="epsilon spent")
     axes.set_ylim(bottom=0)

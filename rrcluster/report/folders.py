@@ -60,8 +60,8 @@ class Run:
         return bool(self.privacy["private"])
 
     @property
-    def seeded(self) -> bool:
-        """Whether its noise can be recomputed, which makes the folder itself not private."""
+    def exposed(self) -> bool:
+        """Whether the folder itself is not private: there is no noise, or whoever has the seed can subtract it."""
         return str(self.privacy.get("artefacts") or "").upper().startswith("NOT PRIVATE")
 
     @property
@@ -77,9 +77,15 @@ class Run:
 
     @property
     def epsilon(self) -> float | None:
-        """What the run cost by its summary; by its whole plan, which is more, while there is none."""
-        source = self.summary if "epsilon" in self.summary else self.privacy
-        return number(source.get("epsilon")) if self.private else None
+        """What the run cost: by its summary, or by a later round of a run that went on after it was stopped.
+
+        While there is no summary, what the whole plan costs, which is more.
+        """
+        if not self.private:
+            return None
+        spent = number((self.summary or self.privacy).get("epsilon"))
+        later = self.rounds[-1].epsilon if self.rounds and self.status != "finished" else None
+        return spent if spent is None or later is None else max(spent, later)
 
     @property
     def delta(self) -> float | None:
@@ -176,8 +182,8 @@ def _run_folders(path: Path) -> list[Path]:
         found = [folder for child in _subfolders(path) for folder in _seeds_or_self(child)]
     if not found:
         raise RunFolderError(
-            f"{path}: no run in it (no {CONFIG} here, in its folders, or in their seed-N folders); give the folder that "
-            "`rrcluster run` named as its output."
+            f"{path}: no run in it (no {CONFIG} here, in its folders, or in their seed-N folders); give the folder "
+            "that `rrcluster run` named as its output."
         )
     return found
 

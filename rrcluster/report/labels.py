@@ -11,23 +11,20 @@ ALGORITHM_NAMES = {
     "fesem": "FeSEM",
     "fedcam": "FedCAM",
 }
-# Settings that say where and how often a run was made, not what was run.
+# Settings that say where a run was made, how often and how closely watched, not what was run.
 UNRELATED = frozenset(
-    [
+    {
         "name",
         "seed",
         "seeds",
         "out",
         "device",
-        "resume",
+        "engine",
+        "data_folder",
+        "evaluate_every",
         "tensorboard",
-        "json",
-        "dry_run",
         "keep_checkpoint",
-        "threads",
-        "progress",
-        "log_every",
-    ]
+    }
 )
 _MAX_DIFFERENCES = 3
 

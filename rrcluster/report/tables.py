@@ -35,7 +35,7 @@ class Table:
     text_columns: frozenset[int] = frozenset({0})  # the others hold numbers and are aligned right
 
 
-def results_table(groups: Sequence[RunGroup], *, title: str = "Results") -> Table:
+def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> Table:
     """Method, epsilon, accuracy, clustering accuracy, worst decile and seconds, with 95% intervals over seeds."""
     metrics = _metrics(groups)
     context = [name for name in _CONTEXT if len({str(group.first.config.get(name)) for group in groups}) > 1]
@@ -53,7 +53,7 @@ def results_table(groups: Sequence[RunGroup], *, title: str = "Results") -> Tabl
         rows.append((*row, _seconds(group)))
     bold = _bold(groups, metrics, first_metric)
     return Table(
-        title=title,
+        title=title or _title(groups),
         columns=tuple(columns),
         rows=tuple(rows),
         note=_note(groups, metrics, bold=bool(bold), mixed_seeds=mixed_seeds),
@@ -88,6 +88,17 @@ def chance_level(groups: Sequence[RunGroup]) -> float | None:
     counts = {_num_classes(group.first) for group in groups}
     (count,) = counts if len(counts) == 1 else (None,)
     return None if count is None else 1 / count
+
+
+def _title(groups: Sequence[RunGroup]) -> str:
+    """What all the runs have in common, such as "fashion-mini, rotation, 1000 clients, 100 rounds"."""
+    words = {"data": "{}", "partition": "{}", "num_clients": "{} clients", "num_rounds": "{} rounds"}
+    parts = []
+    for name, form in words.items():
+        values = {str(group.first.config.get(name)) for group in groups}
+        if len(values) == 1 and values != {"None"}:
+            parts.append(form.format(values.pop()))
+    return ", ".join(parts) or "Results"
 
 
 def _num_classes(run: Run) -> int | None:

@@ -10,7 +10,7 @@ from rrcluster.rng import stream
 @pytest.fixture
 def rng(request):
     seed = 20170825
-    print(f"seed {seed}")  # noqa: T201  # shown when the test fails
+    print(f"seed {seed}")  # shown when the test fails
     return stream(seed, request.node.name)
 
 

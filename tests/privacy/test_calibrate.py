@@ -46,7 +46,7 @@ def check_smallest(make, z, **run):
         (poisson, "rdp", 2, 100, 1e-3, 1.858),
         (fixed, "pld", 2, 100, 1e-3, 1.813),
         (fixed, "pld", 16, 200, 1e-4, 0.792),
-        (fixed, "rdp", 4, 100, 1e-3, 1.995),
+        pytest.param(fixed, "rdp", 4, 100, 1e-3, 1.995, marks=pytest.mark.slow),
         (fixed, "paper", 4, 100, 1e-3, 2.572),
         (fixed, "paper", 16, 50, 1e-4, 0.710),
     ],
@@ -54,7 +54,7 @@ def check_smallest(make, z, **run):
 def test_table(make, accountant, target, rounds, delta, table):
     run = {"epsilon": target, "num_rounds": rounds, "delta": delta, "accountant": accountant}
     z = calibrate(make, **run, cache=False)
-    assert z == pytest.approx(table, abs=5.1e-4, rel=2e-4)
+    assert z == pytest.approx(table, abs=5.1e-4 + 2e-4 * table)
     check_smallest(make, z, **run)
 
 
@@ -69,11 +69,11 @@ def test_the_identifier_route():
     ("q", "target", "rounds", "delta"),
     [
         (0.1, 0.05, 100, 1e-5),
-        (0.1, 50, 100, 1e-5),
         (0.1, 2, 1, 1e-5),
-        (0.1, 0.05, 2000, 1e-4),
-        (0.001, 2, 2000, 1e-5),
-        (0.001, 50, 1, 1e-4),
+        pytest.param(0.1, 50, 100, 1e-5, marks=pytest.mark.slow),
+        pytest.param(0.1, 0.05, 2000, 1e-4, marks=pytest.mark.slow),
+        pytest.param(0.001, 2, 2000, 1e-5, marks=pytest.mark.slow),
+        pytest.param(0.001, 50, 1, 1e-4, marks=pytest.mark.slow),
         (1, 0.05, 2000, 1e-4),
         (1, 50, 1, 1e-4),
     ],
@@ -95,7 +95,7 @@ def test_extremes(make, q, target, rounds, delta):
     name=st.sampled_from(["pld", "rdp", "paper"]),
     poissonian=st.booleans(),
 )
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_never_overspends(target, rounds, delta, rate, name, poissonian):
     def event(z):
         return PoissonGaussian(z, rate) if poissonian else FixedSizeGaussian(z, round(rate * 1000), 1000)
@@ -174,7 +174,7 @@ def test_the_cache_is_used(no_search):
 
 @pytest.mark.parametrize(
     "other",
-    [{"epsilon": 2.5}, {"delta": 1e-4}, {"num_rounds": 31}, {"accountant": "rdp"}],
+    [{"epsilon": 2.5}, {"delta": 1e-4}, {"num_rounds": 31}, {"accountant": "pld"}],
 )
 def test_other_questions_have_other_answers(other):
     assert calibrate(small, **RUN) != calibrate(small, **{**RUN, **other})

@@ -1,0 +1,150 @@
+"""One self-contained page: inline style, inline figures, nothing fetched. All text from run folders is escaped."""
+
+import html
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from pathlib import Path
+from string import Template
+
+from rrcluster.report.drawing import Drawing
+from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
+from rrcluster.report.notation import delta_text, epsilon_text, percent, value_text
+from rrcluster.report.render import to_html
+from rrcluster.report.settings import reproduce_section, settings_section
+from rrcluster.report.statement import statement_section
+from rrcluster.report.tables import Table, group_epsilon, group_labels, metric
+
+
+def render_page(groups: Sequence[RunGroup], *, table: Table, drawings: Sequence[Drawing], out: Path) -> str:
+    """The whole report as one HTML document."""
+    package = resources.files("rrcluster.report")
+    template = Template(package.joinpath("page.html").read_text(encoding="utf-8"))
+    labels = group_labels(groups)
+    return template.substitute(
+        title=html.escape(page_title(groups, out)),
+        style=package.joinpath("page.css").read_text(encoding="utf-8"),
+        lead=html.escape(lead(groups)),
+        notices=_notices(groups, labels),
+        facts=_facts(groups),
+        table=to_html(table),
+        figures="\n".join(_figure(drawing) for drawing in drawings) or "<p>No finished round to draw yet.</p>",
+        statement=statement_section(groups, labels),
+        settings=settings_section(groups, labels),
+        reproduce=reproduce_section(groups, out=out),
+    )
+
+
+def page_title(groups: Sequence[RunGroup], out: Path) -> str:
+    """The method's name, or that of the folder that holds several."""
+    return groups[0].label if len(groups) == 1 else f"{out.resolve().name}: {len(groups)} methods"
+
+
+def lead(groups: Sequence[RunGroup]) -> str:
+    """The report in a few plain sentences."""
+    labels = group_labels(groups)
+    data, partition = _common(groups, "data"), _common(groups, "partition")
+    clients, rounds = _common(groups, "num_clients"), _common(groups, "num_rounds")
+    what = labels[0] if len(labels) == 1 else f"{len(labels)} methods ({'; '.join(labels)})"
+    where = f" on {data}" if data else ""
+    where += f" ({partition})" if data and partition else ""
+    where += f", spread over {clients} clients" if clients else ""
+    where += f", for {rounds} rounds" if rounds else ""
+    return " ".join(
+        part for part in (f"This report shows {what}{where}.", _promise(groups), _winner(groups, labels)) if part
+    )
+
+
+def _promise(groups: Sequence[RunGroup]) -> str:
+    private = [group for group in groups if group.first.private]
+    if not private:
+        return "No noise was added: nothing here is private."
+    spent = _range(group_epsilon(group) for group in private)
+    delta = _range(delta_text(group.first.delta) for group in private)
+    who = "It adds" if len(groups) == 1 else "The private ones add" if len(private) < len(groups) else "All add"
+    return (
+        f"{who} noise for epsilon = {spent} at delta = {delta}, which covers everything that one client contributes, "
+        "in all rounds together: the smaller epsilon, the less the published models can tell about any one client."
+    )
+
+
+def _winner(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
+    """Which private method (or any, where none is private) has the highest accuracy, and how far to trust that."""
+    private = any(group.first.private for group in groups)
+    measured = [
+        (value, label)
+        for group, label in zip(groups, labels, strict=True)
+        if (value := metric(group, "accuracy")) is not None and group.first.private == private
+    ]
+    if not measured:
+        return ""
+    best, label = max(measured, key=lambda entry: entry[0].mean)
+    if len(measured) == 1:
+        return f"Accuracy: {percent(best.mean)}% ({DIAGNOSTIC})."
+    clear = best.half_width is not None and all(best.low > other.high for other, name in measured if name != label)
+    trust = "its interval lies above all others" if clear else "within what other seeds could change"
+    if best.half_width is None:
+        trust = "one seed, so small differences may be chance"
+    among = " among the private methods" if private and len(measured) < len(groups) else ""
+    return f"Highest accuracy{among}: {label}, {percent(best.mean)}% ({trust}; {DIAGNOSTIC})."
+
+
+def _facts(groups: Sequence[RunGroup]) -> str:
+    private = [group for group in groups if group.first.private]
+    clusters = [group.first.num_clusters for group in groups if group.first.num_clusters > 1] or [1]
+    facts = {
+        "epsilon": _range(group_epsilon(group) for group in private) or epsilon_text(None, private=False),
+        "delta": _range(delta_text(group.first.delta) for group in private),
+        "clients": _each(groups, "num_clients"),
+        "clusters": _range(str(count) for count in sorted(clusters)),
+        "rounds": _each(groups, "num_rounds"),
+        "seeds": _range(str(count) for count in sorted(len(group.runs) for group in groups)),
+    }
+    return "".join(f"<div><dt>{name}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts.items() if value)
+
+
+def _notices(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
+    """Banners: files that are not private, and runs that are not finished; with names unless they hold for all."""
+    warned: dict[tuple[str, str], list[str]] = {}
+    for group, label in zip(groups, labels, strict=True):
+        for run in group.runs:
+            if run.exposed:
+                warned.setdefault(("danger", str(run.privacy["artefacts"])), []).append(label)
+            if run.status != "finished":
+                warned.setdefault(("warning", _unfinished(run)), []).append(label)
+    banners = []
+    for (kind, text), names in warned.items():
+        whose = "" if len(set(names)) == len(groups) else f" ({', '.join(dict.fromkeys(names))})"
+        banners.append(f'<p class="banner {kind}" role="note">{_strong(text + whose)}</p>')
+    return "\n".join(banners)
+
+
+def _unfinished(run: Run) -> str:
+    cost = "what was spent so far" if run.summary else "that of the whole plan"
+    return f"Not finished: a run is {run.status}; its epsilon is {cost}."
+
+
+def _strong(text: str) -> str:
+    head, colon, rest = text.partition(":")
+    return f"<strong>{html.escape(head + colon)}</strong>{html.escape(rest)}" if colon else html.escape(text)
+
+
+def _figure(drawing: Drawing) -> str:
+    return (
+        f'<figure>\n<div class="plot" role="img" aria-label="{html.escape(drawing.alt)}">{drawing.svg}</div>\n'
+        f"<figcaption>{html.escape(drawing.caption)}</figcaption>\n</figure>"
+    )
+
+
+def _common(groups: Sequence[RunGroup], name: str) -> str:
+    """A setting's value if all groups share it, else nothing."""
+    values = {value_text(group.first.config.get(name)) for group in groups if name in group.first.config}
+    return values.pop() if len(values) == 1 else ""
+
+
+def _each(groups: Sequence[RunGroup], name: str) -> str:
+    return _range(value_text(group.first.config[name]) for group in groups if name in group.first.config)
+
+
+def _range(texts: Iterable[str]) -> str:
+    """All different values, in the order met: "2.00, 8.00"."""
+    return ", ".join(dict.fromkeys(texts))

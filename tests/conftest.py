@@ -1,0 +1,21 @@
+import os
+import zlib
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def rng(request):
+    """A generator of the test's own; its seed is printed when the test fails."""
+    seed = zlib.crc32(request.node.nodeid.encode())
+    print(f"rng seed: {seed}")
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    """Calibrations and downloads of the tests stay out of the user's cache, but are shared among tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))

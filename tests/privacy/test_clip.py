@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rrcluster.errors import ConfigError
+from rrcluster.privacy.clip import clip_to_grid, grid_step, norms
+
+finite = st.floats(allow_nan=False, allow_infinity=False, width=64, min_value=-1e150, max_value=1e150)
+
+
+@given(
+    hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2, max_side=20), elements=finite),
+    st.floats(1e-4, 1e4),
+)
+@settings(max_examples=200, deadline=None)
+def test_never_longer_than_the_clip(updates, clip):
+    clipped = clip_to_grid(updates, update_clip=clip)
+    assert (norms(clipped * grid_step(clip)) <= clip).all()
+
+
+def test_short_rows_are_kept_and_long_ones_keep_their_direction():
+    updates = np.array([[0.3, 0.4], [30.0, 40.0]])
+    clipped = clip_to_grid(updates, update_clip=1.0) * grid_step(1.0)
+    assert np.allclose(clipped[0], [0.3, 0.4], atol=1e-11)
+    assert np.allclose(clipped[1], [0.6, 0.8], atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e200])
+def test_a_row_without_a_finite_norm_becomes_zero(bad):
+    clipped = clip_to_grid(np.array([[bad, 1.0], [1.0, 0.0]]), update_clip=1.0)
+    assert (clipped[0] == 0).all()
+    assert clipped[1, 0] > 0
+
+
+def test_norms_are_computed_in_float64():
+    row = np.full((1, 100_000), 1e-30, dtype=np.float32)  # squares underflow in float32
+    assert norms(row)[0] == pytest.approx(1e-30 * np.sqrt(100_000), rel=1e-6)
+
+
+def test_sums_do_not_depend_on_the_order(rng):
+    clipped = clip_to_grid(rng.normal(size=(500, 7)), update_clip=0.3)
+    assert (clipped.sum(axis=0) == clipped[rng.permutation(500)].sum(axis=0)).all()
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, np.inf, np.nan])
+def test_the_clip_must_be_positive_and_finite(clip):
+    with pytest.raises(ConfigError, match="update_clip"):
+        clip_to_grid(np.zeros((1, 1)), update_clip=clip)

@@ -1,0 +1,58 @@
+import json
+
+import pytest
+
+from rrcluster.errors import PrivacyError, RunFolderError
+from rrcluster.privacy.events import PoissonGaussian
+from rrcluster.privacy.ledger import Ledger
+
+EVENT = PoissonGaussian(1.0, 0.1)
+
+
+def test_a_charge_is_on_disk_when_charge_returns(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).charge(0, EVENT)
+    (line,) = path.read_text().splitlines()
+    assert json.loads(line)["event"]["noise_multiplier"] == 1.0
+
+
+def test_a_repeated_round_is_charged_once_also_after_a_restart(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    first = Ledger(path)
+    first.charge(0, EVENT)
+    first.charge(1, EVENT)
+    second = Ledger(path)
+    second.charge(1, EVENT)
+    second.charge(2, EVENT)
+    assert second.num_charged == 3
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_the_same_round_at_another_price_is_refused():
+    ledger = Ledger()
+    ledger.charge(0, EVENT)
+    with pytest.raises(PrivacyError, match="round 0 was already charged with another event"):
+        ledger.charge(0, PoissonGaussian(2.0, 0.1))
+
+
+def test_a_torn_last_line_is_dropped(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).charge(0, EVENT)
+    with path.open("a") as file:
+        file.write('{"round": 1, "ev')
+    ledger = Ledger(path)
+    assert ledger.num_charged == 1
+    ledger.charge(1, EVENT)
+    assert Ledger(path).num_charged == 2
+
+
+def test_a_damaged_ledger_is_refused(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    path.write_text("nonsense\n")
+    with pytest.raises(RunFolderError, match="line 1: not a charge"):
+        Ledger(path)
+
+
+def test_what_cannot_be_charged_is_not_released(tmp_path):
+    with pytest.raises(RunFolderError, match="was not released"):
+        Ledger(tmp_path / "missing" / "ledger.jsonl").charge(0, EVENT)

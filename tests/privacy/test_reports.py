@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+import torch
+
+from rrcluster.errors import ConfigError
+from rrcluster.privacy.reports import check_reports
+
+
+def check(updates, choices, **kwargs):
+    return check_reports(updates, choices, width=2, num_clusters=3, **kwargs)
+
+
+def test_good_reports_pass():
+    reports = check(np.ones((2, 2), dtype=np.float32), [0, 2])
+    assert reports.valid.tolist() == [True, True]
+    assert reports.destinations.tolist() == [0, 2]
+
+
+def test_torch_reports_pass():
+    reports = check(torch.ones(2, 2), torch.tensor([1, 1]))
+    assert reports.valid.all()
+    assert (reports.updates == 1).all()
+
+
+HOSTILE = {
+    "nan": [np.nan, 1.0],
+    "infinite": [np.inf, 1.0],
+    "overflowing": [1e200, 1.0],
+    "short": [1.0],
+    "matrix": [[1.0, 2.0]],
+    "text": ["a", "b"],
+    "complex": [1j, 0],
+    "nothing": None,
+    "ragged": [[1.0], [1.0, 2.0]],
+    "object": object(),
+    "boolean": [True, False],
+}
+
+
+@pytest.mark.parametrize("bad", HOSTILE.values(), ids=HOSTILE.keys())
+def test_one_hostile_update_spoils_only_itself(bad):
+    reports = check([[1.0, 2.0], bad, np.array([3.0, 4.0])], [0, 1, 2])
+    assert reports.valid.tolist() == [True, False, True]
+    assert (reports.updates[1] == 0).all()
+    assert np.isfinite(reports.updates).all()
+
+
+@pytest.mark.parametrize("bad", [-1, 3, 10**30, 1.5, np.nan, "1", None, [0], True])
+def test_one_hostile_choice_spoils_only_itself(bad):
+    reports = check(np.ones((3, 2)), [0, bad, 2])
+    assert reports.valid.tolist() == [True, False, True]
+
+
+def test_of_reports_under_one_id_the_first_is_kept():
+    reports = check(np.array([[1.0, 0], [2.0, 0], [3.0, 0]]), [0, 1, 2], client_ids=[7, 8, 7])
+    assert reports.valid.tolist() == [True, True, False]
+
+
+def test_a_destination_out_of_range_makes_the_report_invalid():
+    reports = check(np.ones((2, 2)), [0, 1], destinations=[2, 9])
+    assert reports.valid.tolist() == [True, False]
+
+
+def test_no_reports_at_all():
+    reports = check(np.zeros((0, 2)), [])
+    assert reports.updates.shape == (0, 2)
+
+
+def test_padding_adds_invalid_reports():
+    padded = check(np.ones((1, 2)), [1]).padded(3)
+    assert padded.valid.tolist() == [True, False, False]
+    assert padded.updates.shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("updates", "choices", "text"),
+    [
+        (np.ones((2, 5)), [0, 0], "updates have 5 coordinates, the plan has 2"),
+        (np.ones((2, 2)), [0], "choices must hold one cluster per update: 2"),
+        ("ab", [0, 0], "not str"),
+    ],
+)
+def test_mistakes_of_the_caller_raise(updates, choices, text):
+    with pytest.raises(ConfigError, match=text):
+        check(updates, choices)
