@@ -57,8 +57,8 @@ def coin_transition(sizes: Array, *, min_cluster_size: int) -> Array:
     """(k, k) probabilities: row j says where the coin of a client that chose cluster j sends it.
 
     `sizes` are *released* natural sizes of earlier rounds, so the probabilities are public and a coin costs no privacy
-    (corollary of Theorem 1, docs/privacy.md). As in the exact rule, movers come from the pooled surplus over B: cluster j
-    is expected to give its share of the need, surplus_j / (sum of surpluses), and never more than its surplus.
+    (corollary of Theorem 1, docs/privacy.md). As in the exact rule, movers come from the pooled surplus over B: cluster
+    j is expected to give its share of the need, surplus_j / (sum of surpluses), and never more than its surplus.
     Guarantees, in expectation over the coins and for the given sizes: small clusters reach B whenever the surpluses
     suffice, no donor falls below B, and B = 0 gives the identity.
     """

@@ -42,6 +42,7 @@ class Model:
     module: nn.Module
     grouped_form: Grouped | None = None
     convolutional: bool = False
+    init_scale: float = 1.0  # on the law of `init`
 
     def __post_init__(self) -> None:
         buffers = [name for name, _ in self.module.named_buffers()]
@@ -94,14 +95,14 @@ class Model:
         """A fresh random vector (d,), float32, that depends on `rng` alone, never on data.
 
         Linear, convolutional and recurrent weights and biases: uniform within 1/sqrt(fan in), PyTorch's own default
-        law. Embeddings: standard normal. Anything else (norm scales, say) keeps the value it has in `module`.
+        law. Embeddings: standard normal. Both times `init_scale`. Anything else (norm scales, say) keeps the value it has in `module`.
         """
         values = {name: value.detach().cpu().numpy() for name, value in self.module.named_parameters()}
         for prefix, part in self.module.named_modules():
             for name, parameter in part.named_parameters(recurse=False):
                 drawn = _draw(part, tuple(parameter.shape), rng)
                 if drawn is not None:
-                    values[f"{prefix}.{name}" if prefix else name] = drawn
+                    values[f"{prefix}.{name}" if prefix else name] = self.init_scale * drawn
         return np.concatenate([values[layer.name].reshape(-1) for layer in self.layers]).astype(np.float32)
 
 

@@ -126,6 +126,7 @@ def _sizes(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[Drawing]:
 
 
 def _sizes_page(panels: Sequence[tuple[str, Run]], name: str, several_seeds: bool) -> Drawing:
+    what = "Released cluster sizes over rounds: clients by their own choice, before any rebalancing."
     which = " The first seed of each method." if several_seeds else ""
     private = any(run.private for _, run in panels)
     noise = " Noise can make a size negative; it is shown as released." if private else ""
@@ -134,7 +135,7 @@ def _sizes_page(panels: Sequence[tuple[str, Run]], name: str, several_seeds: boo
         name,
         lambda figure: _paint_sizes(figure, panels),
         height=0.75 + 1.25 * len(panels),
-        caption=f"Released cluster sizes over rounds, one panel per method.{noise}{which}",
+        caption=f"{what}{noise}{which}",
         alt=f"Line charts of released cluster sizes over rounds. {methods}.",
     )
 

@@ -105,13 +105,13 @@ def to_markdown(table: Table) -> str:
 def to_html(table: Table) -> str:
     """A semantic table in a box that scrolls sideways on narrow screens, the note below."""
     head = "".join(_html_cell("th", name, table, place, scope="col") for place, name in enumerate(table.columns))
-    body = []
+    title, body = html.escape(table.title), []
     for at, row in enumerate(table.rows):
         cells = [_html_cell("td" if place else "th", cell, table, place, row=at) for place, cell in enumerate(row)]
         body.append(f"<tr>{''.join(cells)}</tr>")
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{html.escape(table.title)}">\n'
-        f"<table>\n<caption>{html.escape(table.title)}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        f'<h3>{title}</h3>\n<div class="scroll" role="region" tabindex="0" aria-label="{title}">\n'
+        f'<table aria-label="{title}">\n<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{chr(10).join(body)}\n</tbody>\n</table>\n</div>\n"
         f'<p class="note">{html.escape(table.note)}</p>\n'
     )

@@ -45,14 +45,16 @@ def _differences(groups: Sequence[RunGroup], labels: Sequence[str], names: Seque
     head = "".join(f'<th scope="col">{html.escape(label)}</th>' for label in labels)
     rows = []
     for name in names:
-        values = [value_text(group.first.config.get(name)) for group in groups]
+        values = [_setting(group.first.config.get(name)) for group in groups]
         usual, count = Counter(values).most_common(1)[0]
         mark = count > 1 or len(values) == 2
         cells = [_marked(value, stands_out=not mark or value != usual) for value in values]
         rows.append(f'<tr><th scope="row">{html.escape(words(name))}</th>{"".join(cells)}</tr>')
     return (
-        '<div class="scroll" role="region" tabindex="0" aria-label="Settings that differ">\n<table>\n'
-        f'<caption>Where the methods differ</caption>\n<thead><tr><th scope="col">Setting</th>{head}</tr></thead>\n'
+        "<h3>Where the methods differ</h3>\n"
+        '<div class="scroll" role="region" tabindex="0" aria-label="Settings that differ">\n'
+        '<table aria-label="Settings that differ">\n'
+        f'<thead><tr><th scope="col">Setting</th>{head}</tr></thead>\n'
         f"<tbody>\n{chr(10).join(rows)}\n</tbody>\n</table>\n</div>"
     )
 
@@ -63,7 +65,11 @@ def _marked(value: str, *, stands_out: bool) -> str:
 
 
 def _term(name: str, value: object) -> str:
-    return f"<div><dt>{html.escape(words(name))}</dt><dd>{html.escape(value_text(value))}</dd></div>"
+    return f"<div><dt>{html.escape(words(name))}</dt><dd>{html.escape(_setting(value))}</dd></div>"
+
+
+def _setting(value: object) -> str:
+    return "not set" if value is None else value_text(value)
 
 
 def _command(group: RunGroup, out: Path) -> str:

@@ -237,6 +237,14 @@ def test_a_poisoned_entry_is_ignored(poison, sealed):
     assert calibrate(small, **RUN) == z
 
 
+def test_a_consistent_edit_without_its_seal_is_ignored():
+    z = calibrate(small, **RUN)
+    ((key, entry),) = json.loads(cache_file().read_text()).items()
+    edited = {**entry, "multiplier": z / 2, "event": module._describe(small(z / 2))}
+    cache_file().write_text(json.dumps({key: edited}))
+    assert calibrate(small, **RUN) == z
+
+
 @pytest.mark.parametrize("entry", [1, [], "x", None, {}])
 def test_an_entry_of_another_shape_is_ignored(entry):
     z = calibrate(small, **RUN)

@@ -1,0 +1,39 @@
+# Everything runs in .venv in this folder; the first target that needs it makes it.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: install demo test lint slow bench clean
+
+install: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+# A private clustering on the bundled images: three methods at the same (epsilon, delta), a table and a page.
+demo: $(READY)
+	rm -rf runs/demo
+	$(BIN)/rrcluster run examples/demo.yaml --algorithm fedavg --out runs/demo/1-dp-fedavg
+	$(BIN)/rrcluster run examples/demo.yaml --algorithm ifca --out runs/demo/2-dp-ifca
+	$(BIN)/rrcluster run examples/demo.yaml --algorithm ifca -B 15 --out runs/demo/3-rr-cluster
+	$(BIN)/rrcluster report runs/demo
+
+test: lint
+	$(BIN)/python -m pytest -q -m "not slow" -n 2
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+slow: $(READY)
+	$(BIN)/python -m pytest -q -m slow
+
+bench: $(READY)
+	$(BIN)/python benchmarks/round_time.py
+
+clean:
+	rm -rf .venv runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

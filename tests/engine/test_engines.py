@@ -1,0 +1,172 @@
+"""Every fast path equals the slow one that reads like the definition."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rrcluster.contract import LocalSettings
+from rrcluster.data import from_arrays
+from rrcluster.data.federated import TestSet
+from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.order import batch_orders
+from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.engine.select import pick_device, pick_engine
+from rrcluster.errors import ConfigError
+from rrcluster.models import from_module, make_model
+from rrcluster.rng import Streams
+
+KEY = Streams(1).client_key("batches", 0)
+
+
+class UserNet(nn.Module):
+    """What a user might bring: layers of several kinds, a residual, an activation."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(784, 16)
+        self.norm = nn.LayerNorm(16)
+        self.mix = nn.Linear(16, 16, bias=False)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, inputs):
+        hidden = torch.tanh(self.norm(self.embed(inputs.flatten(1))))
+        return self.head(hidden + self.mix(hidden))
+
+
+def model_named(name):
+    return from_module(UserNet()) if name == "user" else make_model(name, input_shape=(1, 28, 28), num_classes=10)
+
+
+def population(rng, sizes):
+    inputs = [rng.normal(size=(size, 1, 28, 28)).astype(np.float32) for size in sizes]
+    targets = [rng.integers(10, size=size) for size in sizes]
+    return from_arrays(inputs, targets, num_classes=10)
+
+
+SIZES = {
+    "equal": [12, 12, 12],
+    "ragged": [1, 7, 12, 5],
+    "one client": [9],
+    "one sample": [1],
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
+@pytest.mark.parametrize("name", ["linear", "cnn", "user"])
+def test_batched_equals_reference(name, sizes, rng):
+    model = model_named(name)
+    cohort = population(rng, sizes).cohort(np.arange(len(sizes)))
+    start = np.stack([model.init(rng=rng) for _ in sizes])
+    local = LocalSettings(local_lr=0.1, local_epochs=2, batch_size=5)
+    slow, fast = ReferenceEngine(model), BatchedEngine(model)
+    expected = slow.train(start, cohort, local=local, key=KEY)
+    trained = fast.train(start, cohort, local=local, key=KEY)
+    assert np.abs(trained - expected).max() < 1e-4
+    assert np.abs(expected - start).max() > 1e-3  # something was learnt at all
+    vectors = start[:1].repeat(3, axis=0) + 0.01 * rng.normal(size=(3, start.shape[1])).astype(np.float32)
+    assert np.allclose(fast.losses(vectors, cohort), slow.losses(vectors, cohort), atol=1e-4)
+    tests = TestSet(targets=cohort.targets[0], make_inputs=lambda: cohort.inputs[0])
+    for ours, theirs in zip(fast.test(vectors, tests), slow.test(vectors, tests), strict=True):
+        assert np.allclose(ours, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize("engine", [ReferenceEngine, BatchedEngine])
+def test_an_empty_cohort_gives_empty_results(engine, rng):
+    model = model_named("linear")
+    cohort = population(rng, [3]).cohort(np.zeros(0, dtype=np.int64))
+    empty = np.zeros((0, model.num_parameters), dtype=np.float32)
+    assert engine(model).train(empty, cohort, local=LocalSettings(), key=KEY).shape == empty.shape
+    assert engine(model).losses(np.zeros((2, model.num_parameters)), cohort).shape == (0, 2)
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 100])
+def test_capacity_changes_nothing(capacity, rng):
+    model = model_named("linear")
+    cohort = population(rng, [4, 9, 2, 7, 7]).cohort(np.arange(5))
+    start = np.stack([model.init(rng=rng) for _ in range(5)])
+    whole = BatchedEngine(model).train(start, cohort, local=LocalSettings(), key=KEY)
+    parts = BatchedEngine(model, capacity=capacity).train(start, cohort, local=LocalSettings(), key=KEY)
+    assert np.abs(whole - parts).max() < 1e-6
+    losses = [BatchedEngine(model, capacity=c).losses(start[:2], cohort) for c in (capacity, 100)]
+    assert np.allclose(*losses, atol=1e-6)
+
+
+def test_a_client_trains_the_same_whoever_else_is_in_the_cohort(rng):
+    model, data = model_named("linear"), population(rng, [5, 11, 8, 3])
+    start = np.repeat(model.init(rng=rng)[None], 4, axis=0)
+    engine = BatchedEngine(model)
+    together = engine.train(start, data.cohort(np.arange(4)), local=LocalSettings(), key=KEY)
+    alone = engine.train(start[:1], data.cohort(np.array([2])), local=LocalSettings(), key=KEY)
+    assert np.abs(together[2] - alone[0]).max() < 1e-6
+
+
+def test_one_diverging_client_spoils_only_itself(rng):
+    model, data = model_named("linear"), population(rng, [5, 5])
+    cohort = data.cohort(np.arange(2))
+    cohort.inputs[1] = 1e20
+    start = np.repeat(model.init(rng=rng)[None], 2, axis=0)
+    trained = BatchedEngine(model).train(start, cohort, local=LocalSettings(), key=KEY)
+    alone = BatchedEngine(model).train(start[:1], data.cohort(np.array([0])), local=LocalSettings(), key=KEY)
+    assert np.abs(trained[0] - alone[0]).max() < 1e-6
+    assert not np.isfinite(trained[1]).all() or np.abs(trained[1]).max() > 1e10
+
+
+def test_training_descends_and_matches_plain_sgd_by_hand():
+    # One sample x = 1, y = 1, prediction w x + b from zero, squared error: the gradient is -2 in both coordinates.
+    data = from_arrays([np.ones((1, 1), dtype=np.float32)], [np.ones(1, dtype=np.float32)], num_classes=0)
+    model = make_model("linear", input_shape=(1,), num_classes=0)
+    for engine in (ReferenceEngine(model), BatchedEngine(model)):
+        trained = engine.train(np.zeros((1, 2)), data.cohort(np.array([0])), local=LocalSettings(0.1, 1, 5), key=KEY)
+        assert trained[0].tolist() == pytest.approx([0.2, 0.2])
+
+
+def test_batch_orders_are_permutations_and_follow_the_client():
+    orders = batch_orders(KEY, np.array([4, 9]), np.array([6, 3]), epochs=3)
+    assert orders.shape == (2, 3, 6)
+    assert (np.sort(orders[0], axis=1) == np.arange(6)).all()
+    assert (np.sort(orders[1, :, :3], axis=1) == np.arange(3)).all()
+    assert (orders[1, :, 3:] == np.arange(3, 6)).all()
+    assert (batch_orders(KEY, np.array([9]), np.array([3]), epochs=3)[0] == orders[1, :, :3]).all()
+
+
+def test_the_models_have_the_sizes_they_are_known_by():
+    assert model_named("linear").num_parameters == 7_850
+    assert model_named("cnn").num_parameters == 26_010
+
+
+def test_init_depends_on_the_stream_alone_and_follows_the_default_law():
+    model = model_named("cnn")
+    vectors = [model.init(rng=np.random.default_rng(seed)) for seed in (0, 0, 1)]
+    assert (vectors[0] == vectors[1]).all()
+    assert not np.allclose(vectors[0], vectors[2])
+    head = next(layer for layer in model.layers if layer.name == "7.weight")
+    weights = vectors[0][head.start : head.stop]
+    assert np.abs(weights).max() <= 512**-0.5
+    assert weights.std() == pytest.approx(512**-0.5 / np.sqrt(3), rel=0.05)
+
+
+def test_what_a_module_keeps_is_not_drawn_anew():
+    model = from_module(UserNet())
+    norm = next(layer for layer in model.layers if layer.name == "norm.weight")
+    assert (model.init(rng=np.random.default_rng(0))[norm.start : norm.stop] == 1).all()
+
+
+def test_models_that_cannot_be_private_are_refused():
+    with pytest.raises(ConfigError, match="GroupNorm"):
+        from_module(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)))
+    with pytest.raises(ConfigError, match="no parameters"):
+        from_module(nn.ReLU())
+    with pytest.raises(ConfigError, match="28 x 28"):
+        make_model("cnn", input_shape=(3, 32, 32), num_classes=10)
+
+
+def test_engine_and_device_by_name():
+    model, cpu = model_named("cnn"), pick_device("cpu")
+    assert isinstance(pick_engine("batched", model=model, device=cpu), BatchedEngine)
+    assert isinstance(pick_engine("auto", model=model_named("linear"), device=cpu), BatchedEngine)
+    with pytest.raises(ConfigError, match="abacus"):
+        pick_device("abacus")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="no CUDA device"):
+            pick_device("cuda")

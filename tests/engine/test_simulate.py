@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+
+from rrcluster.algorithms import ALGORITHMS
+from rrcluster.contract import LocalSettings
+from rrcluster.data import linear_regression, load_federated
+from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.evaluate import clustering_accuracy, evaluate
+from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.engine.simulate import simulate
+from rrcluster.models import make_model
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.rng import Streams, stream
+
+
+@pytest.fixture(scope="module")
+def data():
+    return linear_regression(num_clients=60, rng=stream(0, "partition"), ratio=(1, 1), dimension=6).data
+
+
+def rounds(data, *, engine=BatchedEngine, seed=0, algorithm="ifca", state=None, num_rounds=4, **changes):
+    model = make_model("linear", input_shape=data.input_shape, num_classes=0)
+    method = ALGORITHMS[algorithm]
+    settings = {"mechanism": "joint", "noise_multiplier": 0.5, "num_clusters": method.num_clusters(2)}
+    plan = PrivacyPlan.build(
+        coordinates=method.split(model).coordinates,
+        num_clients=60,
+        sample_rate=0.5,
+        num_rounds=num_rounds,
+        update_clip=1.0,
+        delta=1e-3,
+        **(settings | changes),
+    )
+    return list(
+        simulate(
+            data=data,
+            model=model,
+            algorithm=method,
+            plan=plan,
+            engine=engine(model),
+            streams=Streams(seed),
+            local=LocalSettings(0.05, 1, 10),
+            state=state,
+        )
+    )
+
+
+def same(one, two):
+    return all(
+        (getattr(a.state.models, part) == getattr(b.state.models, part)).all()
+        for a, b in zip(one, two, strict=True)
+        for part in ("shared", "clustered")
+    )
+
+
+@pytest.mark.parametrize("mechanism", ["joint", "identifier", "none"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "ifca"])
+def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(data, mechanism, algorithm):
+    changes = {"mechanism": mechanism, "algorithm": algorithm}
+    if mechanism == "none":
+        changes["noise_multiplier"] = None
+    first, again, other = (rounds(data, seed=seed, **changes) for seed in (0, 0, 1))
+    assert same(first, again)
+    assert not same(first, other)
+
+
+@pytest.mark.parametrize("rebalance", ["auto", "coin", "none"])
+def test_b_zero_is_the_base_method_bit_for_bit_under_joint(data, rebalance):
+    assert same(rounds(data, rebalance="none"), rounds(data, rebalance=rebalance, min_cluster_size=0))
+
+
+@pytest.mark.parametrize("mechanism", ["identifier", "none"])
+def test_b_zero_is_the_base_method_bit_for_bit_with_the_exact_rule(data, mechanism):
+    changes = {"mechanism": mechanism, "noise_multiplier": 0.5 if mechanism == "identifier" else None}
+    assert same(rounds(data, rebalance="none", **changes), rounds(data, rebalance="exact", **changes))
+
+
+def test_b_above_zero_is_not_the_base_method(data):
+    assert not same(rounds(data, num_rounds=6), rounds(data, num_rounds=6, min_cluster_size=14))
+
+
+def test_engines_agree_after_one_round(data):
+    (fast,), (slow,) = rounds(data, num_rounds=1), rounds(data, num_rounds=1, engine=ReferenceEngine)
+    assert np.abs(fast.state.models.clustered - slow.state.models.clustered).max() < 1e-4
+
+
+def test_stopping_and_going_on_changes_nothing(data):
+    whole = rounds(data, num_rounds=6, min_cluster_size=10)
+    resumed = rounds(data, num_rounds=6, min_cluster_size=10, state=whole[2].state)
+    assert same(whole[3:], resumed)
+
+
+def test_without_noise_ifca_finds_the_groups_of_a_linear_problem(data):
+    last = rounds(data, mechanism="none", noise_multiplier=None, num_rounds=60, seed=3)[-1]
+    method = ALGORITHMS["ifca"]
+    model = make_model("linear", input_shape=data.input_shape, num_classes=0)
+    found = evaluate(last.state.average, data, algorithm=method, split=method.split(model), engine=BatchedEngine(model))
+    assert found.clustering_accuracy == 1.0
+    assert found.loss < 0.05  # the noise of the labels alone is 0.01
+    assert np.isnan(found.accuracy)
+
+
+def test_more_clusters_than_groups_and_label_permutations():
+    groups = np.array([0, 0, 1, 1])
+    assert clustering_accuracy(np.array([1, 1, 0, 0]), groups, 2, 2) == 1.0
+    assert clustering_accuracy(np.array([2, 1, 0, 0]), groups, 3, 2) == 0.75  # a surplus cluster counts as wrong
+    assert clustering_accuracy(np.array([0, 0, 0, 0]), groups, 1, 2) == 0.5
+
+
+def test_the_protocol_on_images_by_the_slow_twin():
+    """Accuracy: least training loss picks the model, the test images of the client's rotation judge it."""
+    data = load_federated("fashion-mini", num_clients=40, seed=0)
+    model = make_model("linear", input_shape=data.input_shape, num_classes=10)
+    method = ALGORITHMS["ifca"]
+    models = method.init(model, num_clusters=3, rng=stream(0, "init"))
+    split, engine = method.split(model), ReferenceEngine(model)
+    found = evaluate(models, data, algorithm=method, split=split, engine=BatchedEngine(model))
+    own = []
+    for client in range(40):
+        choice = engine.losses(split.vectors(models), data.cohort(np.array([client])))[0].argmin()
+        tests = data.test_sets[data.test_of[client]]
+        own.append(engine.test(split.vectors(models)[[choice]], tests)[1][0])
+    assert found.accuracy == pytest.approx(np.mean(own), abs=1e-6)
+    assert found.worst_decile == pytest.approx(np.mean(sorted(own)[:4]), abs=1e-6)
+    assert sum(found.choice_sizes) == 40

@@ -1,0 +1,124 @@
+"""Plausible run folders, written by hand: no run is made."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+
+SEEDED = "NOT PRIVATE: seeded noise can be subtracted by whoever has the seed. Research only."
+
+
+def write_run(
+    folder: Path,
+    *,
+    accuracy: float | None = 0.75,
+    num_rounds: int = 12,
+    status: str = "finished",
+    summary: dict | None = None,
+    privacy: dict | None = None,
+    **settings,
+) -> Path:
+    """Write the folder of one run; `accuracy` None leaves the diagnostics out, further keywords change settings."""
+    config = {
+        "name": None,
+        "data": "fashion-mini",
+        "partition": "rotation",
+        "num_clients": 1000,
+        "num_clusters": 4,
+        "sample_rate": 0.1,
+        "num_rounds": num_rounds,
+        "algorithm": "ifca",
+        "mechanism": "joint",
+        "rebalance": "none",
+        "min_cluster_size": 0,
+        "epsilon": 4.0,
+        "delta": 1e-4,
+        "noise_multiplier": None,
+        "update_clip": 0.2,
+        "model": "linear",
+        "seed": 0,
+        **settings,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    private = config["mechanism"] != "none"
+    k = 1 if config["algorithm"] == "fedavg" else config["num_clusters"]
+    epsilon = config["epsilon"] if private else None
+    rounds = [
+        _round(t, k, None if epsilon is None else epsilon * math.sqrt((t + 1) / num_rounds)) for t in range(num_rounds)
+    ]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    (folder / "privacy.json").write_text(json.dumps({**_statement(config, private, epsilon), **(privacy or {})}))
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rounds))
+    if accuracy is not None:
+        lines = [_diagnostics(t, accuracy * (1 - 0.5 / (t + 1))) for t in range(2, num_rounds - 1, 3)]
+        lines.append(_diagnostics(num_rounds - 1, accuracy))
+        (folder / "diagnostics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = {
+        "name": "run",
+        "status": status,
+        "epsilon": epsilon,
+        "seconds": 41.25,
+        "seed": config["seed"],
+        "num_clusters": k,
+        "num_rounds": num_rounds,
+        "rounds_done": num_rounds,
+        "version": "0.1.0",
+    }
+    (folder / "summary.json").write_text(json.dumps({**done, **(summary or {})}))
+    return folder
+
+
+def write_demo(folder: Path) -> Path:
+    """Three methods, one seed each."""
+    write_run(folder / "dp-fedavg", algorithm="fedavg", accuracy=0.58)
+    write_run(folder / "dp-ifca", accuracy=0.70)
+    write_run(folder / "rr-cluster", rebalance="coin", min_cluster_size=15, accuracy=0.75)
+    return folder
+
+
+def _round(t: int, k: int, epsilon: float | None) -> dict:
+    sizes = [100 / k + 3 * math.sin(t + j) - (28 if j == 2 else 0) for j in range(k)]  # cluster 2 goes negative
+    line = {"round": t, "sizes": sizes, "denominators": [25.0] * k, "noise_std": [0.01] * k}
+    return {**line, "epsilon": epsilon, "seconds": 0.1}
+
+
+def _diagnostics(t: int, accuracy: float) -> dict:
+    shares = {"accuracy": accuracy, "loss": 1 - accuracy, "clustering_accuracy": 0.9, "worst_decile": accuracy - 0.1}
+    return {"round": t, **shares, "group_accuracy": [accuracy] * 4, "choice_sizes": [250] * 4}
+
+
+def _statement(config: dict, private: bool, epsilon: float | None) -> dict:
+    if not private:
+        return {"private": False, "epsilon": None, "accountants": [], "artefacts": "NOT PRIVATE: no noise."}
+    return {
+        "private": True,
+        "unit": "client",
+        "adjacency": "add-remove",
+        "sampling": "Poisson",
+        "released": ["noisy sums", f"{config['num_clusters']} noisy sizes"],
+        "noise": {"noise_multiplier": 1.1, "noise_std": 0.22},
+        "num_rounds": config["num_rounds"],
+        "delta": config["delta"],
+        "accountants": [
+            {"accountant": "pld", "epsilon": epsilon, "reason": None},
+            {"accountant": "rdp", "epsilon": epsilon and epsilon + 0.7, "reason": None},
+            {"accountant": "paper", "epsilon": None, "reason": "fixed-size cohorts only"},
+        ],
+        "epsilon": epsilon,
+        "accountant": "pld",
+        "notes": ["The server is trusted."],
+        "not_covered": ["Choosing settings by looking at private data."],
+        "artefacts": SEEDED,
+    }
+
+
+@pytest.fixture
+def run_folder():
+    return write_run
+
+
+@pytest.fixture
+def demo(tmp_path):
+    return write_demo(tmp_path / "demo")

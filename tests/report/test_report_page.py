@@ -1,0 +1,194 @@
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.report import find_runs, make_report
+from rrcluster.report.figures import draw_figures
+from rrcluster.report.files import write_atomic
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Checker(HTMLParser):
+    """Every tag is closed in order; collects ids, headings, links and text."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.links, self.text, self.headings = [], [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.ids += [values["id"]] if "id" in values else []
+        self.links += [value for name, value in attrs if name in ("src", "href", "xlink:href", "action")]
+        self.headings += [tag] if re.fullmatch(r"h\d", tag) else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def check(page: Path) -> tuple[str, Checker]:
+    source = page.read_text(encoding="utf-8")
+    checker = Checker()
+    checker.feed(source)
+    checker.close()
+    assert checker.open == []
+    assert len(checker.ids) == len(set(checker.ids))
+    assert all(link.startswith("#") for link in checker.links)
+    assert not re.search(r"https?://", re.sub(r">[^<]*<", "><", source))
+    assert "@import" not in source
+    assert "url(" not in source.replace("url(#", "")
+    return source, checker
+
+
+def test_demo_report(demo):
+    report = make_report(demo)
+    assert report.page == demo / "report.html"
+    assert [path.name for path in report.tables] == ["table.csv", "table.tex", "table.md"]
+    assert {path.name for path in report.figures} == {
+        f"{name}.{kind}" for name in ("accuracy", "epsilon", "sizes") for kind in ("png", "pdf")
+    }
+    for path in (*report.figures, *report.tables, report.page):
+        assert path.stat().st_size > 100
+    assert not list(demo.rglob(".*"))
+    source, checker = check(report.page)
+    assert checker.headings[0] == "h1"
+    assert source.count("<svg") == 3
+    assert source.count('role="img" aria-label=') == 3
+    text = " ".join(checker.text)
+    for words in (
+        "demo: 3 methods",
+        "RR-Cluster (IFCA), B=15",
+        "NOT PRIVATE:",
+        "seeded noise can be subtracted",
+        "diagnostic, not private",
+        "one seed, so small differences may be chance",
+        "add-remove",
+        "Poisson",
+        "does not apply",
+        "fixed-size cohorts only",
+        "Choosing settings by looking at private data.",
+        "rrcluster run rr-cluster/config.yaml --out again/rr-cluster",
+        "prefers-color-scheme: dark",
+    ):
+        assert words in text
+    assert str(demo.parent) not in source
+
+
+def test_the_same_runs_give_the_same_bytes(demo, tmp_path):
+    first, second = make_report([demo], out=tmp_path / "x" / "a"), make_report([demo], out=tmp_path / "x" / "b")
+    for one, two in zip(first.figures, second.figures, strict=True):
+        assert one.read_bytes() == two.read_bytes()
+    pages = [path.read_text() for path in (first.page, second.page)]
+    assert pages[0].replace("a: 3 methods", "") == pages[1].replace("b: 3 methods", "")
+
+
+def test_a_single_run_without_privacy_or_diagnostics(tmp_path, run_folder):
+    folder = run_folder(tmp_path / "plain", mechanism="none", epsilon=None, algorithm="fedavg", accuracy=None)
+    report = make_report([folder])
+    assert report.page.parent == folder
+    assert {path.stem for path in report.figures} == {"sizes"}
+    text = " ".join(check(report.page)[1].text)
+    assert "nothing here is private" in text
+    assert "No privacy:" in text
+    assert "NOT PRIVATE:" in text
+    assert "none (no privacy)" in text
+    assert "No diagnostics" in text
+
+
+def test_text_from_settings_is_escaped(tmp_path, run_folder):
+    nasty = '<script>alert("x")</script>$x$ \\frac{& ${title}'
+    run_folder(
+        tmp_path / "a", algorithm=nasty, partition=nasty, privacy={"released": [nasty], "unit": nasty, nasty: nasty}
+    )
+    run_folder(tmp_path / "b", privacy={"artefacts": f"NOT PRIVATE: {nasty}"})
+    source, checker = check(make_report(tmp_path, out=tmp_path / nasty.replace("/", "")).page)
+    assert "<script" not in source
+    assert nasty in "".join(checker.text)
+
+
+def test_seeds_have_bands_and_commands(tmp_path, run_folder):
+    for seed, accuracy in enumerate((0.7, 0.72, 0.74)):
+        run_folder(tmp_path / "many" / f"seed-{seed}", seed=seed, accuracy=accuracy)
+    report = make_report(tmp_path / "many")
+    checker = check(report.page)[1]
+    text = " ".join(checker.text)
+    assert report.page.parent == tmp_path / "many"
+    assert "rrcluster run seed-0/config.yaml --seeds 0 1 2 --out again/run" in text
+    assert "Bands: 95% t-interval" in text
+    assert "The first seed of each method." in text
+
+
+def test_unfinished_runs_are_announced(tmp_path, run_folder):
+    run_folder(tmp_path / "a", status="stopped")
+    folder = run_folder(tmp_path / "b", num_clusters=8)
+    (folder / "summary.json").unlink()
+    (folder / "rounds.jsonl").unlink()
+    (folder / "diagnostics.jsonl").unlink()
+    text = " ".join(check(make_report(tmp_path).page)[1].text)
+    assert "a run is stopped; its epsilon is what was spent so far." in text
+    assert "a run is unfinished; its epsilon is that of the whole plan." in text
+
+
+def test_a_run_before_its_first_round(tmp_path, run_folder):
+    folder = run_folder(tmp_path / "a", accuracy=None)
+    for name in ("summary.json", "rounds.jsonl"):
+        (folder / name).unlink()
+    report = make_report(folder)
+    assert report.figures == ()
+    assert "No finished round" in report.page.read_text()
+
+
+def test_many_methods_get_more_figures(tmp_path, run_folder):
+    for k in range(2, 8):
+        run_folder(tmp_path / f"k{k}", num_clusters=k, num_rounds=3, epsilon=float(k))
+    drawings = draw_figures(find_runs([tmp_path]))
+    assert [drawing.name for drawing in drawings] == ["accuracy", "epsilon", "sizes", "sizes-2"]
+    assert all("diagnostic, not private" in drawings[0].__dict__[field] for field in ("caption", "alt"))
+
+
+def test_several_paths_are_reported_where_they_meet(demo):
+    assert make_report([demo / "dp-ifca", demo / "rr-cluster"]).page == demo / "report.html"
+    with pytest.raises(RunFolderError, match="no run folder"):
+        make_report([])
+
+
+def test_writing_failure_names_the_file_and_leaves_no_rest(tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(RunFolderError, match=r"page\.html"):
+        write_atomic(tmp_path / "taken" / "page.html", "x")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(RunFolderError, match="folder"):
+        write_atomic(tmp_path / "folder", "x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "taken"]
+
+
+def test_figures_without_matplotlib(demo, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"figures need matplotlib; install rrcluster\[plot\]"):
+        make_report(demo)
+    assert not (demo / "report.html").exists()
+
+
+def test_import_is_light():
+    code = (
+        "import sys, rrcluster.report\n"
+        "print([name for name in ('torch', 'numpy', 'matplotlib', 'scipy', 'rich', 'yaml') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,93 @@
+"""Data flows one way: a module imports only from those above it, and the command line imports nothing heavy."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "rrcluster"
+
+# Pure maths in the middle, speed and I/O at the rim. A unit may import from itself and from the units above it.
+ORDER = [
+    "version",
+    "errors",
+    "checks",
+    "rng",
+    "types",
+    "rebalance",
+    "privacy",
+    "aggregate",
+    "data",
+    "models",
+    "contract",
+    "algorithms",
+    "server",
+    "engine",
+    "experiments",
+    "report",
+    "cli",
+]
+REPORT_MAY_IMPORT = {"errors", "checks", "version", "report"}  # it reads run folders and recomputes nothing
+
+
+def unit(module):
+    return module.split(".")[1] if module.count(".") else ""
+
+
+def modules():
+    return sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module == "rrcluster":  # from rrcluster import checks
+                yield from (f"rrcluster.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_upwards(path):
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    assert own in ORDER, f"{own} has no place in the order of imports"
+    for name in imports(path):
+        if not name.startswith("rrcluster"):
+            continue
+        target = unit(name)
+        if target.startswith("__"):  # the version, from the package itself
+            continue
+        assert ORDER.index(target) <= ORDER.index(own), f"{path} imports {name}, which lies below it"
+        if own == "report":
+            assert target in REPORT_MAY_IMPORT, f"{path} imports {name}; report reads run folders only"
+
+
+def loaded_by(code):
+    script = f"import sys; {code}; print('\\n'.join(sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(answer.stdout.split())
+
+
+HEAVY = {"torch", "numpy", "scipy", "dp_accounting", "matplotlib", "yaml", "rich", "pooch"}
+
+
+def test_the_command_line_imports_nothing_heavy():
+    assert not loaded_by("import rrcluster.cli") & (HEAVY | {"tyro"})
+
+
+def test_the_package_imports_nothing_heavy():
+    assert not loaded_by("import rrcluster") & (HEAVY | {"tyro"})
+
+
+def test_settings_import_only_the_parser():
+    assert not loaded_by("import rrcluster.experiments.config") & HEAVY
+
+
+def test_accounting_never_imports_torch():
+    code = "from rrcluster.cli import main; main(['account', '--noise-multiplier', '2', '--rounds', '3', '--json'])"
+    assert "torch" not in loaded_by(code)
