@@ -95,7 +95,8 @@ class Model:
         """A fresh random vector (d,), float32, that depends on `rng` alone, never on data.
 
         Linear, convolutional and recurrent weights and biases: uniform within 1/sqrt(fan in), PyTorch's own default
-        law. Embeddings: standard normal. Both times `init_scale`. Anything else (norm scales, say) keeps the value it has in `module`.
+        law. Embeddings: standard normal. Both times `init_scale`. Anything else (norm scales, say) keeps the value it
+        has in `module`.
         """
         values = {name: value.detach().cpu().numpy() for name, value in self.module.named_parameters()}
         for prefix, part in self.module.named_modules():

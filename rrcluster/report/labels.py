@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rrcluster.report.notation import value_text
+
 ALGORITHM_NAMES = {
     "fedavg": "FedAvg",
     "fedprox": "FedProx",
@@ -76,4 +78,4 @@ def _difference(config: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -
     names = differing(peers)
     if len(names) > _MAX_DIFFERENCES:
         return ""
-    return ", ".join(f"{name}={config.get(name)}" for name in names)
+    return ", ".join(f"{name}={value_text(config.get(name))}" for name in names)

@@ -1,18 +1,22 @@
 """One self-contained page: inline style, inline figures, nothing fetched. All text from run folders is escaped."""
 
 import html
+import math
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
 
 from rrcluster.report.drawing import Drawing
+from rrcluster.report.estimate import clear_best
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.notation import delta_text, epsilon_text, percent, value_text
 from rrcluster.report.render import to_html
 from rrcluster.report.settings import reproduce_section, settings_section
 from rrcluster.report.statement import statement_section
 from rrcluster.report.tables import Table, group_epsilon, group_labels, metric
+
+_NAMED = 4  # more methods than these are not listed in the opening sentence
 
 
 def render_page(groups: Sequence[RunGroup], *, table: Table, drawings: Sequence[Drawing], out: Path) -> str:
@@ -44,7 +48,8 @@ def lead(groups: Sequence[RunGroup]) -> str:
     labels = group_labels(groups)
     data, partition = _common(groups, "data"), _common(groups, "partition")
     clients, rounds = _common(groups, "num_clients"), _common(groups, "num_rounds")
-    what = labels[0] if len(labels) == 1 else f"{len(labels)} methods ({'; '.join(labels)})"
+    named = f" ({'; '.join(labels)})" if len(labels) <= _NAMED else ""
+    what = labels[0] if len(labels) == 1 else f"{len(labels)} methods{named}"
     where = f" on {data}" if data else ""
     where += f" ({partition})" if data and partition else ""
     where += f", spread over {clients} clients" if clients else ""
@@ -58,7 +63,7 @@ def _promise(groups: Sequence[RunGroup]) -> str:
     private = [group for group in groups if group.first.private]
     if not private:
         return "No noise was added: nothing here is private."
-    spent = _range(group_epsilon(group) for group in private)
+    spent = _epsilons(private)
     delta = _range(delta_text(group.first.delta) for group in private)
     who = "It adds" if len(groups) == 1 else "The private ones add" if len(private) < len(groups) else "All add"
     return (
@@ -80,10 +85,12 @@ def _winner(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
     best, label = max(measured, key=lambda entry: entry[0].mean)
     if len(measured) == 1:
         return f"Accuracy: {percent(best.mean)}% ({DIAGNOSTIC})."
-    clear = best.half_width is not None and all(best.low > other.high for other, name in measured if name != label)
-    trust = "its interval lies above all others" if clear else "within what other seeds could change"
     if best.half_width is None:
         trust = "one seed, so small differences may be chance"
+    elif clear_best([value for value, _ in measured]) is not None:
+        trust = "its interval over seeds lies above all others"
+    else:
+        trust = "not clearly more than the others, given the spread over seeds"
     among = " among the private methods" if private and len(measured) < len(groups) else ""
     return f"Highest accuracy{among}: {label}, {percent(best.mean)}% ({trust}; {DIAGNOSTIC})."
 
@@ -92,7 +99,7 @@ def _facts(groups: Sequence[RunGroup]) -> str:
     private = [group for group in groups if group.first.private]
     clusters = [group.first.num_clusters for group in groups if group.first.num_clusters > 1] or [1]
     facts = {
-        "epsilon": _range(group_epsilon(group) for group in private) or epsilon_text(None, private=False),
+        "epsilon": _epsilons(private) or epsilon_text(None, private=False),
         "delta": _range(delta_text(group.first.delta) for group in private),
         "clients": _each(groups, "num_clients"),
         "clusters": _range(str(count) for count in sorted(clusters)),
@@ -143,6 +150,12 @@ def _common(groups: Sequence[RunGroup], name: str) -> str:
 
 def _each(groups: Sequence[RunGroup], name: str) -> str:
     return _range(value_text(group.first.config[name]) for group in groups if name in group.first.config)
+
+
+def _epsilons(private: Sequence[RunGroup]) -> str:
+    """Every epsilon once, small ones first, those without a bound last."""
+    ordered = sorted(private, key=lambda group: math.inf if group.first.epsilon is None else group.first.epsilon)
+    return _range(group_epsilon(group) for group in ordered)
 
 
 def _range(texts: Iterable[str]) -> str:

@@ -53,7 +53,8 @@ def to_console(table: Table) -> "RenderableType":
     )
     for place, name in enumerate(table.columns):
         text = place in table.text_columns
-        rich.add_column(Text(name), justify="left" if text else "right", overflow="fold")
+        longest = max((len(word) for row in table.rows for word in row[place].split()), default=0)
+        rich.add_column(Text(name), justify="left" if text else "right", overflow="fold", min_width=longest)
     for place, row in enumerate(table.rows):
         styles = ["bold" if (place, column) in table.bold else "" for column in range(len(row))]
         rich.add_row(*(Text(cell, style=style) for cell, style in zip(row, styles, strict=True)))
