@@ -19,6 +19,7 @@ ORDER = [
     "rebalance",
     "privacy",
     "aggregate",
+    "theory",
     "data",
     "models",
     "contract",
