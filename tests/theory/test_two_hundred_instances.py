@@ -95,9 +95,9 @@ def test_the_corollary_holds_in_every_round(rng):
 
 
 def test_the_lemma_holds_where_many_clients_err(rng):
-    # One dimension, optima 0 and 1, models off by the radius towards each other, noisy identifiers, groups of 380 / 420.
-    problem = Problem(np.array([[0.0], [1.0]]), np.ones((2, 1)), np.array([380, 420]), data_std=0.1)
-    rounds = RoundSettings(300, server_lr=0.5, identifier_noise_multiplier=0.4, noise_std=0.0)
+    # Optima 0 and 1, models off by the radius towards each other, noisy identifiers, groups of 380 and 420.
+    problem = Problem(np.array([[0.0], [1.0]]), np.ones((2, 1)), np.array([380, 420]), data_std=0.06)
+    rounds = RoundSettings(100, server_lr=0.5, identifier_noise_multiplier=0.4, noise_std=0.0)
     setting = setting_of(problem, rounds, margin=0.3, failure_probability=0.1)
     models = problem.optima + np.array([[setting.radius], [-setting.radius]])
     wrong = np.mean([play_round(problem, models, rounds, rng=rng).wrong_share.mean() for _ in range(50)])
