@@ -104,6 +104,8 @@ def _check(command: TheoryCommand) -> None:
         raise ConfigError(f"margin = {command.margin} must be greater than 0 and less than 1/2.")
     if command.plot is not None:
         checks.one_of((".png", ".pdf", ".svg"), plot=command.plot.suffix)
+        if not command.plot.parent.is_dir():
+            raise ConfigError(f"plot = {command.plot} cannot be written: there is no folder {command.plot.parent}.")
 
 
 def _setting(command: TheoryCommand) -> "Setting":

@@ -32,6 +32,9 @@ def test_identifier_error_by_hand():
     assert lemma.identifier_error(identifier_noise_multiplier=1.0, num_clusters=4) == pytest.approx(1 - 0.552, abs=5e-4)
     assert lemma.identifier_error(identifier_noise_multiplier=0.4079, num_clusters=4) == pytest.approx(0.1, abs=1e-4)
     assert lemma.identifier_error(identifier_noise_multiplier=0.0, num_clusters=4) == 0
+    tiny = lemma.identifier_error(identifier_noise_multiplier=0.03, num_clusters=2)
+    assert tiny == pytest.approx(float(ndtr(-1 / (math.sqrt(2) * 0.03))), rel=1e-8)
+    assert lemma.identifier_error(identifier_noise_multiplier=100.0, num_clusters=4) == pytest.approx(0.75, abs=0.01)
 
 
 @pytest.mark.parametrize("sigma", [0.03, 0.1, 0.3, 0.72, 2.0])

@@ -39,7 +39,9 @@ def ratio(bound, measured):
 
 def test_the_corrected_bound_holds(results):
     bounds, _, error = results
-    assert_at_most(sum(bounds.values()), error, allowed=FAILURE_PROBABILITY)
+    whole = sum(bounds.values())
+    print(f"{INSTANCES} instances, {len(error)} clusters, violated {np.mean(error > whole):.4f}")
+    assert_at_most(whole, error, allowed=FAILURE_PROBABILITY)
 
 
 def test_the_whole_bound_is_within_two_orders_of_the_truth(results):
@@ -54,7 +56,8 @@ def test_the_whole_bound_is_within_two_orders_of_the_truth(results):
 def test_each_term_holds_with_its_own_quarter(results, term):
     bounds, measured, _ = results
     ratios = ratio(bounds[term], measured[term])
-    print(f"{term}: bound / measured least {ratios.min():.2f}, median {np.median(ratios):.2f}")
+    there = ratios[ratios < np.inf]
+    print(f"{term}: bound / measured least {there.min():.2f}, median {np.median(there):.2f}, {len(there)} measured")
     assert_at_most(bounds[term], measured[term], allowed=FAILURE_PROBABILITY / 4)
 
 
