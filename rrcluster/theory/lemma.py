@@ -1,6 +1,6 @@
 """The misassignment lemma: the probability that a client ends in a cluster that is not its own.
 
-Three factors, each in two forms: `*_printed` is the paper's formula as it stands (Lemma 1 and its proof in the
+Three factors, each in two forms: `*_printed` is the paper's formula as it stands (its lemma and the proof in the
 appendix), the plain name is what docs/theory.md proves. Every bound is at most 1 where the corrected form is meant.
 """
 

@@ -1,6 +1,6 @@
 """The one-round theorem, term by term: the error after a round is at most factor * error + floor.
 
-`*_printed` is the paper's formula as it stands (Theorem 3 of the paper); the plain name is what docs/theory.md proves.
+`*_printed` is the paper's formula as it stands (its one-round theorem); the plain name is what docs/theory.md proves.
 tau is `misassignment`, delta_c `failure_probability`.
 """
 

@@ -164,3 +164,20 @@ def test_the_failing_assumption_of_the_run_is_named(calm):
     assert [failure.assumption for failure in failed_run(often)] == ["failure probability"]
     with pytest.raises(AssumptionError, match=r"stability: floor = .* must be at most"):
         require_run(replace(steady, noise_std=500.0))
+
+
+def test_no_corrected_factor_of_the_lemma_is_above_the_printed_one(calm, rng):
+    for _ in range(200):
+        k = int(rng.integers(2, 8))
+        setting = replace(
+            calm,
+            num_clusters=k,
+            num_clients=1000,
+            min_cluster_size=int(rng.integers(0, 1000 // k)),
+            loss_std=float(10 ** rng.uniform(-4, 2)),
+            cluster_size_std=float(10 ** rng.uniform(-1, 3)),
+            identifier_noise_multiplier=float(10 ** rng.uniform(-1.5, 1)),
+        )
+        printed, corrected = lemma.misassignment_printed(setting), lemma.misassignment(setting)
+        for name in ("choice", "identifier", "rebalance"):
+            assert 0 <= getattr(corrected, name) <= min(1.0, getattr(printed, name))
