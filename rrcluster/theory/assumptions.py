@@ -6,14 +6,10 @@ known by construction in `problem.py` and stated in docs/theory.md.
 
 from dataclasses import dataclass
 
-from rrcluster.errors import ConfigError
+from rrcluster.errors import AssumptionError
 from rrcluster.theory.corollary import many_rounds
 from rrcluster.theory.round import one_round
 from rrcluster.theory.setting import Setting
-
-
-class AssumptionError(ConfigError):
-    """An assumption of the theory fails, so its bound may not be used."""
 
 
 @dataclass(frozen=True)

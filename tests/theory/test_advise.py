@@ -159,3 +159,43 @@ def test_advice_is_not_worse_than_none_when_simulated(ratio, noise_multiplier, s
         f"({advice.error_without:.4g}) advised {advised.mean():.4g} ({advice.error_with:.4g})"
     )
     assert advised.mean() <= none.mean() + 2 * (none.std() + advised.std()) / math.sqrt(12)
+
+
+def random_case(rng):
+    """Two to five groups of 100 clients from balanced to very uneven, any noise and separation."""
+    k = int(rng.integers(2, 6))
+    ratio = np.maximum(1, rng.multinomial(100, rng.dirichlet(np.full(k, float(rng.choice([0.7, 3, 50]))))))
+    d = max(k, int(10 ** rng.uniform(1, 2.5)))
+    noise_multiplier, separation = float(10 ** rng.uniform(-1.5, 0.7)), float(10 ** rng.uniform(-0.7, 0.7))
+    problem = Problem(separation / math.sqrt(2) * np.eye(k, d), np.ones((k, d)), ratio, data_std=0.01)
+    return problem, noise_multiplier, separation
+
+
+@pytest.mark.slow
+def test_advice_is_rarely_worse_than_none_on_random_problems():
+    rng, advised_some, gains = np.random.default_rng(7), 0, []
+    for _ in range(120):
+        problem, noise_multiplier, separation = random_case(rng)
+        advice = rr.advise(
+            expected_cohort=int(problem.group_sizes.sum()),
+            num_clusters=len(problem.optima),
+            num_coordinates=problem.optima.shape[1],
+            update_clip=1.0,
+            noise_multiplier=noise_multiplier,
+            expected_ratio=problem.group_sizes.tolist(),
+            num_rounds=20,
+            separation=separation,
+        )
+        if not advice.rebalance:
+            continue
+        advised_some += 1
+        known = {"noise_std": noise_multiplier * math.hypot(1, 0.25), "num_rounds": 20, "rng": rng}
+        none, advised = (
+            np.mean([squared_error(problem, min_cluster_size=size, **known) for _ in range(8)])
+            for size in (0, advice.min_cluster_size)
+        )
+        gains.append(none / advised)
+    print(f"B > 0 advised in {advised_some} of 120; none / advised: {np.quantile(gains, [0, 0.1, 0.5, 0.9])}")
+    assert advised_some > 20
+    assert np.mean(np.array(gains) < 0.9) <= 0.1
+    assert np.median(gains) > 10

@@ -8,10 +8,11 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import chi2
 
+from rrcluster.errors import AssumptionError
 from rrcluster.rebalance import rebalance
 from rrcluster.theory import lemma
 from rrcluster.theory import round as theorem
-from rrcluster.theory.assumptions import AssumptionError, failed_round, failed_run, require_round, require_run
+from rrcluster.theory.assumptions import failed_round, failed_run, require_round, require_run
 from rrcluster.theory.corollary import error_at, many_rounds, many_rounds_printed, rounds
 from rrcluster.theory.round import one_round, one_round_printed
 
