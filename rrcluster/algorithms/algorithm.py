@@ -18,11 +18,11 @@ class Algorithm(Protocol):
     | `num_clusters` | anyone | how many clusters the method really has when k are asked for |
     | `split` | anyone | which coordinates are shared, clustered, personal |
     | `init` | server | the first models, from random numbers alone |
-    | `choose` | clients | a cluster each |
+    | `scores` | clients | how well each cluster suits each client; the least is chosen |
     | `local` | clients | the update each reports |
 
-    `choose` and `local` get a whole cohort, so that an engine can batch it, but treat every client alone: a client's
-    choice and update may depend on its own data, on released models and on its own coins, on nothing else.
+    `scores` and `local` get a whole cohort, so that an engine can batch it, but treat every client alone: a client's
+    scores and update may depend on its own data, on released models and on its own coins, on nothing else.
     """
 
     @property
@@ -38,8 +38,8 @@ class Algorithm(Protocol):
     def init(self, model: Model, *, num_clusters: int, rng: Rng) -> Models:
         """The models before the first round."""
 
-    def choose(self, models: Models, cohort: Cohort, *, split: Split, engine: Engine) -> Array:
-        """(n,) cluster of each client."""
+    def scores(self, models: Models, cohort: Cohort, *, split: Split, engine: Engine) -> Array:
+        """(n, k) how badly each cluster suits each client: the choice is the least."""
 
     def local(
         self,

@@ -31,8 +31,8 @@ class FedAvg:
         """One random model."""
         return self.split(model).models(np.stack([model.init(rng=rng) for _ in range(num_clusters)]))
 
-    def choose(self, models: Models, cohort: Cohort, **_: Any) -> Array:  # noqa: ARG002
-        """Cluster 0 for everybody."""
-        return np.zeros(len(cohort.clients), dtype=np.int64)
+    def scores(self, models: Models, cohort: Cohort, **_: Any) -> Array:  # noqa: ARG002
+        """There is one cluster."""
+        return np.zeros((len(cohort.clients), 1))
 
     local = staticmethod(train_from_cluster)

@@ -31,8 +31,8 @@ class IFCA:
         """k independent random models: what tells the clusters apart at first."""
         return self.split(model).models(np.stack([model.init(rng=rng) for _ in range(num_clusters)]))
 
-    def choose(self, models: Models, cohort: Cohort, *, split: Split, engine: Engine) -> Array:
-        """argmin over j of F(theta_j, D_i) , as in the paper's Algorithm 2; the lowest index among equals."""
-        return np.asarray(engine.losses(split.vectors(models), cohort).argmin(axis=1))
+    def scores(self, models: Models, cohort: Cohort, *, split: Split, engine: Engine) -> Array:
+        """F(theta_j, D_i), the loss of every model on the client's own data (the paper's Algorithm 2)."""
+        return engine.losses(split.vectors(models), cohort)
 
     local = staticmethod(train_from_cluster)

@@ -66,6 +66,6 @@ def _one_round(experiment: Experiment) -> float:
     for _ in range(2):
         began = time.perf_counter()
         cohort = it.data.cohort(clients)
-        choices = it.algorithm.choose(state.models, cohort, split=it.split, engine=it.engine)
+        choices = it.algorithm.scores(state.models, cohort, split=it.split, engine=it.engine).argmin(axis=1)
         it.algorithm.local(state.models, cohort, choices, split=it.split, engine=it.engine, local=it.local, key=(0, 0))
     return time.perf_counter() - began

@@ -58,12 +58,12 @@ def _on_own_test_set(
 def choose_all(models: Models, data: FederatedData, *, algorithm: Algorithm, split: Split, engine: Engine) -> Array:
     """(M,) the cluster every client of the population would choose now."""
     parts = [
-        algorithm.choose(
+        algorithm.scores(
             models,
             data.cohort(np.arange(first, min(first + _CLIENTS_AT_ONCE, data.num_clients))),
             split=split,
             engine=engine,
-        )
+        ).argmin(axis=1)
         for first in range(0, data.num_clients, _CLIENTS_AT_ONCE)
     ]
     return np.concatenate(parts)

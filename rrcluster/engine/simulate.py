@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 from rrcluster.aggregate import ServerSettings, ServerState
 from rrcluster.algorithms.algorithm import Algorithm
+from rrcluster.choice import choose
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.federated import FederatedData
 from rrcluster.models.model import Model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.rebalance import flip_coins
+from rrcluster.rebalancing import flip_coins
 from rrcluster.rng import Streams, client_uniforms
-from rrcluster.server import coins, server_round
+from rrcluster.server import guidance, server_round
 from rrcluster.types import Release
 
 
@@ -58,11 +59,13 @@ def simulate(
         began, t = time.perf_counter(), state.round_index
         clients = plan.sampler.draw(data.num_clients, rng=streams("cohort", t))
         cohort = data.cohort(clients)
-        choices = algorithm.choose(state.models, cohort, split=split, engine=engine)
+        told = guidance(state, plan=plan, server=server)
+        scores = algorithm.scores(state.models, cohort, split=split, engine=engine)
+        choices = choose(scores, told, uniforms=client_uniforms(streams.client_key("choice", t), clients, k))
         destinations = None
         if plan.rebalance == "coin":
             uniforms = client_uniforms(streams.client_key("coin", t), clients)[:, 0]
-            destinations = flip_coins(choices, coins(state, plan), uniforms=uniforms)
+            destinations = flip_coins(choices, told.transition, uniforms=uniforms)
         updates = algorithm.local(
             state.models,
             cohort,

@@ -121,6 +121,8 @@ class TrainingConfig:
     """Momentum of the server's step."""
     memory: float = 0.9
     """Memory of the running averages of released sizes and sums."""
+    exploration: float = 1.0
+    """How strongly early rounds tell clusters apart; 0 is the base method throughout."""
     average_last: float = 0.5
     """Hand out the mean of the models over this last part of the rounds; 0: the last models."""
 
@@ -133,6 +135,7 @@ class TrainingConfig:
         checks.positive(server_lr=self.server_lr)
         checks.fraction(server_momentum=self.server_momentum)
         checks.fraction(memory=self.memory)
+        checks.non_negative(exploration=self.exploration)
         if self.average_last != 1:
             checks.fraction(average_last=self.average_last)
 

@@ -85,4 +85,4 @@ def assign(models: TrainedModels, data: Any) -> Any:
     cohort = Cohort(
         np.zeros(1, dtype=np.int64), inputs[None].astype(np.float32), targets[None], np.array([len(inputs)])
     )
-    return int(models.algorithm.choose(models.models, cohort, split=models.split, engine=engine)[0])
+    return int(models.algorithm.scores(models.models, cohort, split=models.split, engine=engine)[0].argmin())

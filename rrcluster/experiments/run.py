@@ -8,7 +8,7 @@ from typing import Any
 
 from rrcluster.engine.evaluate import Evaluation, evaluate
 from rrcluster.engine.simulate import RoundRecord, simulate
-from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.setup import Experiment, make_experiment
@@ -64,8 +64,14 @@ def finish(running: "Running") -> RunResult:
 def start(config: RunConfig) -> "Running":
     """Make a new run folder for `config`. Nothing is written if anything about the config is wrong."""
     experiment = make_experiment(config)
-    folder = RunFolder.create(config.folder, config, statement(experiment.plan))
-    return Running(experiment, folder)
+    told = statement(experiment.plan)
+    target = config.privacy.target_epsilon
+    if target is not None and told["epsilon"] > target:
+        raise PrivacyError(
+            f"the calibrated noise costs epsilon = {told['epsilon']:.6g}, more than the target {target:g}; the "
+            "remembered calibration is damaged. Remove rrcluster/multipliers.json from your cache folder."
+        )
+    return Running(experiment, RunFolder.create(config.folder, config, told))
 
 
 def resume(path: Path) -> "Running":
@@ -83,6 +89,7 @@ class Running:
         """Take up the folder's checkpoint, if it has one."""
         self.experiment, self.folder = experiment, folder
         self.state = folder.load_state()
+        self._ledger = folder.ledger()
         self._evaluation: Evaluation | None = None
 
     def rounds(self) -> Iterator[Progress]:
@@ -125,7 +132,7 @@ class Running:
             local=it.local,
             server=it.server,
             state=self.state,
-            ledger=self.folder.ledger(),
+            ledger=self._ledger,
         )
 
     def _epsilon_by_round(self) -> list[float]:
@@ -187,7 +194,7 @@ class Running:
             "rebalance": plan.rebalance,
             "min_cluster_size": config.method.min_cluster_size,
             "mechanism": config.privacy.mechanism,
-            "epsilon": plan.epsilon(num_rounds=done) if plan.private else None,
+            "epsilon": plan.epsilon(num_rounds=self._ledger.num_charged) if plan.private else None,
             "delta": plan.delta if plan.private else None,
             "noise_multiplier": plan.noise_multiplier,
             "num_rounds": plan.num_rounds,

@@ -59,7 +59,13 @@ def make_experiment(config: RunConfig) -> Experiment:
         engine=pick_engine(config.output.engine, model=model, device=device),
         streams=Streams(config.output.seed),
         local=LocalSettings(training.local_lr, training.local_epochs, training.batch_size),
-        server=ServerSettings(training.server_lr, training.server_momentum, training.memory, training.average_last),
+        server=ServerSettings(
+            server_lr=training.server_lr,
+            server_momentum=training.server_momentum,
+            memory=training.memory,
+            average_last=training.average_last,
+            exploration=training.exploration,
+        ),
     )
 
 
