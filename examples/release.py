@@ -1,7 +1,7 @@
 """The add-on: privatise and rebalance the round of a federated system that you already have.
 
-Your system samples clients, trains them, and ends up with two arrays: `updates` (n, d) and `choices` (n,), the cluster each
-client says it belongs to. One call turns them into noisy means that may be published.
+Your system samples clients, trains them, and ends up with two arrays: `updates` (n, d) and `choices` (n,), the cluster
+each client says it belongs to. One call turns them into noisy means that may be published.
 """
 
 import numpy as np

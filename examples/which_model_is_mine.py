@@ -17,9 +17,8 @@ data = load_federated("fashion-mini", num_clients=400, seed=0)
 client = data.cohort(np.array([7]))  # one client's own images, which stay with it
 mine = rr.assign(models, (client.inputs[0], client.targets[0]))
 labels = models.predict(client.inputs[0], cluster=mine).argmax(axis=1)
-print(
-    f"model {mine} of {models.num_clusters} is mine; on my own images it is right {np.mean(labels == client.targets[0]):.0%}"
-)
+right = np.mean(labels == client.targets[0])
+print(f"model {mine} of {models.num_clusters} is mine; on my own images it is right {right:.0%} of the time")
 
 everybody = rr.assign(models, data)  # the same for a whole population, in a simulation
 assert everybody.shape == (400,)
