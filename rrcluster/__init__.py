@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rrcluster.experiments.run import run
     from rrcluster.privacy.budget import account, calibrate
     from rrcluster.privacy.plan import MECHANISMS, PrivacyPlan
-    from rrcluster.rebalance import rebalance
+    from rrcluster.rebalancing import rebalance
     from rrcluster.server import release
     from rrcluster.theory.advise import advise
 
@@ -30,7 +30,7 @@ _HOMES = {
     "assign": "rrcluster.experiments.load",
     "calibrate": "rrcluster.privacy.budget",
     "load": "rrcluster.experiments.load",
-    "rebalance": "rrcluster.rebalance",
+    "rebalance": "rrcluster.rebalancing",
     "release": "rrcluster.server",
     "run": "rrcluster.experiments.run",
     "simulate": "rrcluster.engine.simulate",

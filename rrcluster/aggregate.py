@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rrcluster import checks
-from rrcluster.rebalance import expected_sizes
+from rrcluster.rebalancing import expected_sizes
 from rrcluster.types import Array, Models, Release
 
 
@@ -20,11 +20,13 @@ class ServerSettings:
     server_momentum: float = 0.0
     memory: float = 0.9  # of the running averages of released sizes and sums
     average_last: float = 0.5  # the models handed out are the mean over this last part of the rounds; 0: the last ones
+    exploration: float = 1.0  # how strongly early rounds tell clusters apart (choice.py); 0 is the base method
 
     def __post_init__(self) -> None:
         checks.positive(server_lr=self.server_lr)
         checks.fraction(server_momentum=self.server_momentum)
         checks.fraction(memory=self.memory)
+        checks.non_negative(exploration=self.exploration)
         if self.average_last != 1:
             checks.fraction(average_last=self.average_last)
 

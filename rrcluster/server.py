@@ -1,25 +1,31 @@
-"""The server's half of a round. The simulator and a deployment call these same two functions."""
+"""The server's half of a round. The simulator and a deployment call these same functions."""
 
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from rrcluster.aggregate import ServerSettings, ServerState, advance, remember, shrink, smooth_sizes
+from rrcluster.choice import PRICE, TEMPERATURE, Guidance, crowding_prices, fading
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.rebalance import coin_transition
+from rrcluster.rebalancing import coin_transition
 from rrcluster.rng import Rng
-from rrcluster.types import Array, Release
+from rrcluster.types import Release
 
 
-def coins(state: ServerState, plan: PrivacyPlan) -> Array:
-    """(k, k) public moving probabilities for this round's clients, from sizes released in earlier rounds.
+def guidance(state: ServerState, *, plan: PrivacyPlan, server: ServerSettings) -> Guidance:
+    """What this round's clients are told beside the models: crowding prices and coins, from sizes released earlier.
 
-    The identity before the first release, and whenever the plan does not rebalance by coins.
+    Prices are zero and nobody moves before the first release; coins only ever move under `rebalance = coin`.
     """
-    if plan.rebalance != "coin" or state.sizes.empty:
-        return np.eye(plan.mechanism.num_clusters)
-    return coin_transition(state.sizes.mean, min_cluster_size=plan.mechanism.min_cluster_size)
+    strength = server.exploration * fading(state.round_index, plan.num_rounds)
+    if state.sizes.empty:
+        return replace(Guidance.plain(plan.mechanism.num_clusters), temperature=TEMPERATURE * strength)
+    sizes, least = state.sizes.mean, plan.mechanism.min_cluster_size if plan.rebalance == "coin" else 0
+    return Guidance(
+        prices=PRICE * strength * crowding_prices(sizes),
+        temperature=TEMPERATURE * strength,
+        transition=coin_transition(sizes, min_cluster_size=least),
+    )
 
 
 def server_round(
@@ -36,9 +42,9 @@ def server_round(
 ) -> tuple[ServerState, Release]:
     """Charge the ledger, release, and move the models. `updates` and `choices` are raw; nothing returned is.
 
-    `destinations` are where the coins of `coins(state, plan)` sent the clients, under coin rebalancing.
+    `destinations` are where the coins of `guidance(state, ...)` sent the clients, under coin rebalancing.
     """
-    transition = coins(state, plan)
+    transition = guidance(state, plan=plan, server=server).transition
     ledger.charge(state.round_index, plan.event if plan.private else None)
     release = plan.mechanism.release(  # the only line that sees raw values
         updates, choices, destinations=destinations, client_ids=client_ids, rng=rng

@@ -56,9 +56,9 @@ class Models:
 class Release:
     """What a mechanism lets out of one round. Everything here is public; nothing else is.
 
-    `sizes` are the natural cluster sizes (before any coin), noisy under `joint`, functions of noisy identifiers under
-    `identifier`. `denominators` are public or made from noisy sizes, never raw counts. Under the mechanism `none` all
-    of it is exact and nothing is private.
+    `sizes` are the natural cluster sizes (before any rebalancing), noisy under `joint`, functions of noisy identifiers
+    under `identifier`. `denominators` are public or made from noisy sizes, never raw counts. Under the mechanism
+    `none` all of it is exact and nothing is private.
     """
 
     shared_sum: Array  # (d_s,)

@@ -30,6 +30,16 @@ def test_every_public_name_is_there():
     assert not hasattr(rr, "nonsense")
 
 
+def test_no_public_function_is_hidden_by_a_module_of_its_name():
+    import importlib
+    import pkgutil
+
+    for found in pkgutil.iter_modules(rr.__path__):
+        importlib.import_module(f"rrcluster.{found.name}")
+    for name in ("account", "assign", "calibrate", "load", "rebalance", "release", "run", "simulate"):
+        assert callable(getattr(rr, name)), name
+
+
 def test_registries_hold_what_the_command_line_offers():
     from typing import get_args, get_type_hints
 

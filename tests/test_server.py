@@ -4,9 +4,9 @@ import pytest
 from rrcluster.aggregate import ServerSettings, ServerState
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.rebalance import flip_coins
+from rrcluster.rebalancing import flip_coins
 from rrcluster.rng import Streams, client_uniforms
-from rrcluster.server import coins, release, server_round
+from rrcluster.server import guidance, release, server_round
 from rrcluster.types import Coordinates, Models
 
 
@@ -36,7 +36,9 @@ def test_coins_keep_small_clusters_at_b():
     sizes = []
     for t in range(200):
         uniforms = client_uniforms(streams.client_key("coin", t), ids)[:, 0]
-        destinations = flip_coins(choices, coins(state, quiet), uniforms=uniforms)
+        destinations = flip_coins(
+            choices, guidance(state, plan=quiet, server=ServerSettings()).transition, uniforms=uniforms
+        )
         sizes.append(np.bincount(destinations, minlength=4))
         state, out = server_round(
             state,
@@ -56,7 +58,7 @@ def test_coins_keep_small_clusters_at_b():
 
 def test_sizes_after_the_coin_would_hide_the_deficit():
     """Why the count row carries the choice before the coin: with counts after it, the need for movers vanishes."""
-    from rrcluster.rebalance import coin_transition, expected_sizes
+    from rrcluster.rebalancing import coin_transition, expected_sizes
 
     natural = np.array([55.0, 30, 12, 3])
     after = expected_sizes(natural, coin_transition(natural, min_cluster_size=12))

@@ -74,20 +74,17 @@ def _print(budget: "Budget") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    console = Console()
     table = Table(title=f"{budget.mechanism}: {budget.adjacency}, {budget.sampling}, delta = {budget.delta:g}")
-    for name in (
-        "accountant",
-        "noise multiplier",
-        "epsilon",
-        "what it means (clip = 1), or why there is none",
-    ):
-        table.add_column(name, overflow="fold")
+    parts = sorted({name for row in budget.rows for name in row.noise})
+    for name in ("accountant", "noise multiplier", "epsilon", *(f"{part}" for part in parts)):
+        table.add_column(name, justify="left" if name == "accountant" else "right", overflow="fold")
     for row in budget.rows:
-        noise = ", ".join(f"{name} {value:.4g}" for name, value in row.noise.items())
-        table.add_row(
-            f"{row.accountant}\n[dim]{row.description}[/dim]",
-            "-" if row.noise_multiplier is None else f"{row.noise_multiplier:.4f}",
-            "-" if row.epsilon is None else f"{row.epsilon:.4f}",
-            row.reason or noise,
-        )
-    Console().print(table)
+        shown = (row.noise_multiplier, row.epsilon, *(row.noise.get(part) for part in parts))
+        table.add_row(row.accountant, *("-" if value is None else f"{value:.4f}" for value in shown))
+    console.print(table)
+    console.print("Noise stds are for clip = 1; the noise multiplier is noise std / sensitivity of the whole round.")
+    for row in budget.rows:
+        console.print(f"[bold]{row.accountant}[/bold]: {row.description}.", highlight=False)
+        if row.reason:
+            console.print(f"  No answer: {row.reason}", highlight=False)

@@ -44,6 +44,10 @@ class TestSet:
 
     __test__ = False  # not a test class, whatever pytest reads into the name
 
+    def first(self, count: int) -> "TestSet":
+        """Its first `count` samples."""
+        return TestSet(self.targets[:count], lambda: self.inputs[:count])
+
     @cached_property
     def inputs(self) -> NDArray[np.float32]:
         """The inputs, (t, *input_shape)."""

@@ -36,10 +36,23 @@ class DataConfig:
 class MethodConfig:
     """The method and its models."""
 
-    algorithm: Literal["ifca", "fedavg"] = "ifca"
-    """Federated method."""
+    algorithm: Literal[
+        "ifca",
+        "ifca-shared",
+        "fesem",
+        "fesem-last",
+        "fedcam",
+        "fedcam-fesem",
+        "fedavg",
+        "fedprox",
+        "fedper",
+        "mr-mtl",
+        "local",
+        "oracle",
+    ] = "ifca"
+    """Federated method; local and oracle are the floor and the ceiling."""
     num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
-    """Models to train (k); fedavg always trains one."""
+    """Models to train (k); methods without clusters always train one."""
     model: Literal["linear", "cnn"] = "linear"
     """Network: linear (7,850 parameters on 28x28 images) or cnn (26,010)."""
     rebalance: Literal["auto", "none", "exact", "coin", "shrinkage"] = "auto"
@@ -115,12 +128,16 @@ class TrainingConfig:
     """Passes over the client's data per round."""
     batch_size: int = 20
     """Samples per SGD step."""
+    proximal: float = 0.0
+    """Pull towards the server's model in fedprox and mr-mtl; 0: the method's own default."""
     server_lr: float = 1.0
     """Factor on the released means."""
     server_momentum: float = 0.0
     """Momentum of the server's step."""
     memory: float = 0.9
     """Memory of the running averages of released sizes and sums."""
+    exploration: float = 1.0
+    """How strongly early rounds tell clusters apart; 0 is the base method throughout."""
     average_last: float = 0.5
     """Hand out the mean of the models over this last part of the rounds; 0: the last models."""
 
@@ -130,9 +147,11 @@ class TrainingConfig:
         checks.positive(local_lr=self.local_lr)
         checks.count(local_epochs=self.local_epochs)
         checks.count(batch_size=self.batch_size)
+        checks.non_negative(proximal=self.proximal)
         checks.positive(server_lr=self.server_lr)
         checks.fraction(server_momentum=self.server_momentum)
         checks.fraction(memory=self.memory)
+        checks.non_negative(exploration=self.exploration)
         if self.average_last != 1:
             checks.fraction(average_last=self.average_last)
 

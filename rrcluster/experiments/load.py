@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from rrcluster.algorithms import ALGORITHMS, Algorithm
+from rrcluster.algorithms import ALGORITHMS, Algorithm, Clients, Tools
 from rrcluster.algorithms.split import Split
+from rrcluster.contract import LocalSettings
 from rrcluster.data.federated import Cohort, FederatedData
 from rrcluster.engine.batched import BatchedEngine
 from rrcluster.engine.evaluate import choose_all
@@ -59,10 +60,10 @@ def load(run: str | Path) -> TrainedModels:
         with safe_open(path, framework="np") as file:
             about = {name: json.loads(value) for name, value in (file.metadata() or {}).items()}
             models = Models(file.get_tensor("shared").astype(float), file.get_tensor("clustered").astype(float))
-        model = make_model(
-            about["model"], input_shape=tuple(about["input_shape"]), num_classes=int(about["num_classes"])
-        )
-        return TrainedModels(models, model, ALGORITHMS[about["algorithm"]])
+        algorithm = ALGORITHMS[about["algorithm"]]
+        shape, classes = tuple(about["input_shape"]), int(about["num_classes"])
+        model = algorithm.adapt(make_model(about["model"], input_shape=shape, num_classes=classes))
+        return TrainedModels(models, model, algorithm)
     except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise RunFolderError(f"{path}: cannot be read as models of rrcluster; the file is damaged.") from error
 
@@ -85,4 +86,5 @@ def assign(models: TrainedModels, data: Any) -> Any:
     cohort = Cohort(
         np.zeros(1, dtype=np.int64), inputs[None].astype(np.float32), targets[None], np.array([len(inputs)])
     )
-    return int(models.algorithm.choose(models.models, cohort, split=models.split, engine=engine)[0])
+    tools = Tools(models.split, engine, LocalSettings(), key=(0, 0))
+    return int(models.algorithm.scores(models.models, Clients.without_memory(cohort), tools=tools)[0].argmin())

@@ -8,7 +8,7 @@ from typing import Any
 
 from rrcluster.engine.evaluate import Evaluation, evaluate
 from rrcluster.engine.simulate import RoundRecord, simulate
-from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.setup import Experiment, make_experiment
@@ -64,8 +64,14 @@ def finish(running: "Running") -> RunResult:
 def start(config: RunConfig) -> "Running":
     """Make a new run folder for `config`. Nothing is written if anything about the config is wrong."""
     experiment = make_experiment(config)
-    folder = RunFolder.create(config.folder, config, statement(experiment.plan))
-    return Running(experiment, folder)
+    told = statement(experiment.plan)
+    target = config.privacy.target_epsilon
+    if target is not None and told["epsilon"] > target:
+        raise PrivacyError(
+            f"the calibrated noise costs epsilon = {told['epsilon']:.6g}, more than the target {target:g}; the "
+            "remembered calibration is damaged. Remove rrcluster/multipliers.json from your cache folder."
+        )
+    return Running(experiment, RunFolder.create(config.folder, config, told))
 
 
 def resume(path: Path) -> "Running":
@@ -82,7 +88,10 @@ class Running:
     def __init__(self, experiment: Experiment, folder: RunFolder) -> None:
         """Take up the folder's checkpoint, if it has one."""
         self.experiment, self.folder = experiment, folder
-        self.state = folder.load_state()
+        saved = folder.load_state()
+        self.state = None if saved is None else saved[0]
+        self._memory = None if saved is None else saved[1]
+        self._ledger = folder.ledger()
         self._evaluation: Evaluation | None = None
 
     def rounds(self) -> Iterator[Progress]:
@@ -92,12 +101,12 @@ class Running:
         began, saved = time.perf_counter(), time.perf_counter()
         try:
             for record in self._records():
-                self.state = record.state
+                self.state, self._memory = record.state, record.memory
                 epsilon = spent[record.round_index] if plan.private else None
                 self.folder.add_round(record, epsilon)
                 evaluation = self._evaluate(record) if self._due(record.round_index, total) else None
                 if time.perf_counter() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
-                    self.folder.save_state(record.state)
+                    self.folder.save_state(record.state, record.memory)
                     saved = time.perf_counter()
                 yield Progress(record.round_index, total, record.release.sizes, epsilon, evaluation)
         except BaseException:
@@ -125,7 +134,8 @@ class Running:
             local=it.local,
             server=it.server,
             state=self.state,
-            ledger=self.folder.ledger(),
+            memory=self._memory,
+            ledger=self._ledger,
         )
 
     def _epsilon_by_round(self) -> list[float]:
@@ -143,14 +153,20 @@ class Running:
     def _evaluate(self, record: RoundRecord) -> Evaluation:
         it = self.experiment
         self._evaluation = evaluate(
-            record.state.average, it.data, algorithm=it.algorithm, split=it.split, engine=it.engine
+            record.state.average,
+            it.data,
+            algorithm=it.algorithm,
+            split=it.split,
+            engine=it.engine,
+            local=it.local,
+            memory=record.memory,
         )
         self.folder.add_diagnostics(record.round_index, self._evaluation)
         return self._evaluation
 
     def _stop(self, seconds: float) -> None:
-        if self.state is not None:
-            self.folder.save_state(self.state)
+        if self.state is not None and self._memory is not None:
+            self.folder.save_state(self.state, self._memory)
         self.folder.save_summary(self._summary("stopped", seconds))
 
     def _end(self, seconds: float) -> None:
@@ -187,7 +203,7 @@ class Running:
             "rebalance": plan.rebalance,
             "min_cluster_size": config.method.min_cluster_size,
             "mechanism": config.privacy.mechanism,
-            "epsilon": plan.epsilon(num_rounds=done) if plan.private else None,
+            "epsilon": plan.epsilon(num_rounds=self._ledger.num_charged) if plan.private else None,
             "delta": plan.delta if plan.private else None,
             "noise_multiplier": plan.noise_multiplier,
             "num_rounds": plan.num_rounds,

@@ -1,9 +1,10 @@
 """From a config to the things that run: data, model, plan, engine. The only place that reads settings by name."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rrcluster.aggregate import ServerSettings
-from rrcluster.algorithms import ALGORITHMS, Algorithm
+from rrcluster.algorithms import ALGORITHMS, Algorithm, Oracle
+from rrcluster.algorithms.applies import check_applies
 from rrcluster.algorithms.split import Split
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.build import load_federated
@@ -38,7 +39,8 @@ class Experiment:
 
 def make_experiment(config: RunConfig) -> Experiment:
     """Load data, make the model, calibrate the noise. Everything that can be wrong is found out here."""
-    algorithm = ALGORITHMS[config.method.algorithm]
+    method = config.method
+    check_applies(method.algorithm, config.privacy.mechanism, method.rebalance, method.min_cluster_size)
     plan_for(config, Coordinates(0, 1))  # refuse a bad budget before any file is read
     data = load_federated(
         config.data.data,
@@ -47,7 +49,10 @@ def make_experiment(config: RunConfig) -> Experiment:
         partition=None if config.data.data == "synthetic" else config.data.partition,
         folder=config.data.data_folder,
     )
-    model = make_model(config.method.model, input_shape=data.input_shape, num_classes=data.num_classes)
+    algorithm = ALGORITHMS[method.algorithm]
+    if isinstance(algorithm, Oracle):
+        algorithm = replace(algorithm, groups=data.groups)
+    model = algorithm.adapt(make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes))
     device = pick_device(config.output.device)
     training = config.training
     return Experiment(
@@ -58,8 +63,14 @@ def make_experiment(config: RunConfig) -> Experiment:
         plan=plan_for(config, algorithm.split(model).coordinates),
         engine=pick_engine(config.output.engine, model=model, device=device),
         streams=Streams(config.output.seed),
-        local=LocalSettings(training.local_lr, training.local_epochs, training.batch_size),
-        server=ServerSettings(training.server_lr, training.server_momentum, training.memory, training.average_last),
+        local=LocalSettings(training.local_lr, training.local_epochs, training.batch_size, training.proximal),
+        server=ServerSettings(
+            server_lr=training.server_lr,
+            server_momentum=training.server_momentum,
+            memory=training.memory,
+            average_last=training.average_last,
+            exploration=training.exploration,
+        ),
     )
 
 

@@ -68,6 +68,14 @@ class Model:
         """d."""
         return self.layers[-1].stop
 
+    @property
+    def head(self) -> Array:
+        """Places of the last layer's parameters in the flat vector."""
+        last = self.layers[-1].name.rpartition(".")[0]
+        return np.concatenate(
+            [np.arange(layer.start, layer.stop) for layer in self.layers if layer.name.rpartition(".")[0] == last]
+        )
+
     def unflatten(self, vectors: Tensor) -> dict[str, Tensor]:
         """(..., d) -> {name: (..., *shape)}."""
         lead = vectors.shape[:-1]

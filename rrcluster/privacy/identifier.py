@@ -14,7 +14,7 @@ from rrcluster.privacy.relation import identifier_sensitivity, update_sensitivit
 from rrcluster.privacy.reports import check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler
 from rrcluster.privacy.sums import cluster_sums, gaussian_noise, make_release, split_columns
-from rrcluster.rebalance import rebalance
+from rrcluster.rebalancing import rebalance
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, Release
 
@@ -159,7 +159,8 @@ class IdentifierMechanism:
             )
         reports = reports.padded(self.cohort_size)
         noise = self._noise(rng)
-        assignment = self._assignment(reports.choices, reports.valid, rng)
+        noisy = self._noisy_choices(reports.choices, reports.valid, rng)
+        assignment = rebalance(noisy, num_clusters=self.num_clusters, min_cluster_size=self.min_cluster_size, rng=rng)
         step = grid_step(self.update_clip)
         messages = clip_to_grid(reports.updates, update_clip=self.update_clip)
         shared, clustered = split_columns(messages, self.coordinates)
@@ -167,24 +168,26 @@ class IdentifierMechanism:
         return make_release(
             shared.sum(axis=0) * step + noise[: self.coordinates.shared],
             sums * step + noise[self.coordinates.shared :].reshape(self.num_clusters, -1),
-            np.bincount(assignment, minlength=self.num_clusters).astype(float),
+            _sizes(noisy, self.num_clusters),
+            block_sizes=_sizes(assignment, self.num_clusters),
             size_floor=self.size_floor,
             min_cluster_size=self.min_cluster_size,
             sum_noise_std=self.noise_std,
             size_noise_std=0.0,
         )
 
-    def _assignment(self, choices: Array, valid: Array, rng: Rng) -> Array:
+    def _noisy_choices(self, choices: Array, valid: Array, rng: Rng) -> Array:
         if self.identifier is None:
             return np.zeros(len(choices), dtype=np.int64)
-        noisy = self.identifier.assign(choices, valid, num_clusters=self.num_clusters, rng=rng)
-        return np.asarray(
-            rebalance(noisy, num_clusters=self.num_clusters, min_cluster_size=self.min_cluster_size, rng=rng)
-        )
+        return self.identifier.assign(choices, valid, num_clusters=self.num_clusters, rng=rng)
 
     def _noise(self, rng: Rng) -> Array:
         width = self.coordinates.shared + self.num_clusters * self.coordinates.clustered
         return gaussian_noise((width,), noise_std=self.noise_std, rng=rng)
+
+
+def _sizes(assignment: Array, num_clusters: int) -> Array:
+    return np.bincount(assignment, minlength=num_clusters).astype(float)
 
 
 def split_budget(whole_round: float, *, identifier_share: float) -> tuple[float, float]:

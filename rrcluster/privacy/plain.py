@@ -11,7 +11,7 @@ from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.reports import check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler
 from rrcluster.privacy.sums import cluster_sums, make_release, split_columns
-from rrcluster.rebalance import rebalance
+from rrcluster.rebalancing import rebalance
 from rrcluster.rng import Rng
 from rrcluster.types import Coordinates, Release
 
@@ -70,7 +70,8 @@ class NoneMechanism:
         return make_release(
             shared.sum(axis=0),
             cluster_sums(clustered, assignment, num_clusters=self.num_clusters),
-            np.bincount(assignment, minlength=self.num_clusters).astype(float),
+            np.bincount(reports.choices[reports.valid], minlength=self.num_clusters).astype(float),
+            block_sizes=np.bincount(assignment, minlength=self.num_clusters).astype(float),
             size_floor=self.size_floor,
             min_cluster_size=0,
             sum_noise_std=0.0,

@@ -68,7 +68,8 @@ def _released(plan: PrivacyPlan) -> list[str]:
     shared = [f"one noisy sum of {d_s} shared coordinates"] if d_s else []
     clustered = [f"{k} noisy sums of {d_c} clustered coordinates"] if d_c else []
     if isinstance(plan.mechanism, JointMechanism):
-        sizes = f"{k} noisy cluster sizes" if plan.mechanism.count_weight else "no cluster sizes"
+        noisy = "one noisy size" if k == 1 else f"{k} noisy cluster sizes"
+        sizes = noisy if plan.mechanism.count_weight else "no cluster sizes"
     else:
         sizes = "cluster sizes after privatised identifiers and rebalancing" if k > 1 else "the fixed cohort size"
     return [

@@ -21,6 +21,7 @@ def make_release(
     sums: Array,
     sizes: Array,
     *,
+    block_sizes: Array | None = None,
     size_floor: float,
     min_cluster_size: int,
     sum_noise_std: float,
@@ -28,13 +29,15 @@ def make_release(
 ) -> Release:
     """Attach denominators max(size_floor, B, size) and, for shared coordinates, max(k size_floor, sum of sizes).
 
-    Post-processing: reads noisy or public sizes only.
+    `block_sizes` are the sizes after exact rebalancing, where that moved anybody. Post-processing: reads noisy or
+    public sizes only.
     """
+    divided_by = sizes if block_sizes is None else block_sizes
     return Release(
         shared_sum=shared_sum,
         cluster_sums=sums,
         sizes=sizes,
-        denominators=np.maximum(sizes, max(size_floor, min_cluster_size, 1.0)),
+        denominators=np.maximum(divided_by, max(size_floor, min_cluster_size, 1.0)),
         shared_denominator=float(max(len(sizes) * size_floor, sizes.sum(), 1.0)),
         sum_noise_std=sum_noise_std,
         size_noise_std=size_noise_std,

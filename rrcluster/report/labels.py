@@ -12,7 +12,14 @@ ALGORITHM_NAMES = {
     "ifca": "IFCA",
     "fesem": "FeSEM",
     "fedcam": "FedCAM",
+    "fedcam-fesem": "FedCAM (by distance)",
+    "fesem-last": "FeSEM (last layer)",
+    "ifca-shared": "IFCA (shared base)",
+    "mr-mtl": "MR-MTL",
+    "local": "Local training",
+    "oracle": "Oracle",
 }
+UNEXPLORED = frozenset({"fedavg", "fedprox", "fedper", "mr-mtl", "local", "oracle"})
 # Settings that say where a run was made, how often and how closely watched, not what was run.
 UNRELATED = frozenset(
     {
@@ -34,6 +41,8 @@ _MAX_DIFFERENCES = 3
 def method_label(config: Mapping[str, Any]) -> str:
     """The method of a run, as in "DP-IFCA", "IFCA + shrinkage" or "RR-Cluster (IFCA), B=15".
 
+    Exploration is named where there are clusters to tell apart: without it a method is the published one.
+
     "DP-" stands before a base method under any mechanism but `none`; RR-Cluster is private unless it says otherwise.
     An algorithm without a display name keeps the name it was registered under.
     """
@@ -41,10 +50,11 @@ def method_label(config: Mapping[str, Any]) -> str:
     base = ALGORITHM_NAMES.get(name, name)
     private = str(config.get("mechanism", "none")) != "none"
     rebalance, size = config.get("rebalance", "none"), config.get("min_cluster_size", 0)
+    explored = " + exploration" if config.get("exploration") and name not in UNEXPLORED else ""
     if rebalance in ("coin", "exact", "auto") and isinstance(size, (int, float)) and size > 0:
-        return f"RR-Cluster ({base}), B={size:g}" + ("" if private else ", no privacy")
+        return f"RR-Cluster ({base}), B={size:g}{explored}" + ("" if private else ", no privacy")
     prefixed = f"DP-{base}" if private else base
-    return f"{prefixed} + shrinkage" if rebalance == "shrinkage" else prefixed
+    return f"{prefixed} + shrinkage{explored}" if rebalance == "shrinkage" else f"{prefixed}{explored}"
 
 
 def settings_key(config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

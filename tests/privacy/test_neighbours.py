@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mechanism_cases import CLIP, VALUES, B, K, identifier, joint, joint_vector, update
 
-from rrcluster.rebalance import coin_transition, flip_coins
+from rrcluster.rebalancing import coin_transition, flip_coins
 from rrcluster.rng import Streams, client_uniforms
 
 values = st.sampled_from(list(VALUES.values())) | st.floats(-3 * CLIP, 3 * CLIP)
@@ -125,7 +125,7 @@ def test_identifier_releases_are_finite_whatever_is_sent(value, b, rng):
     updates = np.array([update(CLIP, 2)] * 17 + [update(value, 2)])
     release = mechanism.release(updates, rng.integers(K, size=18), rng=rng)
     assert np.isfinite(release.cluster_sums).all()
-    assert (release.sizes >= b).all()
+    assert (release.denominators >= b).all()
     assert release.sizes.sum() == 18
 
 

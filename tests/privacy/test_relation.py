@@ -12,7 +12,7 @@ from rrcluster.privacy.relation import (
     joint_sensitivity,
     update_sensitivity,
 )
-from rrcluster.rebalance import rebalance
+from rrcluster.rebalancing import rebalance
 
 
 def message(update, choice, destination, k, w, shared):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rrcluster.errors import ConfigError
-from rrcluster.rebalance import coin_transition, expected_sizes, flip_coins, rebalance
+from rrcluster.rebalancing import coin_transition, expected_sizes, flip_coins, rebalance
 
 
 def test_by_hand(rng):

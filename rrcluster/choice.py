@@ -1,0 +1,57 @@
+"""How a client turns its scores into a choice, and how the server helps the clusters apart in early rounds.
+
+Plain methods choose the least score. From random first models that is a lottery: two groups of clients often settle on
+one model, and nothing ever separates them. *Exploration* prices crowded clusters, by sizes released in earlier rounds,
+and softens the choice by the client's own random draw; both fade to nothing halfway through the run, after which the
+choice is plain again. At strength 0 it is the base method from the first round on.
+
+Privacy: a choice is a function of the client's own data, of earlier releases and of its own coins, which is all that
+Theorem 1 of docs/privacy.md asks for (and the soundness of `identifier` too). Exploration costs nothing.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rrcluster.types import Array
+
+PRICE, TEMPERATURE = 2.0, 0.5  # at strength 1, in units of the score (nats of cross-entropy for IFCA)
+FADE_OUT = 0.5  # part of the run after which choices are plain
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """What the server tells clients beside the models. Made of releases and settings: public."""
+
+    prices: Array  # (k,) added to a client's scores
+    temperature: float  # scale of the client's own Gumbel draw
+    transition: Array  # (k, k) where the rebalancing coin sends a client
+
+    @classmethod
+    def plain(cls, num_clusters: int) -> "Guidance":
+        """Choose the least score and stay."""
+        return cls(np.zeros(num_clusters), 0.0, np.eye(num_clusters))
+
+
+def crowding_prices(sizes: Array) -> Array:
+    """(k,) relative crowding of each cluster, from released sizes: 0 when all are equal, up to k - 1, at least -1."""
+    natural = np.maximum(np.asarray(sizes, dtype=np.float64), 0.0)
+    total = natural.sum()
+    return natural * (len(natural) / total) - 1.0 if total > 0 else np.zeros(len(natural))
+
+
+def fading(round_index: int, num_rounds: int) -> float:
+    """1 in the first round, falling linearly to 0 after `FADE_OUT` of the run."""
+    return max(0.0, 1.0 - round_index / (FADE_OUT * num_rounds))
+
+
+def choose(scores: Array, guidance: Guidance, *, uniforms: Array) -> Array:
+    """(n,) the cluster of least priced and softened score; the lowest index among equals.
+
+    `scores` (n, k): less is better. `uniforms` (n, k) are each client's own draws in (0, 1). Without prices and at
+    temperature 0 this is the plain argmin, whatever the draws.
+    """
+    priced = scores + guidance.prices
+    if guidance.temperature > 0:
+        priced = priced + guidance.temperature * np.log(-np.log(uniforms))
+    return np.asarray(priced.argmin(axis=1))

@@ -1,0 +1,187 @@
+"""The command line as a person meets it: in a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+TINY = [
+    *("--clients", "60", "--rounds", "4", "--sample-rate", "0.5", "--local-epochs", "1"),
+    *("--noise-multiplier", "1", "--delta", "1e-3", "--device", "cpu"),
+]
+
+
+def rrcluster(*arguments, cwd=None, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", "from rrcluster.cli import main; raise SystemExit(main())", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=os.environ | environment | {"OMP_NUM_THREADS": "1"},
+        timeout=120,
+    )
+
+
+def test_help_answers_at_once_and_lists_the_commands():
+    began = time.perf_counter()
+    answer = rrcluster("--help")
+    assert time.perf_counter() - began < 0.5
+    assert answer.returncode == 0
+    for word in ("run", "account", "data", "report", "Start here"):
+        assert word in answer.stdout
+
+
+@pytest.mark.parametrize("command", ["run", "account", "data", "report"])
+def test_every_command_explains_itself(command):
+    answer = rrcluster(command, "--help")
+    assert answer.returncode == 0
+    assert "--json" in answer.stdout
+
+
+def test_run_help_uses_the_documented_flags():
+    text = rrcluster("run", "--help").stdout
+    for flag in (
+        *("--data", "--partition", "--clients", "--clusters", "-k", "--sample-rate", "--rounds", "--algorithm"),
+        *("--mechanism", "--rebalance", "-B", "--size-floor", "--epsilon", "--delta", "--noise-multiplier"),
+        *("--update-clip", "--count-weight", "--local-lr", "--local-epochs", "--batch-size", "--server-lr", "--model"),
+        *("--seed", "--seeds", "--device", "--out", "--resume", "--tensorboard", "--json", "--dry-run"),
+    ):
+        assert flag in text, flag
+
+
+def test_a_run_prints_a_table_and_names_its_folder(tmp_path):
+    answer = rrcluster("run", *TINY, "--out", "here", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert "DP-IFCA" in answer.stdout
+    assert "diagnostic, not private" in answer.stdout
+    assert "for research only" in answer.stderr
+    assert "rrcluster report here" in answer.stderr
+    assert (tmp_path / "here" / "models.safetensors").exists()
+
+
+def test_json_is_json_and_nothing_else(tmp_path):
+    answer = rrcluster("run", *TINY, "--out", "here", "--json", cwd=tmp_path)
+    (told,) = json.loads(answer.stdout)
+    assert told["rounds_done"] == 4
+    assert "accuracy" in told["diagnostic_not_private"]
+    assert answer.stderr == ""
+
+
+def test_yaml_then_flags(tmp_path):
+    (tmp_path / "mine.yaml").write_text("num_clients: 60\nnum_rounds: 9\nnoise_multiplier: 1.0\ndelta: 1e-3\n")
+    answer = rrcluster("run", "mine.yaml", "--rounds", "2", "--sample-rate", "0.5", "--dry-run", "--json", cwd=tmp_path)
+    told = json.loads(answer.stdout)
+    assert told["expected_cohort"] == 30
+    assert told["noise_multiplier"] == 1.0
+    assert told["epsilon"] > 0
+    assert told["seconds_per_round"] > 0
+    assert not (tmp_path / "runs").exists()
+
+
+def test_seeds_get_folders_of_their_own(tmp_path):
+    answer = rrcluster("run", *TINY, "--seeds", "3", "5", "--out", "here", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert {path.name for path in (tmp_path / "here").iterdir()} == {"seed-3", "seed-5"}
+    assert "±" in answer.stdout
+
+
+def test_report_writes_what_it_says(tmp_path):
+    rrcluster("run", *TINY, "--out", "runs/one", cwd=tmp_path)
+    answer = rrcluster("report", "runs/one", "--json", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert "Method" in json.dumps(json.loads(answer.stdout))
+    for name in ("report.html", "table.csv", "table.tex", "figures"):
+        assert (tmp_path / "runs" / "one" / name).exists()
+
+
+def test_account_gives_the_documented_multipliers():
+    common = ("--epsilon", "2", "--delta", "1e-3", "--sample-rate", "0.1", "--rounds", "100", "--json")
+    joint = json.loads(rrcluster("account", "--mechanism", "joint", *common).stdout)
+    by_name = {row["accountant"]: row for row in joint["rows"]}
+    assert by_name["pld"]["noise_multiplier"] == pytest.approx(1.674, abs=0.003)
+    identifier = json.loads(rrcluster("account", "--mechanism", "identifier", *common).stdout)
+    by_name = {row["accountant"]: row for row in identifier["rows"]}
+    assert by_name["rdp"]["noise_multiplier"] == pytest.approx(3.385, abs=0.003)
+    assert by_name["pld"]["noise_multiplier"] == pytest.approx(1.813, abs=0.003)
+    assert by_name["paper"]["noise_multiplier"] is None
+    assert "2.22" in by_name["paper"]["reason"] or "2.23" in by_name["paper"]["reason"]
+
+
+def test_data_list_and_check():
+    told = {row["name"] for row in json.loads(rrcluster("data", "list", "--json").stdout)}
+    assert {"fashion-mini", "fashion-mnist", "synthetic"} <= told
+    assert rrcluster("data", "check", "fashion-mini").returncode == 0
+    missing = rrcluster("data", "check", "fashion-mnist", "--folder", "/nowhere")
+    assert missing.returncode == 1
+    assert "rrcluster data get fashion-mnist" in missing.stderr
+
+
+BAD = {
+    "unknown command": (["rum"], "'rum' is not a command; use one of run,"),
+    "unknown flag": (["run", "--epsilom", "3"], "--epsilom.*--epsilon"),
+    "not a number": (["run", "--epsilon", "much"], "--epsilon.*much"),
+    "unknown choice": (["run", "--mechanism", "laplace"], "laplace.*joint"),
+    "impossible B": (["run", "-B", "30"], "B\\) = 30 needs 120 clients for 4 clusters, but a cohort has 100; lower B"),
+    "delta": (["run", "--delta", "0.01"], "delta = 0.01 is more than 1/num_clients"),
+    "missing data": (["run", "--data", "fashion-mnist", "--data-folder", "nowhere"], "nowhere.*rrcluster data get"),
+    "missing yaml": (["run", "nothing.yaml"], "nothing.yaml: no such file"),
+    "resume nothing": (["run", "--resume", "nothing"], "nothing holds no run to resume"),
+    "resume with settings": (["run", "--resume", "x", "--epsilon", "3"], "takes all settings from the run folder"),
+    "unwritable": (["run", *TINY, "--out", "/proc/none/here"], "/proc/none/here: cannot be made.*--out"),
+    "report nothing": (["report"], "needs at least one run folder"),
+    "report no run": (["report", "."], "no run"),
+    "account none": (["account", "--mechanism", "none"], "it has no epsilon"),
+    "data unknown": (["data", "get", "mnist3d"], "mnist3d.*choose one of"),
+    "data unnamed": (["data", "check"], "needs the name of a dataset"),
+    "wrong sampler": (["run", "--sampling", "fixed-size"], "does not belong to mechanism = joint"),
+    "damaged yaml": (["run", "damaged.yaml"], "damaged.yaml: cannot be read as YAML"),
+    "truncated data": (["run", "--data", "fashion-mnist", "--data-folder", "truncated"], "train-images"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "text"), BAD.values(), ids=BAD.keys())
+def test_bad_usage_is_one_line_with_the_way_out(arguments, text, tmp_path):
+    (tmp_path / "damaged.yaml").write_text("{unclosed")
+    (tmp_path / "truncated").mkdir()
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (tmp_path / "truncated" / f"{name}-ubyte.gz").write_bytes(b"\x1f\x8b\x08\x00")
+    answer = rrcluster(*arguments, cwd=tmp_path)
+    assert answer.returncode == 2
+    first = answer.stderr.splitlines()[0]
+    import re
+
+    assert re.search(text, first), first
+    assert "Traceback" not in answer.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged.yaml", "truncated"]  # nothing half-written
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path):
+    command = [sys.executable, "-c", "from rrcluster.cli import main; raise SystemExit(main())"]
+    arguments = ["run", *TINY, "--rounds", "4000", "--out", "here", "--evaluate-every", "10000"]
+    process = subprocess.Popen(
+        [*command, *arguments],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    rounds = tmp_path / "here" / "rounds.jsonl"
+    for _ in range(600):
+        if rounds.exists() and rounds.read_text().count("\n") >= 2:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "rrcluster run --resume here" in errors
+    assert "Traceback" not in errors
+    assert json.loads((tmp_path / "here" / "summary.json").read_text())["status"] == "stopped"
+    config = tmp_path / "here" / "config.yaml"
+    done = len(rounds.read_text().splitlines())
+    assert (tmp_path / "here" / "checkpoint" / "state.safetensors").exists()
+    assert "num_rounds: 4000" in config.read_text()
+    assert len((tmp_path / "here" / "ledger.jsonl").read_text().splitlines()) >= done

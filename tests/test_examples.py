@@ -1,0 +1,45 @@
+"""Examples and the README's code run as they stand."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def run(arguments, cwd):
+    answer = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, timeout=300)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_example(path, tmp_path):
+    assert len(path.read_text().splitlines()) <= 60
+    run([str(path)], tmp_path)
+
+
+def test_each_function_for_an_existing_system_has_an_example():
+    text = "".join(path.read_text() for path in EXAMPLES)
+    for name in ("rr.release(", "rr.load(", "rr.assign(", "rr.rebalance(", "rr.simulate(", "rr.run("):
+        assert name in text, name
+
+
+def test_the_readme_example_runs_and_is_short(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert len(code.splitlines()) <= 15
+    (tmp_path / "readme.py").write_text(code)
+    assert "epsilon" in run(["readme.py"], tmp_path)
+
+
+def test_the_demo_settings_are_valid():
+    import yaml
+
+    from rrcluster.experiments.config import from_flat
+
+    config = from_flat(yaml.safe_load((ROOT / "examples" / "demo.yaml").read_text()))
+    assert config.privacy.delta <= 1 / (10 * config.data.num_clients)
