@@ -13,7 +13,7 @@ def test_ragged_clients_by_hand():
     cohort = data.cohort([2, 1])
     assert data.num_clients == 3
     assert data.sizes.tolist() == [2, 4, 1]
-    assert (data.num_classes, data.input_shape, data.num_groups) == (3, (3,), 1)
+    assert (data.num_classes, data.input_shape, data.num_groups) == (3, (3,), 0)
     assert data.test_sets == ()
     assert data.test_of.tolist() == [-1, -1, -1]
     assert cohort.inputs[:, :, 0].tolist() == [[3, 0, 0, 0], [2, 2, 2, 2]]
