@@ -27,7 +27,7 @@ VOCABULARY = "\n !\"&'(),-." + string.digits + ":;>?" + string.ascii_uppercase +
 WINDOW = 80  # characters in
 LEAST_CHARACTERS = 1000  # of a role
 MOST_TRAIN, MOST_TEST = 2000, 500  # windows of a role
-TRAIN_SHARE = 0.8
+TRAIN_PERCENT = 80  # of the characters of a role
 
 Characters = NDArray[np.uint8]  # (length,) places in the vocabulary
 
@@ -100,7 +100,7 @@ def by_role(
     checks.count(num_clients=num_clients)
     least = checks.count(least_characters=least_characters)
     if min(_cut(least), least - _cut(least)) <= WINDOW:
-        needed = int(np.ceil((WINDOW + 1) / (1 - TRAIN_SHARE)))
+        needed = 100 // (100 - TRAIN_PERCENT) * WINDOW + 1
         raise ConfigError(f"least_characters = {least} leaves a part without a window; ask for at least {needed}.")
     able = [role for role in roles if len(role.text) >= least]
     if num_clients > len(able):
@@ -163,4 +163,4 @@ class RoleStore:
 
 def _cut(length: int) -> int:
     """Where a text of this length is divided."""
-    return int(TRAIN_SHARE * length)
+    return length * TRAIN_PERCENT // 100
