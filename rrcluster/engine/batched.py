@@ -102,11 +102,12 @@ class BatchedEngine:
         return self.model.unflatten(self._tensor(np.asarray(vectors, dtype=np.float32)))
 
     @torch.no_grad()
-    def _outputs(self, vector: Array, inputs: Tensor, *, at_once: int = 16384) -> Tensor:
+    def _outputs(self, vector: Array, inputs: Tensor) -> Tensor:
         parameters = self.model.unflatten(self._tensor(np.asarray(vector, dtype=np.float32)))
         if not len(inputs):
             return self.model.single(parameters, inputs)
-        return torch.cat([self.model.single(parameters, chunk) for chunk in torch.split(inputs, at_once)])
+        chunks = torch.split(inputs, self.model.samples_at_once)
+        return torch.cat([self.model.single(parameters, chunk) for chunk in chunks])
 
     def _tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values), device=self.device)

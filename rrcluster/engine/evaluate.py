@@ -1,7 +1,8 @@
 """How good the models are, measured on raw client data: a diagnostic, never part of a release.
 
 Protocol: each client picks the model with the least loss on its own *training* data; its accuracy is that model's on
-the test set of the client's group. Means are over all clients.
+the client's test set (its group's, or its own). Means are over all clients. Where a population has no true groups, the
+clustering accuracy is NaN and there are no group accuracies.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class Evaluation:
 
     accuracy: float  # mean over clients; NaN for regression
     loss: float
-    clustering_accuracy: float  # under the best one-to-one matching of clusters to groups
+    clustering_accuracy: float  # under the best one-to-one matching of clusters to groups; NaN without groups
     worst_decile: float  # mean accuracy of the tenth of clients that fare worst
     group_accuracy: tuple[float, ...]  # mean over the clients of each true group
     choice_sizes: tuple[int, ...]  # clients per chosen cluster
@@ -85,10 +86,15 @@ def _cluster_models(
     models: Models, choices: Array, data: FederatedData, *, split: Split, engine: Engine
 ) -> tuple[Array, Array]:
     """Loss and accuracy (M,) of each client's chosen model on its test set; NaN for clients without one."""
-    nothing = np.full((1, models.num_clusters), np.nan)  # what test_of = -1 points to
-    tested = [engine.test(split.vectors(models), tests) for tests in data.test_sets]
-    losses, accuracies = (np.vstack([*(result[part] for result in tested), nothing]) for part in (0, 1))
-    return losses[data.test_of, choices], accuracies[data.test_of, choices]
+    losses, accuracies = (np.full(data.num_clients, np.nan) for _ in range(2))
+    vectors = split.vectors(models)
+    for place, tests in enumerate(data.test_sets):
+        owners = np.flatnonzero(data.test_of == place)
+        chosen, back = np.unique(choices[owners], return_inverse=True)  # only models that one of them has chosen
+        if len(owners):
+            loss, accuracy = engine.test(vectors[chosen], tests)
+            losses[owners], accuracies[owners] = loss[back], accuracy[back]
+    return losses, accuracies
 
 
 def _own_models(
@@ -118,8 +124,10 @@ def _mean(values: Array) -> float:
 def clustering_accuracy(choices: Array, groups: Array, num_clusters: int, num_groups: int) -> float:
     """Share of clients in the cluster matched to their group, under the best one-to-one matching.
 
-    Clients of surplus clusters, which no group is matched to, count as wrong.
+    Clients of surplus clusters, which no group is matched to, count as wrong. NaN where there are no groups.
     """
+    if not num_groups:
+        return float("nan")
     table = np.zeros((num_clusters, num_groups))
     np.add.at(table, (choices, groups), 1)
     rows, columns = linear_sum_assignment(-table)

@@ -38,6 +38,11 @@ class TrainedModels:
         """Which coordinates are shared, clustered, personal."""
         return self.algorithm.split(self.model)
 
+    @property
+    def input_dtype(self) -> type[np.generic]:
+        """What the model takes: float32 numbers, or int64 ids."""
+        return np.int64 if self.model.takes_ids else np.float32
+
     def predict(self, inputs: Any, *, cluster: int) -> Array:
         """Outputs (logits, or values for regression) of one cluster's model: (s, *input) -> (s, outputs)."""
         if not 0 <= cluster < self.num_clusters:
@@ -46,7 +51,7 @@ class TrainedModels:
         with torch.no_grad():
             outputs = self.model.single(
                 self.model.unflatten(torch.as_tensor(vector)),
-                torch.as_tensor(np.asarray(inputs, dtype=np.float32)),
+                torch.as_tensor(np.asarray(inputs, dtype=self.input_dtype)),
             )
         return np.asarray(outputs.numpy())
 
@@ -84,7 +89,7 @@ def assign(models: TrainedModels, data: Any) -> Any:
         )
     targets = targets.astype(np.float32 if targets.dtype.kind == "f" else np.int64)
     cohort = Cohort(
-        np.zeros(1, dtype=np.int64), inputs[None].astype(np.float32), targets[None], np.array([len(inputs)])
+        np.zeros(1, dtype=np.int64), inputs[None].astype(models.input_dtype), targets[None], np.array([len(inputs)])
     )
     tools = Tools(models.split, engine, LocalSettings(), key=(0, 0))
     return int(models.algorithm.scores(models.models, Clients.without_memory(cohort), tools=tools)[0].argmin())

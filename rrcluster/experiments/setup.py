@@ -7,8 +7,8 @@ from rrcluster.algorithms import ALGORITHMS, Algorithm, Oracle
 from rrcluster.algorithms.applies import check_applies
 from rrcluster.algorithms.split import Split
 from rrcluster.contract import Engine, LocalSettings
-from rrcluster.data.build import load_federated
-from rrcluster.data.federated import FederatedData
+from rrcluster.data.build import GENERATED, load_federated
+from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.engine.select import pick_device, pick_engine
 from rrcluster.experiments.config import RunConfig
 from rrcluster.models import Model, make_model
@@ -46,13 +46,17 @@ def make_experiment(config: RunConfig) -> Experiment:
         config.data.data,
         num_clients=config.data.num_clients,
         seed=config.output.seed,
-        partition=None if config.data.data == "synthetic" else config.data.partition,
+        partition=None if config.data.data in GENERATED else config.data.partition,
+        concentration=config.data.concentration if config.data.partition == "dirichlet" else None,
         folder=config.data.data_folder,
     )
     algorithm = ALGORITHMS[method.algorithm]
     if isinstance(algorithm, Oracle):
         algorithm = replace(algorithm, groups=data.groups)
-    model = algorithm.adapt(make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes))
+    ids = data.input_dtype == IDS
+    model = algorithm.adapt(
+        make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
+    )
     device = pick_device(config.output.device)
     training = config.training
     return Experiment(

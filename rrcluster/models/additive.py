@@ -1,6 +1,7 @@
 """Two networks of one kind, summed at the output: what FedCAM trains, one shared and one per cluster."""
 
 import copy
+from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -29,13 +30,7 @@ def additive(model: Model) -> Model:
             _half("residual.", parameters), inputs
         )
 
-    return Model(
-        f"{model.name}+{model.name}",
-        AdditiveNet(model.module),
-        grouped_form=grouped,
-        convolutional=model.convolutional,
-        init_scale=model.init_scale,
-    )
+    return replace(model, name=f"{model.name}+{model.name}", module=AdditiveNet(model.module), grouped_form=grouped)
 
 
 def _half(prefix: str, parameters: Parameters) -> Parameters:
