@@ -70,6 +70,10 @@ class Algorithm(Protocol):
         """The name it is chosen by."""
 
     @property
+    def explores(self) -> bool:
+        """Whether its scores are losses, which early rounds may price and soften (choice.py)."""
+
+    @property
     def personal(self) -> bool:
         """Whether clients end up with models of their own (`own_models`)."""
 

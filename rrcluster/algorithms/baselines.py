@@ -24,6 +24,7 @@ class LocalOnly:
 
     name: str = "local"
     personal: bool = True
+    explores: bool = False
 
     num_clusters = staticmethod(parts.one_cluster)
     adapt = staticmethod(parts.unchanged)
@@ -59,6 +60,7 @@ class Oracle:
     name: str = "oracle"
     groups: Array | None = None
     personal: bool = False
+    explores: bool = False
 
     num_clusters = staticmethod(parts.as_asked)
     adapt = staticmethod(parts.unchanged)

@@ -15,6 +15,7 @@ class FedAvg:
 
     name: str = "fedavg"
     personal: bool = False
+    explores: bool = False
 
     num_clusters = staticmethod(parts.one_cluster)
     adapt = staticmethod(parts.unchanged)

@@ -30,6 +30,11 @@ class FedCAM:
     adapt = staticmethod(additive)
     own_models = staticmethod(parts.cluster_models)
 
+    @property
+    def explores(self) -> bool:
+        """Where it chooses by loss."""
+        return not self.by_distance
+
     def split(self, model: Model) -> Split:
         """The first network is shared, the second clustered."""
         half = model.num_parameters // 2

@@ -22,6 +22,7 @@ class FedPer:
 
     name: str = "fedper"
     personal: bool = True
+    explores: bool = False
 
     num_clusters = staticmethod(parts.one_cluster)
     adapt = staticmethod(parts.unchanged)

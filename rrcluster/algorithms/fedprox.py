@@ -18,6 +18,7 @@ class FedProx:
 
     name: str = "fedprox"
     personal: bool = False
+    explores: bool = False
 
     num_clusters = staticmethod(parts.one_cluster)
     adapt = staticmethod(parts.unchanged)

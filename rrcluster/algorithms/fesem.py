@@ -24,6 +24,7 @@ class FeSEM:
     name: str = "fesem"
     last_layer: bool = False
     personal: bool = False
+    explores: bool = False
 
     num_clusters = staticmethod(parts.as_asked)
     adapt = staticmethod(parts.unchanged)

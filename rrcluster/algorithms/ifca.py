@@ -16,6 +16,7 @@ class IFCA:
     name: str = "ifca"
     share_base: bool = False
     personal: bool = False
+    explores: bool = True
 
     num_clusters = staticmethod(parts.as_asked)
     adapt = staticmethod(parts.unchanged)

@@ -23,6 +23,7 @@ class MRMTL:
 
     name: str = "mr-mtl"
     personal: bool = True
+    explores: bool = False
 
     num_clusters = staticmethod(parts.one_cluster)
     adapt = staticmethod(parts.unchanged)

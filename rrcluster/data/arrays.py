@@ -50,6 +50,7 @@ def from_arrays(
     """A population from one array of inputs (size, ...) and one of targets (size,) per client.
 
     `inputs` and `targets` are lists, one entry per client, of any sizes; or arrays (num_clients, size, ...).
+    `num_classes` is a public constant: left out, it is counted from the labels, which no guarantee covers.
     Integer targets are classes 0, 1, ...; float targets, or `num_classes` = 0, mean regression. `num_classes`
     defaults to one more than the largest class seen. `groups` (num_clients,), if known, serve diagnostics
     only; by default there are none (`num_groups` = 0). A test set as an array (t, ...) is shared by all clients; as

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rrcluster.aggregate import ServerSettings, ServerState
 from rrcluster.algorithms.algorithm import Algorithm, Tools
@@ -10,7 +10,9 @@ from rrcluster.choice import choose
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.memory import ClientMemory
+from rrcluster.errors import PrivacyError
 from rrcluster.models.model import Model
+from rrcluster.privacy.events import REPLACE_ONE
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rebalancing import flip_coins
@@ -56,6 +58,9 @@ def simulate(
     stopped. `ledger` is charged before each release.
     """
     local, server, ledger = local or LocalSettings(), server or ServerSettings(), ledger or Ledger()
+    _check_memory(algorithm, model, plan)
+    if not algorithm.explores:
+        server = replace(server, exploration=0.0)
     split = algorithm.split(model)
     k = plan.mechanism.num_clusters
     memory = memory or ClientMemory(algorithm.memory_width(model))
@@ -86,3 +91,12 @@ def simulate(
             rng=streams("release", t),
         )
         yield RoundRecord(t, state, release, time.perf_counter() - began, memory)
+
+
+def _check_memory(algorithm: Algorithm, model: Model, plan: PrivacyPlan) -> None:
+    """Refuse memory under fixed-size sampling, whoever wrote the algorithm (docs/privacy.md, "Limit")."""
+    if plan.private and plan.event.adjacency == REPLACE_ONE and algorithm.memory_width(model) > 0:
+        raise PrivacyError(
+            f"algorithm {algorithm.name} keeps memory on the clients, which the guarantee of mechanism = "
+            f"{plan.mechanism.name} does not cover; use mechanism = joint."
+        )

@@ -161,9 +161,10 @@ def _gaussian_epsilon(noise_multiplier: float, num_rounds: int, delta: float) ->
 
 
 def _pld_epsilon(pld: "LossDistribution", num_rounds: int, delta: float) -> float:
-    if delta < MIN_DELTA:
+    least = MIN_DELTA * max(1.0, num_rounds / 1000)  # rounding errors grow with the number of compositions
+    if delta < least:
         raise UnsupportedEvent(
-            f"delta = {delta:.3g} is below {MIN_DELTA}, where the accountant 'pld' would report rounding "
+            f"delta = {delta:.3g} is below {least:.3g}, where the accountant 'pld' would report rounding "
             "errors; raise delta, or use the accountant 'rdp'."
         )
     return float(pld.self_compose(num_rounds).get_epsilon_for_delta(delta))

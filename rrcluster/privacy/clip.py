@@ -1,7 +1,7 @@
 """Clip updates, and put them on an integer grid so that their sum is exact.
 
 Norms are computed in float64. Clipped coordinates are rounded *towards zero* to multiples of a power of two, about
-2^-40 of the clip: rounding can only shorten a vector, so the sensitivity is still the clip, and a sum of integers
+2^-30 of the clip: rounding can only shorten a vector, so the sensitivity is still the clip, and a sum of integers
 does not depend on the order, the padding or the number of machines it was computed on.
 """
 
@@ -10,10 +10,22 @@ import math
 import numpy as np
 
 from rrcluster import checks
+from rrcluster.errors import ConfigError
 from rrcluster.types import Array
 
-GRID_BITS = 40
+GRID_BITS = 30
+SMALLEST_CLIP, LARGEST_CLIP = 1e-30, 1e30  # far from where squares underflow or overflow in float64
+LARGEST_COHORT = 2**30  # sums of this many clipped rows fit an int64 twice over
 _MARGIN = 1 - 1e-6  # room for the rounding of the float64 norm itself
+
+
+def check_clip(update_clip: float) -> None:
+    """Refuse a clip at which float64 norms would under- or overflow and the bound would not hold."""
+    checks.positive(update_clip=update_clip)
+    if not SMALLEST_CLIP <= update_clip <= LARGEST_CLIP:
+        raise ConfigError(
+            f"update_clip = {update_clip:g} must lie between {SMALLEST_CLIP:g} and {LARGEST_CLIP:g}; scale the updates."
+        )
 
 
 def norms(updates: Array) -> Array:
@@ -23,7 +35,7 @@ def norms(updates: Array) -> Array:
 
 
 def grid_step(update_clip: float) -> float:
-    """The grid's step: a power of two, at most 2^-39 of the clip."""
+    """The grid's step: a power of two, at most 2^-30 of the clip."""
     return float(2.0 ** (math.floor(math.log2(update_clip)) - GRID_BITS))
 
 
@@ -31,9 +43,9 @@ def clip_to_grid(updates: Array, *, update_clip: float) -> Array:
     """Scale each row to norm at most `update_clip` and round towards zero: (n, d) float -> (n, d) int64 grid units.
 
     Guarantee: for every finite row, ||row of the result|| * grid_step(update_clip) <= update_clip. A row whose norm is
-    not finite becomes zero. Sums of up to 2^22 rows cannot overflow.
+    not finite becomes zero. A row is at most 2^31 units long, so sums of 2^31 rows cannot overflow.
     """
-    checks.positive(update_clip=update_clip)
+    check_clip(update_clip)
     size = norms(updates)
     usable = np.isfinite(size)
     with np.errstate(divide="ignore", invalid="ignore"):

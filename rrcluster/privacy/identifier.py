@@ -8,7 +8,7 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import PrivacyError
-from rrcluster.privacy.clip import clip_to_grid, grid_step
+from rrcluster.privacy.clip import check_clip, clip_to_grid, grid_step
 from rrcluster.privacy.events import REPLACE_ONE, FixedSizeGaussian, FixedSizeKary
 from rrcluster.privacy.relation import identifier_sensitivity, update_sensitivity
 from rrcluster.privacy.reports import check_reports
@@ -100,7 +100,7 @@ class IdentifierMechanism:
 
     def __post_init__(self) -> None:
         checks.count(num_clusters=self.num_clusters)
-        checks.positive(update_clip=self.update_clip)
+        check_clip(self.update_clip)
         checks.non_negative(noise_multiplier=self.noise_multiplier)
         checks.non_negative(size_floor=self.size_floor)
         if self.identifier is None and self.num_clusters > 1:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rrcluster import checks
-from rrcluster.privacy.clip import clip_to_grid, grid_step
+from rrcluster.privacy.clip import check_clip, clip_to_grid, grid_step
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
 from rrcluster.privacy.relation import joint_sensitivity
 from rrcluster.privacy.reports import check_reports
@@ -42,7 +42,7 @@ class JointMechanism:
 
     def __post_init__(self) -> None:
         checks.count(num_clusters=self.num_clusters)
-        checks.positive(update_clip=self.update_clip)
+        check_clip(self.update_clip)
         checks.non_negative(count_weight=self.count_weight)
         checks.non_negative(noise_multiplier=self.noise_multiplier)
         checks.non_negative(size_floor=self.size_floor)

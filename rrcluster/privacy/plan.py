@@ -6,6 +6,7 @@ from typing import Any
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.privacy.clip import LARGEST_COHORT
 from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.identifier import GaussianIdentifier, IdentifierMechanism, KaryIdentifier, split_budget
 from rrcluster.privacy.joint import JointMechanism
@@ -36,8 +37,8 @@ _REFUSED = {
     (
         "identifier",
         "coin",
-    ): "coins need released natural sizes of earlier rounds, which `identifier` does not release; "
-    "use rebalance = exact, or mechanism = joint",
+    ): "clients choose before their identifiers are privatised, so a coin could not act on what is "
+    "released; use rebalance = exact, or mechanism = joint",
     ("none", "coin"): "without privacy the exact rule needs no coins; use rebalance = exact",
     (
         "none",
@@ -202,6 +203,10 @@ def _check_assertions(mechanism: str, sampling: str | None, adjacency: str | Non
 
 def _check_room(num_clusters: int, min_cluster_size: int, expected_cohort: float) -> None:
     checks.count(num_clusters=num_clusters)
+    if expected_cohort > LARGEST_COHORT:
+        raise ConfigError(
+            f"a cohort of {expected_cohort:g} clients is more than sums can hold ({LARGEST_COHORT}); lower sample_rate."
+        )
     if num_clusters * min_cluster_size > expected_cohort:
         raise ConfigError(
             f"min_cluster_size (B) = {min_cluster_size} needs {num_clusters * min_cluster_size} clients for "

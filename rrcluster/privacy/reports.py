@@ -83,8 +83,8 @@ def _rows(updates: Any, width: int) -> tuple[Array, Array]:
         raise ConfigError(f"updates must be an (n, {width}) array or a sequence of rows, not {type(updates).__name__}.")
     rows, usable = np.zeros((len(updates), width)), np.zeros(len(updates), dtype=bool)
     for place, update in enumerate(updates):
-        row = _array(update)
-        if row is not None and row.shape == (width,) and row.dtype.kind in "fiu":
+        row = _numbers(update)
+        if row is not None and row.shape == (width,):
             rows[place], usable[place] = row, True
     return rows, usable
 
@@ -97,24 +97,35 @@ def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[A
         return values, (values >= 0) & (values < num_clusters)
     clusters, known = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=bool)
     for place, value in enumerate(values):
-        cell = _array(value)
-        if cell is not None and cell.shape == () and cell.dtype.kind in "iu" and 0 <= cell < num_clusters:
-            clusters[place], known[place] = cell, True
+        cell = _numbers(value)
+        if cell is not None and cell.shape == () and 0 <= cell < num_clusters and cell == np.floor(cell):
+            clusters[place], known[place] = int(cell), True
     return clusters, known
 
 
 def _first_of_each(client_ids: Any, length: int) -> Array:
+    """Which report is the first under its id. Ids of different types are different ids, so nobody shadows another.
+
+    Ids must be authenticated by the caller: a client that can claim another's id can silence it.
+    """
     if client_ids is None:
         return np.ones(length, dtype=bool)
-    ids = [str(value) for value in as_numpy(client_ids)]
+    ids = [(type(value).__name__, repr(value)) for value in as_numpy(client_ids)]
     if len(ids) != length:
         raise ConfigError(f"client_ids must hold one id per update: {length} of them.")
-    seen: set[str] = set()
-    return np.array([not (one in seen or seen.add(one)) for one in ids], dtype=bool)  # type: ignore[func-returns-value]
+    first = {one: place for place, one in reversed(list(enumerate(ids)))}
+    return np.array([first[one] == place for place, one in enumerate(ids)], dtype=bool)
 
 
-def _array(value: Any) -> Array | None:
+def _numbers(value: Any) -> Array | None:
+    """What a client sent as float64 numbers, or None. Whatever it is, it must not stop the round or speak in an error.
+
+    Numbers that a caller's stacking turned into another number type, or into text, are still the numbers they were: one
+    client's odd value must not make the others' unusable.
+    """
     try:
-        return np.asarray(as_numpy(value))
-    except (ValueError, TypeError, OverflowError):
+        with np.errstate(all="ignore"):
+            cell = np.asarray(as_numpy(value))
+            return cell.astype(np.float64) if cell.dtype.kind in "fiuUS" else None
+    except Exception:  # a hostile object may raise anything
         return None

@@ -19,7 +19,7 @@ ALGORITHM_NAMES = {
     "local": "Local training",
     "oracle": "Oracle",
 }
-UNEXPLORED = frozenset({"fedavg", "fedprox", "fedper", "mr-mtl", "local", "oracle"})
+EXPLORING = frozenset({"ifca", "ifca-shared", "fedcam"})
 # Settings that say where a run was made, how often and how closely watched, not what was run.
 UNRELATED = frozenset(
     {
@@ -50,7 +50,7 @@ def method_label(config: Mapping[str, Any]) -> str:
     base = ALGORITHM_NAMES.get(name, name)
     private = str(config.get("mechanism", "none")) != "none"
     rebalance, size = config.get("rebalance", "none"), config.get("min_cluster_size", 0)
-    explored = " + exploration" if config.get("exploration") and name not in UNEXPLORED else ""
+    explored = " + exploration" if config.get("exploration") and name in EXPLORING else ""
     if rebalance in ("coin", "exact", "auto") and isinstance(size, (int, float)) and size > 0:
         return f"RR-Cluster ({base}), B={size:g}{explored}" + ("" if private else ", no privacy")
     prefixed = f"DP-{base}" if private else base

@@ -22,10 +22,10 @@ def rounds(data, *, engine=BatchedEngine, seed=0, algorithm="ifca", state=None, 
     model = make_model("linear", input_shape=data.input_shape, num_classes=0)
     method = ALGORITHMS[algorithm]
     settings = {"mechanism": "joint", "noise_multiplier": 0.5, "num_clusters": method.num_clusters(2)}
+    settings["sample_rate"] = 0.5
     plan = PrivacyPlan.build(
         coordinates=method.split(model).coordinates,
         num_clients=60,
-        sample_rate=0.5,
         num_rounds=num_rounds,
         update_clip=1.0,
         delta=1e-3,
@@ -141,3 +141,55 @@ def test_the_protocol_on_images_by_the_slow_twin():
     assert found.accuracy == pytest.approx(np.mean(own), abs=1e-6)
     assert found.worst_decile == pytest.approx(np.mean(sorted(own)[:4]), abs=1e-6)
     assert sum(found.choice_sizes) == 40
+
+
+class SpyStreams(Streams):
+    """Remembers every stream that was asked for."""
+
+    def __init__(self, seed):
+        object.__setattr__(self, "asked", [])
+        super().__init__(seed)
+
+    def __call__(self, name, *key):
+        self.asked.append((name, *key))
+        return super().__call__(name, *key)
+
+    def client_key(self, name, round_index):
+        self.asked.append((name, round_index))
+        return super().client_key(name, round_index)
+
+
+@pytest.mark.parametrize("mechanism", ["joint", "identifier"])
+def test_every_round_draws_from_streams_of_its_own(data, mechanism, monkeypatch):
+    """The same noise, cohort, coins or batches in two rounds would void everything: no key may come twice."""
+    from rrcluster.engine import simulate as module
+
+    spies = []
+    original = module.simulate
+
+    def spied(**settings):
+        spies.append(SpyStreams(settings["streams"].seed))
+        return original(**(settings | {"streams": spies[0]}))
+
+    monkeypatch.setitem(globals(), "simulate", spied)
+    rounds(data, mechanism=mechanism, num_rounds=5, min_cluster_size=3)
+    asked = spies[0].asked
+    assert len(asked) == len(set(asked))
+    for name in ("cohort", "release", "choice", "batches", *(["coin"] if mechanism == "joint" else [])):
+        assert [key for key in asked if key[0] == name] == [(name, t) for t in range(5)]
+
+
+def test_noise_of_two_rounds_is_uncorrelated(data):
+    """Two rounds on the same (empty) cohort differ by noise alone: the difference has twice the variance."""
+    empty = rounds(data, num_rounds=2, sample_rate=1e-9, noise_multiplier=1.0)
+    first, second = (record.release.cluster_sums.ravel() for record in empty)
+    std = empty[0].release.sum_noise_std
+    assert not np.allclose(first, second, atol=std / 10)
+    assert np.std(first - second) > 0.5 * std
+
+
+def test_memory_under_fixed_size_sampling_is_refused_whoever_asks(data):
+    from rrcluster.errors import PrivacyError
+
+    with pytest.raises(PrivacyError, match="keeps memory on the clients"):
+        rounds(data, mechanism="identifier", algorithm="fesem")

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rrcluster.errors import ConfigError
-from rrcluster.privacy.clip import clip_to_grid, grid_step, norms
+from rrcluster.privacy.clip import LARGEST_COHORT, clip_to_grid, grid_step, norms
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64, min_value=-1e150, max_value=1e150)
 
@@ -17,7 +17,8 @@ finite = st.floats(allow_nan=False, allow_infinity=False, width=64, min_value=-1
 @settings(max_examples=200, deadline=None)
 def test_never_longer_than_the_clip(updates, clip):
     clipped = clip_to_grid(updates, update_clip=clip)
-    assert (norms(clipped * grid_step(clip)) <= clip).all()
+    for row in clipped:  # exactly, in integers: the squared length in grid units
+        assert sum(int(unit) ** 2 for unit in row) <= (clip / grid_step(clip)) ** 2
 
 
 def test_short_rows_are_kept_and_long_ones_keep_their_direction():
@@ -42,6 +43,24 @@ def test_norms_are_computed_in_float64():
 def test_sums_do_not_depend_on_the_order(rng):
     clipped = clip_to_grid(rng.normal(size=(500, 7)), update_clip=0.3)
     assert (clipped.sum(axis=0) == clipped[rng.permutation(500)].sum(axis=0)).all()
+
+
+@pytest.mark.parametrize("clip", [1e-31, 1e31, 1e-165, 1e308])
+def test_a_clip_where_squares_would_underflow_or_overflow_is_refused(clip):
+    with pytest.raises(ConfigError, match="between 1e-30 and 1e\\+30"):
+        clip_to_grid(np.full((1, 1), 100 * clip), update_clip=clip)
+
+
+@pytest.mark.parametrize("clip", [1e-30, 1.9999999, 1e30])
+def test_extreme_clips_hold(clip):
+    clipped = clip_to_grid(np.array([[100 * clip, -100 * clip]]), update_clip=clip)
+    assert np.hypot(*(clipped[0] * grid_step(clip))) == pytest.approx(clip, rel=1e-5)
+    assert np.hypot(*(clipped[0] * grid_step(clip))) <= clip
+
+
+def test_sums_of_the_largest_cohort_cannot_overflow():
+    unit = int(clip_to_grid(np.array([[2.0]]), update_clip=1.9999999)[0, 0])
+    assert unit * LARGEST_COHORT < 2**62
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, np.inf, np.nan])

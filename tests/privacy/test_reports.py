@@ -45,7 +45,7 @@ def test_one_hostile_update_spoils_only_itself(bad):
     assert np.isfinite(reports.updates).all()
 
 
-@pytest.mark.parametrize("bad", [-1, 3, 10**30, 1.5, np.nan, "1", None, [0], True])
+@pytest.mark.parametrize("bad", [-1, 3, 10**30, 1.5, np.nan, "one", None, [0], True])
 def test_one_hostile_choice_spoils_only_itself(bad):
     reports = check(np.ones((3, 2)), [0, bad, 2])
     assert reports.valid.tolist() == [True, False, True]
@@ -83,3 +83,28 @@ def test_padding_adds_invalid_reports():
 def test_mistakes_of_the_caller_raise(updates, choices, text):
     with pytest.raises(ConfigError, match=text):
         check(updates, choices)
+
+
+def test_one_odd_choice_does_not_spoil_the_others_when_stacked():
+    for stacked in (np.array([0, 1, 1.5]), np.array([0, 1, "x"]), np.array([0, 1, None], dtype=object)):
+        assert check(np.ones((3, 2)), stacked).valid.tolist() == [True, True, False]
+    stacked = np.array([["1.0", "2.0"], ["a", "b"]])
+    assert check(stacked, [0, 1]).valid.tolist() == [True, False]
+
+
+class Hostile:
+    def __array__(self, *_, **__):
+        raise RuntimeError("secret 42")
+
+
+def test_an_object_that_raises_spoils_only_itself():
+    assert check([[1.0, 2.0], Hostile()], [0, 1]).valid.tolist() == [True, False]
+    assert check(np.ones((2, 2)), [0, Hostile()]).valid.tolist() == [True, False]
+    conjugated = torch.ones(2, dtype=torch.complex64).conj()
+    assert check([conjugated, torch.ones(2)], [0, 1]).valid.tolist() == [False, True]
+    assert check([np.array([np.longdouble("1e4000"), 1]), [1.0, 1.0]], [0, 1]).valid.tolist() == [False, True]
+
+
+def test_ids_of_different_types_are_different_clients():
+    reports = check(np.ones((4, 2)), [0, 0, 0, 0], client_ids=[1, "1", np.float32(0.1), 0.1])
+    assert reports.valid.all()
