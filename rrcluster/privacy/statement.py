@@ -16,6 +16,7 @@ _TRUST = [
     "The server is trusted: it sees raw reports in memory. The guarantee is towards everybody who sees releases.",
     "Who took part in a round is kept secret.",
     "One client id stands for one person, who has no second one.",
+    "Each client is taken to compute alone; a simulation that batches clients stands for that.",
     "The floating-point Gaussian is taken for the real one; sums before the noise are exact integers.",
 ]
 _NOT_COVERED = [
@@ -23,6 +24,7 @@ _NOT_COVERED = [
     "several runs or seeds: each look costs budget that is not in this epsilon.",
     "diagnostics.jsonl and everything drawn from it: accuracy, loss and clustering accuracy are computed from raw "
     "client data without noise.",
+    "How long rounds take, and publishing several runs on the same clients: their costs add up.",
     "Personal coordinates and the client's own choice of a model: they stay on the client.",
 ]
 
@@ -71,7 +73,7 @@ def _released(plan: PrivacyPlan) -> list[str]:
         noisy = "one noisy size" if k == 1 else f"{k} noisy cluster sizes"
         sizes = noisy if plan.mechanism.count_weight else "no cluster sizes"
     else:
-        sizes = "cluster sizes after privatised identifiers and rebalancing" if k > 1 else "the fixed cohort size"
+        sizes = "cluster sizes by privatised identifiers" if k > 1 else "the fixed cohort size"
     return [
         *shared,
         *clustered,
