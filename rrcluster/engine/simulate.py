@@ -9,6 +9,7 @@ from rrcluster.algorithms.algorithm import Algorithm
 from rrcluster.choice import choose
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.federated import FederatedData
+from rrcluster.engine.private_evaluation import own_evaluations
 from rrcluster.models.model import Model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
@@ -66,6 +67,9 @@ def simulate(
         if plan.rebalance == "coin":
             uniforms = client_uniforms(streams.client_key("coin", t), clients)[:, 0]
             destinations = flip_coins(choices, told.transition, uniforms=uniforms)
+        evaluations = own_evaluations(
+            state.average, cohort, mechanism=plan.mechanism, algorithm=algorithm, split=split, engine=engine
+        )
         updates = algorithm.local(
             state.models,
             cohort,
@@ -81,6 +85,7 @@ def simulate(
             choices,
             destinations=destinations,
             client_ids=clients,
+            evaluations=evaluations,
             plan=plan,
             server=server,
             ledger=ledger,

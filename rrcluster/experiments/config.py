@@ -82,12 +82,18 @@ class PrivacyConfig:
     """Assert how cohorts are sampled; each mechanism has its own law."""
     adjacency: Literal["add-remove", "replace-one"] | None = None
     """Assert the neighbouring relation; each mechanism has its own."""
+    private_evaluation: float = 0.0
+    """joint: weight of accuracy and loss inside every release, in units of the clip; 0 is off, 0.25 is usual."""
+    evaluation_loss_bound: float = 4.0
+    """Private evaluation: a client's loss is clipped to this."""
 
     def __post_init__(self) -> None:
         checks.positive(delta=self.delta)
         checks.positive(update_clip=self.update_clip)
         checks.non_negative(count_weight=self.count_weight)
         checks.fraction(identifier_share=self.identifier_share)
+        checks.non_negative(private_evaluation=self.private_evaluation)
+        checks.positive(evaluation_loss_bound=self.evaluation_loss_bound)
         if self.epsilon is not None:
             checks.positive(epsilon=self.epsilon)
         if self.noise_multiplier is not None:

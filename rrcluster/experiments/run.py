@@ -11,10 +11,11 @@ from rrcluster.engine.simulate import RoundRecord, simulate
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.folder import RunFolder
+from rrcluster.experiments.released import average, describe_evaluation
 from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.privacy.accounting import epsilon_curve
 from rrcluster.privacy.statement import statement
-from rrcluster.types import Array, Models
+from rrcluster.types import Array, Models, NoisyEvaluation
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0
 
@@ -28,6 +29,7 @@ class Progress:
     sizes: Array  # (k,) released
     epsilon: float | None  # spent so far
     evaluation: Evaluation | None  # of this round, where one was due
+    private_evaluation: NoisyEvaluation | None = None  # released; the average over the last rounds
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Running:
     def rounds(self) -> Iterator[Progress]:
         """Run round after round. Stopped at any point (also by Ctrl-C), the folder can be resumed."""
         plan, total = self.experiment.plan, self.experiment.plan.num_rounds
-        spent = self._epsilon_by_round()
+        spent, released = self._epsilon_by_round(), self.folder.private_evaluations()
         began, saved = time.perf_counter(), time.perf_counter()
         try:
             for record in self._records():
@@ -106,7 +108,9 @@ class Running:
                 if time.perf_counter() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
                     self.folder.save_state(record.state)
                     saved = time.perf_counter()
-                yield Progress(record.round_index, total, record.release.sizes, epsilon, evaluation)
+                released += [] if record.release.evaluation is None else [record.release.evaluation]
+                average_so_far = average(released, num_rounds=total)
+                yield Progress(record.round_index, total, record.release.sizes, epsilon, evaluation, average_so_far)
         except BaseException:
             self._stop(time.perf_counter() - began)
             raise
@@ -182,6 +186,7 @@ class Running:
 
         config, plan, state = self.experiment.config, self.experiment.plan, self.state
         done = 0 if state is None else state.round_index
+        judged = average(self.folder.private_evaluations(), num_rounds=plan.num_rounds)
         return {
             "name": config.label,
             "status": status,
@@ -202,4 +207,5 @@ class Running:
             "seconds": round(seconds, 2),
             "seed": config.output.seed,
             "sizes": [] if state is None or state.sizes.empty else state.sizes.mean.tolist(),
+            "private_evaluation": None if judged is None else describe_evaluation(judged),
         }

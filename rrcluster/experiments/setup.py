@@ -9,6 +9,7 @@ from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.build import load_federated
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.select import pick_device, pick_engine
+from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import RunConfig
 from rrcluster.models import Model, make_model
 from rrcluster.privacy.plan import PrivacyPlan
@@ -47,6 +48,10 @@ def make_experiment(config: RunConfig) -> Experiment:
         partition=None if config.data.data == "synthetic" else config.data.partition,
         folder=config.data.data_folder,
     )
+    if config.privacy.private_evaluation and not data.num_classes:
+        raise ConfigError(
+            f"private_evaluation reports accuracies, and {config.data.data} is regression, which has none; set it to 0."
+        )
     model = make_model(config.method.model, input_shape=data.input_shape, num_classes=data.num_classes)
     device = pick_device(config.output.device)
     training = config.training
@@ -92,4 +97,6 @@ def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
         accountant=privacy.accountant,
         sampling=privacy.sampling,
         adjacency=privacy.adjacency,
+        private_evaluation=privacy.private_evaluation,
+        evaluation_loss_bound=privacy.evaluation_loss_bound,
     )

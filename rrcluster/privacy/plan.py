@@ -6,6 +6,7 @@ from typing import Any
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.privacy.evaluation import check_evaluation
 from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.identifier import GaussianIdentifier, IdentifierMechanism, KaryIdentifier, split_budget
 from rrcluster.privacy.joint import JointMechanism
@@ -83,6 +84,8 @@ class PrivacyPlan:
         accountant: str = "pld",
         sampling: str | None = None,
         adjacency: str | None = None,
+        private_evaluation: float = 0.0,
+        evaluation_loss_bound: float = 4.0,
     ) -> "PrivacyPlan":
         """Calibrate the noise to `epsilon`, or take `noise_multiplier` as given: exactly one of the two.
 
@@ -90,7 +93,8 @@ class PrivacyPlan:
         clip. `size_floor` defaults to 0.6 of the expected cluster size (to 1 under `none`, where no noise needs
         taming). For `identifier` the noise multiplier is that of the whole round, split by `identifier_share` (with
         k-ary identifiers: of the Gaussian ones that keep a choice as often). `sampling` and `adjacency` may be given to
-        assert what the mechanism must have; a contradiction raises PrivacyError.
+        assert what the mechanism must have; a contradiction raises PrivacyError. `private_evaluation` above 0 (in units
+        of the clip) adds accuracy and loss, the latter clipped at `evaluation_loss_bound`, to every `joint` release.
         """
         checks.one_of(MECHANISMS, mechanism=mechanism)
         checks.count(num_clients=num_clients)
@@ -98,6 +102,7 @@ class PrivacyPlan:
         checks.count(num_rounds=num_rounds)
         rebalance = resolve_rebalance(mechanism, rebalance, min_cluster_size)
         _check_assertions(mechanism, sampling, adjacency)
+        check_evaluation(mechanism, private_evaluation)
         _check_room(num_clusters, min_cluster_size, sample_rate * num_clients)
         floor = size_floor
         if floor is None:
@@ -120,7 +125,12 @@ class PrivacyPlan:
         check_delta(delta, num_clients)
         if mechanism == "joint":
             make: Callable[[float], Mechanism] = _joint_maker(
-                common, update_clip, checks.non_negative(count_weight=count_weight), sample_rate, rebalance
+                common | {"loss_bound": evaluation_loss_bound},
+                update_clip,
+                checks.non_negative(count_weight=count_weight),
+                private_evaluation,
+                sample_rate,
+                rebalance,
             )
         else:
             checks.one_of(IDENTIFIERS, identifier=identifier)
@@ -211,7 +221,12 @@ def _check_room(num_clusters: int, min_cluster_size: int, expected_cohort: float
 
 
 def _joint_maker(
-    common: dict[str, Any], update_clip: float, count_weight: float, sample_rate: float, rebalance: str
+    common: dict[str, Any],
+    update_clip: float,
+    count_weight: float,
+    evaluation_weight: float,
+    sample_rate: float,
+    rebalance: str,
 ) -> Callable[[float], JointMechanism]:
     if count_weight == 0 and rebalance == "coin":
         raise ConfigError("rebalance = coin needs released sizes; set count_weight above 0 (0.25 is the default).")
@@ -221,6 +236,7 @@ def _joint_maker(
             **common,
             update_clip=update_clip,
             count_weight=count_weight * update_clip,
+            evaluation_weight=evaluation_weight * update_clip,
             noise_multiplier=noise_multiplier,
             sample_rate=sample_rate,
         )

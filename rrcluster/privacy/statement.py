@@ -70,6 +70,8 @@ def _released(plan: PrivacyPlan) -> list[str]:
     if isinstance(plan.mechanism, JointMechanism):
         noisy = "one noisy size" if k == 1 else f"{k} noisy cluster sizes"
         sizes = noisy if plan.mechanism.count_weight else "no cluster sizes"
+        if plan.mechanism.evaluation_weight:
+            sizes += ", and the noisy mean accuracy and clipped loss of earlier models on the cohort's own samples"
     else:
         sizes = "cluster sizes after privatised identifiers and rebalancing" if k > 1 else "the fixed cohort size"
     return [
@@ -89,6 +91,7 @@ def _noise(plan: PrivacyPlan) -> dict[str, Any]:
             "noise_std": mechanism.noise_std,
             "update_clip": mechanism.update_clip,
             "count_weight": mechanism.count_weight,
+            "evaluation_weight": mechanism.evaluation_weight,
         }
     assert isinstance(mechanism, IdentifierMechanism)
     identifier = {} if mechanism.identifier is None else vars(mechanism.identifier)
