@@ -219,7 +219,7 @@ class RunConfig:
         return merged
 
 
-_SECTIONS: dict[str, type] = {
+SECTIONS: dict[str, type] = {
     "data": DataConfig,
     "method": MethodConfig,
     "privacy": PrivacyConfig,
@@ -227,7 +227,7 @@ _SECTIONS: dict[str, type] = {
     "output": OutputConfig,
 }
 FIELDS: dict[str, str] = {
-    setting.name: section for section, kind in _SECTIONS.items() for setting in fields(kind)
+    setting.name: section for section, kind in SECTIONS.items() for setting in fields(kind)
 }  # setting -> section
 
 
@@ -235,15 +235,16 @@ def from_flat(settings: dict[str, Any], *, source: str = "config") -> RunConfig:
     """A config from a flat mapping, every name and type checked; `source` names the file in errors."""
     from rrcluster.experiments.coerce import coerce
 
-    sections: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
+    sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for name, value in settings.items():
         if name not in FIELDS:
-            raise ConfigError(f"{source}: setting {name!r} is not known; {_closest(str(name))}")
-        sections[FIELDS[name]][name] = coerce(_SECTIONS[FIELDS[name]], name, value, source=source)
-    return RunConfig(**{name: _SECTIONS[name](**values) for name, values in sections.items()})
+            raise ConfigError(f"{source}: setting {name!r} is not known; {closest(str(name))}")
+        sections[FIELDS[name]][name] = coerce(SECTIONS[FIELDS[name]], name, value, source=source)
+    return RunConfig(**{name: SECTIONS[name](**values) for name, values in sections.items()})
 
 
-def _closest(name: str) -> str:
+def closest(name: str) -> str:
+    """What an unknown setting may have been meant as."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, FIELDS, n=1)

@@ -14,6 +14,7 @@ from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.released import average, describe_evaluation
 from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.privacy.accounting import epsilon_curve
+from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
 from rrcluster.types import Array, Models, NoisyEvaluation
 
@@ -76,6 +77,16 @@ def start(config: RunConfig) -> "Running":
     return Running(experiment, RunFolder.create(config.folder, config, told))
 
 
+def take_up(config: RunConfig) -> "Running | None":
+    """Start the run of `config`, or go on with it where it was stopped; None where its folder holds it, finished."""
+    if not (config.folder / "config.yaml").exists():
+        return start(config)
+    folder, found = RunFolder.open(config.folder)
+    if found != config:
+        raise RunFolderError(f"{config.folder} holds a run with other settings; choose another folder with --out.")
+    return None if folder.finished else resume(config.folder)
+
+
 def resume(path: Path) -> "Running":
     """Continue the run in a folder that was stopped."""
     folder, config = RunFolder.open(path)
@@ -87,11 +98,11 @@ def resume(path: Path) -> "Running":
 class Running:
     """A run in progress: iterate `rounds()`, then ask for `result()`."""
 
-    def __init__(self, experiment: Experiment, folder: RunFolder) -> None:
-        """Take up the folder's checkpoint, if it has one."""
+    def __init__(self, experiment: Experiment, folder: RunFolder, *, ledger: Ledger | None = None) -> None:
+        """Take up the folder's checkpoint, if it has one. `ledger`: in place of the folder's own."""
         self.experiment, self.folder = experiment, folder
         self.state = folder.load_state()
-        self._ledger = folder.ledger()
+        self._ledger = folder.ledger() if ledger is None else ledger
         self._evaluation: Evaluation | None = None
 
     def rounds(self) -> Iterator[Progress]:
@@ -143,6 +154,8 @@ class Running:
         plan = self.experiment.plan
         if not plan.private:
             return []
+        if plan.selection is not None:  # charged as a whole before its first run
+            return [plan.epsilon()] * plan.num_rounds
         return epsilon_curve(
             plan.event, rounds=range(1, plan.num_rounds + 1), delta=plan.delta, accountant=plan.accountant
         )

@@ -37,11 +37,14 @@ class Experiment:
         return self.algorithm.split(self.model)
 
 
-def make_experiment(config: RunConfig) -> Experiment:
-    """Load data, make the model, calibrate the noise. Everything that can be wrong is found out here."""
+def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> Experiment:
+    """Load data, make the model, calibrate the noise. Everything that can be wrong is found out here.
+
+    `data`: what an experiment with the same data settings and seed has loaded already.
+    """
     algorithm = ALGORITHMS[config.method.algorithm]
     plan_for(config, Coordinates(0, 1))  # refuse a bad budget before any file is read
-    data = load_federated(
+    data = data or load_federated(
         config.data.data,
         num_clients=config.data.num_clients,
         seed=config.output.seed,

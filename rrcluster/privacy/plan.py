@@ -12,6 +12,7 @@ from rrcluster.privacy.identifier import GaussianIdentifier, IdentifierMechanism
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.plain import NoneMechanism
 from rrcluster.privacy.sampling import Sampler
+from rrcluster.privacy.selection import Selection, check_covered
 from rrcluster.types import Coordinates
 
 Mechanism = JointMechanism | IdentifierMechanism | NoneMechanism
@@ -29,21 +30,12 @@ SAMPLING = {"joint": "poisson", "identifier": "fixed-size", "none": "fixed-size"
 ADJACENCY = {"joint": "add-remove", "identifier": "replace-one"}
 
 _REFUSED = {
-    (
-        "joint",
-        "exact",
-    ): "exact rebalancing reads raw counts, and under add-remove one client then moves up to 3C of "
+    ("joint", "exact"): "exact rebalancing reads raw counts, and under add-remove one client then moves up to 3C of "
     "the sums instead of C (Theorem 2); use rebalance = coin, or mechanism = identifier",
-    (
-        "identifier",
-        "coin",
-    ): "coins need released natural sizes of earlier rounds, which `identifier` does not release; "
+    ("identifier", "coin"): "coins need released natural sizes of earlier rounds, which `identifier` does not release; "
     "use rebalance = exact, or mechanism = joint",
     ("none", "coin"): "without privacy the exact rule needs no coins; use rebalance = exact",
-    (
-        "none",
-        "shrinkage",
-    ): "shrinkage weighs means by their noise, and there is none; use rebalance = none or exact",
+    ("none", "shrinkage"): "shrinkage weighs means by their noise, and there is none; use rebalance = none or exact",
 }
 
 
@@ -60,6 +52,11 @@ class PrivacyPlan:
     delta: float
     accountant: str = "pld"
     noise_multiplier: float | None = None  # what was calibrated: of the whole round; None under `none`
+    selection: Selection | None = None  # the selection this run is part of, charged as a whole beforehand
+
+    def __post_init__(self) -> None:
+        if self.selection is not None:
+            check_covered(self.selection.event, self.event, self.num_rounds)
 
     @classmethod
     def build(
@@ -154,9 +151,11 @@ class PrivacyPlan:
         return self.mechanism.sampler
 
     def epsilon(self, *, num_rounds: int | None = None, accountant: str | None = None) -> float:
-        """Cost of the first `num_rounds` rounds (default: all) at `delta`."""
+        """Cost of the first `num_rounds` rounds (default: all) at `delta`; of a whole selection, where there is one."""
         from rrcluster.privacy.accounting import epsilon
 
+        if self.selection is not None:
+            return epsilon(self.selection.event, num_rounds=1, delta=self.delta, accountant=accountant or "rdp")
         rounds = self.num_rounds if num_rounds is None else num_rounds
         return epsilon(self.event, num_rounds=rounds, delta=self.delta, accountant=accountant or self.accountant)
 

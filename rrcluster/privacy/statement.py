@@ -6,6 +6,7 @@ from rrcluster.privacy.identifier import IdentifierMechanism
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.selection import Selection
 
 SEEDED = (
     "NOT PRIVATE: the noise came from a seeded generator, and whoever has the seed can subtract it. The epsilon below "
@@ -18,12 +19,21 @@ _TRUST = [
     "One client id stands for one person, who has no second one.",
     "The floating-point Gaussian is taken for the real one; sums before the noise are exact integers.",
 ]
-_NOT_COVERED = [
+_UNACCOUNTED_TUNING = (
     "Choosing settings (B, k, clip, learning rates, rounds) by looking at private data, and picking the best of "
-    "several runs or seeds: each look costs budget that is not in this epsilon.",
+    "several runs or seeds: each look costs budget that is not in this epsilon."
+)
+_NOT_COVERED = [
     "diagnostics.jsonl and everything drawn from it: accuracy, loss and clustering accuracy are computed from raw "
     "client data without noise.",
     "Personal coordinates and the client's own choice of a model: they stay on the client.",
+]
+
+
+_SELECTED = [
+    "What settings were on offer, and any choice of settings beyond the selection, such as another sweep after seeing "
+    "this result: each costs budget that is not in this epsilon.",
+    "How many runs the selection made, and how long it took, which tells: keep both secret.",
 ]
 
 
@@ -36,11 +46,15 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
             "artefacts": "NOT PRIVATE: mechanism none adds no noise. There is no guarantee to state.",
             "accountants": [],
             "notes": [],
-            "not_covered": _NOT_COVERED,
+            "not_covered": [_UNACCOUNTED_TUNING, *_NOT_COVERED],
         }
     from rrcluster.privacy.accounting import account
 
-    rows = account(plan.event, num_rounds=plan.num_rounds, delta=plan.delta)
+    selection = plan.selection
+    if selection is None:
+        rows = account(plan.event, num_rounds=plan.num_rounds, delta=plan.delta)
+    else:
+        rows = account(selection.event, num_rounds=1, delta=plan.delta)
     return {
         "private": True,
         "artefacts": SEEDED,
@@ -54,11 +68,23 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
         "num_clients": plan.mechanism.num_clients,
         "delta": plan.delta,
         "epsilon": plan.epsilon(),
-        "accountant": plan.accountant,
-        "event": describe(plan.event),
+        "accountant": plan.accountant if selection is None else "rdp",
+        "event": describe(plan.event if selection is None else selection.event),
+        **({} if selection is None else {"selection": _selection(selection)}),
         "accountants": [{"accountant": row.accountant, "epsilon": row.epsilon, "reason": row.reason} for row in rows],
         "notes": _delta_notes(plan.delta, plan.mechanism.num_clients) + _TRUST,
-        "not_covered": _NOT_COVERED,
+        "not_covered": [*([_UNACCOUNTED_TUNING] if selection is None else _SELECTED), *_NOT_COVERED],
+    }
+
+
+def _selection(selection: Selection) -> dict[str, Any]:
+    event = selection.event
+    return {
+        "what": "This run is the best of a random number of runs, and epsilon pays for all of them. Nothing of the "
+        "others was kept.",
+        "number_of_runs": f"{event.law} with mean {event.mean_repetitions:g}, secret",
+        "settings": f"each run drew one of the combinations uniformly: {'; '.join(selection.among)}",
+        "score": selection.score,
     }
 
 
