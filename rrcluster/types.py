@@ -58,8 +58,8 @@ class NoisyEvaluation:
     """What clients said about the models on their own data, summed with noise over one round or over several.
 
     `sums` are of (accuracy - 1/2, loss / loss_bound - 1/2), each clipped to [-1/2, 1/2] per client. A mean is a noisy
-    sum over a noisy number of clients, plus 1/2; it is not clipped, so that averages of it stay unbiased. Noise stds
-    are to first order in the noise of that number.
+    sum over a noisy number of clients (at least `least_clients`, a public floor), plus 1/2; it is not clipped, so that
+    averages of it stay unbiased. Noise stds are to first order in the noise of that number.
     """
 
     sums: Array  # (2,)
@@ -67,6 +67,7 @@ class NoisyEvaluation:
     sum_noise_std: float  # of each sum
     clients_noise_std: float
     loss_bound: float
+    least_clients: float = 1.0
 
     def plus(self, other: "NoisyEvaluation") -> "NoisyEvaluation":
         """Both together, as of one larger cohort: how evaluations are averaged over rounds."""
@@ -76,6 +77,7 @@ class NoisyEvaluation:
             sum_noise_std=math.hypot(self.sum_noise_std, other.sum_noise_std),
             clients_noise_std=math.hypot(self.clients_noise_std, other.clients_noise_std),
             loss_bound=self.loss_bound,
+            least_clients=self.least_clients + other.least_clients,
         )
 
     @property
@@ -99,11 +101,15 @@ class NoisyEvaluation:
         return self.loss_bound * self._noise_std(1)
 
     def _centred(self, place: int) -> float:
-        return float(self.sums[place]) / max(self.clients, 1.0)
+        return float(self.sums[place]) / self._denominator
+
+    @property
+    def _denominator(self) -> float:
+        return max(self.clients, self.least_clients)
 
     def _noise_std(self, place: int) -> float:
         through_clients = self._centred(place) * self.clients_noise_std
-        return math.hypot(self.sum_noise_std, through_clients) / max(self.clients, 1.0)
+        return math.hypot(self.sum_noise_std, through_clients) / self._denominator
 
 
 @dataclass(frozen=True)

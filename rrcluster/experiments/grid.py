@@ -56,6 +56,8 @@ def read_grid(settings: Mapping[str, Any], *, source: str, out: Path) -> Grid:
     for name, value in settings.items():
         if name not in FIELDS:
             raise ConfigError(f"{source}: setting {name!r} is not known; {closest(str(name))}")
+        if name == "seeds" and value == []:  # as a run folder's config.yaml has it
+            continue
         if isinstance(value, list):
             axes[name] = _axis(name, value, source)
         else:

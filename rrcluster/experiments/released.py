@@ -19,6 +19,7 @@ def describe_evaluation(evaluation: NoisyEvaluation) -> dict[str, Any]:
         "sum_noise_std": evaluation.sum_noise_std,
         "clients_noise_std": evaluation.clients_noise_std,
         "loss_bound": evaluation.loss_bound,
+        "least_clients": evaluation.least_clients,
         "accuracy": evaluation.accuracy,
         "accuracy_noise_std": evaluation.accuracy_noise_std,
         "loss": evaluation.loss,
@@ -34,6 +35,7 @@ def read_evaluation(told: dict[str, Any]) -> NoisyEvaluation:
         sum_noise_std=told["sum_noise_std"],
         clients_noise_std=told["clients_noise_std"],
         loss_bound=told["loss_bound"],
+        least_clients=told["least_clients"],
     )
 
 

@@ -142,6 +142,7 @@ class JointMechanism:
             sum_noise_std=self.noise_std / self.evaluation_weight,
             clients_noise_std=self._size_noise_std * math.sqrt(self.num_clusters),
             loss_bound=self.loss_bound,
+            least_clients=max(self.num_clusters * self.size_floor, 1.0),
         )
 
     def _check_evaluated(self, given: bool) -> None:

@@ -123,6 +123,7 @@ def test_without_noise_the_means_are_exact_and_the_loss_is_in_its_own_units():
         noise_multiplier=1e-9,
         private_evaluation=0.5,
         evaluation_loss_bound=8.0,
+        size_floor=1.0,
     ).mechanism
     pairs = [[1.0, 0.25], [0.5, 0.5]]
     told = mechanism.release(np.zeros((2, 1)), [0, 1], evaluations=pairs, rng=np.random.default_rng(0)).evaluation
@@ -137,7 +138,12 @@ def test_averaging_over_rounds_is_the_ratio_of_sums_and_shrinks_the_noise():
     assert both.loss == pytest.approx(4 * (0.5 - 20 / 200))
     assert both.sum_noise_std == pytest.approx(5.0)
     assert both.accuracy_noise_std == pytest.approx(np.hypot(5.0, 0.2 * 10.0) / 200)
-    assert NoisyEvaluation(np.zeros(2), -3.0, 1.0, 1.0, 1.0).accuracy == 0.5  # a negative noisy number of clients
+
+
+def test_a_noisy_number_of_clients_below_the_public_floor_is_not_divided_by():
+    few = NoisyEvaluation(np.array([6.0, 0.0]), -3.0, 1.0, 1.0, 1.0, least_clients=60.0)
+    assert few.accuracy == pytest.approx(0.6)
+    assert few.plus(few).accuracy == pytest.approx(0.6)
 
 
 def test_evaluations_and_plan_must_agree(rng):
