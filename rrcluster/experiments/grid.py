@@ -62,6 +62,8 @@ def read_grid(settings: Mapping[str, Any], *, source: str, out: Path) -> Grid:
             axes[name] = _axis(name, value, source)
         else:
             fixed[name] = coerce(SECTIONS[FIELDS[name]], name, value, source=source)
+    if fixed.get("tensorboard"):
+        raise ConfigError(f"{source}: a sweep writes no TensorBoard events; leave tensorboard out.")
     seeds = axes.pop("seeds", ()) or axes.pop("seed", ()) or (fixed.pop("seed", 0),)
     if "seed" in axes or "seed" in fixed:
         raise ConfigError(f"{source}: gives both seed and seeds; give one of them.")

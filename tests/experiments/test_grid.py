@@ -71,6 +71,7 @@ def test_the_file_may_say_where():
         ({"update_clip": [0.1, 0.1]}, "names a value twice"),
         ({"out": ["a", "b"]}, "out takes one value for the whole sweep"),
         ({"seed": 1, "seeds": [2, 3]}, "both seed and seeds"),
+        ({"tensorboard": True}, "writes no TensorBoard events"),
         ({"seeds": 3}, "a list of whole numbers"),
         ({"seeds": ["x"]}, "seed = 'x' should be whole number"),
     ],
