@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rrcluster.privacy.plan import MECHANISMS, PrivacyPlan
     from rrcluster.rebalancing import rebalance
     from rrcluster.server import release
+    from rrcluster.theory.advise import advise
 
 _HOMES = {
     "ALGORITHMS": "rrcluster.algorithms",
@@ -25,6 +26,7 @@ _HOMES = {
     "MECHANISMS": "rrcluster.privacy.plan",
     "PrivacyPlan": "rrcluster.privacy.plan",
     "account": "rrcluster.privacy.budget",
+    "advise": "rrcluster.theory.advise",
     "assign": "rrcluster.experiments.load",
     "calibrate": "rrcluster.privacy.budget",
     "load": "rrcluster.experiments.load",
@@ -43,6 +45,7 @@ __all__ = [
     "UnsupportedEvent",
     "__version__",
     "account",
+    "advise",
     "assign",
     "calibrate",
     "load",

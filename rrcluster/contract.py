@@ -1,4 +1,4 @@
-"""What an engine does: two calls on a cohort, and one on test data. `G` clients, `k` models, `d` parameters."""
+"""What an engine does: two calls on a cohort, and two on test data. `G` clients, `k` models, `d` parameters."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,11 +19,13 @@ class LocalSettings:
     local_lr: float = 0.05
     local_epochs: int = 5
     batch_size: int = 20
+    proximal: float = 0.0  # mu: adds mu (w - anchor) to each gradient
 
     def __post_init__(self) -> None:
         checks.positive(local_lr=self.local_lr)
         checks.count(local_epochs=self.local_epochs)
         checks.count(batch_size=self.batch_size)
+        checks.non_negative(proximal=self.proximal)
 
 
 class Engine(Protocol):
@@ -38,10 +40,21 @@ class Engine(Protocol):
         Accuracy is NaN for regression; both are 0 for a client without samples.
         """
 
-    def train(self, start: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]) -> Array:
+    def train(
+        self,
+        start: Array,
+        cohort: Cohort,
+        *,
+        local: LocalSettings,
+        key: tuple[int, int],
+        anchor: Array | None = None,
+        trainable: Array | None = None,
+    ) -> Array:
         """Train each client's own model on its own data: (G, d) -> (G, d), float32.
 
-        `key` decides the order of batches together with each client's id. A client without samples returns its start.
+        `key` decides the order of batches together with each client's id. `anchor` (G, d) is what the proximal term
+        pulls towards (default: the start). `trainable` (d,) says which coordinates move (default: all). A client
+        without samples returns its start.
         """
 
     def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:

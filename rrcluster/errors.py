@@ -4,7 +4,8 @@
      +-- RRClusterError
           +-- ConfigError       a setting that cannot be used; the message names the way out
           |    +-- PrivacyError a combination that would void the stated guarantee
-          |         +-- UnsupportedEvent   an event this accountant cannot account
+          |    |    +-- UnsupportedEvent   an event this accountant cannot account
+          |    +-- AssumptionError   an assumption of the theory fails, so its bound says nothing
           +-- DataError         a missing, damaged or unusable data file
           +-- RunFolderError    a run folder that cannot be written, read or resumed
 
@@ -26,6 +27,10 @@ class PrivacyError(ConfigError):
 
 class UnsupportedEvent(PrivacyError):
     """This accountant has no sound bound for this event under this adjacency and sampling."""
+
+
+class AssumptionError(ConfigError):
+    """An assumption of the theory fails, so its bound may not be used; the message names it."""
 
 
 class DataError(RRClusterError):

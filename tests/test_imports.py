@@ -20,6 +20,7 @@ ORDER = [
     "choice",
     "privacy",
     "aggregate",
+    "theory",
     "data",
     "models",
     "contract",

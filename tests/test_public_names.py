@@ -9,6 +9,7 @@ PUBLIC = {
     "UnsupportedEvent",
     "__version__",
     "account",
+    "advise",
     "assign",
     "calibrate",
     "load",

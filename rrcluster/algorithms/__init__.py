@@ -1,9 +1,45 @@
-"""Federated methods, one short file each."""
+"""Federated methods, one short file each, and which mechanisms and rebalancings each may be used with."""
 
-from rrcluster.algorithms.algorithm import Algorithm
+from rrcluster.algorithms.algorithm import Algorithm, Clients, Tools, Trained, names
+from rrcluster.algorithms.baselines import LocalOnly, Oracle
 from rrcluster.algorithms.fedavg import FedAvg
+from rrcluster.algorithms.fedcam import FedCAM
+from rrcluster.algorithms.fedper import FedPer
+from rrcluster.algorithms.fedprox import FedProx
+from rrcluster.algorithms.fesem import FeSEM
 from rrcluster.algorithms.ifca import IFCA
+from rrcluster.algorithms.mrmtl import MRMTL
 
-ALGORITHMS: dict[str, Algorithm] = {"fedavg": FedAvg(), "ifca": IFCA()}
+ALGORITHMS: dict[str, Algorithm] = names(
+    [
+        IFCA(),
+        IFCA("ifca-shared", share_base=True),
+        FeSEM(),
+        FeSEM("fesem-last", last_layer=True),
+        FedCAM(),
+        FedCAM("fedcam-fesem", by_distance=True),
+        FedAvg(),
+        FedProx(),
+        FedPer(),
+        MRMTL(),
+        LocalOnly(),
+        Oracle(),
+    ]
+)
 
-__all__ = ["ALGORITHMS", "IFCA", "Algorithm", "FedAvg"]
+__all__ = [
+    "ALGORITHMS",
+    "IFCA",
+    "MRMTL",
+    "Algorithm",
+    "Clients",
+    "FeSEM",
+    "FedAvg",
+    "FedCAM",
+    "FedPer",
+    "FedProx",
+    "LocalOnly",
+    "Oracle",
+    "Tools",
+    "Trained",
+]

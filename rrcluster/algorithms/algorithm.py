@@ -1,6 +1,10 @@
 """The plug point: a method is a handful of small functions. Privacy and rebalancing belong to none of them."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
+
+import numpy as np
 
 from rrcluster.algorithms.split import Split
 from rrcluster.contract import Engine, LocalSettings
@@ -10,61 +14,141 @@ from rrcluster.rng import Rng
 from rrcluster.types import Array, Models
 
 
+@dataclass(frozen=True)
+class Clients:
+    """The clients' side of one round: their own data, and what each remembers from its own earlier rounds. Private."""
+
+    cohort: Cohort
+    memory: Array  # (n, m)
+    known: Array  # (n,) bool: whether the client remembers anything
+
+    @classmethod
+    def without_memory(cls, cohort: Cohort) -> "Clients":
+        """Clients that remember nothing."""
+        n = len(cohort.clients)
+        return cls(cohort, np.zeros((n, 0), dtype=np.float32), np.zeros(n, dtype=bool))
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a method works with: the split of its coordinates, an engine, and how clients train this round."""
+
+    split: Split
+    engine: Engine
+    local: LocalSettings
+    key: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What local training gives: the raw update a client reports, and what it will remember. Private."""
+
+    updates: Array  # (n, d_s + d_c)
+    memory: Array  # (n, m)
+
+
 class Algorithm(Protocol):
-    """What a method decides. After local training it only ever sees a release, through the server's step.
+    """What a method decides. After local training it only ever sees releases, through the server's step.
 
     | method | runs on | what it does |
     | --- | --- | --- |
     | `num_clusters` | anyone | how many clusters the method really has when k are asked for |
-    | `split` | anyone | which coordinates are shared, clustered, personal |
+    | `adapt`, `split` | anyone | the network it trains; which coordinates are shared, clustered, personal |
+    | `memory_width` | anyone | how many numbers a client remembers between its rounds |
     | `init` | server | the first models, from random numbers alone |
     | `scores` | clients | how well each cluster suits each client; the least is chosen |
     | `local` | clients | the update each reports |
+    | `own_models` | clients | the model each ends up with, where that is not its cluster's |
 
-    `scores` and `local` get a whole cohort, so that an engine can batch it, but treat every client alone: a client's
-    scores and update may depend on its own data, on released models and on its own coins, on nothing else.
+    `scores`, `local` and `own_models` get many clients at once, so that an engine can batch them, but treat every
+    client alone: what a client does may depend on its own data, memory and coins and on released models, on nothing
+    else.
     """
 
     @property
     def name(self) -> str:
         """The name it is chosen by."""
 
+    @property
+    def personal(self) -> bool:
+        """Whether clients end up with models of their own (`own_models`)."""
+
     def num_clusters(self, asked: int) -> int:
         """How many clusters this method has when `asked` are asked for."""
 
+    def adapt(self, model: Model) -> Model:
+        """The network the method trains, made from the one asked for."""
+
     def split(self, model: Model) -> Split:
-        """Which coordinates are shared, clustered and personal."""
+        """Which coordinates of the adapted model are shared, clustered and personal."""
+
+    def memory_width(self, model: Model) -> int:
+        """Numbers a client remembers; 0 for a method without memory."""
 
     def init(self, model: Model, *, num_clusters: int, rng: Rng) -> Models:
         """The models before the first round."""
 
-    def scores(self, models: Models, cohort: Cohort, *, split: Split, engine: Engine) -> Array:
+    def scores(self, models: Models, clients: Clients, *, tools: Tools) -> Array:
         """(n, k) how badly each cluster suits each client: the choice is the least."""
 
-    def local(
-        self,
-        models: Models,
-        cohort: Cohort,
-        clusters: Array,
-        *,
-        split: Split,
-        engine: Engine,
-        local: LocalSettings,
-        key: tuple[int, int],
-    ) -> Array:
-        """(n, d_s + d_c) raw update of each client, trained from the model of its cluster."""
+    def local(self, models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
+        """The raw update of each client, trained from the model of its cluster."""
+
+    def own_models(self, models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Array:
+        """(n, d) the model each client ends up with."""
 
 
-def train_from_cluster(
-    models: Models,
-    cohort: Cohort,
-    clusters: Array,
-    *,
-    split: Split,
-    engine: Engine,
-    local: LocalSettings,
-    key: tuple[int, int],
-) -> Array:
+# The parts most methods share, as plain functions.
+
+
+def as_asked(asked: int) -> int:
+    """As many clusters as asked."""
+    return asked
+
+
+def one_cluster(asked: int) -> int:  # noqa: ARG001 - one model, whatever is asked
+    """Always 1."""
+    return 1
+
+
+def unchanged(model: Model) -> Model:
+    """The network asked for."""
+    return model
+
+
+def no_memory(model: Model) -> int:  # noqa: ARG001
+    """A client remembers nothing."""
+    return 0
+
+
+def only_cluster(models: Models, clients: Clients, *, tools: Tools) -> Array:  # noqa: ARG001
+    """There is one cluster."""
+    return np.zeros((len(clients.cohort.clients), 1))
+
+
+def cluster_losses(models: Models, clients: Clients, *, tools: Tools) -> Array:
+    """F(theta_j, D_i), the loss of every model on the client's own data (the paper's Algorithm 2)."""
+    return tools.engine.losses(tools.split.vectors(models), clients.cohort)
+
+
+def cluster_models(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Array:  # noqa: ARG001
+    """The client's model is its cluster's."""
+    return tools.split.vectors(models, clusters)
+
+
+def train_from_cluster(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
     """Local training as most methods do it: start at the cluster's model, run SGD, report the change."""
-    start = split.vectors(models, clusters)
-    return split.report(engine.train(start, cohort, local=local, key=key) - start)
+    start = tools.split.vectors(models, clusters)
+    local = replace(tools.local, proximal=0.0)
+    trained = tools.engine.train(start, clients.cohort, local=local, key=tools.key)
+    return Trained(tools.split.report(trained - start), clients.memory)
+
+
+def random_models(split: Split, model: Model, *, num_clusters: int, rng: Rng) -> Models:
+    """k independent random models: what tells the clusters apart at first."""
+    return split.models(np.stack([model.init(rng=rng) for _ in range(num_clusters)]))
+
+
+def names(algorithms: Sequence[Algorithm]) -> dict[str, Algorithm]:
+    """A registry by name."""
+    return {algorithm.name: algorithm for algorithm in algorithms}

@@ -2,37 +2,34 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from rrcluster.algorithms.algorithm import train_from_cluster
+from rrcluster.algorithms import algorithm as parts
 from rrcluster.algorithms.split import Split
-from rrcluster.contract import Engine
-from rrcluster.data.federated import Cohort
 from rrcluster.models.model import Model
 from rrcluster.rng import Rng
-from rrcluster.types import Array, Models
+from rrcluster.types import Models
 
 
 @dataclass(frozen=True)
 class IFCA:
-    """All coordinates clustered. Paper: Algorithm 2, the part of the clients."""
+    """A whole model per cluster, or (weight sharing, section 5 of their paper) a shared base and a head per cluster."""
 
     name: str = "ifca"
+    share_base: bool = False
+    personal: bool = False
 
-    def num_clusters(self, asked: int) -> int:
-        """As many as asked."""
-        return asked
+    num_clusters = staticmethod(parts.as_asked)
+    adapt = staticmethod(parts.unchanged)
+    memory_width = staticmethod(parts.no_memory)
+    scores = staticmethod(parts.cluster_losses)
+    local = staticmethod(parts.train_from_cluster)
+    own_models = staticmethod(parts.cluster_models)
 
     def split(self, model: Model) -> Split:
-        """A whole model per cluster."""
+        """All clustered; with weight sharing all but the last layer shared."""
+        if self.share_base:
+            return Split.with_head(model, head="clustered")
         return Split.all_clustered(model.num_parameters)
 
     def init(self, model: Model, *, num_clusters: int, rng: Rng) -> Models:
-        """k independent random models: what tells the clusters apart at first."""
-        return self.split(model).models(np.stack([model.init(rng=rng) for _ in range(num_clusters)]))
-
-    def scores(self, models: Models, cohort: Cohort, *, split: Split, engine: Engine) -> Array:
-        """F(theta_j, D_i), the loss of every model on the client's own data (the paper's Algorithm 2)."""
-        return engine.losses(split.vectors(models), cohort)
-
-    local = staticmethod(train_from_cluster)
+        """k independent random models."""
+        return parts.random_models(self.split(model), model, num_clusters=num_clusters, rng=rng)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rrcluster.errors import ConfigError
+from rrcluster.models.model import Model
 from rrcluster.types import Array, Coordinates, Models
 
 
@@ -24,6 +26,15 @@ class Split:
     def all_clustered(cls, num_parameters: int) -> "Split":
         """One whole model per cluster."""
         return cls(_NONE, np.arange(num_parameters), _NONE)
+
+    @classmethod
+    def with_head(cls, model: Model, *, head: str) -> "Split":
+        """Everything below the model's last layer is shared; the last layer itself is `head`: clustered or personal."""
+        last = model.head
+        below = np.setdiff1d(np.arange(model.num_parameters), last)
+        if not len(below):
+            raise ConfigError(f"model {model.name} is one layer, all of it head: nothing would be shared; use cnn.")
+        return cls(below, last if head == "clustered" else _NONE, last if head == "personal" else _NONE)
 
     @property
     def coordinates(self) -> Coordinates:

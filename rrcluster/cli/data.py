@@ -61,7 +61,7 @@ def _check(command: DataCommand) -> int:
     _print(command, rows, command.name, {})
     if all(row["present"] and row["sha256_ok"] for row in rows):
         return 0
-    say(f"rrcluster data: {command.name} is not complete; `rrcluster data get {command.name}` fetches it.")
+    say(f"rrcluster data: {command.name} is not complete; `rrcluster data get {command.name}` fetches it or says how.")
     return 1
 
 

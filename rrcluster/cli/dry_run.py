@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from rrcluster.algorithms import Tools
+from rrcluster.engine.memory import ClientMemory
 from rrcluster.engine.simulate import first_state
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.setup import Experiment, make_experiment
@@ -62,10 +64,11 @@ def _one_round(experiment: Experiment) -> float:
         num_clusters=it.plan.mechanism.num_clusters,
         streams=it.streams,
     )
+    tools = Tools(it.split, it.engine, it.local, key=(0, 0))
     began = 0.0
     for _ in range(2):
         began = time.perf_counter()
-        cohort = it.data.cohort(clients)
-        choices = it.algorithm.scores(state.models, cohort, split=it.split, engine=it.engine).argmin(axis=1)
-        it.algorithm.local(state.models, cohort, choices, split=it.split, engine=it.engine, local=it.local, key=(0, 0))
+        cohort = ClientMemory(it.algorithm.memory_width(it.model)).recall(it.data.cohort(clients))
+        choices = it.algorithm.scores(state.models, cohort, tools=tools).argmin(axis=1)
+        it.algorithm.local(state.models, cohort, choices, tools=tools)
     return time.perf_counter() - began

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rrcluster.data.federated import FederatedData, Targets, TestSet
+from rrcluster.data.federated import FLOAT, IDS, FederatedData, Inputs, Targets, TestSet
 from rrcluster.errors import DataError
 
 Arrays = Sequence[ArrayLike] | NDArray[Any]
@@ -18,10 +18,10 @@ Parts = tuple[NDArray[Any], ...]
 class ArrayStore:
     """One array of inputs and one of targets per client."""
 
-    inputs: tuple[NDArray[np.float32], ...]
+    inputs: tuple[Inputs, ...]
     targets: tuple[Targets, ...]
 
-    def client(self, client: int) -> tuple[NDArray[np.float32], Targets]:
+    def client(self, client: int) -> tuple[Inputs, Targets]:
         """The samples of one client, as they were given."""
         return self.inputs[client], self.targets[client]
 
@@ -30,9 +30,9 @@ class ArrayStore:
 class _Kept:
     """An array that is already there, as the `make_inputs` of a test set."""
 
-    values: NDArray[np.float32]
+    values: Inputs
 
-    def __call__(self) -> NDArray[np.float32]:
+    def __call__(self) -> Inputs:
         return self.values
 
 
@@ -44,6 +44,7 @@ def from_arrays(
     test_targets: Arrays | None = None,
     groups: ArrayLike | None = None,
     num_classes: int | None = None,
+    ids: bool = False,
     name: str = "arrays",
 ) -> FederatedData:
     """A population from one array of inputs (size, ...) and one of targets (size,) per client.
@@ -51,28 +52,32 @@ def from_arrays(
     `inputs` and `targets` are lists, one entry per client, of any sizes; or arrays (num_clients, size, ...).
     Integer targets are classes 0, 1, ...; float targets, or `num_classes` = 0, mean regression. `num_classes`
     defaults to one more than the largest class seen. `groups` (num_clients,), if known, serve diagnostics
-    only; default: all 0. A test set as an array (t, ...) is shared by all clients; as a list, it is one per
-    group.
+    only; by default there are none (`num_groups` = 0). A test set as an array (t, ...) is shared by all clients; as
+    a list, it is one per group, or one per client where groups are not known. `ids`: inputs are not numbers but
+    ids from 0 (characters, words), kept as int64.
 
-    Guarantees: inputs are kept as given, in float32 (no normalisation); every client has at least one sample;
-    all values are finite; all samples have one shape. Anything else is a `DataError` that names the client
-    and the shapes, never a value.
+    Guarantees: inputs are kept as given, in float32 (no normalisation) or, if `ids`, in int64; every client has at
+    least one sample; all values are finite; all samples have one shape. Anything else is a `DataError` that names
+    the client and the shapes, never a value.
     """
     xs, ys = _parts(inputs), _parts(targets)
     if not xs or len(xs) != len(ys):
         raise DataError(f"inputs are of {len(xs)} clients and targets of {len(ys)}; give one of each per client.")
     true_groups = _checked_groups(groups, len(xs))
-    num_groups = int(true_groups.max()) + 1
-    test_xs, test_ys = _test_parts(test_inputs, test_targets, num_groups)
+    num_groups = 0 if groups is None else int(true_groups.max()) + 1
+    test_xs, test_ys = _test_parts(test_inputs, test_targets, num_groups, len(xs))
     regression = _is_regression((*ys, *test_ys), num_classes)
     shape = xs[0].shape[1:]
     labelled = [(f"client {i}", x, y) for i, (x, y) in enumerate(zip(xs, ys, strict=True))]
     labelled += [(f"test set {i}", x, y) for i, (x, y) in enumerate(zip(test_xs, test_ys, strict=True))]
     for owner, x, y in labelled:
         _check_samples(owner, x, y, shape)
+        if ids:
+            _check_ids(owner, x)
     classes = 0 if regression else _checked_classes((*ys, *test_ys), num_classes)
-    kind = np.float32 if regression else np.int64
-    tests = tuple(TestSet(y.astype(kind), _Kept(x.astype(np.float32))) for x, y in zip(test_xs, test_ys, strict=True))
+    kind, input_dtype = FLOAT if regression else IDS, IDS if ids else FLOAT
+    tests = tuple(TestSet(y.astype(kind), _Kept(x.astype(input_dtype))) for x, y in zip(test_xs, test_ys, strict=True))
+    own_tests = true_groups.copy() if num_groups else np.arange(len(xs))
     return FederatedData(
         name=name,
         num_classes=classes,
@@ -80,9 +85,10 @@ def from_arrays(
         sizes=np.array([len(y) for y in ys], dtype=np.int64),
         groups=true_groups,
         num_groups=num_groups,
-        store=ArrayStore(tuple(x.astype(np.float32) for x in xs), tuple(y.astype(kind) for y in ys)),
+        store=ArrayStore(tuple(x.astype(input_dtype) for x in xs), tuple(y.astype(kind) for y in ys)),
         test_sets=tests,
-        test_of=true_groups.copy() if len(tests) > 1 else np.full(len(xs), len(tests) - 1, dtype=np.int64),
+        test_of=own_tests if len(tests) > 1 else np.full(len(xs), len(tests) - 1, dtype=np.int64),
+        input_dtype=input_dtype,
     )
 
 
@@ -93,8 +99,10 @@ def _parts(arrays: Arrays) -> Parts:
         raise DataError(f"a part of the data is not one rectangular array: {problem}") from None
 
 
-def _test_parts(inputs: Arrays | None, targets: Arrays | None, num_groups: int) -> tuple[Parts, Parts]:
-    """The test sets as two tuples of equal length: none, one shared by all, or one per group."""
+def _test_parts(
+    inputs: Arrays | None, targets: Arrays | None, num_groups: int, num_clients: int
+) -> tuple[Parts, Parts]:
+    """The test sets as two tuples of equal length: none, one shared by all, or one per group (or client)."""
     if inputs is None and targets is None:
         return (), ()
     if inputs is None or targets is None:
@@ -104,8 +112,9 @@ def _test_parts(inputs: Arrays | None, targets: Arrays | None, num_groups: int) 
     if isinstance(inputs, np.ndarray) or isinstance(targets, np.ndarray):
         raise DataError("test_inputs and test_targets must both be arrays (shared by all) or both lists (per group).")
     xs, ys = _parts(inputs), _parts(targets)
-    if len(xs) != num_groups or len(ys) != num_groups:
-        raise DataError(f"test lists hold {len(xs)} inputs and {len(ys)} targets; give one per group ({num_groups}).")
+    wanted, owner = (num_groups, "group") if num_groups else (num_clients, "client, or groups")
+    if len(xs) != wanted or len(ys) != wanted:
+        raise DataError(f"test lists hold {len(xs)} inputs and {len(ys)} targets; give one per {owner} ({wanted}).")
     return xs, ys
 
 
@@ -121,6 +130,11 @@ def _check_samples(owner: str, x: NDArray[Any], y: NDArray[Any], shape: tuple[in
             finite = np.isfinite(values.astype(np.float32)).all()
         if not finite:
             raise DataError(f"{owner} has {what} that are not finite in float32; remove or rescale them.")
+
+
+def _check_ids(owner: str, x: NDArray[Any]) -> None:
+    if x.dtype.kind not in "iu" or x.min(initial=0) < 0:
+        raise DataError(f"{owner} has inputs of type {x.dtype}, not ids; give whole numbers from 0, or leave ids out.")
 
 
 def _is_regression(targets: Parts, num_classes: int | None) -> bool:

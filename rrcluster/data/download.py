@@ -19,12 +19,14 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool 
     Guarantees: a file appears under its name only when complete and with the published sha256; the hosts are
     tried in order; nothing is downloaded when a good copy of every file is already in the search path, nor
     for a bundled or generated dataset. A `DataError` names every host's failure and the other ways to get the
-    data.
+    data; so does one for a dataset that we cannot download.
     """
     entry = source(name)
     here = check(name, folder)
-    if not entry.urls or all(row.sha256_ok for row in here):
+    if entry.bundled or all(row.sha256_ok for row in here):
         return here
+    if not entry.urls:
+        raise DataError(f"{name} cannot be downloaded by us. {ways_out(name)}")
     target = download_folder(name, folder)
     try:
         target.mkdir(parents=True, exist_ok=True)

@@ -14,13 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from rrcluster.errors import ConfigError
 
+FLOAT, IDS = np.dtype(np.float32), np.dtype(np.int64)  # what inputs may be
+Inputs = NDArray[Any]  # float32 values, or int64 ids (characters, words)
 Targets = NDArray[Any]  # int64 classes, or float32 values for regression
 
 
 class ClientStore(Protocol):
     """Where the samples of a population live."""
 
-    def client(self, client: int) -> tuple[NDArray[np.float32], Targets]:
+    def client(self, client: int) -> tuple[Inputs, Targets]:
         """The samples of one client, ready to train on: (size, *input_shape) and (size,)."""
         ...
 
@@ -30,23 +32,35 @@ class Cohort:
     """The data of some clients, stacked; the rows of a client beyond its size are padding, all zeros."""
 
     clients: NDArray[np.int64]  # (n,) ids
-    inputs: NDArray[np.float32]  # (n, s, *input_shape)
+    inputs: Inputs  # (n, s, *input_shape) float32, or int64 ids
     targets: Targets  # (n, s) int64 classes, or float32
     sizes: NDArray[np.int64]  # (n,) number of real samples
 
 
 @dataclass(frozen=True, eq=False)
 class TestSet:
-    """A test set; its inputs are made on first use and then kept."""
+    """A test set; its inputs are made on first use and then kept, or made at every use if not `keep`.
+
+    A set that one client has for itself is small and quickly made, but there are as many as clients: not kept.
+    """
 
     targets: Targets  # (t,) int64 classes, or float32
-    make_inputs: Callable[[], NDArray[np.float32]]
+    make_inputs: Callable[[], Inputs]
+    keep: bool = True
 
     __test__ = False  # not a test class, whatever pytest reads into the name
 
-    @cached_property
-    def inputs(self) -> NDArray[np.float32]:
+    def first(self, count: int) -> "TestSet":
+        """Its first `count` samples."""
+        return TestSet(self.targets[:count], lambda: self.inputs[:count])
+
+    @property
+    def inputs(self) -> Inputs:
         """The inputs, (t, *input_shape)."""
+        return self._kept if self.keep else self.make_inputs()
+
+    @cached_property
+    def _kept(self) -> Inputs:
         return self.make_inputs()
 
 
@@ -55,8 +69,9 @@ class FederatedData:
     """A population of clients, their training samples and their test sets.
 
     `groups` is the true group of every client. It exists to judge a clustering afterwards (diagnostics); no
-    algorithm may read it. `test_of` is the position of a client's test set in `test_sets`, -1 where it has
-    none.
+    algorithm may read it. A population without true groups says so by `num_groups` = 0 (and `groups` all 0):
+    there is then no clustering accuracy to speak of. `test_of` is the position of a client's test set in
+    `test_sets`, -1 where it has none. `input_dtype` is float32, or int64 for ids.
     """
 
     name: str
@@ -64,10 +79,11 @@ class FederatedData:
     input_shape: tuple[int, ...]
     sizes: NDArray[np.int64]  # (num_clients,)
     groups: NDArray[np.int64]  # (num_clients,)
-    num_groups: int
+    num_groups: int  # 0: unknown
     store: ClientStore
     test_sets: tuple[TestSet, ...]
     test_of: NDArray[np.int64]  # (num_clients,)
+    input_dtype: np.dtype[Any] = FLOAT
 
     @property
     def num_clients(self) -> int:
@@ -92,11 +108,11 @@ class FederatedData:
         if width < sizes.max(initial=0):
             raise ConfigError(f"pad_to = {pad_to} is less than {sizes.max()}, the largest size; raise it.")
         kind = np.int64 if self.num_classes else np.float32
-        inputs = np.empty((len(ids), width, *self.input_shape), dtype=np.float32)
+        inputs = np.empty((len(ids), width, *self.input_shape), dtype=self.input_dtype)
         targets = np.zeros((len(ids), width), dtype=kind)
         for row, (client, size) in enumerate(zip(ids.tolist(), sizes.tolist(), strict=True)):
             inputs[row, :size], targets[row, :size] = self.store.client(client)
-            inputs[row, size:] = 0.0
+            inputs[row, size:] = 0
         return Cohort(clients=ids, inputs=inputs, targets=targets, sizes=sizes)
 
     def _checked(self, clients: ArrayLike) -> NDArray[np.int64]:

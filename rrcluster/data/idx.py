@@ -10,25 +10,20 @@ import gzip
 import hashlib
 import os
 import struct
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from rrcluster.data.content import expect, opened, read_exactly, reporting
 from rrcluster.errors import DataError
 
 WAY_OUT = "get a good copy with `rrcluster data get fashion-mnist`"
 
 _DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _CODES = {np.dtype(name).newbyteorder("="): code for code, name in _DTYPES.items()}
-_GZIP_MAGIC = b"\x1f\x8b"
-_GZIP_BEST_RATIO = 1032  # deflate cannot shrink more than this, so a gzip file bounds what it may declare
-_CHUNK = 1 << 20
 
 
 def read(
@@ -45,15 +40,15 @@ def read(
     before memory is taken for values that cannot be in the file.
     """
     path = Path(path)
-    with _reporting(path, way_out), _content(path) as (stream, most):
+    with reporting(path, kind="idx file", way_out=f"{way_out}."), opened(path) as (stream, most):
         found_dtype, found_shape = _read_header(stream, most)
-        _expect(found_dtype == np.dtype(dtype), f"values of type {np.dtype(dtype)}", f"{found_dtype}")
-        _expect(_fits(found_shape, shape), f"shape {_spell(shape)}", f"{_spell(found_shape)}")
+        expect(found_dtype == np.dtype(dtype), f"values of type {np.dtype(dtype)}", f"{found_dtype}")
+        expect(_fits(found_shape, shape), f"shape {_spell(shape)}", f"{_spell(found_shape)}")
         declared = prod(found_shape) * found_dtype.itemsize
-        _expect(declared <= most, f"at most {most} bytes of values in a file of this size", f"{declared} declared")
-        payload = _read_exactly(stream, declared)
-        _expect(len(payload) == declared, f"{declared} bytes of values", f"{len(payload)}: it is cut short")
-        _expect(not stream.read(1), f"the end after {declared} bytes of values", "more bytes")
+        expect(declared <= most, f"at most {most} bytes of values in a file of this size", f"{declared} declared")
+        payload = read_exactly(stream, declared)
+        expect(len(payload) == declared, f"{declared} bytes of values", f"{len(payload)}: it is cut short")
+        expect(not stream.read(1), f"the end after {declared} bytes of values", "more bytes")
     values = np.frombuffer(payload, dtype=found_dtype.newbyteorder(">")).reshape(found_shape)
     return values.astype(found_dtype, copy=False)
 
@@ -87,78 +82,15 @@ def sha256(values: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def content_sha256(path: str | os.PathLike[str], *, most: int) -> str:
-    """The sha256 of a file's decompressed bytes, reading no more than `most` + 1 of them.
-
-    A longer content thus never has the digest of a file of `most` bytes. A `DataError` when it cannot be
-    read.
-    """
-    digest = hashlib.sha256()
-    left = most + 1
-    with _reporting(Path(path), WAY_OUT), _content(Path(path)) as (stream, _):
-        while left and (chunk := stream.read(min(left, _CHUNK))):
-            digest.update(chunk)
-            left -= len(chunk)
-    return digest.hexdigest()
-
-
-@contextmanager
-def _content(path: Path) -> Iterator[tuple[IO[bytes], int]]:
-    """The decompressed stream of a file and the most bytes it can possibly yield."""
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        compressed = file.read(2) == _GZIP_MAGIC
-        file.seek(0)
-        if not compressed:
-            yield file, size
-            return
-        with gzip.GzipFile(fileobj=file) as stream:
-            yield _as_binary(stream), size * _GZIP_BEST_RATIO
-
-
-def _as_binary(stream: gzip.GzipFile) -> BinaryIO:
-    return stream  # type: ignore[return-value]  # GzipFile reads like a binary file; typeshed does not say so
-
-
-class _Unexpected(Exception):
-    """What was expected and what was found, before the file's name is known."""
-
-
-@contextmanager
-def _reporting(path: Path, way_out: str) -> Iterator[None]:
-    """Turn whatever goes wrong while reading `path` into a `DataError` with its name and the way out."""
-    try:
-        yield
-    except _Unexpected as problem:
-        raise DataError(f"{path} is not the idx file it should be: {problem}; {way_out}.") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
-        raise DataError(f"{path} is damaged: expected a whole gzip file, found: {problem}; {way_out}.") from None
-    except OSError as problem:
-        raise DataError(f"{path} cannot be read: {problem.strerror or problem}; {way_out}.") from None
-
-
-def _expect(holds: bool, expected: str, found: str) -> None:
-    if not holds:
-        raise _Unexpected(f"expected {expected}, found {found}")
-
-
 def _read_header(stream: IO[bytes], most: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
     magic = stream.read(4)
-    _expect(len(magic) == 4, "a header of at least 4 bytes", f"{len(magic)}: it is cut short")
+    expect(len(magic) == 4, "a header of at least 4 bytes", f"{len(magic)}: it is cut short")
     zeros, code, axes = struct.unpack(">HBB", magic)
-    _expect(zeros == 0 and code in _DTYPES, f"a magic number 0000 + type + axes ({_known_types()})", magic.hex())
-    _expect(4 + 4 * axes <= most, f"a header of {4 + 4 * axes} bytes", "a shorter file")
+    expect(zeros == 0 and code in _DTYPES, f"a magic number 0000 + type + axes ({_known_types()})", magic.hex())
+    expect(4 + 4 * axes <= most, f"a header of {4 + 4 * axes} bytes", "a shorter file")
     lengths = stream.read(4 * axes)
-    _expect(len(lengths) == 4 * axes, f"{axes} axis lengths", f"{len(lengths)} bytes: it is cut short")
+    expect(len(lengths) == 4 * axes, f"{axes} axis lengths", f"{len(lengths)} bytes: it is cut short")
     return np.dtype(_DTYPES[code]).newbyteorder("="), struct.unpack(f">{axes}I", lengths)
-
-
-def _read_exactly(stream: IO[bytes], wanted: int) -> bytearray:
-    """Up to `wanted` bytes, grown as they arrive."""
-    payload = bytearray()
-    while len(payload) < wanted and (chunk := stream.read(min(wanted - len(payload), _CHUNK))):
-        payload += chunk
-    return payload
 
 
 def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...] | None) -> bool:

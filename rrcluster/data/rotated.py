@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrcluster.data.federated import FederatedData, TestSet
-from rrcluster.data.images import ImageDataset, Images, Labels, normalise
+from rrcluster.data.images import ImageDataset, Images, Labels, Level, oriented
 from rrcluster.data.partition import Indices
 from rrcluster.errors import ConfigError
 
@@ -22,20 +22,14 @@ class RotatedImages:
     labels: Labels
     indices: Indices  # per client
     turns: NDArray[np.int64]  # (num_clients,) quarter turns
-    mean: float
-    std: float
+    mean: Level
+    std: Level
 
     def client(self, client: int) -> tuple[NDArray[np.float32], Labels]:
-        """The images of one client, (size, 1, height, width) normalised, and their labels."""
+        """The images of one client, (size, channels, height, width) normalised, and their labels."""
         picked = self.indices[client]
         inputs = oriented(self.images[picked], int(self.turns[client]), self.mean, self.std)
         return inputs, self.labels[picked]
-
-
-def oriented(images: Images, turns: int, mean: float, std: float) -> NDArray[np.float32]:
-    """Images turned by 90 * `turns` degrees counter-clockwise, normalised, with a channel: (n, 1, h, w)."""
-    turned = np.rot90(images, k=turns, axes=(1, 2))
-    return normalise(turned, mean=mean, std=std)[:, None]
 
 
 def rotated_images(
@@ -46,7 +40,7 @@ def rotated_images(
     A client's test set is the whole test part of `dataset` in its group's rotation. `ConfigError` for images
     that are not square, or more groups than there are rotations.
     """
-    height, width = dataset.train_images.shape[1:]
+    _, height, width = dataset.input_shape
     if num_groups > MAX_ROTATIONS or height != width:
         raise ConfigError(
             f"{num_groups} rotations of {height} x {width} images: quarter turns need square images and give "
@@ -60,7 +54,7 @@ def rotated_images(
     return FederatedData(
         name=name,
         num_classes=dataset.num_classes,
-        input_shape=(1, height, width),
+        input_shape=dataset.input_shape,
         sizes=np.array([len(picked) for picked in indices], dtype=np.int64),
         groups=groups,
         num_groups=num_groups,

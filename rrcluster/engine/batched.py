@@ -33,11 +33,22 @@ class BatchedEngine:
         """(k, d) -> loss (G, k), accuracy (G, k)."""
         return self.losses(vectors, cohort), self._by_client(_accuracy, vectors, cohort)
 
-    def train(self, start: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]) -> Array:
+    def train(
+        self,
+        start: Array,
+        cohort: Cohort,
+        *,
+        local: LocalSettings,
+        key: tuple[int, int],
+        anchor: Array | None = None,
+        trainable: Array | None = None,
+    ) -> Array:
         """(G, d) -> (G, d)."""
-        starts = range(0, len(cohort.clients), self.capacity)
-        passes = zip(starts, _passes(cohort, self.capacity), strict=True)
-        chunks = [self._train(start[first : first + self.capacity], part, local, key) for first, part in passes]
+        anchors = start if anchor is None else anchor
+        chunks = []
+        for first, part in zip(range(0, len(start), self.capacity), _passes(cohort, self.capacity), strict=True):
+            rows = slice(first, first + self.capacity)
+            chunks.append(self._train(start[rows], part, local, key, anchors[rows], trainable))
         return np.concatenate(chunks) if chunks else np.array(start, dtype=np.float32)
 
     def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
@@ -64,9 +75,18 @@ class BatchedEngine:
             columns.append(figure(outputs, targets, present))
         return np.asarray(torch.stack(columns, dim=1).double().cpu().numpy())
 
-    def _train(self, start: Array, cohort: Cohort, local: LocalSettings, key: tuple[int, int]) -> Array:
+    def _train(
+        self,
+        start: Array,
+        cohort: Cohort,
+        local: LocalSettings,
+        key: tuple[int, int],
+        anchor: Array,
+        trainable: Array | None,
+    ) -> Array:
         longest = cohort.inputs.shape[1]
-        parameters = self.model.unflatten(self._tensor(np.asarray(start, dtype=np.float32)))
+        parameters, anchors = self._parameters(start), self._parameters(anchor) if local.proximal else None
+        moving = None if trainable is None else self._parameters(trainable[None])
         inputs, targets = self._tensor(cohort.inputs).flatten(0, 1), self._tensor(cohort.targets).flatten()
         sizes = self._tensor(cohort.sizes)
         rows = torch.arange(len(sizes), device=self.device)[:, None] * longest
@@ -76,28 +96,28 @@ class BatchedEngine:
                 chosen = rows + orders[:, epoch, first : first + local.batch_size]
                 present = _present(sizes - first, chosen.shape[1])
                 batch = inputs.index_select(0, chosen.flatten()).reshape(*chosen.shape, *inputs.shape[1:])
-                parameters = self._step(parameters, batch, targets[chosen], present, local.local_lr)
+                gradients = self._gradients(parameters, batch, targets[chosen], present)
+                parameters = _descend(parameters, gradients, present.any(1), local, anchors, moving)
         return np.asarray(self.model.flatten(parameters).cpu().numpy())
 
-    def _step(
-        self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor, present: Tensor, local_lr: float
+    def _gradients(
+        self, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor, present: Tensor
     ) -> dict[str, Tensor]:
-        """One SGD step of every client. A client with no sample left in this batch has loss 0 and does not move."""
+        """Of every client's mean loss on its batch; zero for a client with no sample left in this one."""
         leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
         losses = masked_mean(sample_losses(self.model.grouped(leaves, inputs), targets), present)
-        gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))
-        with torch.no_grad():
-            return {
-                name: torch.sub(value, gradient, alpha=local_lr)
-                for (name, value), gradient in zip(leaves.items(), gradients, strict=True)
-            }
+        return dict(zip(leaves, torch.autograd.grad(losses.sum(), list(leaves.values())), strict=True))
+
+    def _parameters(self, vectors: Array) -> dict[str, Tensor]:
+        return self.model.unflatten(self._tensor(np.asarray(vectors, dtype=np.float32)))
 
     @torch.no_grad()
-    def _outputs(self, vector: Array, inputs: Tensor, *, at_once: int = 16384) -> Tensor:
+    def _outputs(self, vector: Array, inputs: Tensor) -> Tensor:
         parameters = self.model.unflatten(self._tensor(np.asarray(vector, dtype=np.float32)))
         if not len(inputs):
             return self.model.single(parameters, inputs)
-        return torch.cat([self.model.single(parameters, chunk) for chunk in torch.split(inputs, at_once)])
+        chunks = torch.split(inputs, self.model.samples_at_once)
+        return torch.cat([self.model.single(parameters, chunk) for chunk in chunks])
 
     def _tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values), device=self.device)
@@ -111,6 +131,28 @@ def _accuracy(outputs: Tensor, targets: Tensor, present: Tensor) -> Tensor:
     if targets.is_floating_point():
         return torch.full(targets.shape[:1], float("nan"), device=targets.device)
     return masked_mean((outputs.argmax(-1) == targets).double(), present)
+
+
+@torch.no_grad()
+def _descend(
+    parameters: dict[str, Tensor],
+    gradients: dict[str, Tensor],
+    active: Tensor,
+    local: LocalSettings,
+    anchors: dict[str, Tensor] | None,
+    moving: dict[str, Tensor] | None,
+) -> dict[str, Tensor]:
+    """One SGD step of the active clients, with the proximal term and the mask of moving coordinates if any."""
+    stepped = {}
+    for name, value in parameters.items():
+        gradient = gradients[name]
+        if anchors is not None:
+            pull = local.proximal * (value - anchors[name])
+            gradient = gradient + torch.where(active.reshape(-1, *[1] * (value.dim() - 1)), pull, 0.0)
+        if moving is not None:
+            gradient = torch.where(moving[name] > 0, gradient, 0.0)
+        stepped[name] = torch.sub(value, gradient, alpha=local.local_lr)
+    return stepped
 
 
 def _present(sizes: Tensor, length: int) -> Tensor:

@@ -9,9 +9,7 @@ from telling its own clients' samples from others' (docs/tuning.md has the measu
 
 import numpy as np
 
-from rrcluster.algorithms.algorithm import Algorithm
-from rrcluster.algorithms.split import Split
-from rrcluster.contract import Engine
+from rrcluster.algorithms.algorithm import Algorithm, Clients, Tools
 from rrcluster.data.federated import Cohort
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.plan import Mechanism
@@ -19,7 +17,7 @@ from rrcluster.types import Array, Models
 
 
 def own_evaluations(
-    models: Models, cohort: Cohort, *, mechanism: Mechanism, algorithm: Algorithm, split: Split, engine: Engine
+    models: Models, cohort: Cohort, *, mechanism: Mechanism, algorithm: Algorithm, tools: Tools
 ) -> Array | None:
     """(n, 2) accuracy, and loss in units of the loss bound, of each client's own best model on its own samples.
 
@@ -29,8 +27,8 @@ def own_evaluations(
     """
     if not isinstance(mechanism, JointMechanism) or mechanism.evaluation_weight == 0:
         return None
-    chosen = algorithm.scores(models, cohort, split=split, engine=engine).argmin(axis=1)
-    loss, accuracy = engine.measure(split.vectors(models), cohort)
+    chosen = algorithm.scores(models, Clients.without_memory(cohort), tools=tools).argmin(axis=1)
+    loss, accuracy = tools.engine.measure(tools.split.vectors(models), cohort)
     rows = np.arange(len(chosen))
     share = np.nan_to_num(loss[rows, chosen] / mechanism.loss_bound, nan=1.0, posinf=1.0)
     own = np.stack([accuracy[rows, chosen], share], axis=1)

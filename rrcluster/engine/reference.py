@@ -40,8 +40,19 @@ class ReferenceEngine:
                 loss[place], accuracy[place] = self.test(vectors, own)
         return loss, accuracy
 
-    def train(self, start: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]) -> Array:
+    def train(
+        self,
+        start: Array,
+        cohort: Cohort,
+        *,
+        local: LocalSettings,
+        key: tuple[int, int],
+        anchor: Array | None = None,
+        trainable: Array | None = None,
+    ) -> Array:
         """(G, d) -> (G, d)."""
+        anchors = start if anchor is None else anchor
+        moving = np.ones(self.model.num_parameters, dtype=bool) if trainable is None else trainable
         orders = batch_orders(key, cohort.clients, cohort.sizes, epochs=local.local_epochs)
         trained = np.array(start, dtype=np.float32)
         for place, size in enumerate(cohort.sizes):
@@ -49,7 +60,7 @@ class ReferenceEngine:
             for epoch in range(local.local_epochs):
                 for first in range(0, int(size), local.batch_size):
                     chosen = orders[place, epoch, first : min(first + local.batch_size, size)]
-                    self._step(*self._samples(cohort, place, chosen), local.local_lr)
+                    self._step(*self._samples(cohort, place, chosen), local, anchors[place], moving)
             trained[place] = self._dump()
         return trained
 
@@ -76,13 +87,15 @@ class ReferenceEngine:
         with torch.no_grad():
             return float(sample_losses(self.model.module(inputs), targets).mean())
 
-    def _step(self, inputs: torch.Tensor, targets: torch.Tensor, local_lr: float) -> None:
+    def _step(
+        self, inputs: torch.Tensor, targets: torch.Tensor, local: LocalSettings, anchor: Array, moving: Array
+    ) -> None:
         parameters = list(self.model.module.parameters())
         loss = sample_losses(self.model.module(inputs), targets).mean()
-        gradients = torch.autograd.grad(loss, parameters)
-        with torch.no_grad():
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.sub_(gradient, alpha=local_lr)
+        gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, parameters)]).cpu().numpy()
+        now = self._dump()
+        gradient = gradient + np.float32(local.proximal) * (now - anchor.astype(np.float32))
+        self._load(now - np.float32(local.local_lr) * np.where(moving, gradient, np.float32(0)))
 
     def _load(self, vector: Array) -> None:
         values = self.model.unflatten(torch.as_tensor(np.asarray(vector, dtype=np.float32)))

@@ -26,8 +26,9 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_engine(name: str, *, model: Model, device: torch.device) -> Engine:
-    """`auto`: batched, but one client at a time for convolutions on a CPU, where batching them is slower."""
+    """`auto`: batched, but one client at a time for convolutions and recurrences on a CPU: batched, they are slower."""
     checks.one_of(ENGINES, engine=name)
-    if name == "reference" or (name == "auto" and model.convolutional and device.type == "cpu"):
+    alone = device.type == "cpu" and (model.convolutional or model.recurrent)
+    if name == "reference" or (name == "auto" and alone):
         return ReferenceEngine(model, device)
     return BatchedEngine(model, device)

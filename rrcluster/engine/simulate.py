@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rrcluster.aggregate import ServerSettings, ServerState
-from rrcluster.algorithms.algorithm import Algorithm
+from rrcluster.algorithms.algorithm import Algorithm, Tools
 from rrcluster.choice import choose
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.federated import FederatedData
+from rrcluster.engine.memory import ClientMemory
 from rrcluster.engine.private_evaluation import own_evaluations
 from rrcluster.models.model import Model
 from rrcluster.privacy.ledger import Ledger
@@ -21,12 +22,13 @@ from rrcluster.types import Release
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One finished round: only public values (the release, and the state made of releases), and the time it took."""
+    """One finished round: the release and the state made of releases, which are public, and what clients remember."""
 
     round_index: int
     state: ServerState  # after the round
     release: Release
     seconds: float
+    memory: ClientMemory  # private to the clients: for the checkpoint alone
 
 
 def first_state(*, model: Model, algorithm: Algorithm, num_clusters: int, streams: Streams) -> ServerState:
@@ -45,50 +47,47 @@ def simulate(
     local: LocalSettings | None = None,
     server: ServerSettings | None = None,
     state: ServerState | None = None,
+    memory: ClientMemory | None = None,
     ledger: Ledger | None = None,
 ) -> Iterator[RoundRecord]:
     """Run rounds until the plan's last one, yielding a record after each.
 
-    `state` continues an earlier simulation: every draw is keyed by (seed, stream, round, client), so the rounds that
-    follow are the same as if it had never stopped. `ledger` is charged before each release.
+    `model` is the one the algorithm adapted (`algorithm.adapt`). `state` and `memory` continue an earlier simulation:
+    every draw is keyed by (seed, stream, round, client), so the rounds that follow are the same as if it had never
+    stopped. `ledger` is charged before each release.
     """
     local, server, ledger = local or LocalSettings(), server or ServerSettings(), ledger or Ledger()
     split = algorithm.split(model)
     k = plan.mechanism.num_clusters
+    memory = memory or ClientMemory(algorithm.memory_width(model))
     state = state or first_state(model=model, algorithm=algorithm, num_clusters=k, streams=streams)
     while state.round_index < plan.num_rounds:
         began, t = time.perf_counter(), state.round_index
-        clients = plan.sampler.draw(data.num_clients, rng=streams("cohort", t))
-        cohort = data.cohort(clients)
+        ids = plan.sampler.draw(data.num_clients, rng=streams("cohort", t))
+        clients = memory.recall(data.cohort(ids))
+        tools = Tools(split, engine, local, key=streams.client_key("batches", t))
         told = guidance(state, plan=plan, server=server)
-        scores = algorithm.scores(state.models, cohort, split=split, engine=engine)
-        choices = choose(scores, told, uniforms=client_uniforms(streams.client_key("choice", t), clients, k))
+        scores = algorithm.scores(state.models, clients, tools=tools)
+        choices = choose(scores, told, uniforms=client_uniforms(streams.client_key("choice", t), ids, k))
         destinations = None
         if plan.rebalance == "coin":
-            uniforms = client_uniforms(streams.client_key("coin", t), clients)[:, 0]
+            uniforms = client_uniforms(streams.client_key("coin", t), ids)[:, 0]
             destinations = flip_coins(choices, told.transition, uniforms=uniforms)
         evaluations = own_evaluations(
-            state.average, cohort, mechanism=plan.mechanism, algorithm=algorithm, split=split, engine=engine
+            state.average, clients.cohort, mechanism=plan.mechanism, algorithm=algorithm, tools=tools
         )
-        updates = algorithm.local(
-            state.models,
-            cohort,
-            choices if destinations is None else destinations,
-            split=split,
-            engine=engine,
-            local=local,
-            key=streams.client_key("batches", t),
-        )
+        trained = algorithm.local(state.models, clients, choices if destinations is None else destinations, tools=tools)
+        memory = memory.updated(ids, trained.memory)
         state, release = server_round(
             state,
-            updates,
+            trained.updates,
             choices,
             destinations=destinations,
-            client_ids=clients,
+            client_ids=ids,
             evaluations=evaluations,
             plan=plan,
             server=server,
             ledger=ledger,
             rng=streams("release", t),
         )
-        yield RoundRecord(t, state, release, time.perf_counter() - began)
+        yield RoundRecord(t, state, release, time.perf_counter() - began, memory)

@@ -19,10 +19,26 @@ Flag = tyro.conf.arg
 class DataConfig:
     """The population: who the clients are and how they differ."""
 
-    data: Literal["fashion-mini", "fashion-mnist", "synthetic"] = "fashion-mini"
+    data: Literal[
+        "fashion-mini",
+        "fashion-mnist",
+        "emnist",
+        "emnist-balanced",
+        "emnist-bymerge",
+        "cifar10",
+        "cifar100",
+        "shakespeare",
+        "synthetic",
+        "synthetic-balanced-easy",
+        "synthetic-balanced-hard",
+        "synthetic-imbalanced-easy",
+        "synthetic-imbalanced-hard",
+    ] = "fashion-mini"
     """Dataset; fashion-mini comes with the package, `rrcluster data list` shows where to get the others."""
-    partition: Literal["rotation", "rotation-imbalanced"] = "rotation"
-    """How groups of clients differ (synthetic draws its own groups)."""
+    partition: Literal["rotation", "rotation-imbalanced", "dirichlet", "role", "label-flip"] = "rotation"
+    """How clients differ (shakespeare is by role; the synthetic sets draw their own groups)."""
+    concentration: float = 0.5
+    """dirichlet: how even a client's labels are; small values give it few classes."""
     num_clients: Annotated[int, Flag(name="clients")] = 1000
     """Clients in the population (M), a declared constant."""
     data_folder: str | None = None
@@ -30,18 +46,33 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         checks.count(num_clients=self.num_clients)
+        checks.positive(concentration=self.concentration)
 
 
 @dataclass(frozen=True)
 class MethodConfig:
     """The method and its models."""
 
-    algorithm: Literal["ifca", "fedavg"] = "ifca"
-    """Federated method."""
+    algorithm: Literal[
+        "ifca",
+        "ifca-shared",
+        "fesem",
+        "fesem-last",
+        "fedcam",
+        "fedcam-fesem",
+        "fedavg",
+        "fedprox",
+        "fedper",
+        "mr-mtl",
+        "local",
+        "oracle",
+    ] = "ifca"
+    """Federated method; local and oracle are the floor and the ceiling."""
     num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
-    """Models to train (k); fedavg always trains one."""
-    model: Literal["linear", "cnn"] = "linear"
-    """Network: linear (7,850 parameters on 28x28 images) or cnn (26,010)."""
+    """Models to train (k); methods without clusters always train one."""
+    model: Literal["linear", "mlp", "cnn", "cifar-cnn", "lstm"] = "linear"
+    """Network: linear (7,850 parameters on 28x28 images), mlp (159,010) or cnn (26,010); cifar-cnn (308,490); lstm for
+    text (819,920)."""
     rebalance: Literal["auto", "none", "exact", "coin", "shrinkage"] = "auto"
     """How small clusters are helped; auto: coin under joint, exact otherwise, none when B = 0."""
     min_cluster_size: Annotated[int, Flag(name="min-cluster-size", aliases=["-B"])] = 0
@@ -121,6 +152,8 @@ class TrainingConfig:
     """Passes over the client's data per round."""
     batch_size: int = 20
     """Samples per SGD step."""
+    proximal: float = 0.0
+    """Pull towards the server's model in fedprox and mr-mtl; 0: the method's own default."""
     server_lr: float = 1.0
     """Factor on the released means."""
     server_momentum: float = 0.0
@@ -138,6 +171,7 @@ class TrainingConfig:
         checks.positive(local_lr=self.local_lr)
         checks.count(local_epochs=self.local_epochs)
         checks.count(batch_size=self.batch_size)
+        checks.non_negative(proximal=self.proximal)
         checks.positive(server_lr=self.server_lr)
         checks.fraction(server_momentum=self.server_momentum)
         checks.fraction(memory=self.memory)

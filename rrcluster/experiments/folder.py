@@ -23,6 +23,7 @@ from safetensors.numpy import load_file, save_file
 
 from rrcluster.aggregate import RunningMean, ServerState
 from rrcluster.engine.evaluate import Evaluation
+from rrcluster.engine.memory import ClientMemory
 from rrcluster.engine.simulate import RoundRecord
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
@@ -113,7 +114,7 @@ class RunFolder:
         """Append what was computed from raw client data."""
         append_json(self.path / "diagnostics.jsonl", {"round": round_index, **asdict(evaluation)})
 
-    def save_state(self, state: ServerState) -> None:
+    def save_state(self, state: ServerState, memory: ClientMemory) -> None:
         """Write the checkpoint: one file, renamed into place, so it is always whole."""
         target = self.path / "checkpoint" / "state.safetensors"
         numbers = np.array([state.round_index, state.num_averaged], dtype=np.int64)
@@ -130,19 +131,20 @@ class RunFolder:
             ("average", state.average),
         ):
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
+        tensors |= memory.tensors()
         write_atomically(target, lambda path: save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, path))
 
-    def load_state(self) -> ServerState | None:
-        """The checkpointed state, None if there is none yet; rounds after it are dropped, to be run again."""
+    def load_state(self) -> tuple[ServerState, ClientMemory] | None:
+        """The checkpointed state and memory, None if there are none; rounds after it are dropped, to be run again."""
         path = self.path / "checkpoint" / "state.safetensors"
         try:
             tensors = load_file(path) if path.exists() else None
-            state = None if tensors is None else _state(tensors)
+            saved = None if tensors is None else (_state(tensors), ClientMemory.from_tensors(tensors))
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise RunFolderError(f"{path}: the checkpoint is damaged; start a new run.") from error
         for name in ("rounds.jsonl", "diagnostics.jsonl"):
-            keep_rounds_before(self.path / name, 0 if state is None else state.round_index)
-        return state
+            keep_rounds_before(self.path / name, 0 if saved is None else saved[0].round_index)
+        return saved
 
     def save_models(self, models: Models, metadata: dict[str, Any]) -> None:
         """The models handed out, with what is needed to use them again."""

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from rrcluster.algorithms import ALGORITHMS, Algorithm
+from rrcluster.algorithms import ALGORITHMS, Algorithm, Clients, Tools
 from rrcluster.algorithms.split import Split
+from rrcluster.contract import LocalSettings
 from rrcluster.data.federated import Cohort, FederatedData
 from rrcluster.engine.batched import BatchedEngine
 from rrcluster.engine.evaluate import choose_all
@@ -37,6 +38,11 @@ class TrainedModels:
         """Which coordinates are shared, clustered, personal."""
         return self.algorithm.split(self.model)
 
+    @property
+    def input_dtype(self) -> type[np.generic]:
+        """What the model takes: float32 numbers, or int64 ids."""
+        return np.int64 if self.model.takes_ids else np.float32
+
     def predict(self, inputs: Any, *, cluster: int) -> Array:
         """Outputs (logits, or values for regression) of one cluster's model: (s, *input) -> (s, outputs)."""
         if not 0 <= cluster < self.num_clusters:
@@ -45,7 +51,7 @@ class TrainedModels:
         with torch.no_grad():
             outputs = self.model.single(
                 self.model.unflatten(torch.as_tensor(vector)),
-                torch.as_tensor(np.asarray(inputs, dtype=np.float32)),
+                torch.as_tensor(np.asarray(inputs, dtype=self.input_dtype)),
             )
         return np.asarray(outputs.numpy())
 
@@ -59,10 +65,10 @@ def load(run: str | Path) -> TrainedModels:
         with safe_open(path, framework="np") as file:
             about = {name: json.loads(value) for name, value in (file.metadata() or {}).items()}
             models = Models(file.get_tensor("shared").astype(float), file.get_tensor("clustered").astype(float))
-        model = make_model(
-            about["model"], input_shape=tuple(about["input_shape"]), num_classes=int(about["num_classes"])
-        )
-        return TrainedModels(models, model, ALGORITHMS[about["algorithm"]])
+        algorithm = ALGORITHMS[about["algorithm"]]
+        shape, classes = tuple(about["input_shape"]), int(about["num_classes"])
+        model = algorithm.adapt(make_model(about["model"], input_shape=shape, num_classes=classes))
+        return TrainedModels(models, model, algorithm)
     except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise RunFolderError(f"{path}: cannot be read as models of rrcluster; the file is damaged.") from error
 
@@ -83,6 +89,7 @@ def assign(models: TrainedModels, data: Any) -> Any:
         )
     targets = targets.astype(np.float32 if targets.dtype.kind == "f" else np.int64)
     cohort = Cohort(
-        np.zeros(1, dtype=np.int64), inputs[None].astype(np.float32), targets[None], np.array([len(inputs)])
+        np.zeros(1, dtype=np.int64), inputs[None].astype(models.input_dtype), targets[None], np.array([len(inputs)])
     )
-    return int(models.algorithm.scores(models.models, cohort, split=models.split, engine=engine)[0].argmin())
+    tools = Tools(models.split, engine, LocalSettings(), key=(0, 0))
+    return int(models.algorithm.scores(models.models, Clients.without_memory(cohort), tools=tools)[0].argmin())

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rrcluster.data.build import load_federated
+from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.federated import TestSet
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.setup import Experiment
@@ -24,7 +24,13 @@ class PublicScore:
     def load(cls, experiment: Experiment) -> "PublicScore":
         """The images in the experiment's own partition; refused where its models could not read them."""
         config, data = experiment.config, experiment.data
-        public = load_federated(PUBLIC_DATA, num_clients=_FEW_CLIENTS, seed=0, partition=config.data.partition)
+        public = load_federated(
+            PUBLIC_DATA,
+            num_clients=_FEW_CLIENTS,
+            seed=0,
+            partition=None if config.data.data in GENERATED else config.data.partition,
+            concentration=config.data.concentration if config.data.partition == "dirichlet" else None,
+        )
         if (public.input_shape, public.num_classes) != (data.input_shape, data.num_classes):
             raise ConfigError(
                 f"--public-score judges models on {PUBLIC_DATA}, and data = {config.data.data} has other inputs or "

@@ -101,7 +101,9 @@ class Running:
     def __init__(self, experiment: Experiment, folder: RunFolder, *, ledger: Ledger | None = None) -> None:
         """Take up the folder's checkpoint, if it has one. `ledger`: in place of the folder's own."""
         self.experiment, self.folder = experiment, folder
-        self.state = folder.load_state()
+        saved = folder.load_state()
+        self.state = None if saved is None else saved[0]
+        self._memory = None if saved is None else saved[1]
         self._ledger = folder.ledger() if ledger is None else ledger
         self._evaluation: Evaluation | None = None
 
@@ -112,12 +114,12 @@ class Running:
         began, saved = time.perf_counter(), time.perf_counter()
         try:
             for record in self._records():
-                self.state = record.state
+                self.state, self._memory = record.state, record.memory
                 epsilon = spent[record.round_index] if plan.private else None
                 self.folder.add_round(record, epsilon)
                 evaluation = self._evaluate(record) if self._due(record.round_index, total) else None
                 if time.perf_counter() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
-                    self.folder.save_state(record.state)
+                    self.folder.save_state(record.state, record.memory)
                     saved = time.perf_counter()
                 released += [] if record.release.evaluation is None else [record.release.evaluation]
                 average_so_far = average(released, num_rounds=total)
@@ -147,6 +149,7 @@ class Running:
             local=it.local,
             server=it.server,
             state=self.state,
+            memory=self._memory,
             ledger=self._ledger,
         )
 
@@ -167,14 +170,20 @@ class Running:
     def _evaluate(self, record: RoundRecord) -> Evaluation:
         it = self.experiment
         self._evaluation = evaluate(
-            record.state.average, it.data, algorithm=it.algorithm, split=it.split, engine=it.engine
+            record.state.average,
+            it.data,
+            algorithm=it.algorithm,
+            split=it.split,
+            engine=it.engine,
+            local=it.local,
+            memory=record.memory,
         )
         self.folder.add_diagnostics(record.round_index, self._evaluation)
         return self._evaluation
 
     def _stop(self, seconds: float) -> None:
-        if self.state is not None:
-            self.folder.save_state(self.state)
+        if self.state is not None and self._memory is not None:
+            self.folder.save_state(self.state, self._memory)
         self.folder.save_summary(self._summary("stopped", seconds))
 
     def _end(self, seconds: float) -> None:

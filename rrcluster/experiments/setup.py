@@ -1,13 +1,14 @@
 """From a config to the things that run: data, model, plan, engine. The only place that reads settings by name."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rrcluster.aggregate import ServerSettings
-from rrcluster.algorithms import ALGORITHMS, Algorithm
+from rrcluster.algorithms import ALGORITHMS, Algorithm, Oracle
+from rrcluster.algorithms.applies import check_applies
 from rrcluster.algorithms.split import Split
 from rrcluster.contract import Engine, LocalSettings
-from rrcluster.data.build import load_federated
-from rrcluster.data.federated import FederatedData
+from rrcluster.data.build import GENERATED, load_federated
+from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.engine.select import pick_device, pick_engine
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import RunConfig
@@ -42,20 +43,25 @@ def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> 
 
     `data`: what an experiment with the same data settings and seed has loaded already.
     """
-    algorithm = ALGORITHMS[config.method.algorithm]
+    method = config.method
+    check_applies(method.algorithm, config.privacy.mechanism, method.rebalance, method.min_cluster_size)
     plan_for(config, Coordinates(0, 1))  # refuse a bad budget before any file is read
     data = data or load_federated(
         config.data.data,
         num_clients=config.data.num_clients,
         seed=config.output.seed,
-        partition=None if config.data.data == "synthetic" else config.data.partition,
+        partition=None if config.data.data in GENERATED else config.data.partition,
+        concentration=config.data.concentration if config.data.partition == "dirichlet" else None,
         folder=config.data.data_folder,
     )
-    if config.privacy.private_evaluation and not data.num_classes:
-        raise ConfigError(
-            f"private_evaluation reports accuracies, and {config.data.data} is regression, which has none; set it to 0."
-        )
-    model = make_model(config.method.model, input_shape=data.input_shape, num_classes=data.num_classes)
+    algorithm = ALGORITHMS[method.algorithm]
+    _check_evaluated(config, algorithm, data)
+    if isinstance(algorithm, Oracle):
+        algorithm = replace(algorithm, groups=data.groups)
+    ids = data.input_dtype == IDS
+    model = algorithm.adapt(
+        make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
+    )
     device = pick_device(config.output.device)
     training = config.training
     return Experiment(
@@ -66,7 +72,7 @@ def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> 
         plan=plan_for(config, algorithm.split(model).coordinates),
         engine=pick_engine(config.output.engine, model=model, device=device),
         streams=Streams(config.output.seed),
-        local=LocalSettings(training.local_lr, training.local_epochs, training.batch_size),
+        local=LocalSettings(training.local_lr, training.local_epochs, training.batch_size, training.proximal),
         server=ServerSettings(
             server_lr=training.server_lr,
             server_momentum=training.server_momentum,
@@ -75,6 +81,21 @@ def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> 
             exploration=training.exploration,
         ),
     )
+
+
+def _check_evaluated(config: RunConfig, algorithm: Algorithm, data: FederatedData) -> None:
+    """Refuse private evaluation where there is no accuracy, or no released model to judge."""
+    if not config.privacy.private_evaluation:
+        return
+    if not data.num_classes:
+        raise ConfigError(
+            f"private_evaluation reports accuracies, and {config.data.data} is regression, which has none; set it to 0."
+        )
+    if algorithm.personal:
+        raise ConfigError(
+            f"private_evaluation judges released models, and algorithm = {algorithm.name} gives every client one of "
+            "its own; set it to 0."
+        )
 
 
 def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:

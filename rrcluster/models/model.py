@@ -42,7 +42,10 @@ class Model:
     module: nn.Module
     grouped_form: Grouped | None = None
     convolutional: bool = False
+    recurrent: bool = False
     init_scale: float = 1.0  # on the law of `init`
+    takes_ids: bool = False  # inputs are int64 ids, not float32 numbers
+    samples_at_once: int = 16384  # most samples of one forward pass without gradients: bounds memory
 
     def __post_init__(self) -> None:
         buffers = [name for name, _ in self.module.named_buffers()]
@@ -68,6 +71,14 @@ class Model:
         """d."""
         return self.layers[-1].stop
 
+    @property
+    def head(self) -> Array:
+        """Places of the last layer's parameters in the flat vector."""
+        last = self.layers[-1].name.rpartition(".")[0]
+        return np.concatenate(
+            [np.arange(layer.start, layer.stop) for layer in self.layers if layer.name.rpartition(".")[0] == last]
+        )
+
     def unflatten(self, vectors: Tensor) -> dict[str, Tensor]:
         """(..., d) -> {name: (..., *shape)}."""
         lead = vectors.shape[:-1]
@@ -87,7 +98,13 @@ class Model:
         return outputs
 
     def single(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Outputs of one model: (s, *input) -> (s, outputs)."""
+        """Outputs of one model: (s, *input) -> (s, outputs).
+
+        On CUDA a recurrent model is a group of one: cuDNN wants its weights in one piece, which ours are not.
+        """
+        if self.recurrent and inputs.is_cuda and self.grouped_form is not None:
+            alone = {name: value[None] for name, value in parameters.items()}
+            return self.grouped_form(alone, inputs[None])[0]
         outputs: Tensor = functional_call(self.module, dict(parameters), (inputs,))
         return outputs
 

@@ -12,8 +12,14 @@ ALGORITHM_NAMES = {
     "ifca": "IFCA",
     "fesem": "FeSEM",
     "fedcam": "FedCAM",
+    "fedcam-fesem": "FedCAM (by distance)",
+    "fesem-last": "FeSEM (last layer)",
+    "ifca-shared": "IFCA (shared base)",
+    "mr-mtl": "MR-MTL",
+    "local": "Local training",
+    "oracle": "Oracle",
 }
-ONE_CLUSTER = frozenset({"fedavg", "fedprox", "fedper"})
+UNEXPLORED = frozenset({"fedavg", "fedprox", "fedper", "mr-mtl", "local", "oracle"})
 # Settings that say where a run was made, how often and how closely watched, not what was run.
 UNRELATED = frozenset(
     {
@@ -35,7 +41,7 @@ _MAX_DIFFERENCES = 3
 def method_label(config: Mapping[str, Any]) -> str:
     """The method of a run, as in "DP-IFCA", "IFCA + shrinkage" or "RR-Cluster (IFCA), B=15".
 
-    Exploration is named where there is more than one cluster to tell apart: without it a method is the published one.
+    Exploration is named where there are clusters to tell apart: without it a method is the published one.
 
     "DP-" stands before a base method under any mechanism but `none`; RR-Cluster is private unless it says otherwise.
     An algorithm without a display name keeps the name it was registered under.
@@ -44,7 +50,7 @@ def method_label(config: Mapping[str, Any]) -> str:
     base = ALGORITHM_NAMES.get(name, name)
     private = str(config.get("mechanism", "none")) != "none"
     rebalance, size = config.get("rebalance", "none"), config.get("min_cluster_size", 0)
-    explored = " + exploration" if config.get("exploration") and name not in ONE_CLUSTER else ""
+    explored = " + exploration" if config.get("exploration") and name not in UNEXPLORED else ""
     if rebalance in ("coin", "exact", "auto") and isinstance(size, (int, float)) and size > 0:
         return f"RR-Cluster ({base}), B={size:g}{explored}" + ("" if private else ", no privacy")
     prefixed = f"DP-{base}" if private else base

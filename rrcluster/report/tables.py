@@ -8,7 +8,11 @@ from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import distinct_labels
 from rrcluster.report.notation import NOTHING, delta_text, epsilon_text, percent, seconds_text
 
-NUM_CLASSES = {"fashion-mnist": 10, "fashion-mini": 10, "mnist": 10, "cifar10": 10}
+NUM_CLASSES = {
+    **dict.fromkeys(("fashion-mnist", "fashion-mini", "mnist", "cifar10"), 10),
+    **dict.fromkeys(("emnist", "emnist-balanced", "emnist-bymerge"), 47),
+    "cifar100": 100,
+}
 _CONTEXT = {
     "data": "Data",
     "partition": "Partition",

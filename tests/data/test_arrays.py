@@ -13,7 +13,7 @@ def test_ragged_clients_by_hand():
     cohort = data.cohort([2, 1])
     assert data.num_clients == 3
     assert data.sizes.tolist() == [2, 4, 1]
-    assert (data.num_classes, data.input_shape, data.num_groups) == (3, (3,), 1)
+    assert (data.num_classes, data.input_shape, data.num_groups) == (3, (3,), 0)
     assert data.test_sets == ()
     assert data.test_of.tolist() == [-1, -1, -1]
     assert cohort.inputs[:, :, 0].tolist() == [[3, 0, 0, 0], [2, 2, 2, 2]]
@@ -45,6 +45,29 @@ def test_a_test_set_for_all_or_one_per_group():
     assert each.test_of.tolist() == each.groups.tolist() == [1, 0, 1]
     assert (each.num_groups, each.num_classes) == (2, 4)
     assert len(each.test_sets[1].targets) == 6
+
+
+def test_one_test_set_per_client_where_groups_are_not_known():
+    tests = [np.zeros((5, 3)), np.ones((6, 3)), np.ones((1, 3))]
+    data = from_arrays(RAGGED, CLASSES, test_inputs=tests, test_targets=[[0] * 5, [2] * 6, [1]])
+    assert (data.num_groups, data.test_of.tolist()) == (0, [0, 1, 2])
+    with pytest.raises(DataError, match=r"one per client, or groups \(3\)"):
+        from_arrays(RAGGED, CLASSES, test_inputs=tests[:2], test_targets=[[0] * 5, [2] * 6])
+
+
+def test_ids_stay_whole_numbers():
+    ids = [np.array([[2**40, 0]]), np.array([[1, 2], [3, 4]], dtype=np.uint8)]
+    data = from_arrays(ids, [[0], [1, 0]], test_inputs=np.array([[7, 8]]), test_targets=np.array([1]), ids=True)
+    cohort = data.cohort([0, 1])
+    assert data.input_dtype == cohort.inputs.dtype == data.test_sets[0].inputs.dtype == np.int64
+    assert cohort.inputs.tolist() == [[[2**40, 0], [0, 0]], [[1, 2], [3, 4]]]
+    assert from_arrays(ids, [[0], [1, 0]]).cohort([0]).inputs.dtype == np.float32
+
+
+@pytest.mark.parametrize("inputs", [[[[1.0]]], [[[-1]]], [[[True]]]])
+def test_what_is_not_an_id(inputs):
+    with pytest.raises(DataError, match=r"client 0 has inputs of type .* not ids"):
+        from_arrays(inputs, [[0]], ids=True)
 
 
 def test_the_data_is_copied():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rrcluster.data import idx
+from rrcluster.data.content import content_digest
 from rrcluster.errors import DataError
 
 IMAGES = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
@@ -46,8 +47,8 @@ def test_digests_are_those_of_the_content(put):
     expected = hashlib.sha256(BY_HAND).hexdigest()
     path = put(BY_HAND)
     assert idx.sha256(IMAGES) == expected
-    assert idx.content_sha256(path, most=len(BY_HAND)) == expected
-    assert idx.content_sha256(path, most=len(BY_HAND) - 2) != expected
+    assert content_digest(path, most=len(BY_HAND)) == expected
+    assert content_digest(path, most=len(BY_HAND) - 2) != expected
 
 
 @given(

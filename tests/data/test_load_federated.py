@@ -6,7 +6,7 @@ from rrcluster.errors import ConfigError
 
 
 def test_known_partitions():
-    assert list(PARTITIONS) == ["rotation", "rotation-imbalanced"]
+    assert list(PARTITIONS) == ["rotation", "rotation-imbalanced", "dirichlet", "role", "label-flip"]
 
 
 def test_fashion_mini_reuses_every_image_in_every_rotation():
@@ -57,9 +57,9 @@ def test_num_groups_and_ratio():
     [
         (
             {"data": "cifar"},
-            "data = 'cifar' is not known; choose one of fashion-mnist, fashion-mini, synthetic",
+            "data = 'cifar' is not known; choose one of fashion-mnist, fashion-mini, emnist",
         ),
-        ({"partition": "dirichlet"}, "choose one of rotation, rotation-imbalanced"),
+        ({"partition": "dirichlets"}, "choose one of rotation, rotation-imbalanced"),
         ({"num_clients": 50_000}, "12500 clients in one group, more than the 10000"),
         ({"num_clients": 10_001, "reuse": False}, "there are 10000; lower num_clients"),
         ({"num_clients": 3}, "raise num_clients"),

@@ -121,14 +121,15 @@ def test_check_reports_every_file(folder):
 
 def test_list_sources(folder):
     rows = {row.name: row for row in list_sources()}
-    assert list(rows) == ["fashion-mnist", "fashion-mini", "synthetic"]
-    assert [row.where for row in rows.values()] == ["not here", "bundled", "generated"]
+    assert list(rows) == list(SOURCES)
+    where = {name: row.where for name, row in rows.items()}
+    assert (where["fashion-mini"], where["synthetic"], where["cifar10"]) == ("bundled", "generated", "not here")
     assert rows["fashion-mnist"].bytes == 26_421_880 + 29_515 + 4_422_102 + 5_148
     assert {row.name: row.where for row in list_sources(folder)}["fashion-mnist"] == str(folder)
 
 
 def test_unknown_names_list_the_known():
-    with pytest.raises(ConfigError, match="fashion-mnist, fashion-mini, synthetic"):
+    with pytest.raises(ConfigError, match="fashion-mnist, fashion-mini, emnist"):
         check("mnist")
     with pytest.raises(ConfigError, match="fashion-mnist, fashion-mini"):
         load_dataset("synthetic")

@@ -13,7 +13,8 @@ from rrcluster.engine.order import batch_orders
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.engine.select import pick_device, pick_engine
 from rrcluster.errors import ConfigError
-from rrcluster.models import from_module, make_model
+from rrcluster.models import MODELS, from_module, make_model
+from rrcluster.models.layers import lstm
 from rrcluster.rng import Streams
 
 KEY = Streams(1).client_key("batches", 0)
@@ -34,14 +35,21 @@ class UserNet(nn.Module):
         return self.head(hidden + self.mix(hidden))
 
 
+SHAPES = {"cifar-cnn": (3, 32, 32), "lstm": (24,)}  # of the inputs; 28 x 28 images otherwise
+CLASSES = {"lstm": 80}
+
+
 def model_named(name):
-    return from_module(UserNet()) if name == "user" else make_model(name, input_shape=(1, 28, 28), num_classes=10)
+    if name == "user":
+        return from_module(UserNet())
+    return make_model(name, input_shape=SHAPES.get(name, (1, 28, 28)), num_classes=CLASSES.get(name, 10))
 
 
-def population(rng, sizes):
-    inputs = [rng.normal(size=(size, 1, 28, 28)).astype(np.float32) for size in sizes]
-    targets = [rng.integers(10, size=size) for size in sizes]
-    return from_arrays(inputs, targets, num_classes=10)
+def population(rng, sizes, name="linear"):
+    shape, classes, ids = SHAPES.get(name, (1, 28, 28)), CLASSES.get(name, 10), name == "lstm"
+    inputs = [rng.integers(80, size=(size, *shape)) if ids else rng.normal(size=(size, *shape)) for size in sizes]
+    targets = [rng.integers(classes, size=size) for size in sizes]
+    return from_arrays(inputs, targets, num_classes=classes, ids=ids)
 
 
 SIZES = {
@@ -53,10 +61,10 @@ SIZES = {
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-@pytest.mark.parametrize("name", ["linear", "cnn", "user"])
+@pytest.mark.parametrize("name", [*MODELS, "user"])
 def test_batched_equals_reference(name, sizes, rng):
     model = model_named(name)
-    cohort = population(rng, sizes).cohort(np.arange(len(sizes)))
+    cohort = population(rng, sizes, name).cohort(np.arange(len(sizes)))
     start = np.stack([model.init(rng=rng) for _ in sizes])
     local = LocalSettings(local_lr=0.1, local_epochs=2, batch_size=5)
     slow, fast = ReferenceEngine(model), BatchedEngine(model)
@@ -69,6 +77,33 @@ def test_batched_equals_reference(name, sizes, rng):
     tests = TestSet(targets=cohort.targets[0], make_inputs=lambda: cohort.inputs[0])
     for ours, theirs in zip(fast.test(vectors, tests), slow.test(vectors, tests), strict=True):
         assert np.allclose(ours, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "user"])
+def test_the_grouped_form_is_the_module_for_each_client(name, rng):
+    model = model_named(name)
+    cohort = population(rng, [4, 4, 4], name).cohort(np.arange(3))
+    vectors = torch.as_tensor(np.stack([model.init(rng=rng) for _ in range(3)]))
+    inputs = torch.as_tensor(cohort.inputs)
+    together = model.grouped(model.unflatten(vectors), inputs)
+    alone = torch.stack([model.single(model.unflatten(vectors[i]), inputs[i]) for i in range(3)])
+    assert (together - alone).abs().max() < 1e-5
+    assert (alone[0] - alone[1]).abs().max() > 1e-3  # each client has its own parameters and inputs
+    swapped = model.grouped(model.unflatten(vectors[[1, 0, 2]]), inputs[[1, 0, 2]])
+    assert (together[[1, 0, 2]] - swapped).abs().max() < 1e-6
+
+
+def test_the_lstm_by_hand():
+    """One step from a zero state: c = sigmoid(i) tanh(g), h = sigmoid(o) tanh(c); there is nothing to forget."""
+    parameters = {
+        "r.weight_ih_l0": torch.tensor([[[1.0], [9.0], [2.0], [3.0]]]),
+        "r.weight_hh_l0": torch.zeros(1, 4, 1),
+        "r.bias_ih_l0": torch.zeros(1, 4),
+        "r.bias_hh_l0": torch.full((1, 4), 0.5),
+    }
+    (found,) = lstm(torch.full((1, 1, 1, 1), 0.5), parameters, "r", 0).flatten().tolist()
+    i, g, o = (torch.tensor(0.5 * w + 0.5) for w in (1.0, 2.0, 3.0))
+    assert found == pytest.approx(float(torch.sigmoid(o) * torch.tanh(torch.sigmoid(i) * torch.tanh(g))), abs=1e-6)
 
 
 @pytest.mark.parametrize("engine", [ReferenceEngine, BatchedEngine])
@@ -133,6 +168,9 @@ def test_batch_orders_are_permutations_and_follow_the_client():
 def test_the_models_have_the_sizes_they_are_known_by():
     assert model_named("linear").num_parameters == 7_850
     assert model_named("cnn").num_parameters == 26_010
+    assert model_named("mlp").num_parameters == 159_010
+    assert model_named("cifar-cnn").num_parameters == 308_490
+    assert model_named("lstm").num_parameters == 819_920
 
 
 def test_init_depends_on_the_stream_alone_and_follows_the_default_law():
@@ -161,10 +199,31 @@ def test_models_that_cannot_be_private_are_refused():
         make_model("cnn", input_shape=(3, 32, 32), num_classes=10)
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "ids", "expected"),
+    [
+        ("cnn", (3, 32, 32), False, "use model = linear or mlp or cifar-cnn"),
+        ("cifar-cnn", (1, 28, 28), False, "3 x 32 x 32 images.*use model = linear or mlp or cnn"),
+        ("linear", (80,), True, "not ids of shape .*use model = lstm"),
+        ("lstm", (80,), False, "character ids.*use model = linear or mlp"),
+        ("lstm", (80, 2), True, "use model = one of your own"),
+    ],
+)
+def test_a_pair_that_does_not_fit_names_the_models_that_do(name, shape, ids, expected):
+    with pytest.raises(ConfigError, match=expected):
+        make_model(name, input_shape=shape, num_classes=10, ids=ids)
+
+
+def test_every_shipped_model_has_a_hand_written_grouped_form():
+    assert all(model_named(name).grouped_form is not None for name in MODELS)
+    assert [name for name in MODELS if model_named(name).takes_ids] == ["lstm"]
+
+
 def test_engine_and_device_by_name():
     model, cpu = model_named("cnn"), pick_device("cpu")
     assert isinstance(pick_engine("batched", model=model, device=cpu), BatchedEngine)
     assert isinstance(pick_engine("auto", model=model_named("linear"), device=cpu), BatchedEngine)
+    assert isinstance(pick_engine("auto", model=model_named("lstm"), device=cpu), ReferenceEngine)
     with pytest.raises(ConfigError, match="abacus"):
         pick_device("abacus")
     if not torch.cuda.is_available():

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from rrcluster.algorithms import ALGORITHMS
+from rrcluster.algorithms.algorithm import Tools
+from rrcluster.contract import LocalSettings
 from rrcluster.data import from_arrays
 from rrcluster.engine.private_evaluation import own_evaluations
 from rrcluster.engine.reference import ReferenceEngine
@@ -33,7 +35,8 @@ def case(rng):
     model = make_model("linear", input_shape=(1, 4, 4), num_classes=3)
     method = ALGORITHMS["ifca"]
     models = method.init(model, num_clusters=2, rng=rng)
-    rest = {"algorithm": method, "split": method.split(model), "engine": ReferenceEngine(model)}
+    tools = Tools(method.split(model), ReferenceEngine(model), LocalSettings(), key=(0, 0))
+    rest = {"algorithm": method, "tools": tools}
     cohort = data.cohort(np.arange(3))
     return models, replace(cohort, sizes=np.array([6, 3, 0])), rest
 
@@ -43,10 +46,10 @@ def test_a_client_judges_its_own_best_model_on_its_own_samples(case):
     told = own_evaluations(
         models,
         cohort,
-        mechanism=mechanism(rest["split"], private_evaluation=0.5, evaluation_loss_bound=8.0),
+        mechanism=mechanism(rest["tools"].split, private_evaluation=0.5, evaluation_loss_bound=8.0),
         **rest,
     )
-    loss, accuracy = rest["engine"].measure(rest["split"].vectors(models), cohort)
+    loss, accuracy = rest["tools"].engine.measure(rest["tools"].split.vectors(models), cohort)
     for client in (0, 1):
         best = loss[client].argmin()
         assert told[client] == pytest.approx([accuracy[client, best], loss[client, best] / 8.0])
@@ -56,11 +59,11 @@ def test_a_client_judges_its_own_best_model_on_its_own_samples(case):
 def test_a_failing_model_counts_as_the_worst_instead_of_dropping_out(case):
     models, cohort, rest = case
     cohort.inputs[0] = np.inf
-    told = own_evaluations(models, cohort, mechanism=mechanism(rest["split"], private_evaluation=0.5), **rest)
+    told = own_evaluations(models, cohort, mechanism=mechanism(rest["tools"].split, private_evaluation=0.5), **rest)
     assert told[0, 1] == 1.0
     assert np.isfinite(told).all()
 
 
 def test_nothing_is_computed_where_it_is_off(case):
     models, cohort, rest = case
-    assert own_evaluations(models, cohort, mechanism=mechanism(rest["split"]), **rest) is None
+    assert own_evaluations(models, cohort, mechanism=mechanism(rest["tools"].split), **rest) is None

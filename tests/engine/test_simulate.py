@@ -107,6 +107,24 @@ def test_more_clusters_than_groups_and_label_permutations():
     assert clustering_accuracy(np.array([0, 0, 0, 0]), groups, 1, 2) == 0.5
 
 
+def test_without_true_groups_there_is_no_clustering_accuracy():
+    """Dirichlet: every client has its own test set, and nobody knows a group."""
+    data = load_federated("fashion-mini", partition="dirichlet", num_clients=30, seed=0)
+    model = make_model("linear", input_shape=data.input_shape, num_classes=10)
+    method = ALGORITHMS["ifca"]
+    models = method.init(model, num_clusters=3, rng=stream(0, "init"))
+    split, engine = method.split(model), ReferenceEngine(model)
+    found = evaluate(models, data, algorithm=method, split=split, engine=BatchedEngine(model))
+    vectors, own = split.vectors(models), []
+    for client in range(30):
+        choice = engine.losses(vectors, data.cohort(np.array([client])))[0].argmin()
+        own.append(engine.test(vectors[[choice]], data.test_sets[client])[1][0])
+    assert found.accuracy == pytest.approx(np.mean(own), abs=1e-6)
+    assert np.isnan(found.clustering_accuracy)
+    assert found.group_accuracy == ()
+    assert np.isnan(clustering_accuracy(np.array([0, 1]), np.array([0, 0]), 2, 0))
+
+
 def test_the_protocol_on_images_by_the_slow_twin():
     """Accuracy: least training loss picks the model, the test images of the client's rotation judge it."""
     data = load_federated("fashion-mini", num_clients=40, seed=0)

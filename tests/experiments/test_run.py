@@ -88,7 +88,7 @@ def test_a_round_lost_after_its_charge_is_run_again_and_charged_once(tiny, tmp_p
     running = start(config)
     rounds = running.rounds()
     next(rounds)
-    running.folder.save_state(running.state)
+    running.folder.save_state(running.state, running._memory)
     next(rounds)
     next(rounds)
     state_after_crash = (tmp_path / "crashed" / "checkpoint" / "state.safetensors").read_bytes()

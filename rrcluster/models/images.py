@@ -1,0 +1,96 @@
+"""Networks for images and plain vectors."""
+
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from rrcluster.models.layers import convolve, dense, group_norm, pool_halving, pool_overlapping
+from rrcluster.models.model import Model, Parameters
+
+HIDDEN = 200  # of the mlp
+NORM_GROUPS = 8  # of the cifar-cnn
+_WIDTHS = (32, 64, 128, 128)
+
+
+def linear(input_shape: tuple[int, ...], outputs: int) -> Model:
+    """One linear layer on the flattened input: 7,850 parameters on 28 x 28 images with 10 classes.
+
+    It starts close to zero (a twentieth of the default law): what the random start contributes to the outputs is noise
+    that training has to undo, and k close starts are enough to tell clusters apart.
+    """
+    module = nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), outputs))
+    return Model("linear", module, grouped_form=_linear_grouped, init_scale=0.05)
+
+
+def _linear_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
+    return dense(inputs.flatten(2), parameters["1.weight"], parameters["1.bias"])
+
+
+def mlp(input_shape: tuple[int, ...], outputs: int) -> Model:
+    """Linear(->200) ReLU Linear(200->): IFCA's network; 159,010 parameters on 28 x 28 images with 10 classes."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs))
+    return Model("mlp", module, grouped_form=_mlp_grouped)
+
+
+def _mlp_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
+    hidden = torch.relu(dense(inputs.flatten(2), parameters["1.weight"], parameters["1.bias"]))
+    return dense(hidden, parameters["3.weight"], parameters["3.bias"])
+
+
+def cnn(input_shape: tuple[int, ...], outputs: int) -> Model:  # noqa: ARG001  # the shape is checked by name
+    """Conv(1->16, 8x8, stride 2, pad 3) Pool Conv(16->32, 4x4, stride 2) Pool Linear(512->32) Linear(32->10).
+
+    ReLU after each but the last; pools are max, 2 x 2, stride 1. 26,010 parameters on 1 x 28 x 28 with 10 classes.
+    """
+    module = nn.Sequential(
+        nn.Conv2d(1, 16, 8, stride=2, padding=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2, stride=1),
+        nn.Conv2d(16, 32, 4, stride=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2, stride=1),
+        nn.Flatten(),
+        nn.Linear(512, 32),
+        nn.ReLU(),
+        nn.Linear(32, outputs),
+    )
+    return Model("cnn", module, grouped_form=_cnn_grouped, convolutional=True)
+
+
+def _cnn_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
+    groups, samples = inputs.shape[:2]
+    images = inputs.flatten(0, 1).squeeze(1)[:, :, :, None]  # (G s, 28, 28, 1): channels last throughout
+    hidden = convolve(images, parameters["0.weight"], parameters["0.bias"], stride=2, padding=3, groups=groups)
+    hidden = pool_overlapping(torch.relu(hidden))
+    hidden = convolve(hidden, parameters["3.weight"], parameters["3.bias"], stride=2, padding=0, groups=groups)
+    hidden = pool_overlapping(torch.relu(hidden)).permute(0, 3, 1, 2).reshape(groups, samples, -1)
+    hidden = torch.relu(dense(hidden, parameters["7.weight"], parameters["7.bias"]))
+    return dense(hidden, parameters["9.weight"], parameters["9.bias"])
+
+
+def cifar_cnn(input_shape: tuple[int, ...], outputs: int) -> Model:  # noqa: ARG001  # the shape is checked by name
+    """Four times Conv(3x3, pad 1) GroupNorm(8) ReLU Pool, then Linear(512->128) ReLU Linear(128->10).
+
+    32, 64, 128 and 128 channels; pools are max, 2 x 2, stride 2. Group normalisation keeps no running statistics, so
+    nothing of a client leaves unclipped. 308,490 parameters on 3 x 32 x 32 with 10 classes.
+    """
+    layers: list[nn.Module] = []
+    for before, after in zip((3, *_WIDTHS), _WIDTHS, strict=False):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.GroupNorm(NORM_GROUPS, after), nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Flatten(), nn.Linear(512, 128), nn.ReLU(), nn.Linear(128, outputs)]
+    return Model("cifar-cnn", nn.Sequential(*layers), grouped_form=_cifar_cnn_grouped, convolutional=True)
+
+
+def _cifar_cnn_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
+    groups, samples = inputs.shape[:2]
+    hidden = inputs.flatten(0, 1).permute(0, 2, 3, 1)  # (G s, 32, 32, 3): channels last throughout
+    for place in range(0, 4 * len(_WIDTHS), 4):
+        weight, bias = parameters[f"{place}.weight"], parameters[f"{place}.bias"]
+        hidden = convolve(hidden, weight, bias, stride=1, padding=1, groups=groups)
+        scale, shift = parameters[f"{place + 1}.weight"], parameters[f"{place + 1}.bias"]
+        hidden = group_norm(hidden, scale, shift, num_groups=NORM_GROUPS, groups=groups)
+        hidden = pool_halving(torch.relu(hidden))
+    hidden = hidden.permute(0, 3, 1, 2).reshape(groups, samples, -1)
+    hidden = torch.relu(dense(hidden, parameters["17.weight"], parameters["17.bias"]))
+    return dense(hidden, parameters["19.weight"], parameters["19.bias"])

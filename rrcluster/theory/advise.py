@@ -1,0 +1,179 @@
+"""How large B should be, and whether to rebalance at all, from public quantities only."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rrcluster import checks
+from rrcluster.errors import ConfigError
+from rrcluster.privacy.events import ADD_REMOVE, REPLACE_ONE
+from rrcluster.privacy.relation import joint_sensitivity, update_sensitivity
+from rrcluster.theory.tradeoff import Case, Tradeoff, trade_off
+from rrcluster.types import Array
+
+_LEAST_GAIN = 0.05  # a B that saves less of the expected squared error is not worth its moves
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A recommended B. Errors are expected squared errors of a cluster's model, averaged over clusters."""
+
+    min_cluster_size: int
+    rebalance: bool
+    error_without: float
+    error_with: float
+    largest_separation: float  # in clips: groups further apart would be better off with B = 0; 0 if B = 0 is advised
+    reasons: tuple[str, ...]
+
+
+def advise(
+    *,
+    expected_cohort: float,
+    num_clusters: int,
+    num_coordinates: int,
+    update_clip: float,
+    noise_multiplier: float,
+    expected_ratio: Sequence[float] | None = None,
+    num_rounds: int = 100,
+    separation: float = 1.0,
+    mechanism: str = "joint",
+    count_weight: float = 0.25,
+    size_floor: float = 1.0,
+) -> Advice:
+    """Recommend `min_cluster_size` (B), or none, by noise against bias.
+
+    Reads public quantities only: it sees no client, so following it costs no privacy. `expected_ratio` are the sizes of
+    the groups relative to each other (default: equal), an expectation and not a count. Assumed, not measured: the mean
+    updates of two groups differ by `separation` clips, and the models handed out average the last half of the
+    rounds, so noise shrinks with rounds and bias does not. `count_weight` is in clips, as in `account`.
+
+    Guarantee, within that model (docs/theory.md): an advised B > 0 has an expected squared error, averaged over
+    clusters, at least 5% below that of B = 0. Random sizes, clipping and real networks are not in the model.
+    """
+    checks.positive(expected_cohort=expected_cohort)
+    checks.count(num_clusters=num_clusters)
+    checks.positive(update_clip=update_clip)
+    checks.non_negative(noise_multiplier=noise_multiplier)
+    checks.one_of(("joint", "identifier"), mechanism=mechanism)
+    std = noise_multiplier * _sensitivity(mechanism, update_clip, count_weight)
+    case = Case(
+        sizes=expected_cohort * _shares(expected_ratio, num_clusters),
+        noise=checks.count(num_coordinates=num_coordinates) * std**2,
+        num_coordinates=num_coordinates,
+        horizon=max(1.0, checks.count(num_rounds=num_rounds) / 2),
+        size_floor=max(1.0, checks.non_negative(size_floor=size_floor)),
+        separation=checks.non_negative(separation=separation) * update_clip,
+    )
+    return _best(case, update_clip)
+
+
+def _best(case: Case, clip: float) -> Advice:
+    largest = int(case.sizes.sum() / len(case.sizes) + 1e-9)
+    options = [trade_off(case, min_cluster_size=size) for size in range(largest + 1)]
+    errors = [option.error for option in options]
+    best = int(np.argmin(errors))
+    worth = errors[best] < (1 - _LEAST_GAIN) * errors[0]
+    chosen = best if worth else 0
+    limit = _break_even(case, chosen) / clip if worth else 0.0
+    verdict = _for(case, chosen, options, limit) if worth else [_against(best, options)]
+    return Advice(
+        min_cluster_size=chosen,
+        rebalance=worth,
+        error_without=errors[0],
+        error_with=errors[chosen],
+        largest_separation=limit,
+        reasons=(*_circumstances(case, options[0], clip), *verdict, *_warnings(options[chosen]), _PUBLIC),
+    )
+
+
+def _break_even(case: Case, min_cluster_size: int) -> float:
+    """The least separation, beyond the given one, at which this B is no better than none; infinite if there is none."""
+
+    def pays(separation: float) -> bool:
+        apart = replace(case, separation=separation)
+        return trade_off(apart, min_cluster_size=min_cluster_size).error < trade_off(apart, min_cluster_size=0).error
+
+    low = max(case.separation, 1e-9 * math.sqrt(case.noise))
+    high = low
+    for _ in range(200):
+        if not pays(high):
+            break
+        low, high = high, 1.1 * high
+    else:
+        return math.inf
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if pays(middle) else (low, middle)
+    return low
+
+
+_PUBLIC = "Only public quantities were read. Trying several B on clients' data would cost privacy; this does not."
+
+
+def _circumstances(case: Case, without: Tradeoff, clip: float) -> list[str]:
+    smallest = int(case.sizes.argmin())
+    lines = [
+        f"The smallest cluster is expected to have {case.sizes[smallest]:.4g} of {case.sizes.sum():.4g} clients.",
+        f"Assumed: the mean updates of two groups differ by {case.separation / clip:g} clips, and noise is averaged "
+        f"over {case.horizon:g} rounds.",
+    ]
+    if without.starved.any():
+        lines.append(
+            f"Without rebalancing, noise hides that difference: {int(without.starved.sum())} of {len(case.sizes)} "
+            "clusters would lose their own clients to a less noisy model, and their models would drift."
+        )
+    return lines
+
+
+def _for(case: Case, chosen: int, options: list[Tradeoff], limit: float) -> list[str]:
+    smallest = int(case.sizes.argmin())
+    without, with_ = options[0], options[chosen]
+    lines = [
+        f"B = {chosen} lowers the squared noise of the smallest cluster's model from {without.noise[smallest]:.3g} to "
+        f"{with_.noise[smallest]:.3g} and adds a squared bias of at most {with_.bias[smallest]:.3g}: up to "
+        f"{with_.strangers[smallest]:.0%} of its members would belong elsewhere.",
+        f"Averaged over clusters, the expected squared error falls from {without.error:.3g} to {with_.error:.3g}.",
+    ]
+    if limit < math.inf:
+        lines.append(f"If the groups differed by more than {limit:.3g} clips, this B would no longer pay.")
+    return lines
+
+
+def _against(best: int, options: list[Tradeoff]) -> str:
+    none, least = options[0].error, options[best].error
+    if len(options[0].noise) == 1:
+        return "With one cluster there is nobody to rebalance."
+    if best == 0:
+        return "No B lowers the expected squared error: moving clients adds more bias than it saves noise."
+    return (
+        f"The best B = {best} would lower the expected squared error only from {none:.3g} to {least:.3g}: none is used."
+    )
+
+
+def _warnings(option: Tradeoff) -> list[str]:
+    if not option.starved.any():
+        return []
+    return [
+        f"Warning: even so, noise hides the difference for {int(option.starved.sum())} clusters: their models would "
+        "be made of strangers; lower noise_multiplier, enlarge the cohort, or use fewer coordinates or clusters."
+    ]
+
+
+def _shares(expected_ratio: Sequence[float] | None, num_clusters: int) -> Array:
+    ratio = np.ones(num_clusters) if expected_ratio is None else np.asarray(expected_ratio, dtype=np.float64)
+    if ratio.shape != (num_clusters,) or not np.isfinite(ratio).all() or (ratio < 0).any() or ratio.sum() <= 0:
+        raise ConfigError(
+            f"expected_ratio = {expected_ratio} must hold {num_clusters} numbers of at least 0, one for each cluster "
+            "and not all 0."
+        )
+    return np.asarray(ratio / ratio.sum())
+
+
+def _sensitivity(mechanism: str, update_clip: float, count_weight: float) -> float:
+    """How far one client moves the sums, from the relation that the mechanism is private under."""
+    if mechanism == "identifier":
+        return update_sensitivity(update_clip=update_clip, adjacency=REPLACE_ONE)
+    weight = checks.non_negative(count_weight=count_weight) * update_clip
+    return joint_sensitivity(update_clip=update_clip, count_weight=weight, adjacency=ADD_REMOVE)

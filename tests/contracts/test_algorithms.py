@@ -1,0 +1,264 @@
+"""One suite over every method and all it applies to. A new method is tested by adding its name to the registry."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from torch import nn
+
+from rrcluster.algorithms import ALGORITHMS, Clients, Oracle, Tools
+from rrcluster.algorithms.applies import REMEMBERING, check_applies
+from rrcluster.contract import LocalSettings
+from rrcluster.data import from_arrays
+from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.evaluate import evaluate
+from rrcluster.engine.memory import ClientMemory
+from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.engine.simulate import simulate
+from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.models import from_module
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.rng import Streams
+
+K, M, B, CLIP = 2, 40, 5, 0.3
+MECHANISMS = ("joint", "identifier", "none")
+REBALANCINGS = ("none", "coin", "exact", "shrinkage")
+LOCAL = LocalSettings(0.1, 2, 4)
+CLUSTERED = [name for name in ALGORITHMS if ALGORITHMS[name].num_clusters(2) == 2 and name != "oracle"]
+
+# Least accuracy on the problem below, where one model for all reaches about a half and guessing a third. Choosing by
+# distance keeps who met by chance together, and a handful of samples alone does not suffice.
+LEARNT = {
+    "ifca": 0.75,
+    "ifca-shared": 0.75,
+    "fedcam": 0.75,
+    "oracle": 0.75,
+    "fedper": 0.75,
+    "mr-mtl": 0.75,
+    "local": 0.65,
+}
+
+
+def network():
+    return from_module(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)))
+
+
+def make_plan(name, mechanism, rebalance, *, num_rounds=3, **changes):
+    method = ALGORITHMS[name]
+    moves = rebalance in ("coin", "exact")
+    check_applies(name, mechanism, rebalance, B if moves else 0)
+    settings = {
+        "coordinates": method.split(method.adapt(network())).coordinates,
+        "num_clusters": method.num_clusters(K),
+        "num_clients": M,
+        "sample_rate": 0.5,
+        "num_rounds": num_rounds,
+        "update_clip": CLIP,
+        "delta": 1e-3,
+        "mechanism": mechanism,
+        "rebalance": rebalance,
+        "min_cluster_size": B if moves else 0,
+        "noise_multiplier": None if mechanism == "none" else 0.7,
+    }
+    return PrivacyPlan.build(**(settings | changes))
+
+
+def applying():
+    for name in ALGORITHMS:
+        for mechanism in MECHANISMS:
+            for rebalance in REBALANCINGS:
+                try:
+                    make_plan(name, mechanism, rebalance)
+                except (ConfigError, PrivacyError):
+                    continue
+                yield pytest.param(name, mechanism, rebalance, id=f"{name}-{mechanism}-{rebalance}")
+
+
+CASES = list(applying())
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(7)
+    groups = np.arange(M) % K
+    inputs = [rng.normal(size=(3 + i % 5, 4)).astype(np.float32) for i in range(M)]
+    targets = [((x[:, 0] > 0).astype(np.int64) + g) % 3 for x, g in zip(inputs, groups, strict=True)]
+    tests = rng.normal(size=(60, 4)).astype(np.float32)
+    truth = [((tests[:, 0] > 0).astype(np.int64) + g) % 3 for g in range(K)]
+    return from_arrays(inputs, targets, test_inputs=[tests] * K, test_targets=truth, groups=groups, num_classes=3)
+
+
+def method_for(name, data):
+    method = ALGORITHMS[name]
+    return replace(method, groups=data.groups) if isinstance(method, Oracle) else method
+
+
+def records(data, name, plan, *, engine=BatchedEngine, seed=0, **continued):
+    method = method_for(name, data)
+    model = method.adapt(network())
+    return list(
+        simulate(
+            data=data,
+            model=model,
+            algorithm=method,
+            plan=plan,
+            engine=engine(model),
+            streams=Streams(seed),
+            local=LOCAL,
+            **continued,
+        )
+    )
+
+
+def vectors(record):
+    return np.concatenate([record.state.models.shared.ravel(), record.state.models.clustered.ravel()])
+
+
+def test_every_method_applies_somewhere():
+    assert {case.values[0] for case in CASES} == set(ALGORITHMS)
+    assert len(CASES) > 30
+
+
+@pytest.mark.parametrize(("name", "mechanism", "rebalance"), CASES)
+def test_batched_equals_reference_and_the_run_resumes(data, name, mechanism, rebalance):
+    plan = make_plan(name, mechanism, rebalance)
+    fast = records(data, name, plan)
+    slow = records(data, name, plan, engine=ReferenceEngine)
+    assert np.abs(vectors(fast[0]) - vectors(slow[0])).max() < 1e-4
+    resumed = records(data, name, plan, state=fast[0].state, memory=fast[0].memory)
+    assert (vectors(resumed[-1]) == vectors(fast[-1])).all()
+
+
+@pytest.mark.parametrize(("name", "mechanism", "rebalance"), CASES)
+def test_a_release_has_shared_and_clustered_coordinates_alone(data, name, mechanism, rebalance):
+    plan = make_plan(name, mechanism, rebalance, num_rounds=1)
+    (record,) = records(data, name, plan)
+    split = ALGORITHMS[name].split(ALGORITHMS[name].adapt(network()))
+    assert record.release.shared_sum.shape == (len(split.shared),)
+    assert record.release.cluster_sums.shape == (ALGORITHMS[name].num_clusters(K), len(split.clustered))
+    assert not set(split.personal) & (set(split.shared) | set(split.clustered))
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "local"])
+def test_what_a_client_reports_moves_the_release_by_at_most_s(data, name):
+    """Adversarial data on one client: its real update, whatever training made of it, is bounded by the mechanism."""
+    method = method_for(name, data)
+    model = method.adapt(network())
+    plan = make_plan(name, "joint", "none", noise_multiplier=1.0)
+    quiet = replace(plan.mechanism, noise_multiplier=0.0)
+    cohort = data.cohort(np.arange(12))
+    cohort.inputs[0] *= 1e3  # trains to something enormous, or to NaN
+    clients = ClientMemory(method.memory_width(model)).recall(cohort)
+    tools = Tools(method.split(model), BatchedEngine(model), LOCAL, key=(1, 2))
+    models = method.init(model, num_clusters=plan.mechanism.num_clusters, rng=np.random.default_rng(0))
+    choices = np.nan_to_num(method.scores(models, clients, tools=tools), nan=0.0).argmin(axis=1)
+    updates = method.local(models, clients, choices, tools=tools).updates
+    both = [quiet.release(updates[first:], choices[first:], rng=np.random.default_rng(0)) for first in (0, 1)]
+    parts = [np.concatenate([one.shared_sum, one.cluster_sums.ravel(), one.sizes * quiet.count_weight]) for one in both]
+    assert np.isfinite(parts[0]).all()
+    assert np.linalg.norm(parts[0] - parts[1]) <= quiet.sensitivity * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", CLUSTERED)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_b_zero_is_the_base_method(data, name, mechanism):
+    if mechanism == "identifier" and name in REMEMBERING:
+        pytest.skip("refused: memory under fixed-size sampling")
+    rule = "coin" if mechanism == "joint" else "exact"
+    base = records(data, name, make_plan(name, mechanism, "none"))
+    zero = records(data, name, make_plan(name, mechanism, rule, min_cluster_size=0))
+    assert (vectors(base[-1]) == vectors(zero[-1])).all()
+
+
+@pytest.mark.parametrize("name", ["fedper"])
+def test_personal_coordinates_stay_on_the_client(data, name):
+    model = ALGORITHMS[name].adapt(network())
+    split = ALGORITHMS[name].split(model)
+    assert len(split.personal)
+    change = np.zeros((1, model.num_parameters))
+    change[0, split.personal] = 123.0
+    assert not split.report(change).any()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_without_privacy_every_method_learns(data, name):
+    plan = make_plan(name, "none", "none", num_rounds=60)
+    method = method_for(name, data)
+    model = method.adapt(network())
+    last = records(data, name, plan)[-1]
+    found = evaluate(
+        last.state.average,
+        data,
+        algorithm=method,
+        split=method.split(model),
+        engine=BatchedEngine(model),
+        local=LOCAL,
+        memory=last.memory,
+    )
+    assert found.accuracy > LEARNT.get(name, 0.45)
+
+
+@pytest.mark.parametrize(
+    ("name", "mechanism", "rebalance", "b", "text"),
+    [
+        ("fesem", "identifier", "none", 0, "remember earlier rounds"),
+        ("fedper", "identifier", "none", 0, "use mechanism = joint"),
+        ("local", "joint", "none", 0, "releases nothing"),
+        ("fedavg", "joint", "auto", 5, "nothing to rebalance"),
+        ("oracle", "none", "exact", 5, "true clusters"),
+    ],
+)
+def test_pairs_that_do_not_apply_say_why(name, mechanism, rebalance, b, text):
+    with pytest.raises(ConfigError, match=text):
+        check_applies(name, mechanism, rebalance, b)
+
+
+def test_remembering_methods_are_those_with_memory():
+    model = network()
+    assert {n for n, method in ALGORITHMS.items() if method.memory_width(method.adapt(model)) > 0} == REMEMBERING
+
+
+def test_fesem_goes_to_the_nearest_centre_and_by_loss_at_first(data):
+    method = ALGORITHMS["fesem"]
+    model = network()
+    tools = Tools(method.split(model), BatchedEngine(model), LOCAL, key=(1, 2))
+    models = method.init(model, num_clusters=3, rng=np.random.default_rng(0))
+    cohort = data.cohort(np.arange(4))
+    nothing = Clients(cohort, np.zeros((4, model.num_parameters)), np.zeros(4, dtype=bool))
+    fresh = method.scores(models, nothing, tools=tools)
+    assert np.allclose(fresh, tools.engine.losses(tools.split.vectors(models), cohort))
+    near = (models.clustered[[2, 0, 1, 2]] + 0.001).astype(np.float32)
+    known = method.scores(models, Clients(cohort, near, np.ones(4, dtype=bool)), tools=tools)
+    assert known.argmin(axis=1).tolist() == [2, 0, 1, 2]
+
+
+def test_the_proximal_term_pulls_towards_the_start_equally_in_both_engines():
+    rng = np.random.default_rng(3)
+    sizes = (8, 3)
+    inputs = [rng.normal(size=(s, 4)).astype(np.float32) for s in sizes]
+    data = from_arrays(inputs, [rng.integers(3, size=s) for s in sizes], num_classes=3)
+    model = network()
+    start = np.stack([model.init(rng=rng) for _ in sizes])
+    moved = []
+    for strength in (0.0, 1.0, 5.0):
+        local = replace(LOCAL, local_epochs=10, proximal=strength)
+        slow, fast = (
+            engine(model).train(start, data.cohort(np.arange(2)), local=local, key=(1, 1))
+            for engine in (ReferenceEngine, BatchedEngine)
+        )
+        assert np.abs(slow - fast).max() < 1e-5
+        moved.append(np.linalg.norm(fast - start))
+    assert moved[0] > moved[1] > moved[2]
+
+
+def test_frozen_coordinates_do_not_move():
+    rng = np.random.default_rng(3)
+    data = from_arrays([rng.normal(size=(8, 4)).astype(np.float32)], [rng.integers(3, size=8)], num_classes=3)
+    model = network()
+    start = model.init(rng=rng)[None]
+    moving = np.zeros(model.num_parameters, dtype=bool)
+    moving[model.head] = True
+    for engine in (ReferenceEngine(model), BatchedEngine(model)):
+        trained = engine.train(start, data.cohort(np.arange(1)), local=LOCAL, key=(1, 1), trainable=moving)
+        assert (trained[:, ~moving] == start[:, ~moving]).all()
+        assert (trained[:, moving] != start[:, moving]).any()
