@@ -34,6 +34,12 @@ class Engine(Protocol):
     def losses(self, vectors: Array, cohort: Cohort) -> Array:
         """Mean loss of each of k models on each client's own training data: (k, d) -> (G, k)."""
 
+    def measure(self, vectors: Array, cohort: Cohort) -> tuple[Array, Array]:
+        """Mean loss and accuracy of each of k models on each client's own training data: (k, d) -> (G, k), (G, k).
+
+        Accuracy is NaN for regression; both are 0 for a client without samples.
+        """
+
     def train(
         self,
         start: Array,

@@ -39,15 +39,17 @@ def server_round(
     rng: Rng,
     destinations: Any = None,
     client_ids: Any = None,
+    evaluations: Any = None,
 ) -> tuple[ServerState, Release]:
     """Charge the ledger, release, and move the models. `updates` and `choices` are raw; nothing returned is.
 
-    `destinations` are where the coins of `guidance(state, ...)` sent the clients, under coin rebalancing.
+    `destinations` are where the coins of `guidance(state, ...)` sent the clients, under coin rebalancing;
+    `evaluations` (n, 2) what clients say about the released models, where the plan has private evaluation.
     """
     transition = guidance(state, plan=plan, server=server).transition
     ledger.charge(state.round_index, plan.event if plan.private else None)
     release = plan.mechanism.release(  # the only line that sees raw values
-        updates, choices, destinations=destinations, client_ids=client_ids, rng=rng
+        updates, choices, destinations=destinations, client_ids=client_ids, evaluations=evaluations, rng=rng
     )
     state = remember(state, release, memory=server.memory)
     if release.size_noise_std > 0:
@@ -66,10 +68,14 @@ def release(
     rng: Rng,
     destinations: Any = None,
     client_ids: Any = None,
+    evaluations: Any = None,
 ) -> Release:
     """The private release of one round, for a federated system that has its own server: arrays in, `Release` out.
 
     `updates` (n, d_s + d_c) and `choices` (n,) are the raw reports of a cohort drawn by `plan.sampler`; numpy or torch.
+    `evaluations` (n, 2) are pairs (accuracy, share of the loss bound), for plans with `private_evaluation`.
     Charge your own budget first: one call costs one `plan.event`.
     """
-    return plan.mechanism.release(updates, choices, rng=rng, destinations=destinations, client_ids=client_ids)
+    return plan.mechanism.release(
+        updates, choices, rng=rng, destinations=destinations, client_ids=client_ids, evaluations=evaluations
+    )

@@ -3,6 +3,7 @@
 `n` clients in the round, `k` clusters, `d_s` shared and `d_c` clustered coordinates.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,65 @@ class Models:
 
 
 @dataclass(frozen=True)
+class NoisyEvaluation:
+    """What clients said about the models on their own data, summed with noise over one round or over several.
+
+    `sums` are of (accuracy - 1/2, loss / loss_bound - 1/2), each clipped to [-1/2, 1/2] per client. A mean is a noisy
+    sum over a noisy number of clients (at least `least_clients`, a public floor), plus 1/2; it is not clipped, so that
+    averages of it stay unbiased. Noise stds are to first order in the noise of that number.
+    """
+
+    sums: Array  # (2,)
+    clients: float
+    sum_noise_std: float  # of each sum
+    clients_noise_std: float
+    loss_bound: float
+    least_clients: float = 1.0
+
+    def plus(self, other: "NoisyEvaluation") -> "NoisyEvaluation":
+        """Both together, as of one larger cohort: how evaluations are averaged over rounds."""
+        return NoisyEvaluation(
+            sums=self.sums + other.sums,
+            clients=self.clients + other.clients,
+            sum_noise_std=math.hypot(self.sum_noise_std, other.sum_noise_std),
+            clients_noise_std=math.hypot(self.clients_noise_std, other.clients_noise_std),
+            loss_bound=self.loss_bound,
+            least_clients=self.least_clients + other.least_clients,
+        )
+
+    @property
+    def accuracy(self) -> float:
+        """Noisy mean accuracy."""
+        return 0.5 + self._centred(0)
+
+    @property
+    def accuracy_noise_std(self) -> float:
+        """Noise std of the mean accuracy."""
+        return self._noise_std(0)
+
+    @property
+    def loss(self) -> float:
+        """Noisy mean of the clipped loss."""
+        return self.loss_bound * (0.5 + self._centred(1))
+
+    @property
+    def loss_noise_std(self) -> float:
+        """Noise std of the mean loss."""
+        return self.loss_bound * self._noise_std(1)
+
+    def _centred(self, place: int) -> float:
+        return float(self.sums[place]) / self._denominator
+
+    @property
+    def _denominator(self) -> float:
+        return max(self.clients, self.least_clients)
+
+    def _noise_std(self, place: int) -> float:
+        through_clients = self._centred(place) * self.clients_noise_std
+        return math.hypot(self.sum_noise_std, through_clients) / self._denominator
+
+
+@dataclass(frozen=True)
 class Release:
     """What a mechanism lets out of one round. Everything here is public; nothing else is.
 
@@ -68,6 +128,7 @@ class Release:
     shared_denominator: float
     sum_noise_std: float  # of every coordinate of every sum
     size_noise_std: float  # of every size
+    evaluation: NoisyEvaluation | None = None  # where the plan has private evaluation
 
     @property
     def shared_mean(self) -> Array:

@@ -43,6 +43,8 @@ class AccountCommand:
     """Clusters (k)."""
     count_weight: float = 0.25
     """joint: weight of the count row, in units of the clip."""
+    private_evaluation: float = 0.0
+    """joint: weight of the private evaluation, in units of the clip."""
     identifier: Literal["gaussian", "kary"] = "gaussian"
     """identifier: how choices are privatised."""
     identifier_share: float = 0.5

@@ -12,6 +12,7 @@ from rrcluster.experiments.config import RunConfig
 if TYPE_CHECKING:
     from rrcluster.experiments.run import Progress
     from rrcluster.privacy.plan import PrivacyPlan
+    from rrcluster.types import NoisyEvaluation
 
 
 class ProgressBar:
@@ -71,8 +72,15 @@ class ProgressBar:
                 f"loss {figure.loss:.4g}" if figure.accuracy != figure.accuracy else f"accuracy {figure.accuracy:.1%}"
             )
             self._accuracy = f"{value} (diagnostic, not private)"
+        private = _private_text(progress.private_evaluation)
         done = progress.round_index + 1
-        self._bar.update(self._task, completed=done, sizes=sizes, epsilon=epsilon, accuracy=self._accuracy)
+        self._bar.update(self._task, completed=done, sizes=sizes, epsilon=epsilon, accuracy=private or self._accuracy)
         if not self._drawn and progress.evaluation is not None:
-            line = "  ".join(part for part in (sizes, epsilon, self._accuracy) if part)
+            line = "  ".join(part for part in (sizes, epsilon, private, self._accuracy) if part)
             self._console.print(f"round {done}/{progress.num_rounds}  {line}", highlight=False, soft_wrap=True)
+
+
+def _private_text(evaluation: "NoisyEvaluation | None") -> str:
+    if evaluation is None:
+        return ""
+    return f"accuracy {evaluation.accuracy:.1%} ± {100 * evaluation.accuracy_noise_std:.1f} (private)"

@@ -1,5 +1,6 @@
 """Many clients at once: each training step is one tensor program over all G clients of the cohort."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,8 @@ from rrcluster.models.loss import masked_mean, sample_losses
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 
+Figure = Callable[[Tensor, Tensor, Tensor], Tensor]  # outputs (G, s, o), targets (G, s), present (G, s) -> (G,)
+
 
 @dataclass(frozen=True)
 class BatchedEngine:
@@ -24,8 +27,11 @@ class BatchedEngine:
 
     def losses(self, vectors: Array, cohort: Cohort) -> Array:
         """(k, d) -> (G, k): one pass per model over the samples of all clients together."""
-        chunks = [self._losses(vectors, part) for part in _passes(cohort, self.capacity)]
-        return np.concatenate(chunks) if chunks else np.zeros((0, len(vectors)))
+        return self._by_client(_mean_loss, vectors, cohort)
+
+    def measure(self, vectors: Array, cohort: Cohort) -> tuple[Array, Array]:
+        """(k, d) -> loss (G, k), accuracy (G, k)."""
+        return self.losses(vectors, cohort), self._by_client(_accuracy, vectors, cohort)
 
     def train(
         self,
@@ -56,13 +62,17 @@ class BatchedEngine:
             accuracies.append(float("nan") if targets.is_floating_point() else correct)
         return np.array(losses), np.array(accuracies)
 
-    def _losses(self, vectors: Array, cohort: Cohort) -> Array:
+    def _by_client(self, figure: Figure, vectors: Array, cohort: Cohort) -> Array:
+        chunks = [self._figures(figure, vectors, part) for part in _passes(cohort, self.capacity)]
+        return np.concatenate(chunks) if chunks else np.zeros((0, len(vectors)))
+
+    def _figures(self, figure: Figure, vectors: Array, cohort: Cohort) -> Array:
         inputs, targets = self._tensor(cohort.inputs), self._tensor(cohort.targets)
         present = _present(self._tensor(cohort.sizes), inputs.shape[1])
         columns = []
         for vector in vectors:
             outputs = self._outputs(vector, inputs.flatten(0, 1)).reshape(*targets.shape, -1)
-            columns.append(masked_mean(sample_losses(outputs, targets), present))
+            columns.append(figure(outputs, targets, present))
         return np.asarray(torch.stack(columns, dim=1).double().cpu().numpy())
 
     def _train(
@@ -111,6 +121,16 @@ class BatchedEngine:
 
     def _tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values), device=self.device)
+
+
+def _mean_loss(outputs: Tensor, targets: Tensor, present: Tensor) -> Tensor:
+    return masked_mean(sample_losses(outputs, targets), present)
+
+
+def _accuracy(outputs: Tensor, targets: Tensor, present: Tensor) -> Tensor:
+    if targets.is_floating_point():
+        return torch.full(targets.shape[:1], float("nan"), device=targets.device)
+    return masked_mean((outputs.argmax(-1) == targets).double(), present)
 
 
 @torch.no_grad()

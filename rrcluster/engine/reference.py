@@ -1,6 +1,7 @@
 """The engine to believe: one client and one batch at a time, a plain `nn.Module`. The oracle for tests."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,6 +30,15 @@ class ReferenceEngine:
                 if size:
                     result[place, cluster] = self._loss(vector, inputs, targets)
         return result
+
+    def measure(self, vectors: Array, cohort: Cohort) -> tuple[Array, Array]:
+        """(k, d) -> loss (G, k), accuracy (G, k)."""
+        loss, accuracy = np.zeros((2, len(cohort.clients), len(vectors)))
+        for place, size in enumerate(cohort.sizes):
+            if size:
+                own = TestSet(cohort.targets[place, :size], partial(_samples_of, cohort, place))
+                loss[place], accuracy[place] = self.test(vectors, own)
+        return loss, accuracy
 
     def train(
         self,
@@ -96,3 +106,7 @@ class ReferenceEngine:
     def _dump(self) -> Array:
         parameters = [parameter.detach().reshape(-1) for parameter in self.model.module.parameters()]
         return np.asarray(torch.cat(parameters).cpu().numpy())
+
+
+def _samples_of(cohort: Cohort, place: int) -> Array:
+    return cohort.inputs[place, : cohort.sizes[place]]

@@ -10,6 +10,7 @@ from rrcluster.choice import choose
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.memory import ClientMemory
+from rrcluster.engine.private_evaluation import own_evaluations
 from rrcluster.errors import PrivacyError
 from rrcluster.models.model import Model
 from rrcluster.privacy.events import REPLACE_ONE
@@ -77,6 +78,9 @@ def simulate(
         if plan.rebalance == "coin":
             uniforms = client_uniforms(streams.client_key("coin", t), ids)[:, 0]
             destinations = flip_coins(choices, told.transition, uniforms=uniforms)
+        evaluations = own_evaluations(
+            state.average, clients.cohort, mechanism=plan.mechanism, algorithm=algorithm, tools=tools
+        )
         trained = algorithm.local(state.models, clients, choices if destinations is None else destinations, tools=tools)
         memory = memory.updated(ids, trained.memory)
         state, release = server_round(
@@ -85,6 +89,7 @@ def simulate(
             choices,
             destinations=destinations,
             client_ids=ids,
+            evaluations=evaluations,
             plan=plan,
             server=server,
             ledger=ledger,

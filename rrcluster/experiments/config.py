@@ -113,12 +113,18 @@ class PrivacyConfig:
     """Assert how cohorts are sampled; each mechanism has its own law."""
     adjacency: Literal["add-remove", "replace-one"] | None = None
     """Assert the neighbouring relation; each mechanism has its own."""
+    private_evaluation: float = 0.0
+    """joint: weight of accuracy and loss inside every release, in units of the clip; 0 is off, 0.25 is usual."""
+    evaluation_loss_bound: float = 4.0
+    """Private evaluation: a client's loss is clipped to this."""
 
     def __post_init__(self) -> None:
         checks.positive(delta=self.delta)
         checks.positive(update_clip=self.update_clip)
         checks.non_negative(count_weight=self.count_weight)
         checks.fraction(identifier_share=self.identifier_share)
+        checks.non_negative(private_evaluation=self.private_evaluation)
+        checks.positive(evaluation_loss_bound=self.evaluation_loss_bound)
         if self.epsilon is not None:
             checks.positive(epsilon=self.epsilon)
         if self.noise_multiplier is not None:
@@ -247,7 +253,7 @@ class RunConfig:
         return merged
 
 
-_SECTIONS: dict[str, type] = {
+SECTIONS: dict[str, type] = {
     "data": DataConfig,
     "method": MethodConfig,
     "privacy": PrivacyConfig,
@@ -255,7 +261,7 @@ _SECTIONS: dict[str, type] = {
     "output": OutputConfig,
 }
 FIELDS: dict[str, str] = {
-    setting.name: section for section, kind in _SECTIONS.items() for setting in fields(kind)
+    setting.name: section for section, kind in SECTIONS.items() for setting in fields(kind)
 }  # setting -> section
 
 
@@ -263,15 +269,16 @@ def from_flat(settings: dict[str, Any], *, source: str = "config") -> RunConfig:
     """A config from a flat mapping, every name and type checked; `source` names the file in errors."""
     from rrcluster.experiments.coerce import coerce
 
-    sections: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
+    sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for name, value in settings.items():
         if name not in FIELDS:
-            raise ConfigError(f"{source}: setting {name!r} is not known; {_closest(str(name))}")
-        sections[FIELDS[name]][name] = coerce(_SECTIONS[FIELDS[name]], name, value, source=source)
-    return RunConfig(**{name: _SECTIONS[name](**values) for name, values in sections.items()})
+            raise ConfigError(f"{source}: setting {name!r} is not known; {closest(str(name))}")
+        sections[FIELDS[name]][name] = coerce(SECTIONS[FIELDS[name]], name, value, source=source)
+    return RunConfig(**{name: SECTIONS[name](**values) for name, values in sections.items()})
 
 
-def _closest(name: str) -> str:
+def closest(name: str) -> str:
+    """What an unknown setting may have been meant as."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, FIELDS, n=1)

@@ -34,8 +34,9 @@ from rrcluster.experiments.files import (
     write_json,
     write_text,
 )
+from rrcluster.experiments.released import describe_evaluation, read_evaluation
 from rrcluster.privacy.ledger import Ledger
-from rrcluster.types import Models
+from rrcluster.types import Models, NoisyEvaluation
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class RunFolder:
     def add_round(self, record: RoundRecord, epsilon: float | None) -> None:
         """Append a round's released values."""
         release = record.release
-        line = {
+        line: dict[str, Any] = {
             "round": record.round_index,
             "sizes": release.sizes.tolist(),
             "denominators": release.denominators.tolist(),
@@ -99,7 +100,15 @@ class RunFolder:
             "epsilon": epsilon,
             "seconds": round(record.seconds, 4),
         }
+        if release.evaluation is not None:
+            line["private_evaluation"] = describe_evaluation(release.evaluation)
         append_json(self.path / "rounds.jsonl", line)
+
+    def private_evaluations(self) -> list[NoisyEvaluation]:
+        """The evaluations released so far, round by round."""
+        path = self.path / "rounds.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return [read_evaluation(told) for line in lines if (told := json.loads(line).get("private_evaluation"))]
 
     def add_diagnostics(self, round_index: int, evaluation: Evaluation) -> None:
         """Append what was computed from raw client data."""

@@ -11,10 +11,12 @@ from rrcluster.engine.simulate import RoundRecord, simulate
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.folder import RunFolder
+from rrcluster.experiments.released import average, describe_evaluation
 from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.privacy.accounting import epsilon_curve
+from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
-from rrcluster.types import Array, Models
+from rrcluster.types import Array, Models, NoisyEvaluation
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0
 
@@ -28,6 +30,7 @@ class Progress:
     sizes: Array  # (k,) released
     epsilon: float | None  # spent so far
     evaluation: Evaluation | None  # of this round, where one was due
+    private_evaluation: NoisyEvaluation | None = None  # released; the average over the last rounds
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,16 @@ def start(config: RunConfig) -> "Running":
     return Running(experiment, RunFolder.create(config.folder, config, told))
 
 
+def take_up(config: RunConfig) -> "Running | None":
+    """Start the run of `config`, or go on with it where it was stopped; None where its folder holds it, finished."""
+    if not (config.folder / "config.yaml").exists():
+        return start(config)
+    folder, found = RunFolder.open(config.folder)
+    if found != config:
+        raise RunFolderError(f"{config.folder} holds a run with other settings; choose another folder with --out.")
+    return None if folder.finished else resume(config.folder)
+
+
 def resume(path: Path) -> "Running":
     """Continue the run in a folder that was stopped."""
     folder, config = RunFolder.open(path)
@@ -85,19 +98,19 @@ def resume(path: Path) -> "Running":
 class Running:
     """A run in progress: iterate `rounds()`, then ask for `result()`."""
 
-    def __init__(self, experiment: Experiment, folder: RunFolder) -> None:
-        """Take up the folder's checkpoint, if it has one."""
+    def __init__(self, experiment: Experiment, folder: RunFolder, *, ledger: Ledger | None = None) -> None:
+        """Take up the folder's checkpoint, if it has one. `ledger`: in place of the folder's own."""
         self.experiment, self.folder = experiment, folder
         saved = folder.load_state()
         self.state = None if saved is None else saved[0]
         self._memory = None if saved is None else saved[1]
-        self._ledger = folder.ledger()
+        self._ledger = folder.ledger() if ledger is None else ledger
         self._evaluation: Evaluation | None = None
 
     def rounds(self) -> Iterator[Progress]:
         """Run round after round. Stopped at any point (also by Ctrl-C), the folder can be resumed."""
         plan, total = self.experiment.plan, self.experiment.plan.num_rounds
-        spent = self._epsilon_by_round()
+        spent, released = self._epsilon_by_round(), self.folder.private_evaluations()
         began, saved = time.perf_counter(), time.perf_counter()
         try:
             for record in self._records():
@@ -108,7 +121,9 @@ class Running:
                 if time.perf_counter() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
                     self.folder.save_state(record.state, record.memory)
                     saved = time.perf_counter()
-                yield Progress(record.round_index, total, record.release.sizes, epsilon, evaluation)
+                released += [] if record.release.evaluation is None else [record.release.evaluation]
+                average_so_far = average(released, num_rounds=total)
+                yield Progress(record.round_index, total, record.release.sizes, epsilon, evaluation, average_so_far)
         except BaseException:
             self._stop(time.perf_counter() - began)
             raise
@@ -142,6 +157,8 @@ class Running:
         plan = self.experiment.plan
         if not plan.private:
             return []
+        if plan.selection is not None:  # charged as a whole before its first run
+            return [plan.epsilon()] * plan.num_rounds
         return epsilon_curve(
             plan.event, rounds=range(1, plan.num_rounds + 1), delta=plan.delta, accountant=plan.accountant
         )
@@ -191,6 +208,7 @@ class Running:
 
         config, plan, state = self.experiment.config, self.experiment.plan, self.state
         done = 0 if state is None else state.round_index
+        judged = average(self.folder.private_evaluations(), num_rounds=plan.num_rounds)
         return {
             "name": config.label,
             "status": status,
@@ -211,4 +229,5 @@ class Running:
             "seconds": round(seconds, 2),
             "seed": config.output.seed,
             "sizes": [] if state is None or state.sizes.empty else state.sizes.mean.tolist(),
+            "private_evaluation": None if judged is None else describe_evaluation(judged),
         }

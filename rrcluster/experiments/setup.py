@@ -10,6 +10,7 @@ from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.engine.select import pick_device, pick_engine
+from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import RunConfig
 from rrcluster.models import Model, make_model
 from rrcluster.privacy.plan import PrivacyPlan
@@ -37,12 +38,15 @@ class Experiment:
         return self.algorithm.split(self.model)
 
 
-def make_experiment(config: RunConfig) -> Experiment:
-    """Load data, make the model, calibrate the noise. Everything that can be wrong is found out here."""
+def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> Experiment:
+    """Load data, make the model, calibrate the noise. Everything that can be wrong is found out here.
+
+    `data`: what an experiment with the same data settings and seed has loaded already.
+    """
     method = config.method
     check_applies(method.algorithm, config.privacy.mechanism, method.rebalance, method.min_cluster_size)
     plan_for(config, Coordinates(0, 1))  # refuse a bad budget before any file is read
-    data = load_federated(
+    data = data or load_federated(
         config.data.data,
         num_clients=config.data.num_clients,
         seed=config.output.seed,
@@ -51,6 +55,7 @@ def make_experiment(config: RunConfig) -> Experiment:
         folder=config.data.data_folder,
     )
     algorithm = ALGORITHMS[method.algorithm]
+    _check_evaluated(config, algorithm, data)
     if isinstance(algorithm, Oracle):
         algorithm = replace(algorithm, groups=data.groups)
     ids = data.input_dtype == IDS
@@ -78,6 +83,21 @@ def make_experiment(config: RunConfig) -> Experiment:
     )
 
 
+def _check_evaluated(config: RunConfig, algorithm: Algorithm, data: FederatedData) -> None:
+    """Refuse private evaluation where there is no accuracy, or no released model to judge."""
+    if not config.privacy.private_evaluation:
+        return
+    if not data.num_classes:
+        raise ConfigError(
+            f"private_evaluation reports accuracies, and {config.data.data} is regression, which has none; set it to 0."
+        )
+    if algorithm.personal:
+        raise ConfigError(
+            f"private_evaluation judges released models, and algorithm = {algorithm.name} gives every client one of "
+            "its own; set it to 0."
+        )
+
+
 def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
     """The privacy plan of a config."""
     method, privacy, training = config.method, config.privacy, config.training
@@ -101,4 +121,6 @@ def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
         accountant=privacy.accountant,
         sampling=privacy.sampling,
         adjacency=privacy.adjacency,
+        private_evaluation=privacy.private_evaluation,
+        evaluation_loss_bound=privacy.evaluation_loss_bound,
     )

@@ -35,6 +35,9 @@ class EventWriter:
             self._writer.add_scalar(f"released/size_{cluster}", float(size), step)
         if progress.epsilon is not None:
             self._writer.add_scalar("released/epsilon", progress.epsilon, step)
+        if progress.private_evaluation is not None:
+            self._writer.add_scalar("released/accuracy", progress.private_evaluation.accuracy, step)
+            self._writer.add_scalar("released/loss", progress.private_evaluation.loss, step)
         if progress.evaluation is not None:
             for name in ("accuracy", "loss", "clustering_accuracy", "worst_decile"):
                 value = getattr(progress.evaluation, name)

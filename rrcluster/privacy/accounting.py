@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, UnsupportedEvent
-from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary, PoissonGaussian, RoundEvent
+from rrcluster.privacy.events import (
+    Event,
+    FixedSizeGaussian,
+    FixedSizeKary,
+    PoissonGaussian,
+    RepeatAndSelect,
+    RoundEvent,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -51,16 +58,17 @@ class AccountRow:
     reason: str | None
 
 
-def epsilon(event: RoundEvent, *, num_rounds: int, delta: float, accountant: str = "pld") -> float:
+def epsilon(event: Event, *, num_rounds: int, delta: float, accountant: str = "pld") -> float:
     """Upper bound on epsilon after `num_rounds` rounds of `event`, at `delta`, under its own adjacency.
 
-    0 rounds cost 0; `math.inf` when no finite epsilon holds at this delta. Raises `UnsupportedEvent`, with
-    the reason and what to use instead, where the accountant has no sound bound.
+    0 rounds cost 0; `math.inf` when no finite epsilon holds at this delta. A "round" of `RepeatAndSelect` is a
+    whole selection. Raises `UnsupportedEvent`, with the reason and what to use instead, where the accountant has no
+    sound bound.
     """
     return epsilon_at(event, num_rounds=num_rounds, delta=delta, accountant=accountant, coarse=False)
 
 
-def epsilon_at(event: RoundEvent, *, num_rounds: int, delta: float, accountant: str, coarse: bool) -> float:
+def epsilon_at(event: Event, *, num_rounds: int, delta: float, accountant: str, coarse: bool) -> float:
     """As `epsilon`; `coarse` trades tightness for speed and is still an upper bound."""
     checks.one_of(ACCOUNTANTS, accountant=accountant)
     rounds = checks.count(num_rounds=num_rounds, at_least=0)
@@ -68,7 +76,7 @@ def epsilon_at(event: RoundEvent, *, num_rounds: int, delta: float, accountant: 
     return _prepared(accountant, event, coarse)(rounds, delta) if rounds else 0.0
 
 
-def account(event: RoundEvent, *, num_rounds: int, delta: float) -> list[AccountRow]:
+def account(event: Event, *, num_rounds: int, delta: float) -> list[AccountRow]:
     """Every accountant's epsilon for the same run, default first; a refusal becomes a row with its reason."""
 
     def row(name: str) -> AccountRow:
@@ -126,7 +134,9 @@ def check_delta(delta: float) -> float:
 
 
 @lru_cache(maxsize=4)
-def _prepared(accountant: str, event: RoundEvent, coarse: bool) -> Composed:
+def _prepared(accountant: str, event: Event, coarse: bool) -> Composed:
+    if isinstance(event, RepeatAndSelect):
+        return _prepare_selection(accountant, event)
     if not isinstance(event, (PoissonGaussian, FixedSizeGaussian, FixedSizeKary)):
         raise UnsupportedEvent(f"{type(event).__name__} is not an event any accountant here knows.")
     if event.noise_multiplier < MIN_MULTIPLIER:
@@ -181,6 +191,20 @@ def _prepare_rdp(event: RoundEvent, coarse: bool) -> Composed:  # noqa: ARG001 (
         return partial(_rdp_epsilon, _WHOLE_ORDERS, _fixed_size_rdp(event, cap=True))
     orders = rdp_privacy_accountant.DEFAULT_RDP_ORDERS
     return partial(_rdp_epsilon, orders, _sampled_gaussian_rdp(event, orders))
+
+
+def _prepare_selection(accountant: str, event: RepeatAndSelect) -> Composed:
+    from rrcluster.privacy.selection import selected_rdp
+
+    if accountant != "rdp":
+        raise UnsupportedEvent(
+            "what selecting the best of a random number of runs costs is known for Renyi DP only (Papernot, Steinke "
+            "2022); use the accountant 'rdp'."
+        )
+    one_round = _prepared("rdp", event.run, False)
+    assert isinstance(one_round, partial)  # of _rdp_epsilon
+    orders, rdp = one_round.args
+    return partial(_rdp_epsilon, orders, selected_rdp(orders, rdp * event.num_rounds, event))
 
 
 def _sampled_gaussian_rdp(event: PoissonGaussian | FixedSizeGaussian, orders: Sequence[float]) -> "Array":

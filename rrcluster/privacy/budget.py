@@ -48,7 +48,8 @@ def account(
     """Ask every accountant. Give `epsilon` (noise is calibrated) or `noise_multiplier` (epsilon follows).
 
     Settings: mechanism ("joint"), sample_rate (0.1), num_rounds (100), num_clients (1000), num_clusters (4),
-    count_weight, identifier, identifier_share. A setting that no accountant could accept raises PrivacyError.
+    count_weight, private_evaluation, identifier, identifier_share. A setting that no accountant could accept raises
+    PrivacyError.
     """
     rows = tuple(_row(name, epsilon, noise_multiplier, delta, settings) for name in ACCOUNTANTS)
     sample = _plan(delta=delta, noise_multiplier=1.0, **settings)
@@ -99,6 +100,8 @@ def _noise(mechanism: Any) -> dict[str, float]:
     noise = {"sum noise std / clip": mechanism.noise_std / mechanism.update_clip}
     if isinstance(mechanism, JointMechanism) and mechanism.count_weight:
         noise["size noise std, clients"] = mechanism.noise_std / mechanism.count_weight
+    if isinstance(mechanism, JointMechanism) and mechanism.evaluation_weight:
+        noise["accuracy noise std x clients"] = mechanism.noise_std / mechanism.evaluation_weight
     identifier = getattr(mechanism, "identifier", None)
     if isinstance(identifier, GaussianIdentifier):
         noise["identifier noise std"] = identifier.noise_multiplier

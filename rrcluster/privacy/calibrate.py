@@ -28,9 +28,9 @@ from rrcluster.privacy.accounting import (
     check_delta,
     epsilon_at,
 )
-from rrcluster.privacy.events import RoundEvent
+from rrcluster.privacy.events import Event
 
-MakeEvent = Callable[[float], RoundEvent]
+MakeEvent = Callable[[float], Event]
 Cost = Callable[[float], float]  # noise multiplier -> epsilon
 
 TOLERANCE = 1.5e-4  # relative; the answer divided by 1 + TOLERANCE overspends
@@ -173,7 +173,7 @@ def _key(make_event: MakeEvent, settings: dict[str, Any]) -> str:
     return _digest({"format": _FORMAT, "dp-accounting": accounting, "events": events, **settings})
 
 
-def _describe(event: RoundEvent) -> dict[str, Any]:
+def _describe(event: Event) -> dict[str, Any]:
     return {"type": type(event).__name__, **asdict(event)}
 
 

@@ -78,6 +78,44 @@ class FixedSizeKary:
 
 RoundEvent = PoissonGaussian | FixedSizeGaussian | FixedSizeKary
 
+REPETITION_LAWS = {"geometric": 1.0, "logarithmic": 0.0}  # law of the number of repetitions -> its shape
+
+
+@dataclass(frozen=True)
+class RepeatAndSelect:
+    """The best, by score, of a random number of independent runs of `num_rounds` rounds each; only the best is shown.
+
+    The number of runs follows `law` (a truncated negative binomial of shape 1 or 0) with mean `mean_repetitions`,
+    whatever the data are, and is never shown either. The score is part of what each run releases, or public.
+    """
+
+    run: RoundEvent  # what one round of one run costs
+    num_rounds: int
+    mean_repetitions: float
+    law: str
+
+    def __post_init__(self) -> None:
+        checks.count(num_rounds=self.num_rounds)
+        checks.one_of(REPETITION_LAWS, law=self.law)
+        if checks.positive(mean_repetitions=self.mean_repetitions) <= 1:
+            raise ConfigError(
+                f"mean_repetitions = {self.mean_repetitions:g} must be more than 1: with one run there is nothing to "
+                "select from."
+            )
+
+    @property
+    def adjacency(self) -> str:
+        """That of every run."""
+        return self.run.adjacency
+
+    @property
+    def sampling(self) -> str:
+        """That of every run."""
+        return self.run.sampling
+
+
+Event = RoundEvent | RepeatAndSelect
+
 
 def _check_cohort(cohort_size: int, num_clients: int) -> None:
     checks.count(cohort_size=cohort_size)

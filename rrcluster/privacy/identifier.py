@@ -141,9 +141,18 @@ class IdentifierMechanism:
         return self.noise_multiplier * self.sensitivity
 
     def release(
-        self, updates: Any, choices: Any, *, rng: Rng, destinations: Any = None, client_ids: Any = None
+        self,
+        updates: Any,
+        choices: Any,
+        *,
+        rng: Rng,
+        destinations: Any = None,
+        client_ids: Any = None,
+        evaluations: Any = None,
     ) -> Release:
         """Algorithm 1 of the paper, from privatising identifiers to the noisy means."""
+        if evaluations is not None:
+            raise PrivacyError("private evaluation belongs to `joint`; `identifier` has no room for it in its event.")
         if destinations is not None:
             raise PrivacyError("coins belong to `joint`; `identifier` rebalances by itself. Leave destinations out.")
         reports = check_reports(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rrcluster.errors import PrivacyError, RunFolderError
-from rrcluster.privacy.events import RoundEvent
+from rrcluster.privacy.events import Event
 
 
 class Ledger:
@@ -26,8 +26,11 @@ class Ledger:
         self._path = path
         self._charges: dict[int, dict[str, Any]] = {} if path is None or not path.exists() else _read(path)
 
-    def charge(self, round_index: int, event: RoundEvent | None) -> None:
-        """Record that round `round_index` is about to be released at the cost of `event` (None: nothing private)."""
+    def charge(self, round_index: int, event: Event | None) -> None:
+        """Record that round `round_index` is about to be released at the cost of `event` (None: nothing private).
+
+        A selection among runs is one charge, of "round" 0, before the first of them.
+        """
         entry = {"round": round_index, "event": None if event is None else describe(event)}
         if round_index in self._charges:
             if self._charges[round_index] != entry:
@@ -46,7 +49,7 @@ class Ledger:
         return len(self._charges)
 
 
-def describe(event: RoundEvent) -> dict[str, Any]:
+def describe(event: Event) -> dict[str, Any]:
     """An event as plain data, its adjacency and sampling beside its fields."""
     return {
         "type": type(event).__name__,

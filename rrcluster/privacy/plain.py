@@ -46,9 +46,18 @@ class NoneMechanism:
         raise PrivacyError("mechanism none adds no noise: it has no epsilon. Use `joint` or `identifier` for one.")
 
     def release(
-        self, updates: Any, choices: Any, *, rng: Rng, destinations: Any = None, client_ids: Any = None
+        self,
+        updates: Any,
+        choices: Any,
+        *,
+        rng: Rng,
+        destinations: Any = None,
+        client_ids: Any = None,
+        evaluations: Any = None,
     ) -> Release:
         """Exact means of the valid reports, in a fixed order, in float64."""
+        if evaluations is not None:
+            raise PrivacyError("private evaluation belongs to `joint`; `none` releases nothing privately.")
         if destinations is not None:
             raise PrivacyError("coins belong to `joint`; `none` rebalances by itself. Leave destinations out.")
         reports = check_reports(

@@ -7,11 +7,13 @@ from typing import Any
 from rrcluster import checks
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.privacy.clip import LARGEST_COHORT
+from rrcluster.privacy.evaluation import check_evaluation
 from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.identifier import GaussianIdentifier, IdentifierMechanism, KaryIdentifier, split_budget
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.plain import NoneMechanism
 from rrcluster.privacy.sampling import Sampler
+from rrcluster.privacy.selection import Selection, check_covered
 from rrcluster.types import Coordinates
 
 Mechanism = JointMechanism | IdentifierMechanism | NoneMechanism
@@ -29,10 +31,7 @@ SAMPLING = {"joint": "poisson", "identifier": "fixed-size", "none": "fixed-size"
 ADJACENCY = {"joint": "add-remove", "identifier": "replace-one"}
 
 _REFUSED = {
-    (
-        "joint",
-        "exact",
-    ): "exact rebalancing reads raw counts, and under add-remove one client then moves up to 3C of "
+    ("joint", "exact"): "exact rebalancing reads raw counts, and under add-remove one client then moves up to 3C of "
     "the sums instead of C (Theorem 2); use rebalance = coin, or mechanism = identifier",
     (
         "identifier",
@@ -40,10 +39,7 @@ _REFUSED = {
     ): "clients choose before their identifiers are privatised, so a coin could not act on what is "
     "released; use rebalance = exact, or mechanism = joint",
     ("none", "coin"): "without privacy the exact rule needs no coins; use rebalance = exact",
-    (
-        "none",
-        "shrinkage",
-    ): "shrinkage weighs means by their noise, and there is none; use rebalance = none or exact",
+    ("none", "shrinkage"): "shrinkage weighs means by their noise, and there is none; use rebalance = none or exact",
 }
 
 
@@ -60,6 +56,11 @@ class PrivacyPlan:
     delta: float
     accountant: str = "pld"
     noise_multiplier: float | None = None  # what was calibrated: of the whole round; None under `none`
+    selection: Selection | None = None  # the selection this run is part of, charged as a whole beforehand
+
+    def __post_init__(self) -> None:
+        if self.selection is not None:
+            check_covered(self.selection.event, self.event, self.num_rounds)
 
     @classmethod
     def build(
@@ -84,6 +85,8 @@ class PrivacyPlan:
         accountant: str = "pld",
         sampling: str | None = None,
         adjacency: str | None = None,
+        private_evaluation: float = 0.0,
+        evaluation_loss_bound: float = 4.0,
     ) -> "PrivacyPlan":
         """Calibrate the noise to `epsilon`, or take `noise_multiplier` as given: exactly one of the two.
 
@@ -91,7 +94,8 @@ class PrivacyPlan:
         clip. `size_floor` defaults to 0.6 of the expected cluster size (to 1 under `none`, where no noise needs
         taming). For `identifier` the noise multiplier is that of the whole round, split by `identifier_share` (with
         k-ary identifiers: of the Gaussian ones that keep a choice as often). `sampling` and `adjacency` may be given to
-        assert what the mechanism must have; a contradiction raises PrivacyError.
+        assert what the mechanism must have; a contradiction raises PrivacyError. `private_evaluation` above 0 (in units
+        of the clip) adds accuracy and loss, the latter clipped at `evaluation_loss_bound`, to every `joint` release.
         """
         checks.one_of(MECHANISMS, mechanism=mechanism)
         checks.count(num_clients=num_clients)
@@ -99,6 +103,7 @@ class PrivacyPlan:
         checks.count(num_rounds=num_rounds)
         rebalance = resolve_rebalance(mechanism, rebalance, min_cluster_size)
         _check_assertions(mechanism, sampling, adjacency)
+        check_evaluation(mechanism, private_evaluation)
         _check_room(num_clusters, min_cluster_size, sample_rate * num_clients)
         floor = size_floor
         if floor is None:
@@ -121,7 +126,12 @@ class PrivacyPlan:
         check_delta(delta, num_clients)
         if mechanism == "joint":
             make: Callable[[float], Mechanism] = _joint_maker(
-                common, update_clip, checks.non_negative(count_weight=count_weight), sample_rate, rebalance
+                common | {"loss_bound": evaluation_loss_bound},
+                update_clip,
+                checks.non_negative(count_weight=count_weight),
+                private_evaluation,
+                sample_rate,
+                rebalance,
             )
         else:
             checks.one_of(IDENTIFIERS, identifier=identifier)
@@ -145,9 +155,11 @@ class PrivacyPlan:
         return self.mechanism.sampler
 
     def epsilon(self, *, num_rounds: int | None = None, accountant: str | None = None) -> float:
-        """Cost of the first `num_rounds` rounds (default: all) at `delta`."""
+        """Cost of the first `num_rounds` rounds (default: all) at `delta`; of a whole selection, where there is one."""
         from rrcluster.privacy.accounting import epsilon
 
+        if self.selection is not None:
+            return epsilon(self.selection.event, num_rounds=1, delta=self.delta, accountant=accountant or "rdp")
         rounds = self.num_rounds if num_rounds is None else num_rounds
         return epsilon(self.event, num_rounds=rounds, delta=self.delta, accountant=accountant or self.accountant)
 
@@ -216,7 +228,12 @@ def _check_room(num_clusters: int, min_cluster_size: int, expected_cohort: float
 
 
 def _joint_maker(
-    common: dict[str, Any], update_clip: float, count_weight: float, sample_rate: float, rebalance: str
+    common: dict[str, Any],
+    update_clip: float,
+    count_weight: float,
+    evaluation_weight: float,
+    sample_rate: float,
+    rebalance: str,
 ) -> Callable[[float], JointMechanism]:
     if count_weight == 0 and rebalance == "coin":
         raise ConfigError("rebalance = coin needs released sizes; set count_weight above 0 (0.25 is the default).")
@@ -226,6 +243,7 @@ def _joint_maker(
             **common,
             update_clip=update_clip,
             count_weight=count_weight * update_clip,
+            evaluation_weight=evaluation_weight * update_clip,
             noise_multiplier=noise_multiplier,
             sample_rate=sample_rate,
         )

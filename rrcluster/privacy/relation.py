@@ -15,30 +15,36 @@ import math
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.events import ADD_REMOVE, REPLACE_ONE
 
+# Longest (accuracy - 1/2, loss - 1/2) with both in [0, 1]: centred, the pair is half as long as it would be otherwise.
+EVALUATION_BOUND = math.hypot(0.5, 0.5)
+
 
 def joint_sensitivity(
     *,
     update_clip: float,
     count_weight: float,
     adjacency: str,
+    evaluation_weight: float = 0.0,
     has_shared: bool = False,
     num_clusters: int = 2,
 ) -> float:
-    """L2 sensitivity of the joint sum: per client (shared, destination x clustered, choice x count_weight).
+    """L2 sensitivity of the joint sum: per client (shared, destination x clustered, choice x w, u x evaluation).
 
-    Add-remove: sqrt(C^2 + w^2), whatever blocks the message occupies (Theorem 1 of docs/privacy.md).
+    Add-remove: sqrt(C^2 + w^2 + u^2 b^2), whatever blocks the message occupies (Theorem 1 of docs/privacy.md); b is
+    `EVALUATION_BOUND`, the longest centred evaluation, and u = 0 where nothing is evaluated.
     Replace-one: two messages with updates in one block are at most 2C apart; in two blocks sqrt(2) C, and the count
     moves by sqrt(2) w only if the choice changes. The update's block follows the choice except for coins, so every
     combination of the two is allowed for: sqrt(4 C^2 + 2 w^2) when shared coordinates or coins tie the blocks together,
-    max(2C, sqrt(2 (C^2 + w^2))) otherwise.
+    max(2C, sqrt(2 (C^2 + w^2))) otherwise. Two evaluations are at most 2 u b apart, in coordinates of their own.
     """
-    c, w = update_clip, count_weight
+    c, w, ub = update_clip, count_weight, evaluation_weight * EVALUATION_BOUND
     if adjacency == ADD_REMOVE:
-        return math.hypot(c, w)
+        return math.hypot(c, w, ub)
     if adjacency == REPLACE_ONE:
         if num_clusters == 1:
-            return 2 * c
-        return math.sqrt(4 * c**2 + 2 * w**2) if has_shared else max(2 * c, math.sqrt(2 * (c**2 + w**2)))
+            return math.hypot(2 * c, 2 * ub)
+        sums = math.sqrt(4 * c**2 + 2 * w**2) if has_shared else max(2 * c, math.sqrt(2 * (c**2 + w**2)))
+        return math.hypot(sums, 2 * ub)
     raise ConfigError(f"adjacency = {adjacency!r} is not known; choose {ADD_REMOVE} or {REPLACE_ONE}.")
 
 

@@ -24,6 +24,7 @@ class Reports:
     choices: Array  # (n,) int64, where the client says it belongs
     destinations: Array  # (n,) int64, the block its update goes to
     valid: Array  # (n,) bool
+    evaluations: Array  # (n, 2) accuracy and loss in [0, 1]
 
     def padded(self, length: int) -> "Reports":
         """The same reports followed by invalid ones up to `length`: clients that dropped out."""
@@ -33,6 +34,7 @@ class Reports:
             choices=np.pad(self.choices, (0, missing)),
             destinations=np.pad(self.destinations, (0, missing)),
             valid=np.pad(self.valid, (0, missing)),
+            evaluations=np.pad(self.evaluations, ((0, missing), (0, 0))),
         )
 
 
@@ -44,25 +46,29 @@ def check_reports(
     num_clusters: int,
     destinations: Any = None,
     client_ids: Any = None,
+    evaluations: Any = None,
 ) -> Reports:
     """Turn raw reports into arrays, marking those that cannot be used.
 
     `updates` is an (n, width) numpy or torch array, or a sequence of n rows of any kind; `choices` n cluster numbers;
     `destinations` where updates go when a coin moved the client (default: the choice). Of several reports with one
-    client id the first is kept.
+    client id the first is kept. `evaluations` are n pairs (accuracy, share of the loss bound): what is finite is
+    clipped to [0, 1], what is not makes the whole report invalid.
     """
     rows, usable = _rows(updates, width)
     natural, known = _clusters(choices, num_clusters, "choices", len(rows))
     target, reachable = (
         (natural, known) if destinations is None else _clusters(destinations, num_clusters, "destinations", len(rows))
     )
-    valid = usable & known & reachable & _first_of_each(client_ids, len(rows))
+    judged, sensible = _evaluations(evaluations, len(rows))
+    valid = usable & known & reachable & sensible & _first_of_each(client_ids, len(rows))
     valid &= np.isfinite(norms(np.where(valid[:, None], rows, 0.0)))
     return Reports(
         updates=np.where(valid[:, None], rows, 0.0),
         choices=np.where(valid, natural, 0),
         destinations=np.where(valid, target, 0),
         valid=valid,
+        evaluations=np.where(valid[:, None], judged, 0.0),
     )
 
 
@@ -71,22 +77,32 @@ def as_numpy(values: Any) -> Any:
     return values.detach().cpu().numpy() if hasattr(values, "detach") else values
 
 
-def _rows(updates: Any, width: int) -> tuple[Array, Array]:
+def _rows(updates: Any, width: int, name: str = "updates") -> tuple[Array, Array]:
     updates = as_numpy(updates)
     if isinstance(updates, np.ndarray) and updates.dtype.kind == "f" and updates.ndim == 2:
         if updates.shape[1] != width:
             raise ConfigError(
-                f"updates have {updates.shape[1]} coordinates, the plan has {width}; see plan.coordinates."
+                f"{name} have {updates.shape[1]} coordinates, the plan has {width}; see plan.coordinates."
             )
         return updates, np.ones(len(updates), dtype=bool)
     if not isinstance(updates, (Sequence, np.ndarray)) or isinstance(updates, (str, bytes)):
-        raise ConfigError(f"updates must be an (n, {width}) array or a sequence of rows, not {type(updates).__name__}.")
+        raise ConfigError(f"{name} must be an (n, {width}) array or a sequence of rows, not {type(updates).__name__}.")
     rows, usable = np.zeros((len(updates), width)), np.zeros(len(updates), dtype=bool)
     for place, update in enumerate(updates):
         row = _numbers(update)
         if row is not None and row.shape == (width,):
             rows[place], usable[place] = row, True
     return rows, usable
+
+
+def _evaluations(values: Any, length: int) -> tuple[Array, Array]:
+    if values is None:
+        return np.zeros((length, 2)), np.ones(length, dtype=bool)
+    rows, usable = _rows(values, 2, "evaluations")
+    if len(rows) != length:
+        raise ConfigError(f"evaluations must hold one pair per update: {length} of them.")
+    finite = usable & np.isfinite(rows).all(axis=1)
+    return np.clip(np.where(finite[:, None], rows, 0.0), 0.0, 1.0), finite
 
 
 def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[Array, Array]:

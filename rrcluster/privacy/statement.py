@@ -6,6 +6,7 @@ from rrcluster.privacy.identifier import IdentifierMechanism
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.selection import Selection
 
 SEEDED = (
     "NOT PRIVATE: the noise came from a seeded generator, and whoever has the seed can subtract it. The epsilon below "
@@ -19,13 +20,22 @@ _TRUST = [
     "Each client is taken to compute alone; a simulation that batches clients stands for that.",
     "The floating-point Gaussian is taken for the real one; sums before the noise are exact integers.",
 ]
-_NOT_COVERED = [
+_UNACCOUNTED_TUNING = (
     "Choosing settings (B, k, clip, learning rates, rounds) by looking at private data, and picking the best of "
-    "several runs or seeds: each look costs budget that is not in this epsilon.",
+    "several runs or seeds: each look costs budget that is not in this epsilon."
+)
+_NOT_COVERED = [
     "diagnostics.jsonl and everything drawn from it: accuracy, loss and clustering accuracy are computed from raw "
     "client data without noise.",
     "How long rounds take, and publishing several runs on the same clients: their costs add up.",
     "Personal coordinates and the client's own choice of a model: they stay on the client.",
+]
+
+
+_SELECTED = [
+    "What settings were on offer, and any choice of settings beyond the selection, such as another sweep after seeing "
+    "this result: each costs budget that is not in this epsilon.",
+    "How many runs the selection made, and how long it took, which tells: keep both secret.",
 ]
 
 
@@ -38,11 +48,15 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
             "artefacts": "NOT PRIVATE: mechanism none adds no noise. There is no guarantee to state.",
             "accountants": [],
             "notes": [],
-            "not_covered": _NOT_COVERED,
+            "not_covered": [_UNACCOUNTED_TUNING, *_NOT_COVERED],
         }
     from rrcluster.privacy.accounting import account
 
-    rows = account(plan.event, num_rounds=plan.num_rounds, delta=plan.delta)
+    selection = plan.selection
+    if selection is None:
+        rows = account(plan.event, num_rounds=plan.num_rounds, delta=plan.delta)
+    else:
+        rows = account(selection.event, num_rounds=1, delta=plan.delta)
     return {
         "private": True,
         "artefacts": SEEDED,
@@ -56,11 +70,23 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
         "num_clients": plan.mechanism.num_clients,
         "delta": plan.delta,
         "epsilon": plan.epsilon(),
-        "accountant": plan.accountant,
-        "event": describe(plan.event),
+        "accountant": plan.accountant if selection is None else "rdp",
+        "event": describe(plan.event if selection is None else selection.event),
+        **({} if selection is None else {"selection": _selection(selection)}),
         "accountants": [{"accountant": row.accountant, "epsilon": row.epsilon, "reason": row.reason} for row in rows],
         "notes": _delta_notes(plan.delta, plan.mechanism.num_clients) + _TRUST,
-        "not_covered": _NOT_COVERED,
+        "not_covered": [*([_UNACCOUNTED_TUNING] if selection is None else _SELECTED), *_NOT_COVERED],
+    }
+
+
+def _selection(selection: Selection) -> dict[str, Any]:
+    event = selection.event
+    return {
+        "what": "This run is the best of a random number of runs, and epsilon pays for all of them. Nothing of the "
+        "others was kept.",
+        "number_of_runs": f"{event.law} with mean {event.mean_repetitions:g}, secret",
+        "settings": f"each run drew one of the combinations uniformly: {'; '.join(selection.among)}",
+        "score": selection.score,
     }
 
 
@@ -72,6 +98,8 @@ def _released(plan: PrivacyPlan) -> list[str]:
     if isinstance(plan.mechanism, JointMechanism):
         noisy = "one noisy size" if k == 1 else f"{k} noisy cluster sizes"
         sizes = noisy if plan.mechanism.count_weight else "no cluster sizes"
+        if plan.mechanism.evaluation_weight:
+            sizes += ", and the noisy mean accuracy and clipped loss of earlier models on the cohort's own samples"
     else:
         sizes = "cluster sizes by privatised identifiers" if k > 1 else "the fixed cohort size"
     return [
@@ -91,6 +119,7 @@ def _noise(plan: PrivacyPlan) -> dict[str, Any]:
             "noise_std": mechanism.noise_std,
             "update_clip": mechanism.update_clip,
             "count_weight": mechanism.count_weight,
+            "evaluation_weight": mechanism.evaluation_weight,
         }
     assert isinstance(mechanism, IdentifierMechanism)
     identifier = {} if mechanism.identifier is None else vars(mechanism.identifier)

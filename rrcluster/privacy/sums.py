@@ -3,7 +3,7 @@
 import numpy as np
 
 from rrcluster.rng import Rng
-from rrcluster.types import Array, Coordinates, Release
+from rrcluster.types import Array, Coordinates, NoisyEvaluation, Release
 
 
 def cluster_sums(messages: Array, assignment: Array, *, num_clusters: int) -> Array:
@@ -26,6 +26,7 @@ def make_release(
     min_cluster_size: int,
     sum_noise_std: float,
     size_noise_std: float,
+    evaluation: NoisyEvaluation | None = None,
 ) -> Release:
     """Attach denominators max(size_floor, B, size) and, for shared coordinates, max(k size_floor, sum of sizes).
 
@@ -41,6 +42,7 @@ def make_release(
         shared_denominator=float(max(len(sizes) * size_floor, sizes.sum(), 1.0)),
         sum_noise_std=sum_noise_std,
         size_noise_std=size_noise_std,
+        evaluation=evaluation,
     )
 
 

@@ -15,10 +15,11 @@ from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup, find_runs, read_
 from rrcluster.report.labels import method_label
 from rrcluster.report.page import render_page
 from rrcluster.report.render import to_console, to_csv, to_dict, to_html, to_latex, to_markdown
-from rrcluster.report.tables import Table, results_table
+from rrcluster.report.tables import UNCOVERED_TUNING, Table, results_table
 
 __all__ = [
     "DIAGNOSTIC",
+    "UNCOVERED_TUNING",
     "Report",
     "Run",
     "RunGroup",

@@ -18,6 +18,7 @@ _TITLES = {
     "released": "What is released",
     "noise": "Noise",
     "event": "Accounted per round",
+    "selection": "Private selection",
     "num_rounds": "Rounds",
     "num_clients": "Clients",
     "notes": "Notes",

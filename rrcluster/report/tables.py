@@ -26,6 +26,12 @@ _LABELS = {
 }
 
 
+UNCOVERED_TUNING = (
+    "Choosing a row by looking at this table is tuning on private data, which no epsilon here covers; "
+    "`rrcluster sweep --private-select` chooses and pays for it."
+)
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of strings. Places are (row, column); `diagnostic` holds columns computed from raw client data."""
@@ -177,6 +183,7 @@ def _note(groups: Sequence[RunGroup], metrics: Sequence[str], *, bold: bool, mix
     else:
         over = "each method's seeds" if mixed_seeds else f"{counts.pop()} seeds"
         sentences.append(f"Mean ± 95% t-interval over {over}.")
+    sentences.append(_tuning_sentence(groups))
     if bold:
         sentences.append("Bold: best at its epsilon, with an interval above all others.")
     unfinished = sum(run.status != "finished" for group in groups for run in group.runs)
@@ -191,6 +198,16 @@ def _privacy_sentence(groups: Sequence[RunGroup]) -> str:
         return "No privacy: nothing here has a guarantee."
     at = f" at delta = {delta_text(next(iter(deltas)))}" if len(deltas) == 1 else ""
     return f"epsilon: client-level{at}, rounded up."
+
+
+def _tuning_sentence(groups: Sequence[RunGroup]) -> str:
+    """What epsilon says about how settings were chosen: nothing, unless they were selected privately."""
+    private = [group for group in groups if group.first.private]
+    selected = [group for group in private if group.first.privacy.get("selection")]
+    told = "The epsilon of a privately selected run includes the selection of its settings." if selected else ""
+    if len(private) < 2:
+        return told
+    return f"{told} {UNCOVERED_TUNING}".strip()
 
 
 def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> list[str]:

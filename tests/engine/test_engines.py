@@ -229,3 +229,27 @@ def test_engine_and_device_by_name():
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="no CUDA device"):
             pick_device("cuda")
+
+
+@pytest.mark.parametrize("sizes", [[12, 12, 12], [1, 7, 3, 5]], ids=["equal", "ragged"])
+def test_measures_on_own_data_agree_between_engines_and_with_the_losses(sizes, rng):
+    model = model_named("linear")
+    cohort = population(rng, sizes).cohort(np.arange(len(sizes)))
+    vectors = np.stack([model.init(rng=rng) for _ in range(3)])
+    (loss, accuracy), slow = BatchedEngine(model, capacity=2).measure(vectors, cohort), ReferenceEngine(model)
+    assert loss.shape == accuracy.shape == (len(sizes), 3)
+    assert np.abs(loss - slow.measure(vectors, cohort)[0]).max() < 1e-4
+    assert np.allclose(accuracy, slow.measure(vectors, cohort)[1], atol=1e-6)
+    assert np.abs(loss - slow.losses(vectors, cohort)).max() < 1e-4
+    outputs = model.single(model.unflatten(torch.as_tensor(vectors[2])), torch.as_tensor(cohort.inputs[1]))
+    right = outputs.argmax(-1).numpy() == cohort.targets[1]
+    assert accuracy[1, 2] == pytest.approx(right[: sizes[1]].mean())
+
+
+@pytest.mark.parametrize("engine", [BatchedEngine, ReferenceEngine])
+def test_regression_has_no_accuracy_to_measure(engine, rng):
+    data = from_arrays([rng.normal(size=(4, 3)).astype(np.float32)], [rng.normal(size=4).astype(np.float32)])
+    model = make_model("linear", input_shape=(3,), num_classes=0)
+    loss, accuracy = engine(model).measure(np.stack([model.init(rng=rng)]), data.cohort(np.arange(1)))
+    assert np.isfinite(loss).all()
+    assert np.isnan(accuracy).all()

@@ -9,7 +9,7 @@ from rrcluster.types import Coordinates
 CLIP, WEIGHT, K, B = 0.5, 0.125, 3, 4
 
 
-def joint(*, shared=0, noise_multiplier=0.0, count_weight=WEIGHT, clustered=2, min_cluster_size=0):
+def joint(*, shared=0, noise_multiplier=0.0, count_weight=WEIGHT, clustered=2, min_cluster_size=0, evaluation=0.0):
     return JointMechanism(
         coordinates=Coordinates(shared, clustered),
         num_clusters=K,
@@ -20,6 +20,7 @@ def joint(*, shared=0, noise_multiplier=0.0, count_weight=WEIGHT, clustered=2, m
         num_clients=1000,
         size_floor=2.0,
         min_cluster_size=min_cluster_size,
+        evaluation_weight=evaluation,
     )
 
 
@@ -58,6 +59,7 @@ def update(value, width, axis=0):
 
 
 def joint_vector(release, mechanism):
-    """Everything the joint mechanism adds noise to, as one vector: shared sum, cluster sums, count row."""
+    """Everything the joint mechanism adds noise to, as one vector: shared sum, cluster sums, count row, evaluation."""
     counts = release.sizes * mechanism.count_weight
-    return np.concatenate([release.shared_sum, release.cluster_sums.ravel(), counts])
+    evaluation = [] if release.evaluation is None else release.evaluation.sums * mechanism.evaluation_weight
+    return np.concatenate([release.shared_sum, release.cluster_sums.ravel(), counts, evaluation])

@@ -39,6 +39,20 @@ def test_joint_sensitivities_are_attained_and_never_exceeded(w, shared, rng):
         assert found == pytest.approx(claimed)
 
 
+@pytest.mark.parametrize("u", [0.1, 1.0])
+@pytest.mark.parametrize("shared", [0, 1])
+def test_an_evaluation_adds_a_half_of_u_squared_under_add_remove_and_two_under_replace_one(u, shared):
+    settings = {"update_clip": 1.0, "count_weight": 0.25, "has_shared": bool(shared), "num_clusters": 3}
+    for adjacency, factor in ((ADD_REMOVE, 0.5), (REPLACE_ONE, 2.0)):
+        plain = joint_sensitivity(adjacency=adjacency, **settings)
+        judged = joint_sensitivity(adjacency=adjacency, evaluation_weight=u, **settings)
+        assert judged**2 == pytest.approx(plain**2 + factor * u**2)
+    one = joint_sensitivity(
+        update_clip=1, count_weight=0.25, adjacency=REPLACE_ONE, num_clusters=1, evaluation_weight=u
+    )
+    assert one == pytest.approx(math.hypot(2, math.sqrt(2) * u))
+
+
 def test_replace_one_is_2c_exactly_when_w_is_at_most_c():
     assert joint_sensitivity(update_clip=1, count_weight=1, adjacency=REPLACE_ONE) == 2
     assert joint_sensitivity(update_clip=1, count_weight=1.01, adjacency=REPLACE_ONE) > 2

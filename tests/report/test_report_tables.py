@@ -8,7 +8,7 @@ import pytest
 from rrcluster.report import find_runs, results_table, to_console, to_csv, to_dict, to_html, to_latex, to_markdown
 from rrcluster.report.estimate import Estimate, clear_best, estimate
 from rrcluster.report.notation import delta_text, epsilon_text, seconds_text, value_text
-from rrcluster.report.tables import Table
+from rrcluster.report.tables import UNCOVERED_TUNING, Table
 
 ODD = Table(
     title="A & B",
@@ -187,3 +187,23 @@ def test_dict_is_json(demo):
     data = json.loads(json.dumps(to_dict(results_table(find_runs([demo])))))
     assert data["rows"][1][0] == "DP-IFCA"
     assert data["diagnostic"] == ["Accuracy (%)", "Clustering accuracy (%)", "Worst decile (%)"]
+
+
+def note(folders):
+    return results_table(find_runs(folders)).note
+
+
+def test_a_table_of_several_private_methods_says_that_choosing_among_them_is_not_covered(run_folder, tmp_path):
+    one = run_folder(tmp_path / "one", update_clip=0.1)
+    two = run_folder(tmp_path / "two", update_clip=0.2)
+    plain = run_folder(tmp_path / "plain", mechanism="none")
+    assert UNCOVERED_TUNING in note([one, two])
+    assert UNCOVERED_TUNING not in note([one])
+    assert UNCOVERED_TUNING not in note([one, plain])
+
+
+def test_a_selected_run_says_that_its_epsilon_covers_the_selection(run_folder, tmp_path):
+    chosen = run_folder(tmp_path / "chosen", privacy={"selection": {"what": "the best of several"}})
+    other = run_folder(tmp_path / "other", update_clip=0.3)
+    assert "includes the selection of its settings" in note([chosen])
+    assert UNCOVERED_TUNING in note([chosen, other])

@@ -1,0 +1,97 @@
+"""The live table of a sweep: one line per run, and the time left."""
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from rrcluster.experiments.run import Progress
+    from rrcluster.experiments.sweep import Job, Step
+
+_MOST_ROWS = 20
+
+
+class SweepView:
+    """Draws on stderr; where stderr is not a terminal, prints one line per finished run instead."""
+
+    def __init__(self, jobs: "Sequence[Job]", *, hidden: bool) -> None:
+        """Prepare; nothing is drawn before `with`."""
+        self._console = Console(stderr=True, quiet=hidden)
+        self._rows = {job.name: ["waiting", "", ""] for job in jobs}
+        self._live = Live(console=self._console, auto_refresh=False)
+        self._drawn = self._console.is_terminal and not hidden
+        self._began, self._finished, self._part = time.monotonic(), 0, 0.0
+
+    def __enter__(self) -> "SweepView":
+        """Start drawing."""
+        if self._drawn:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop drawing."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop drawing, leaving the table where it is."""
+        if self._drawn:
+            self._live.stop()
+
+    def update(self, step: "Step") -> None:
+        """Show a finished round, or a finished run."""
+        from rrcluster.experiments.sweep import Going
+
+        row = self._rows[step.job.name]
+        if isinstance(step, Going):
+            progress = step.progress
+            self._part = (progress.round_index + 1) / progress.num_rounds
+            row[:2] = ["running", f"{progress.round_index + 1}/{progress.num_rounds}"]
+            row[2] = _accuracy(progress) or row[2]
+        else:
+            row[0], self._finished, self._part = step.status, self._finished + 1, 0.0
+        if self._drawn:
+            self._live.update(self._table(), refresh=True)
+        elif not isinstance(step, Going):
+            line = "  ".join(part for part in (step.job.name, *row) if part)
+            self._console.print(f"{line}  {self._time_left()}", highlight=False, soft_wrap=True)
+
+    def _table(self) -> Table:
+        """As many rows as fit: the last finished ones, the one that runs, the next ones."""
+        table = Table(title=f"{self._finished} of {len(self._rows)} runs, {self._time_left()}", title_justify="left")
+        for name in ("run", "", "round", "accuracy"):
+            table.add_column(name, overflow="fold")
+        first = max(0, min(self._finished - _MOST_ROWS // 2, len(self._rows) - _MOST_ROWS))
+        for name, row in list(self._rows.items())[first : first + _MOST_ROWS]:
+            table.add_row(name, *row)
+        return table
+
+    def _time_left(self) -> str:
+        done = self._finished + self._part
+        if done == 0 or done >= len(self._rows):
+            return f"{_duration(time.monotonic() - self._began)} passed"
+        return f"{_duration((time.monotonic() - self._began) / done * (len(self._rows) - done))} left"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
+
+
+def _accuracy(progress: "Progress") -> str:
+    private, diagnostic = progress.private_evaluation, progress.evaluation
+    if private is not None:
+        return f"{private.accuracy:.1%} ± {100 * private.accuracy_noise_std:.1f} (private)"
+    if diagnostic is None:
+        return ""
+    figure = (
+        f"loss {diagnostic.loss:.4g}" if diagnostic.accuracy != diagnostic.accuracy else f"{diagnostic.accuracy:.1%}"
+    )
+    return f"{figure} (diagnostic, not private)"

@@ -1,0 +1,207 @@
+"""Choose settings by repeated private runs, and pay for it: only the best run is ever seen.
+
+The number of runs is drawn at random; each draws one combination of the grid uniformly, with noise and cohorts of its
+own; the best by score is kept. Combinations, scores and folders of the others, and how many there were, are neither
+written nor shown: what is not kept lies in a folder that only its owner can read, and is removed at once.
+"""
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
+from rrcluster.experiments.config import MethodConfig, RunConfig, TrainingConfig, from_flat
+from rrcluster.experiments.folder import RunFolder
+from rrcluster.experiments.grid import Grid
+from rrcluster.experiments.public_score import PUBLIC_DATA, PublicScore
+from rrcluster.experiments.released import average
+from rrcluster.experiments.run import Running
+from rrcluster.experiments.setup import Experiment, make_experiment, plan_for
+from rrcluster.privacy.accounting import epsilon
+from rrcluster.privacy.calibrate import calibrate
+from rrcluster.privacy.events import RepeatAndSelect
+from rrcluster.privacy.ledger import Ledger
+from rrcluster.privacy.selection import Selection, draw_repetitions, worst_run
+from rrcluster.privacy.statement import statement
+from rrcluster.rng import Streams
+from rrcluster.types import Coordinates
+
+# What may be selected: the method and its training. Data and guarantee are the same for all.
+SELECTABLE = {setting.name for section in (MethodConfig, TrainingConfig) for setting in fields(section)} | {
+    "update_clip",
+    "count_weight",
+}
+_BY_EVALUATION = "mean of the accuracies released privately in the last quarter of the run's rounds, inside its budget"
+_BY_PUBLIC_DATA = f"accuracy on the test images of {PUBLIC_DATA}, declared public"
+
+Score = Callable[[Running], float]
+
+
+@dataclass(frozen=True)
+class SelectSettings:
+    """How a selection draws and scores its runs."""
+
+    mean_repetitions: float = 10.0
+    law: str = "geometric"
+    public_score: bool = False
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Everything that a selection needs, checked and calibrated; nothing is written or charged yet."""
+
+    experiments: tuple[Experiment, ...]  # one per combination, each with the selection in its plan
+    selection: Selection
+    score: Score
+    out: Path
+
+    @property
+    def epsilon(self) -> float:
+        """What the whole selection costs, whichever run wins and however many there are."""
+        return self.experiments[0].plan.epsilon()
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A finished run while it is the best one. The coin breaks ties."""
+
+    folder: RunFolder
+    score: float
+    coin: float
+
+
+def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
+    """Check the grid, and calibrate one noise for all combinations so that the whole selection meets the target."""
+    configs = _configs(grid, settings)
+    privacy = configs[0].privacy
+
+    def event(noise_multiplier: float) -> RepeatAndSelect:
+        plans = [plan_for(_with_noise(config, noise_multiplier), Coordinates(0, 1)) for config in configs]
+        run, num_rounds = worst_run([(plan.event, plan.num_rounds) for plan in plans])
+        return RepeatAndSelect(run, num_rounds, settings.mean_repetitions, settings.law)
+
+    target, noise = privacy.target_epsilon, privacy.noise_multiplier
+    if noise is None:
+        assert target is not None  # `none` was refused
+        noise = calibrate(event, epsilon=target, delta=privacy.delta, num_rounds=1, accountant="rdp")
+    charged = event(noise)
+    _check_target(charged, target, privacy.delta)
+    score = _BY_PUBLIC_DATA if settings.public_score else _BY_EVALUATION
+    selection = Selection(charged, score, grid.spelled())
+    experiments = _experiments([_with_noise(config, noise) for config in configs], selection)
+    by = _public(PublicScore.load(experiments[0])) if settings.public_score else _private
+    return Candidates(experiments, selection, by, grid.out)
+
+
+def select(them: Candidates) -> RunFolder:
+    """Charge the whole selection, run it, and leave the best run, alone, in its folder.
+
+    Stopped at any point, no run is left, and the charge stands. Draws are keyed by the seed: the same selection again
+    is the same release, and is charged once.
+    """
+    streams = them.experiments[0].streams
+    _make_folder(them.out)
+    Ledger(them.out / "ledger.jsonl").charge(0, them.selection.event)
+    with tempfile.TemporaryDirectory(prefix=_HIDDEN, dir=them.out) as hidden:  # mode 0700
+        best: _Run | None = None
+        for place in range(draw_repetitions(them.selection.event, rng=streams("repetitions"))):
+            run = _repetition(them, Path(hidden) / str(place), place, streams)
+            best = run if best is None else _better(best, run)
+        assert best is not None  # at least one repetition
+        for path in sorted(best.folder.path.iterdir(), key=lambda path: path.name == "config.yaml"):
+            path.replace(them.out / path.name)  # config.yaml, which makes it a run folder, last
+    return RunFolder(them.out)
+
+
+def _repetition(them: Candidates, path: Path, place: int, streams: Streams) -> _Run:
+    """One run of a random combination, on the same clients, with cohorts and noise of its own."""
+    drawn = them.experiments[int(streams("combination", place).integers(len(them.experiments)))]
+    own = Streams(int(streams("run", place).integers(2**63)))
+    folder = RunFolder.create(path, drawn.config, statement(drawn.plan))
+    running = Running(replace(drawn, streams=own), folder, ledger=Ledger())  # the selection was charged as a whole
+    for _ in running.rounds():
+        pass
+    score = them.score(running)
+    return _Run(folder, score if math.isfinite(score) else -math.inf, float(streams("tie", place).random()))
+
+
+def _better(one: _Run, two: _Run) -> _Run:
+    winner, loser = (one, two) if (one.score, one.coin) >= (two.score, two.coin) else (two, one)
+    shutil.rmtree(loser.folder.path)
+    return winner
+
+
+def _private(running: Running) -> float:
+    judged = average(running.folder.private_evaluations(), num_rounds=running.experiment.plan.num_rounds)
+    assert judged is not None  # every combination has private evaluation
+    return judged.accuracy
+
+
+def _public(score: PublicScore) -> Score:
+    return lambda running: score(running.result().models, running.experiment)
+
+
+def _configs(grid: Grid, settings: SelectSettings) -> list[RunConfig]:
+    if not grid.axes:
+        raise ConfigError("nothing to select among; list several values for at least one setting.")
+    if len(grid.seeds) > 1:
+        raise ConfigError(f"seeds = {list(grid.seeds)}: a selection repeats runs by itself; give one seed.")
+    for name in grid.axes:
+        if name not in SELECTABLE:
+            raise PrivacyError(
+                f"{name} cannot be selected privately: all runs must have the same data and the same guarantee. Give "
+                "it one value."
+            )
+    common = {"seed": grid.seeds[0], "out": str(grid.out)}
+    configs = [from_flat({**cell.settings, **common}, source=cell.name) for cell in grid.cells]
+    _check_privacy(configs[0], settings)
+    return configs
+
+
+def _check_privacy(config: RunConfig, settings: SelectSettings) -> None:
+    if config.privacy.mechanism == "none":
+        raise PrivacyError("mechanism = none has no epsilon to select within; use mechanism = joint.")
+    if not settings.public_score and config.privacy.private_evaluation == 0:
+        raise PrivacyError(
+            "private_evaluation = 0 leaves no private score to select by; set it above 0 (0.25 is usual), or give "
+            "--public-score."
+        )
+
+
+def _with_noise(config: RunConfig, noise_multiplier: float) -> RunConfig:
+    """What is really run: with the selection's noise, which a single run of the same epsilon would not need."""
+    privacy = replace(config.privacy, noise_multiplier=noise_multiplier, epsilon=None, accountant="rdp")
+    return replace(config, privacy=privacy, output=replace(config.output, name=config.label, keep_checkpoint=False))
+
+
+def _check_target(event: RepeatAndSelect, target: float | None, delta: float) -> None:
+    spent = epsilon(event, num_rounds=1, delta=delta, accountant="rdp")
+    if target is not None and spent > target:
+        raise PrivacyError(
+            f"the calibrated noise costs epsilon = {spent:.6g}, more than the target {target:g}; the remembered "
+            "calibration is damaged. Remove rrcluster/multipliers.json from your cache folder."
+        )
+
+
+def _experiments(configs: list[RunConfig], selection: Selection) -> tuple[Experiment, ...]:
+    first = make_experiment(configs[0])
+    others = [make_experiment(config, data=first.data) for config in configs[1:]]
+    return tuple(replace(it, plan=replace(it.plan, selection=selection)) for it in (first, *others))
+
+
+_HIDDEN = ".selection-"
+
+
+def _make_folder(out: Path) -> None:
+    """Make the folder, refuse one that holds a run, and remove what a killed selection may have left in it."""
+    if (out / "config.yaml").exists():
+        raise RunFolderError(f"{out} already holds a run; choose another folder with --out.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"{out}: cannot be made ({error.strerror}); choose another folder with --out.") from error
+    for left in out.glob(f"{_HIDDEN}*"):
+        shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,69 @@
+"""What a client says about released models, by hand and by the slow engine."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rrcluster.algorithms import ALGORITHMS
+from rrcluster.algorithms.algorithm import Tools
+from rrcluster.contract import LocalSettings
+from rrcluster.data import from_arrays
+from rrcluster.engine.private_evaluation import own_evaluations
+from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.models import make_model
+from rrcluster.privacy.plan import PrivacyPlan
+
+
+def mechanism(split, **changes):
+    return PrivacyPlan.build(
+        coordinates=split.coordinates,
+        num_clusters=2,
+        num_clients=100,
+        sample_rate=0.1,
+        num_rounds=5,
+        update_clip=1.0,
+        noise_multiplier=1.0,
+        **changes,
+    ).mechanism
+
+
+@pytest.fixture
+def case(rng):
+    inputs = [rng.normal(size=(size, 1, 4, 4)).astype(np.float32) for size in (6, 3, 2)]
+    data = from_arrays(inputs, [rng.integers(3, size=len(part)) for part in inputs], num_classes=3)
+    model = make_model("linear", input_shape=(1, 4, 4), num_classes=3)
+    method = ALGORITHMS["ifca"]
+    models = method.init(model, num_clusters=2, rng=rng)
+    tools = Tools(method.split(model), ReferenceEngine(model), LocalSettings(), key=(0, 0))
+    rest = {"algorithm": method, "tools": tools}
+    cohort = data.cohort(np.arange(3))
+    return models, replace(cohort, sizes=np.array([6, 3, 0])), rest
+
+
+def test_a_client_judges_its_own_best_model_on_its_own_samples(case):
+    models, cohort, rest = case
+    told = own_evaluations(
+        models,
+        cohort,
+        mechanism=mechanism(rest["tools"].split, private_evaluation=0.5, evaluation_loss_bound=8.0),
+        **rest,
+    )
+    loss, accuracy = rest["tools"].engine.measure(rest["tools"].split.vectors(models), cohort)
+    for client in (0, 1):
+        best = loss[client].argmin()
+        assert told[client] == pytest.approx([accuracy[client, best], loss[client, best] / 8.0])
+    assert told[2].tolist() == [0.5, 0.5]  # no samples: zero in the message
+
+
+def test_a_failing_model_counts_as_the_worst_instead_of_dropping_out(case):
+    models, cohort, rest = case
+    cohort.inputs[0] = np.inf
+    told = own_evaluations(models, cohort, mechanism=mechanism(rest["tools"].split, private_evaluation=0.5), **rest)
+    assert told[0, 1] == 1.0
+    assert np.isfinite(told).all()
+
+
+def test_nothing_is_computed_where_it_is_off(case):
+    models, cohort, rest = case
+    assert own_evaluations(models, cohort, mechanism=mechanism(rest["tools"].split), **rest) is None

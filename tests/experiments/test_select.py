@@ -1,0 +1,206 @@
+"""Private selection: what it charges, what it leaves behind, and what it must never show."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+import rrcluster as rr
+from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
+from rrcluster.experiments import select as module
+from rrcluster.experiments.grid import read_grid
+from rrcluster.experiments.public_score import PublicScore
+from rrcluster.experiments.select import SelectSettings, candidates, select
+from rrcluster.privacy.accounting import epsilon
+
+FOLDER = {
+    "config.yaml",
+    "privacy.json",
+    "ledger.jsonl",
+    "rounds.jsonl",
+    "diagnostics.jsonl",
+    "summary.json",
+    "models.safetensors",
+}
+
+
+@pytest.fixture
+def settings(tiny, tmp_path):
+    del tiny["noise_multiplier"]
+    return {
+        **tiny,
+        "num_rounds": 2,
+        "num_clients": 40,
+        "delta": 1e-2,
+        "epsilon": 8,
+        "private_evaluation": 0.25,
+        "server_lr": [0.5, 1.0],
+        "out": str(tmp_path / "best"),
+    }
+
+
+def grid(settings):
+    return read_grid(settings, source="grid.yaml", out="unused")
+
+
+def read(folder, name):
+    return json.loads((folder / name).read_text())
+
+
+def test_only_the_winner_is_left_and_everything_states_the_cost_of_the_selection(settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 3)
+    them = candidates(grid(settings), SelectSettings(mean_repetitions=5))
+    folder = select(them).path
+    assert {path.name for path in folder.iterdir()} == FOLDER
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+    total = epsilon(them.selection.event, num_rounds=1, delta=1e-2, accountant="rdp")
+    assert total <= 8
+    privacy, summary = read(folder, "privacy.json"), read(folder, "summary.json")
+    assert privacy["epsilon"] == summary["epsilon"] == pytest.approx(total)
+    assert "best of a random number of runs" in privacy["selection"]["what"]
+    assert "server_lr: 0.5, 1.0" in privacy["selection"]["settings"]
+    (charge,) = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    assert charge["event"]["type"] == "RepeatAndSelect"
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert [line["epsilon"] for line in rounds] == [pytest.approx(total)] * 2  # it was spent before the first round
+    single = rr.PrivacyPlan.epsilon(module.replace(them.experiments[0].plan, selection=None))
+    assert single < total
+    everything = "".join((folder / name).read_text() for name in FOLDER - {"models.safetensors"})
+    assert f"{single:.4f}" not in everything  # the cost of one run is nowhere passed off as the cost
+    assert not re.search(r'"repetitions"|num_repetitions', everything)
+
+
+def test_the_best_score_wins_whatever_the_order(settings, monkeypatch):
+    monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 4)
+    them = candidates(grid(settings), SelectSettings())
+    seen = []
+    scores = iter([0.3, 0.9, math.nan, 0.4])
+
+    def score(running):
+        value = next(scores)
+        seen.append((value, running.experiment.config.training.server_lr, running.state.average.clustered))
+        return value
+
+    folder = select(module.replace(them, score=score)).path
+    assert np.allclose(rr.load(folder).models.clustered, seen[1][2], atol=1e-6)
+    assert len({models.tobytes() for _, _, models in seen}) == 4  # every run has noise of its own
+    assert {rate for _, rate, _ in seen} == {0.5, 1.0}
+
+
+def test_losers_are_gone_as_soon_as_they_lose_and_nobody_else_may_read(settings, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 4)
+    them = candidates(grid(settings), SelectSettings())
+    kept, modes = [], []
+
+    def score(running):
+        hidden = running.folder.path.parent
+        kept.append(len(list(hidden.iterdir())))
+        modes.append(hidden.stat().st_mode & 0o077)
+        return 0.5
+
+    select(module.replace(them, score=score))
+    assert kept == [1, 2, 2, 2]
+    assert modes == [0] * 4
+
+
+def test_a_crash_leaves_the_charge_and_nothing_else_and_the_same_again_is_charged_once(settings, monkeypatch):
+    them = candidates(grid(settings), SelectSettings())
+
+    def crash(running):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        select(module.replace(them, score=crash))
+    assert [path.name for path in them.out.iterdir()] == ["ledger.jsonl"]
+    (them.out / ".selection-killed").mkdir()  # what a kill -9 would leave
+    monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 1)
+    folder = select(them).path
+    assert len((folder / "ledger.jsonl").read_text().splitlines()) == 1
+    assert {path.name for path in folder.iterdir()} == FOLDER
+
+
+def test_it_is_charged_before_the_first_run(settings, monkeypatch):
+    them = candidates(grid(settings), SelectSettings())
+    charged = []
+    monkeypatch.setattr(
+        module, "_repetition", lambda *_: charged.append((them.out / "ledger.jsonl").read_text()) or 1 / 0
+    )
+    with pytest.raises(ZeroDivisionError):
+        select(them)
+    assert "RepeatAndSelect" in charged[0]
+
+
+def test_all_runs_have_the_same_clients(settings):
+    one, two = candidates(grid(settings), SelectSettings()).experiments
+    assert one.data is two.data
+    assert one.plan.noise_multiplier == two.plan.noise_multiplier
+
+
+def test_the_worst_combination_is_charged(settings):
+    them = candidates(grid(settings | {"num_rounds": [1, 2], "sample_rate": [0.25, 0.5]}), SelectSettings())
+    assert them.selection.event.num_rounds == 2
+    assert them.selection.event.run.sample_rate == 0.5
+    assert them.epsilon <= 8
+    assert {it.plan.epsilon() for it in them.experiments} == {them.epsilon}
+
+
+def test_given_noise_the_epsilon_follows(settings):
+    del settings["epsilon"]
+    them = candidates(grid(settings | {"noise_multiplier": 1.5}), SelectSettings())
+    assert them.selection.event.run.noise_multiplier == 1.5
+
+
+def test_a_poisoned_calibration_is_found_out(settings, monkeypatch):
+    monkeypatch.setattr(module, "calibrate", lambda *args, **kwargs: 0.3)
+    with pytest.raises(PrivacyError, match="more than the target 8"):
+        candidates(grid(settings), SelectSettings())
+
+
+def test_a_public_score_reads_no_client(settings, monkeypatch):
+    monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 1)
+    them = candidates(grid(settings | {"private_evaluation": 0.0}), SelectSettings(public_score=True))
+    folder = select(them).path
+    assert "declared public" in read(folder, "privacy.json")["selection"]["score"]
+    score = PublicScore.load(them.experiments[0])
+    assert len(score.halves) == 4
+    models = rr.load(folder).models
+    assert 0 <= score(models, them.experiments[0]) <= 1
+    picking, judging = score.halves[0]
+    assert len(picking.targets) + len(judging.targets) == len(them.experiments[0].data.test_sets[0].targets)
+
+
+REFUSED = {
+    "nothing to choose": ({"server_lr": 1.0}, {}, ConfigError, "nothing to select among"),
+    "several seeds": ({"seeds": [0, 1]}, {}, ConfigError, "repeats runs by itself"),
+    "no score": ({"private_evaluation": 0.0}, {}, PrivacyError, "no private score.*--public-score"),
+    "over the budget": ({"epsilon": [1, 2]}, {}, PrivacyError, "epsilon cannot be selected privately"),
+    "over the data": ({"partition": ["rotation", "rotation-imbalanced"]}, {}, PrivacyError, "partition cannot be"),
+    "no privacy": ({"mechanism": "none", "epsilon": None, "private_evaluation": 0}, {}, PrivacyError, "no epsilon"),
+    "an impossible combination": ({"min_cluster_size": [0, 20]}, {}, ConfigError, "needs 80 clients"),
+    "no room": ({"mechanism": "identifier"}, {}, PrivacyError, "use mechanism = joint"),
+    "one repetition": ({}, {"mean_repetitions": 1.0}, ConfigError, "must be more than 1"),
+    "other images": (
+        {"data": "synthetic", "private_evaluation": 0},
+        {"public_score": True},
+        ConfigError,
+        "other inputs or classes",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "how", "kind", "text"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_selected_is_refused_before_anything_is_charged(settings, changes, how, kind, text, tmp_path):
+    with pytest.raises(kind, match=text):
+        candidates(grid(settings | changes), SelectSettings(**how))
+    assert not (tmp_path / "best").exists()
+
+
+def test_a_folder_with_a_run_is_not_overwritten(settings, tmp_path):
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "config.yaml").write_text("epsilon: 1\n")
+    them = candidates(grid(settings), SelectSettings())
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        select(them)
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["config.yaml"]

@@ -1,0 +1,103 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import rrcluster as rr
+from rrcluster.errors import RunFolderError
+from rrcluster.experiments import sweep as module
+from rrcluster.experiments.config import from_flat
+from rrcluster.experiments.grid import read_grid
+from rrcluster.experiments.run import start, take_up
+from rrcluster.experiments.sweep import Going, Outcome, jobs, sweep
+
+
+@pytest.fixture
+def settings(tiny, tmp_path):
+    return {**tiny, "num_rounds": 2, "num_clients": 40, "delta": 1e-2, "out": str(tmp_path / "sweep")}
+
+
+def grid(settings, **lists):
+    return read_grid(settings | lists, source="grid.yaml", out="unused")
+
+
+def outcomes(steps):
+    return {step.job.name: step for step in steps if isinstance(step, Outcome)}
+
+
+def test_a_refused_combination_is_reported_and_the_others_go_on(settings, tmp_path):
+    found = grid(settings, min_cluster_size=[0, 20])
+    steps = list(sweep(found))
+    assert [step.status for step in outcomes(steps).values()] == ["finished", "refused"]
+    assert sum(isinstance(step, Going) for step in steps) == 2
+    told = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert told["varied"] == {"min_cluster_size": [0, 20]}
+    assert [run["status"] for run in told["runs"]] == ["finished", "refused"]
+    assert "needs 80 clients" in told["runs"][1]["reason"]
+    assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == ["1-min_cluster_size=0", "sweep.json"]
+
+
+def test_a_run_of_a_sweep_is_the_run_it_would_be_alone(settings, tmp_path):
+    list(sweep(grid(settings, update_clip=[0.3])))
+    alone = rr.run(**(settings | {"update_clip": 0.3, "out": str(tmp_path / "alone")}))
+    swept = rr.load(tmp_path / "sweep" / "1-update_clip=0.3").models
+    assert np.allclose(swept.clustered, alone.models.clustered, atol=1e-6)
+
+
+def test_a_sweep_goes_on_where_it_was_stopped(settings, tmp_path):
+    found = grid(settings, update_clip=[0.2, 0.3])
+    steps = sweep(found)
+    next(steps)
+    steps.close()
+    first = tmp_path / "sweep" / "1-update_clip=0.2"
+    assert not (first / "models.safetensors").exists()
+    again = list(sweep(found))
+    assert [step.status for step in outcomes(again).values()] == ["finished", "finished"]
+    assert sum(isinstance(step, Going) for step in again) == 3  # one round was done before
+    assert sum(isinstance(step, Going) for step in sweep(found)) == 0  # all is there
+
+
+def test_a_folder_with_another_run_is_left_alone(settings):
+    config = from_flat(settings)
+    start(config)
+    with pytest.raises(RunFolderError, match="other settings"):
+        take_up(replace(config, training=replace(config.training, local_lr=0.5)))
+
+
+def test_failures_and_divergence_are_told_apart(settings, monkeypatch, tmp_path):
+    found = grid(settings, update_clip=[0.2, 0.3])
+
+    class Doomed:
+        def __init__(self, config):
+            self.config = config
+
+        def rounds(self):
+            if self.config.privacy.update_clip == 0.3:
+                raise RuntimeError("out of memory")
+            return iter(())
+
+        def result(self):
+            models = rr.types.Models(np.zeros(0), np.full((2, 3), np.nan))
+            return type("Result", (), {"models": models, "evaluation": type("E", (), {"loss": 1.0})})
+
+    import rrcluster.types  # noqa: F401
+
+    monkeypatch.setattr(module, "take_up", Doomed)
+    found_outcomes = list(outcomes(sweep(found)).values())
+    assert [one.status for one in found_outcomes] == ["diverged", "failed"]
+    assert "not finite; lower local_lr" in found_outcomes[0].reason
+    assert found_outcomes[1].reason == "RuntimeError: out of memory"
+
+
+def test_another_executor_can_replace_the_loop(settings, tmp_path):
+    seen = []
+
+    def stacked(todo):
+        seen.extend(todo)
+        for job in todo:
+            yield Outcome(job, "finished")
+
+    found = grid(settings, update_clip=[0.2, 0.3], seeds=[0, 1])
+    assert len(list(sweep(found, executor=stacked))) == 4
+    assert tuple(seen) == jobs(found)
