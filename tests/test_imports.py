@@ -26,6 +26,7 @@ ORDER = [
     "algorithms",
     "server",
     "engine",
+    "audit",
     "experiments",
     "report",
     "cli",

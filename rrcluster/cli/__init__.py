@@ -7,6 +7,7 @@ from importlib import import_module
 COMMANDS = {
     "run": "train: one run (or several seeds), with progress and a run folder",
     "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
+    "audit": "try to refute the privacy claims of the installed code; exit status 1 when one fails",
     "data": "what data is here, where to get more, and whether it is intact",
     "report": "tables, figures and one self-contained HTML page from run folders",
 }
