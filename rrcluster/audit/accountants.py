@@ -30,20 +30,14 @@ class EpsilonOf(Protocol):
         """Upper bound on epsilon."""
 
 
-def check_accountants(epsilon: EpsilonOf) -> list[Finding]:
-    """All cross-checks. Deterministic."""
-    checks: dict[str, tuple[str, Callable[[EpsilonOf], str]]] = {
-        "closed forms": ("epsilon of Gaussians and of one sampled round, exactly", _closed_forms),
-        "published values": ("within brackets computed independently", _anchors),
-        "RDP above PLD": ("the looser bound is never below the tighter", _ordered),
-        "monotone": ("more noise costs less; more rounds, clients, certainty cost more", _monotone),
-        "Opacus": ("the same RDP epsilon as Opacus", _opacus),
-    }
+def check_accountants(epsilon: EpsilonOf, *, only: str | None = None) -> list[Finding]:
+    """All cross-checks, or one of `CHECKS` by name. Deterministic."""
     findings, cached = [], lru_cache(maxsize=None)(epsilon)
-    for name, (claim, check) in checks.items():
-        wrong = check(cached)
-        missing = wrong == _NOT_INSTALLED
-        findings.append(Finding(SUBJECT, name, claim, wrong or "so", None if missing else not wrong))
+    for name, (claim, check) in CHECKS.items():
+        if only in (None, name):
+            wrong = check(cached)
+            holds = None if wrong == _NOT_INSTALLED else not wrong
+            findings.append(Finding(SUBJECT, name, claim, wrong or "so", holds))
     return findings
 
 
@@ -157,3 +151,12 @@ def _opacus(epsilon: EpsilonOf) -> str:
         if abs(ours - theirs) > 0.02 * theirs:
             return f"{ours:.5g}, Opacus has {theirs:.5g} for z = {z}, q = {q}, T = {rounds}"
     return ""
+
+
+CHECKS: dict[str, tuple[str, Callable[[EpsilonOf], str]]] = {
+    "closed forms": ("epsilon of Gaussians and of one sampled round, exactly", _closed_forms),
+    "published values": ("within brackets computed independently", _anchors),
+    "RDP above PLD": ("the looser bound is never below the tighter", _ordered),
+    "monotone": ("more noise costs less; more rounds, clients, certainty cost more", _monotone),
+    "Opacus": ("the same RDP epsilon as Opacus", _opacus),
+}

@@ -145,7 +145,7 @@ def check_round_noise(training: Training) -> Finding:
     pairs = [(i, j) for i in range(len(noise)) for j in range(i)]
     least = min((correlation_p_value(noise[i], noise[j]) for i, j in pairs), default=1.0)
     measured = f"uncorrelated (least p-value {least:.2g})" if least >= SIGNIFICANCE else "two rounds share noise"
-    return Finding(training.subject, "noise reuse", "every round has fresh noise", measured, least >= SIGNIFICANCE)
+    return Finding(training.subject, "noise of rounds", "every round has fresh noise", measured, least >= SIGNIFICANCE)
 
 
 def small_population(seed: int) -> FederatedData:
