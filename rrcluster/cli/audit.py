@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     findings: list[Finding] = []
     for number, step in enumerate(steps, start=1):
         if not command.json:
-            say(f"[{number}/{len(steps)}] {step.title}")
+            say(f"[{number}/{len(steps)}] {step.subject}: {step.check}")
         findings += step.findings()
     failed = failures(findings)
     if command.json:
