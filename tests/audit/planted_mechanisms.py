@@ -243,10 +243,18 @@ class ChoicesNotPrivatised(IdentifierMechanism):
         return choices
 
 
+class KeepsMore(KaryIdentifier):
+    def assign(self, choices, valid, *, num_clusters, rng):
+        kept = rng.random(len(choices)) < 0.3
+        return np.where(kept, choices, super().assign(choices, valid, num_clusters=num_clusters, rng=rng))
+
+
 class KeepsMoreThanItSays(IdentifierMechanism):
-    def _noisy_choices(self, choices, valid, rng):
-        twice = KaryIdentifier((1 + self.identifier.keep_probability) / 2)
-        return twice.assign(choices, valid, num_clusters=self.num_clusters, rng=rng)
+    def release(self, updates, choices, **rest):
+        if not isinstance(self.identifier, KaryIdentifier):  # the audit has fixed the assignment
+            return super().release(updates, choices, **rest)
+        more = IdentifierMechanism(**(vars(self) | {"identifier": KeepsMore(self.identifier.keep_probability)}))
+        return more.release(updates, choices, **rest)
 
 
 class SizesFromRawChoices(IdentifierMechanism):
