@@ -27,6 +27,7 @@ ORDER = [
     "algorithms",
     "server",
     "engine",
+    "audit",
     "experiments",
     "report",
     "cli",

@@ -48,3 +48,8 @@ def test_uniforms_are_uniform():
     assert ((counts - 2000) ** 2 / 2000).sum() < 110  # chi-square, 49 degrees of freedom: p about 1e-6
     assert draws.min() > 0
     assert draws.max() < 1
+
+
+def test_nobody_draws_nothing():
+    assert client_uniforms((1, 2), np.zeros(0, dtype=np.int64), 3).shape == (0, 3)
+    assert client_words((1, 2), torch.zeros(0, dtype=torch.int64), 5, like=torch.arange(2)).shape == (0, 5)

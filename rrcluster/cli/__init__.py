@@ -8,6 +8,7 @@ COMMANDS = {
     "run": "train: one run (or several seeds), with progress and a run folder",
     "sweep": "every combination of the settings in a file; or choose the best of them privately",
     "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
+    "audit": "try to refute the privacy claims of the installed code; exit status 1 when one fails",
     "theory": "the convergence bounds term by term, as printed and as corrected, over B",
     "data": "what data is here, where to get more, and whether it is intact",
     "report": "tables, figures and one self-contained HTML page from run folders",

@@ -31,11 +31,11 @@ def test_help_answers_at_once_and_lists_the_commands():
     answer = rrcluster("--help")
     assert time.perf_counter() - began < 0.5
     assert answer.returncode == 0
-    for word in ("run", "account", "theory", "data", "report", "Start here"):
+    for word in ("run", "sweep", "account", "audit", "theory", "data", "report", "Start here"):
         assert word in answer.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "account", "theory", "data", "report"])
+@pytest.mark.parametrize("command", ["run", "sweep", "account", "audit", "theory", "data", "report"])
 def test_every_command_explains_itself(command):
     answer = rrcluster(command, "--help")
     assert answer.returncode == 0
@@ -135,6 +135,8 @@ BAD = {
     "report nothing": (["report"], "needs at least one run folder"),
     "report no run": (["report", "."], "no run"),
     "account none": (["account", "--mechanism", "none"], "it has no epsilon"),
+    "audit what": (["audit", "--mechanism", "none"], "none.*joint"),
+    "audit method": (["audit", "--algorithm", "fedsgd"], "algorithm = 'fedsgd' is not known; choose one of"),
     "data unknown": (["data", "get", "mnist3d"], "mnist3d.*choose one of"),
     "data unnamed": (["data", "check"], "needs the name of a dataset"),
     "wrong sampler": (["run", "--sampling", "fixed-size"], "does not belong to mechanism = joint"),

@@ -1,0 +1,162 @@
+"""Check 4: accountants against closed forms, against each other, and against published values."""
+
+import importlib.util
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Protocol
+
+from rrcluster.audit.finding import Finding
+from rrcluster.privacy.events import FixedSizeGaussian, PoissonGaussian, RoundEvent
+
+SUBJECT = "accountants"
+_DELTA = 1e-4
+
+# Privacy loss distributions bracketed by rounding all losses down and up on a fine grid, in a program of its own:
+# (event, rounds, delta) -> (lower, upper). Fixed-size values are dominating pairs, which are not attained: one-sided.
+ANCHORS: list[tuple[RoundEvent, int, float, float, float]] = [
+    (PoissonGaussian(1.0, 0.1), 100, 1e-3, 4.7594, 4.8094),
+    (PoissonGaussian(2.0, 0.1), 100, 1e-4, 1.9409, 1.9909),
+    (PoissonGaussian(2.0, 0.2), 50, 1e-5, 3.4630, 3.5130),
+    (FixedSizeGaussian(1.0, 100, 1000), 100, 1e-3, 5.48, 5.54),
+    (FixedSizeGaussian(2.0, 100, 1000), 100, 1e-4, 2.14, 2.18),
+]
+
+
+class EpsilonOf(Protocol):
+    """An accountant under audit: `rrcluster.privacy.accounting.epsilon`, or something in its place."""
+
+    def __call__(self, event: RoundEvent, *, num_rounds: int, delta: float, accountant: str) -> float:
+        """Upper bound on epsilon."""
+
+
+def check_accountants(epsilon: EpsilonOf, *, only: str | None = None) -> list[Finding]:
+    """All cross-checks, or one of `CHECKS` by name. Deterministic."""
+    findings, cached = [], lru_cache(maxsize=None)(epsilon)
+    for name, (claim, check) in CHECKS.items():
+        if only in (None, name):
+            wrong = check(cached)
+            holds = None if wrong == _NOT_INSTALLED else not wrong
+            findings.append(Finding(SUBJECT, name, claim, wrong or "so", holds))
+    return findings
+
+
+def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
+    """Balle, Wang 2018, Theorem 8, solved by bisection: epsilon of one Gaussian release."""
+    from scipy.special import ndtr
+
+    def cost(eps: float) -> float:
+        a, b = 1 / (2 * noise_multiplier), eps * noise_multiplier
+        return float(ndtr(a - b) - math.exp(eps) * ndtr(-a - b))
+
+    return _solve(cost, delta)
+
+
+def sampled_epsilon(noise_multiplier: float, sample_rate: float, delta: float) -> float:
+    """Epsilon of one Poisson-sampled Gaussian round, exactly: the worse of removing and adding the client."""
+    from scipy.special import ndtr
+
+    z, q = noise_multiplier, sample_rate
+
+    def tail(x: float, mean: float) -> float:
+        return float(ndtr(-(x - mean) / z))
+
+    def crossing(ratio: float) -> float:  # where (1-q) + q exp((2x-1)/(2z^2)) equals ratio
+        return -math.inf if ratio <= 1 - q else z * z * math.log((ratio - 1 + q) / q) + 0.5
+
+    def removing(eps: float) -> float:
+        x = crossing(math.exp(eps))
+        return (1 - q) * tail(x, 0) + q * tail(x, 1) - math.exp(eps) * tail(x, 0)
+
+    def adding(eps: float) -> float:
+        x = crossing(math.exp(-eps))
+        mixture = (1 - q) * (1 - tail(x, 0)) + q * (1 - tail(x, 1))
+        return 1 - tail(x, 0) - math.exp(eps) * mixture if math.isfinite(x) else 0.0
+
+    return max(_solve(removing, delta), _solve(adding, delta))
+
+
+def _solve(cost: Callable[[float], float], delta: float) -> float:
+    low, high = 0.0, 1.0
+    if cost(low) <= delta:
+        return 0.0
+    while cost(high) > delta:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if cost(middle) > delta else (low, middle)
+    return high
+
+
+def _closed_forms(epsilon: EpsilonOf) -> str:
+    for z, rounds in ((4.0, 1), (1.0, 1), (2.0, 9)):
+        exact = gaussian_epsilon(z / math.sqrt(rounds), _DELTA)
+        for event in (PoissonGaussian(z, 1.0), FixedSizeGaussian(z, 50, 50)):
+            found = epsilon(event, num_rounds=rounds, delta=_DELTA, accountant="pld")
+            if not exact - 1e-6 <= found <= exact * 1.01 + 1e-3:
+                return f"{found:.5g} for {exact:.5g} without sampling, z = {z}, T = {rounds}"
+    for z, q in ((1.0, 0.1), (0.7, 0.3)):
+        exact = sampled_epsilon(z, q, _DELTA)
+        found = epsilon(PoissonGaussian(z, q), num_rounds=1, delta=_DELTA, accountant="pld")
+        if not exact - 1e-6 <= found <= exact * 1.01 + 1e-3:
+            return f"{found:.5g} for {exact:.5g} in one sampled round, z = {z}, q = {q}"
+    return ""
+
+
+def _anchors(epsilon: EpsilonOf) -> str:
+    for event, rounds, delta, lower, upper in ANCHORS:
+        found = epsilon(event, num_rounds=rounds, delta=delta, accountant="pld")
+        if not lower <= found <= upper:
+            return f"{found:.5g} outside {lower} to {upper} for {event}, T = {rounds}, delta = {delta:g}"
+    return ""
+
+
+def _ordered(epsilon: EpsilonOf) -> str:
+    for event, rounds, delta, _, _ in ANCHORS:
+        tight, loose = (epsilon(event, num_rounds=rounds, delta=delta, accountant=name) for name in ("pld", "rdp"))
+        if not tight <= loose * 1.001:
+            return f"rdp {loose:.5g} below pld {tight:.5g} for {event}, T = {rounds}"
+    return ""
+
+
+def _monotone(epsilon: EpsilonOf) -> str:
+    base: dict[str, Any] = {"z": 1.5, "q": 0.1, "rounds": 20, "delta": 1e-4}
+
+    def cost(accountant: str, changed: dict[str, Any]) -> float:
+        s = base | changed
+        event = PoissonGaussian(s["z"], s["q"])
+        return epsilon(event, num_rounds=s["rounds"], delta=s["delta"], accountant=accountant)
+
+    for accountant in ("rdp", "pld"):
+        usual = cost(accountant, {})
+        for name, more in {"rounds": 30, "delta": 1e-5, "q": 0.15, "z": 1.2}.items():
+            if not cost(accountant, {name: more}) > usual:
+                return f"{accountant}: {name} = {more} costs no more than {base[name]}"
+    return ""
+
+
+_NOT_INSTALLED = "not compared: Opacus is not installed"
+
+
+def _opacus(epsilon: EpsilonOf) -> str:
+    if importlib.util.find_spec("opacus") is None:
+        return _NOT_INSTALLED
+    from opacus.accountants.analysis import rdp  # type: ignore[import-not-found,unused-ignore]
+
+    orders = [1 + x / 10 for x in range(1, 100)] + [float(order) for order in range(12, 64)]
+    for z, q, rounds in ((1.0, 0.1, 100), (2.0, 0.05, 50)):
+        curve = rdp.compute_rdp(q=q, noise_multiplier=z, steps=rounds, orders=orders)
+        theirs, _ = rdp.get_privacy_spent(orders=orders, rdp=curve, delta=_DELTA)
+        ours = epsilon(PoissonGaussian(z, q), num_rounds=rounds, delta=_DELTA, accountant="rdp")
+        if abs(ours - theirs) > 0.02 * theirs:
+            return f"{ours:.5g}, Opacus has {theirs:.5g} for z = {z}, q = {q}, T = {rounds}"
+    return ""
+
+
+CHECKS: dict[str, tuple[str, Callable[[EpsilonOf], str]]] = {
+    "closed forms": ("epsilon of Gaussians and of one sampled round, exactly", _closed_forms),
+    "published values": ("within brackets computed independently", _anchors),
+    "RDP above PLD": ("the looser bound is never below the tighter", _ordered),
+    "monotone": ("more noise costs less; more rounds, clients, certainty cost more", _monotone),
+    "Opacus": ("the same RDP epsilon as Opacus", _opacus),
+}

@@ -1,0 +1,84 @@
+"""Check 8, and what exact rebalancing promises: sizes and denominators are made of public values only."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rrcluster.audit.finding import Finding
+from rrcluster.audit.neighbours import CRITICAL_SIZES, B
+from rrcluster.audit.targets import CLIP, Mechanism, Setting, Target, given
+from rrcluster.rng import Rng
+from rrcluster.types import Array, Release
+
+
+def check_denominators(target: Target, *, rng: Rng) -> Finding:
+    """Denominators and stated noise stds are functions of released values and public constants.
+
+    `joint`: denominators are recomputed from the released sizes, max(size_floor, B, size), and the stated noise stds
+    must be the same for every cohort. `identifier`: given the noisy assignment and the coins, nothing a client reports
+    changes them. Deterministic.
+    """
+    check = _joint if target.adjacency == "add-remove" else _identifier
+    wrong = ""
+    for least, floor in ((0, 0.0), (B, 0.0), (0, 3.0)):
+        setting = Setting(noise_multiplier=1.0, shared=2, min_cluster_size=least, size_floor=floor)
+        wrong = wrong or check(target.make(setting), rng)
+    claim = "denominators and stated stds are functions of what is released"
+    return Finding(target.name, "denominators", claim, wrong or "so", not wrong)
+
+
+def check_rebalancing(rebalance: Callable[..., Any], *, rng: Rng) -> Finding:
+    """Exact rebalancing: all clusters end with B or more, small ones with exactly B, donors not below B, none lost.
+
+    And its input is not edited. Deterministic guarantees, tried on random assignments around every critical size.
+    """
+    wrong = ""
+    for _ in range(200):
+        sizes = rng.choice([*CRITICAL_SIZES, 3 * B], size=3)
+        assignment = rng.permutation(np.repeat(np.arange(3), sizes))
+        if sizes.sum() < 3 * B:
+            continue
+        kept = assignment.copy()
+        moved = rebalance(assignment, num_clusters=3, min_cluster_size=B, rng=rng)
+        after = np.bincount(moved, minlength=3)
+        small = sizes < B
+        if after.sum() != sizes.sum() or (after < B).any() or (after[small] != B).any():
+            wrong = f"sizes {sizes.tolist()} became {after.tolist()} at B = {B}"
+        elif (after[~small] > sizes[~small]).any() or not np.array_equal(kept, assignment):
+            wrong = f"a large cluster grew, or the input was edited, at sizes {sizes.tolist()}"
+    return Finding("exact rebalancing", "guarantees", "all clusters end with at least B", wrong or "so", not wrong)
+
+
+def _joint(mechanism: Mechanism, rng: Rng) -> str:
+    stds = set()
+    for n in (0, 1, 7, 40):
+        choices = rng.integers(mechanism.num_clusters, size=n)
+        release = mechanism.release(np.full((n, mechanism.coordinates.width), CLIP), choices, rng=rng)
+        stds.add((release.sum_noise_std, release.size_noise_std))
+        least = max(mechanism.size_floor, mechanism.min_cluster_size, 1.0)
+        shared = max(mechanism.num_clusters * mechanism.size_floor, float(release.sizes.sum()), 1.0)
+        if not np.allclose(release.denominators, np.maximum(release.sizes, least), rtol=1e-12, atol=0):
+            return f"cluster denominators are not max(size_floor, B, released size) with {n} clients"
+        if not np.isclose(release.shared_denominator, shared, rtol=1e-12, atol=0):
+            return f"the shared denominator is not the sum of released sizes, floored, with {n} clients"
+    return "" if len(stds) == 1 else "stated noise stds depend on the cohort"
+
+
+def _identifier(mechanism: Mechanism, rng: Rng) -> str:
+    assignment = np.repeat(np.arange(3), (2, 7, 9))
+    fixed = given(mechanism, assignment)
+    seed, width = int(rng.integers(2**32)), mechanism.coordinates.width
+    rounds = [
+        (np.zeros((18, width)), assignment),
+        (np.full((18, width), CLIP), (assignment + 1) % 3),
+        (np.full((18, width), np.nan), np.full(18, -1)),
+        (np.zeros((5, width)), np.zeros(5, dtype=np.int64)),
+    ]
+    seen = [_public(fixed.release(*one, rng=np.random.default_rng(seed))) for one in rounds]
+    return "" if all(np.array_equal(seen[0], one) for one in seen) else "they change with what clients report"
+
+
+def _public(release: Release) -> Array:
+    numbers = [release.shared_denominator, release.sum_noise_std, release.size_noise_std]
+    return np.concatenate([release.sizes, release.denominators, numbers])

@@ -1,0 +1,55 @@
+"""Are choices privatised as much as the event of `identifier` says? Part of check 2."""
+
+import math
+
+import numpy as np
+
+from rrcluster.audit.finding import Finding
+from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, smallest
+from rrcluster.audit.targets import Mechanism, Setting, Target
+from rrcluster.privacy.events import FixedSizeKary
+from rrcluster.rng import Rng
+
+_CLIENTS = 4000
+
+
+def check_identifiers(target: Target, *, rng: Rng) -> Finding:
+    """How often a choice is kept, and each other one answered, against what the event leaves for the identifiers.
+
+    The whole cohort makes one choice; the released sizes then count the answers: exact binomial tests. The event's fold
+    1/z^2 = 2/sigma_s^2 + 1/sigma_theta^2 says what sigma_s must be, whatever the code says it is.
+    """
+    mechanism = target.make(Setting(noise_multiplier=1.0, num_clients=2 * _CLIENTS, sample_rate=0.5))
+    k, keep = mechanism.num_clusters, claimed_keep_probability(mechanism)
+    p_values, kept = {}, 0
+    for choice in range(k):
+        release = mechanism.release(np.zeros((_CLIENTS, 2)), np.full(_CLIENTS, choice), rng=rng)
+        kept += int(release.sizes[choice])
+        for answer in range(k):
+            expected = keep if answer == choice else (1 - keep) / (k - 1)
+            p_values[f"{answer} for {choice}"] = binomial_p_value(int(release.sizes[answer]), _CLIENTS, expected)
+    holds = smallest(p_values)[1] >= SIGNIFICANCE
+    claim = f"a choice is kept with probability {keep:.4f}"
+    return Finding(target.name, "identifier noise", claim, f"{kept / (k * _CLIENTS):.4f}", holds)
+
+
+def claimed_keep_probability(mechanism: Mechanism) -> float:
+    """Probability that the noisy identifier is the choice, by the event alone."""
+    event = mechanism.event
+    if isinstance(event, FixedSizeKary):
+        return event.keep_probability
+    left = event.noise_multiplier**-2 - mechanism.noise_multiplier**-2
+    if left <= 0:
+        return 1 / float(mechanism.num_clusters)  # nothing is left: the answer must be a pure guess
+    return gaussian_keep_probability(math.sqrt(2 / left), mechanism.num_clusters)
+
+
+def gaussian_keep_probability(std: float, num_clusters: int) -> float:
+    """P(argmax(one-hot + N(0, std^2)) is the choice) = integral of phi(x) Phi(x + 1/std)^(k-1), by quadrature."""
+    from scipy.integrate import quad
+    from scipy.special import ndtr
+
+    def integrand(x: float) -> float:
+        return math.exp(-x * x / 2) / math.sqrt(2 * math.pi) * float(ndtr(x + 1 / std)) ** (num_clusters - 1)
+
+    return float(quad(integrand, -12, 12, limit=200)[0])

@@ -1,0 +1,209 @@
+"""Checks 6, 7 and 8 on real training: what goes into a release, what is charged for it, what is made of it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rrcluster.algorithms import ALGORITHMS
+from rrcluster.audit.finding import Finding
+from rrcluster.audit.probes import Recorder, Reported, WatchedLedger
+from rrcluster.audit.statistics import SIGNIFICANCE, correlation_p_value
+from rrcluster.audit.targets import CLIP, Setting, Target, plan_of
+from rrcluster.contract import LocalSettings
+from rrcluster.data.federated import FederatedData
+from rrcluster.data.synthetic import linear_regression
+from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.simulate import RoundRecord
+from rrcluster.models import make_model
+from rrcluster.privacy.accounting import epsilon
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.rng import Streams, stream
+from rrcluster.types import Array, Release
+
+Simulate = Callable[..., Iterator[RoundRecord]]  # rrcluster.engine.simulate.simulate, or something in its place
+NUM_CLIENTS, NUM_ROUNDS, DIMENSION = 40, 4, 30
+
+
+@dataclass(frozen=True)
+class Training:
+    """A small training run of one algorithm under one mechanism, with its simulator."""
+
+    target: Target
+    simulate: Simulate
+    algorithm: str = "ifca"
+    seed: int = 0
+
+    def plan(self) -> PrivacyPlan:
+        """A plan whose mechanism is the one under audit, with rebalancing where the method has clusters."""
+        method, model = ALGORITHMS[self.algorithm], _model()
+        k = method.num_clusters(2)
+        setting = Setting(
+            noise_multiplier=1.0,
+            shared=method.split(model).coordinates.shared,
+            clustered=method.split(model).coordinates.clustered,
+            num_clusters=k,
+            min_cluster_size=6 if k > 1 else 0,
+            sample_rate=0.5,
+            num_clients=NUM_CLIENTS,
+        )
+        mechanism = self.target.make(setting)
+        plan = plan_of(setting, num_rounds=NUM_ROUNDS, mechanism=mechanism.name)
+        return replace(plan, mechanism=mechanism)
+
+    def run(self, plan: PrivacyPlan, *, data: FederatedData | None = None, **changes: Any) -> list[RoundRecord]:
+        """All rounds of the plan."""
+        model = _model()
+        arguments: dict[str, Any] = {
+            "data": data or small_population(0),
+            "model": model,
+            "algorithm": ALGORITHMS[self.algorithm],
+            "plan": plan,
+            "engine": BatchedEngine(model),
+            "streams": Streams(self.seed),
+            "local": LocalSettings(0.05, 1, 10),
+        }
+        return list(self.simulate(**(arguments | changes)))
+
+    @property
+    def subject(self) -> str:
+        """What the findings are about."""
+        return f"{self.target.name}, {self.algorithm}"
+
+
+def check_ledger(training: Training) -> Finding:
+    """Events charged = releases made = rounds accounted; each charge before its release, also for an empty cohort.
+
+    Deterministic. The event charged is the mechanism's, and the plan's epsilon is that of this event over the releases
+    that were really made.
+    """
+    log: list[Any] = []
+    plan = training.plan()
+    cohorts = [np.arange(20), np.arange(20 * (training.target.adjacency == "replace-one")), np.arange(10, 30)]
+    watched = _around(plan, Recorder(plan.mechanism, log=log, cohorts=cohorts))
+    ledger = WatchedLedger(log)
+    try:
+        training.run(watched, ledger=ledger)
+    except Exception as error:  # an empty cohort must not stop a run
+        return Finding(training.subject, "ledger", _LEDGER, f"stopped by {type(error).__name__}", False)
+    releases = log.count("release")
+    expected = [entry for t in range(plan.num_rounds) for entry in ((t, plan.mechanism.event), "release")]
+    accounted = epsilon(plan.mechanism.event, num_rounds=releases, delta=plan.delta) if releases else 0.0
+    holds = log == expected and ledger.num_charged == releases and abs(plan.epsilon() - accounted) < 1e-9
+    measured = f"{ledger.num_charged} charged, {releases} released, epsilon {plan.epsilon():.3g} of {accounted:.3g}"
+    return Finding(training.subject, "ledger", _LEDGER, measured if holds else f"{measured}; order: {log[:4]}", holds)
+
+
+_LEDGER = "charged first = released = accounted"
+
+
+def check_messages(training: Training) -> Finding:
+    """A client's report does not depend on who else takes part: what Theorem 1 asks of choices, coins and updates.
+
+    Deterministic. From the same released state, one round with and one without a client: everybody else must report the
+    same, to float32 rounding. Catches coins or prices from raw sizes of this round, assignments that look at others,
+    statistics shared between clients. Tried after one and after three releases, leaving out each of four clients.
+    """
+    plan, everyone = training.plan(), np.arange(20)
+    records = training.run(plan)
+    worst = 0.0
+    for state in (records[0].state, records[2].state):
+        whole = _one_round(training, plan, everyone, state)
+        for absent in (0, 7, 12, 19):
+            without = _one_round(training, plan, np.delete(everyone, absent), state)
+            worst = max(worst, _difference(whole, without, absent))
+    measured = "so" if worst < 1e-4 else f"reports of others change ({worst:.2g} of the clip)"
+    return Finding(training.subject, "messages", "a report depends on nobody else", measured, worst < 1e-4)
+
+
+def check_postprocessing(training: Training) -> Finding:
+    """Models, denominators and all the server remembers are functions of releases: equal releases, equal state.
+
+    Deterministic: every release is replaced by one given beforehand, two different populations are trained on, and the
+    records must agree to the last bit.
+    """
+    plan = training.plan()
+    canned = training.run(plan)[0].release
+    one, two = (_canned_run(training, plan, seed, canned) for seed in (1, 2))
+    holds = all(_same(a, b) for a, b in zip(one, two, strict=True))
+    measured = "so" if holds else "state or denominators change with raw data"
+    return Finding(training.subject, "post-processing", "models are functions of releases", measured, holds)
+
+
+def check_round_noise(training: Training) -> Finding:
+    """No two rounds of a run share noise, nor does the same round on other data under another seed.
+
+    Noise is the sum of all blocks minus the sum of clipped updates, clipped by the audit's own two lines. The same seed
+    on other data does share it: that is what makes seeded runs reproducible, and not private.
+    """
+    plan = training.plan()
+    noise = []
+    for seed in (training.seed, training.seed + 1):
+        recorder = Recorder(plan.mechanism)
+        replace(training, seed=seed).run(_around(plan, recorder), data=small_population(seed))
+        noise += [_total_noise(one) for one in recorder.reported]
+    pairs = [(i, j) for i in range(len(noise)) for j in range(i)]
+    least = min((correlation_p_value(noise[i], noise[j]) for i, j in pairs), default=1.0)
+    measured = f"uncorrelated (least p-value {least:.2g})" if least >= SIGNIFICANCE else "two rounds share noise"
+    return Finding(training.subject, "noise of rounds", "every round has fresh noise", measured, least >= SIGNIFICANCE)
+
+
+def small_population(seed: int) -> FederatedData:
+    """Two groups of clients with a linear problem each."""
+    rng = stream(seed, "audit")
+    return linear_regression(
+        num_clients=NUM_CLIENTS, rng=rng, ratio=(2, 1), dimension=DIMENSION, samples_per_client=10
+    ).data
+
+
+def _model() -> Any:
+    return make_model("linear", input_shape=(DIMENSION,), num_classes=0)
+
+
+def _one_round(training: Training, plan: PrivacyPlan, cohort: Array, state: Any) -> Reported:
+    recorder = Recorder(plan.mechanism, cohorts=[cohort])
+    training.run(_around(plan, recorder, num_rounds=state.round_index + 1), state=state)
+    return recorder.reported[0]
+
+
+def _difference(whole: Reported, without: Reported, absent: int) -> float:
+    """Largest change of anybody else's clipped update, relative to the clip; infinite when a choice or coin changed."""
+    same_choices = np.array_equal(np.delete(whole.choices, absent), without.choices)
+    if not same_choices or not np.array_equal(np.delete(whole.destinations, absent), without.destinations):
+        return np.inf
+    change = np.delete(_clipped(whole.updates), absent, axis=0) - _clipped(without.updates)
+    return float(np.abs(change).max()) / CLIP
+
+
+def _canned_run(training: Training, plan: PrivacyPlan, seed: int, canned: Release) -> list[RoundRecord]:
+    """Clients, cohorts and their number follow `seed`; every release is the same."""
+    size = 20 if training.target.adjacency == "replace-one" else 15 + seed
+    cohorts = [stream(seed, "audit", t).permutation(NUM_CLIENTS)[:size] for t in range(plan.num_rounds)]
+    recorder = Recorder(plan.mechanism, cohorts=cohorts, canned=canned)
+    return training.run(_around(plan, recorder), data=small_population(seed))
+
+
+def _around(plan: PrivacyPlan, probe: Any, **changes: Any) -> PrivacyPlan:
+    return replace(plan, mechanism=probe, **changes)
+
+
+def _same(one: RoundRecord, two: RoundRecord) -> bool:
+    def values(record: RoundRecord) -> list[Array]:
+        state, release = record.state, record.release
+        models = [array for kept in (state.models, state.average) for array in (kept.shared, kept.clustered)]
+        memory = [state.sizes.total, state.sums.total]
+        return [*models, *memory, release.sizes, release.denominators, np.array([release.shared_denominator])]
+
+    return all(np.array_equal(a, b) for a, b in zip(values(one), values(two), strict=True))
+
+
+def _total_noise(reported: Reported) -> Array:
+    release = reported.release
+    total = np.concatenate([release.shared_sum, release.cluster_sums.sum(axis=0)])
+    return np.asarray(total - _clipped(reported.updates).sum(axis=0))
+
+
+def _clipped(updates: Array) -> Array:
+    norms = np.linalg.norm(updates.astype(np.float64), axis=1, keepdims=True)
+    return np.asarray(updates * np.minimum(1.0, CLIP / np.maximum(norms, 1e-300)))

@@ -1,0 +1,84 @@
+"""`rrcluster audit`: would a mistake in the installed code have been caught? Exit status 1 when a claim fails."""
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rrcluster.cli.parse import parse, say
+
+if TYPE_CHECKING:
+    from rrcluster.audit.finding import Finding
+
+
+@dataclass(frozen=True)
+class AuditCommand:
+    """Audit the privacy claims of the installed code: sensitivity, noise, sampling, accounting, ledger.
+
+    Every check tries to refute a claim. Exit status 0 when all claims hold, 1 when one fails. What each check can and
+    cannot catch is in docs/audit.md. Example:
+
+    rrcluster audit --mechanism joint
+    """
+
+    mechanism: Literal["joint", "identifier", "all"] = "all"
+    """What to audit."""
+    algorithm: str = "ifca"
+    """Federated method of the training runs that are watched."""
+    seed: int = 0
+    """Of the audit's own randomness."""
+    end_to_end: bool = False
+    """Also train with canary clients and bound epsilon from below (informative)."""
+    json: bool = False
+    """Print the answer as JSON."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    command = parse(AuditCommand(), arguments, prog="rrcluster audit")
+    from rrcluster.audit.finding import failures
+    from rrcluster.audit.suite import audit_steps
+
+    began = time.perf_counter()
+    steps = audit_steps(
+        mechanism=command.mechanism,
+        algorithm=command.algorithm,
+        seed=command.seed,
+        end_to_end=command.end_to_end,
+    )
+    findings: list[Finding] = []
+    for number, step in enumerate(steps, start=1):
+        if not command.json:
+            say(f"[{number}/{len(steps)}] {step.subject}: {step.check}")
+        findings += step.findings()
+    failed = failures(findings)
+    if command.json:
+        told = [asdict(found) | {"verdict": found.verdict} for found in findings]
+        sys.stdout.write(json.dumps({"holds": not failed, "findings": told}, indent=2) + "\n")
+    else:
+        _print(findings, seconds=time.perf_counter() - began)
+    return 1 if failed else 0
+
+
+def _print(findings: "list[Finding]", *, seconds: float) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title="Audit of the installed code")
+    for name in ("audited", "check", "claim", "measured", "verdict"):
+        table.add_column(name, overflow="fold")
+    for found in findings:
+        colour = {True: "green", False: "bold red", None: "yellow"}[found.holds]
+        verdict = f"[{colour}]{found.verdict}[/{colour}]"
+        table.add_row(found.subject, found.check, found.claim, found.measured, verdict)
+    console.print(table)
+    failed = sum(found.holds is False for found in findings)
+    console.print(
+        f"{failed} of {len(findings)} claims FAIL: do not trust an epsilon of this installation."
+        if failed
+        else f"No claim was refuted in {seconds:.0f} s. What that does and does not show: docs/audit.md.",
+        highlight=False,
+    )
+    console.print("Per-round epsilons are at delta 1e-4, without sampling; mu is that of Gaussian DP.", highlight=False)

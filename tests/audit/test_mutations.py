@@ -1,0 +1,108 @@
+"""Every planted bug is caught by the check that is said to catch it, and no correct variant is flagged."""
+
+import numpy as np
+import pytest
+from planted_mechanisms import PLANTED, literal_rule
+from planted_rounds import ACCOUNTANTS, ROUNDS
+
+from rrcluster.algorithms import ALGORITHMS
+from rrcluster.audit.accountants import check_accountants
+from rrcluster.audit.denominators import check_denominators, check_rebalancing
+from rrcluster.audit.distinguish import check_distinguishing
+from rrcluster.audit.finding import failures
+from rrcluster.audit.identifiers import check_identifiers
+from rrcluster.audit.noise import check_noise, check_noise_reuse
+from rrcluster.audit.rounds import Training, check_ledger, check_messages, check_postprocessing, check_round_noise
+from rrcluster.audit.samplers import check_sampler
+from rrcluster.audit.sensitivity import check_invalid_reports, check_sensitivity
+from rrcluster.audit.suite import mechanism_steps, training_steps
+from rrcluster.audit.targets import identifier_target, joint_target
+from rrcluster.engine.simulate import simulate
+from rrcluster.privacy.accounting import epsilon
+from rrcluster.rebalancing import rebalance
+
+OF_A_MECHANISM = {
+    "sensitivity": lambda target, rng: [check_sensitivity(target)],
+    "invalid reports": lambda target, rng: [check_invalid_reports(target)],
+    "noise scale": lambda target, rng: check_noise(target, rng=rng),
+    "noise law": lambda target, rng: check_noise(target, rng=rng),
+    "noise reuse": lambda target, rng: [check_noise_reuse(target, seed=0)],
+    "identifier noise": lambda target, rng: [check_identifiers(target, rng=rng)],
+    "distinguishing, projection": lambda target, rng: check_distinguishing(target, rng=rng),
+    "distinguishing, scale": lambda target, rng: check_distinguishing(target, rng=rng),
+    "sampler": lambda target, rng: [check_sampler(target, rng=rng)],
+    "denominators": lambda target, rng: [check_denominators(target, rng=rng)],
+}
+OF_A_ROUND = {
+    "ledger": check_ledger,
+    "messages": check_messages,
+    "post-processing": check_postprocessing,
+    "noise of rounds": check_round_noise,
+}
+
+
+def caught(findings):
+    return {found.check for found in failures(findings)}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_bug_in_a_mechanism_is_caught(name, monkeypatch, rng):
+    check, target, patches = PLANTED[name]
+    for place, function in patches.items():
+        monkeypatch.setattr(place, function)
+    assert check in caught(OF_A_MECHANISM[check](target, rng))
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_a_bug_around_the_mechanism_is_caught(name, monkeypatch):
+    check, patches, simulator = ROUNDS[name]
+    for place, function in patches.items():
+        monkeypatch.setattr(place, function)
+    training = Training(joint_target(), simulator or simulate)
+    assert check in caught([OF_A_ROUND[check](training)])
+
+
+@pytest.mark.parametrize("name", ACCOUNTANTS)
+def test_a_bug_in_an_accountant_is_caught(name):
+    check, wrong = ACCOUNTANTS[name]
+    assert check in caught(check_accountants(wrong, only=check))
+
+
+def test_the_papers_donor_rule_breaks_the_guarantee_of_rebalancing(rng):
+    assert check_rebalancing(literal_rule, rng=rng).holds is False
+
+
+CORRECT = [joint_target(), identifier_target("gaussian"), identifier_target("kary")]
+
+
+SAME_FOR_EVERY_SEED = ("sensitivity", "invalid reports", "ledger")
+
+
+@pytest.mark.parametrize("target", CORRECT, ids=lambda target: target.name)
+def test_correct_mechanisms_are_not_flagged(target):
+    findings = [found for step in mechanism_steps(target, seed=0) for found in step.findings()]
+    assert not failures(findings)
+    assert {found.check for found in findings} >= set(OF_A_MECHANISM) - {"identifier noise"}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("target", CORRECT, ids=lambda target: target.name)
+def test_correct_rounds_are_not_flagged(target, algorithm):
+    training = Training(target, simulate, algorithm)
+    findings = [check(training) for check in OF_A_ROUND.values()]
+    assert not failures(findings)
+    assert [found.check for found in findings] == list(OF_A_ROUND)
+
+
+def test_correct_accountants_and_rebalancing_are_not_flagged(rng):
+    assert not failures([*check_accountants(epsilon), check_rebalancing(rebalance, rng=rng)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", CORRECT, ids=lambda target: target.name)
+def test_fifty_audits_of_correct_code_raise_no_alarm(target):
+    for seed in range(1, 51):
+        steps = [*mechanism_steps(target, seed=seed), *training_steps(Training(target, simulate, "ifca", seed))]
+        random = [step for step in steps if step.check not in SAME_FOR_EVERY_SEED]
+        assert not failures(found for step in random for found in step.findings()), seed
+        assert check_rebalancing(rebalance, rng=np.random.default_rng(seed)).holds
