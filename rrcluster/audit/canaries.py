@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from rrcluster.aggregate import ServerSettings
-from rrcluster.algorithms import ALGORITHMS, Algorithm
+from rrcluster.algorithms import ALGORITHMS, Algorithm, Clients, Tools, Trained
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.rounds import Simulate
 from rrcluster.audit.targets import CLIP, Setting, Target, plan_of
 from rrcluster.contract import LocalSettings
-from rrcluster.data.federated import Cohort
 from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine.batched import BatchedEngine
 from rrcluster.engine.simulate import RoundRecord
@@ -44,20 +43,21 @@ class CanaryAlgorithm:
         """Everything else is the method's own."""
         return getattr(self.method, name)
 
-    def scores(self, models: Any, cohort: Cohort, **rest: Any) -> Array:
+    def scores(self, models: Any, clients: Clients, *, tools: Tools) -> Array:
         """Of the method; a canary's least is the first."""
-        scores = np.array(self.method.scores(models, cohort, **rest))
-        scores[cohort.clients < len(self.signs)] = np.arange(scores.shape[1])
+        scores = np.array(self.method.scores(models, clients, tools=tools))
+        scores[clients.cohort.clients < len(self.signs)] = np.arange(scores.shape[1])
         return scores
 
-    def local(self, models: Any, cohort: Cohort, clusters: Array, **rest: Any) -> Array:
+    def local(self, models: Any, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
         """Of the method; a canary's is its own coordinate."""
-        updates = np.array(self.method.local(models, cohort, clusters, **rest))
-        places = np.flatnonzero(cohort.clients < len(self.signs))
-        ids = cohort.clients[places]
+        trained = self.method.local(models, clients, clusters, tools=tools)
+        updates = np.array(trained.updates)
+        places = np.flatnonzero(clients.cohort.clients < len(self.signs))
+        ids = clients.cohort.clients[places]
         updates[places] = 0.0
         updates[places, ids] = 10 * CLIP * self.signs[ids]
-        return updates
+        return Trained(updates, trained.memory)
 
 
 @dataclass(frozen=True)

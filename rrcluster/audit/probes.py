@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rrcluster.audit.targets import Mechanism
-from rrcluster.privacy.events import RoundEvent
+from rrcluster.privacy.events import Event
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Release
@@ -66,12 +66,12 @@ class Recorder:
         return getattr(self._mechanism, name)
 
     def release(
-        self, updates: Any, choices: Any, *, rng: Rng, destinations: Any = None, client_ids: Any = None
+        self, updates: Any, choices: Any, *, rng: Rng, destinations: Any = None, client_ids: Any = None, **rest: Any
     ) -> Release:
         """Release as the mechanism does, and remember."""
         self.log.append("release")
         made: Release = self._canned or self._mechanism.release(
-            updates, choices, rng=rng, destinations=destinations, client_ids=client_ids
+            updates, choices, rng=rng, destinations=destinations, client_ids=client_ids, **rest
         )
         moved = np.array(choices if destinations is None else destinations)
         self.reported.append(Reported(np.array(updates), np.array(choices), moved, np.array(client_ids), made))
@@ -86,7 +86,7 @@ class WatchedLedger(Ledger):
         super().__init__()
         self.log = log
 
-    def charge(self, round_index: int, event: RoundEvent | None) -> None:
+    def charge(self, round_index: int, event: Event | None) -> None:
         """Charge, and remember when and for what."""
         super().charge(round_index, event)
         self.log.append((round_index, event))

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from torch import nn
 
-from rrcluster.algorithms import ALGORITHMS
+from rrcluster.algorithms import ALGORITHMS, Oracle
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.probes import Recorder, Reported, WatchedLedger
 from rrcluster.audit.statistics import SIGNIFICANCE, correlation_p_value
@@ -16,7 +17,7 @@ from rrcluster.data.federated import FederatedData
 from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine.batched import BatchedEngine
 from rrcluster.engine.simulate import RoundRecord
-from rrcluster.models import make_model
+from rrcluster.models import from_module
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams, stream
@@ -37,7 +38,8 @@ class Training:
 
     def plan(self) -> PrivacyPlan:
         """A plan whose mechanism is the one under audit, with rebalancing where the method has clusters."""
-        method, model = ALGORITHMS[self.algorithm], _model()
+        method = ALGORITHMS[self.algorithm]
+        model = method.adapt(_model())
         k = method.num_clusters(2)
         setting = Setting(
             noise_multiplier=1.0,
@@ -54,11 +56,14 @@ class Training:
 
     def run(self, plan: PrivacyPlan, *, data: FederatedData | None = None, **changes: Any) -> list[RoundRecord]:
         """All rounds of the plan."""
-        model = _model()
+        method, data = ALGORITHMS[self.algorithm], data or small_population(0)
+        if isinstance(method, Oracle):
+            method = replace(method, groups=data.groups)
+        model = method.adapt(_model())
         arguments: dict[str, Any] = {
-            "data": data or small_population(0),
+            "data": data,
             "model": model,
-            "algorithm": ALGORITHMS[self.algorithm],
+            "algorithm": method,
             "plan": plan,
             "engine": BatchedEngine(model),
             "streams": Streams(self.seed),
@@ -158,7 +163,9 @@ def small_population(seed: int) -> FederatedData:
 
 
 def _model() -> Any:
-    return make_model("linear", input_shape=(DIMENSION,), num_classes=0)
+    return from_module(
+        nn.Sequential(nn.Linear(DIMENSION, 2), nn.Tanh(), nn.Linear(2, 1))
+    )  # methods that split off a head
 
 
 def _one_round(training: Training, plan: PrivacyPlan, cohort: Array, state: Any) -> Reported:

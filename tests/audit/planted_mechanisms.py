@@ -169,7 +169,7 @@ def refused_loudly(updates, choices, **rest):
 
 
 class InvalidDropped(IdentifierMechanism):
-    def release(self, updates, choices, *, rng, destinations=None, client_ids=None):
+    def release(self, updates, choices, *, rng, destinations=None, client_ids=None, evaluations=None):
         found = check_reports(
             updates,
             choices,
@@ -191,7 +191,7 @@ class ExactDenominators(JointMechanism):
 
 
 class RebalancedFromRawCounts(JointMechanism):
-    def release(self, updates, choices, *, rng, destinations=None, client_ids=None):
+    def release(self, updates, choices, *, rng, destinations=None, client_ids=None, evaluations=None):
         k, least = self.num_clusters, min(self.min_cluster_size, len(choices) // self.num_clusters)
         choices = np.asarray(choices)
         if least and (choices >= 0).all() and (choices < k).all():

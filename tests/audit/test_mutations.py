@@ -6,6 +6,7 @@ from planted_mechanisms import PLANTED, literal_rule
 from planted_rounds import ACCOUNTANTS, ROUNDS
 
 from rrcluster.algorithms import ALGORITHMS
+from rrcluster.algorithms.applies import REMEMBERING
 from rrcluster.audit.accountants import check_accountants
 from rrcluster.audit.denominators import check_denominators, check_rebalancing
 from rrcluster.audit.distinguish import check_distinguishing
@@ -88,6 +89,8 @@ def test_correct_mechanisms_are_not_flagged(target):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("target", CORRECT, ids=lambda target: target.name)
 def test_correct_rounds_are_not_flagged(target, algorithm):
+    if algorithm == "local" or (algorithm in REMEMBERING and target.adjacency == "replace-one"):
+        pytest.skip("refused: see algorithms/applies.py")
     training = Training(target, simulate, algorithm)
     findings = [check(training) for check in OF_A_ROUND.values()]
     assert not failures(findings)
