@@ -69,10 +69,10 @@ def client_words(key: tuple[int, int], clients: Any, count: int, like: Any = Non
         ]
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
     if like is None:
-        return np.stack(words, axis=-1).reshape(len(clients), -1)[:, :count]
+        return np.stack(words, axis=-1).reshape(len(clients), 4 * blocks)[:, :count]
     import torch
 
-    return torch.stack(words, dim=-1).reshape(len(clients), -1)[:, :count]
+    return torch.stack(words, dim=-1).reshape(len(clients), 4 * blocks)[:, :count]
 
 
 def client_uniforms(key: tuple[int, int], clients: np.ndarray, count: int = 1) -> np.ndarray:
