@@ -1,8 +1,9 @@
 """Check what clients sent. The only code, with the mechanisms, that reads raw reports.
 
-A report that cannot be used (non-finite, wrong shape or dtype, cluster out of range, a second one under the same id)
-is marked invalid; it never raises and is never described in a log: what a hostile client sends must not stop the round
-nor show in an error text. What the *caller* gets wrong for the whole round (lengths that do not match) does raise.
+A report that cannot be used (non-finite, wrong shape or dtype, cluster out of range) is marked invalid, and a second
+one under the same id is left out; neither raises nor is ever described in a log: what a hostile client sends must not
+stop the round nor show in an error text. What the *caller* gets wrong for the whole round (lengths that do not match)
+does raise, without saying how many reports there are: under Poisson sampling that number is private.
 """
 
 from collections.abc import Sequence
@@ -49,14 +50,16 @@ def check_reports(
 
     `updates` is an (n, width) numpy or torch array, or a sequence of n rows of any kind; `choices` n cluster numbers;
     `destinations` where updates go when a coin moved the client (default: the choice). Of several reports with one
-    client id the first is kept.
+    client id the first is kept, valid or not, and the others are left out: one client is one row.
     """
     rows, usable = _rows(updates, width)
     natural, known = _clusters(choices, num_clusters, "choices", len(rows))
     target, reachable = (
         (natural, known) if destinations is None else _clusters(destinations, num_clusters, "destinations", len(rows))
     )
-    valid = usable & known & reachable & _first_of_each(client_ids, len(rows))
+    valid = usable & known & reachable
+    if (kept := _first_of_each(client_ids, len(rows))) is not None:
+        rows, natural, target, valid = rows[kept], natural[kept], target[kept], valid[kept]
     valid &= np.isfinite(norms(np.where(valid[:, None], rows, 0.0)))
     return Reports(
         updates=np.where(valid[:, None], rows, 0.0),
@@ -67,8 +70,11 @@ def check_reports(
 
 
 def as_numpy(values: Any) -> Any:
-    """A torch tensor as a numpy array on the host; anything else as it is."""
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else values
+    """A torch tensor as a numpy array on the host, bfloat16 (which numpy lacks) as float32; anything else as it is."""
+    if not hasattr(values, "detach"):
+        return values
+    tensor = values.detach().cpu()
+    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
 
 
 def _rows(updates: Any, width: int) -> tuple[Array, Array]:
@@ -79,20 +85,21 @@ def _rows(updates: Any, width: int) -> tuple[Array, Array]:
                 f"updates have {updates.shape[1]} coordinates, the plan has {width}; see plan.coordinates."
             )
         return updates, np.ones(len(updates), dtype=bool)
-    if not isinstance(updates, (Sequence, np.ndarray)) or isinstance(updates, (str, bytes)):
+    if not _listed(updates):
         raise ConfigError(f"updates must be an (n, {width}) array or a sequence of rows, not {type(updates).__name__}.")
     rows, usable = np.zeros((len(updates), width)), np.zeros(len(updates), dtype=bool)
     for place, update in enumerate(updates):
         row = _array(update)
         if row is not None and row.shape == (width,) and row.dtype.kind in "fiu":
-            rows[place], usable[place] = row, True
+            with np.errstate(over="ignore"):  # a wider float that does not fit becomes infinite, hence invalid
+                rows[place], usable[place] = row, True
     return rows, usable
 
 
 def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[Array, Array]:
     values = as_numpy(values)
-    if (not isinstance(values, Sequence) and np.ndim(values) == 0) or len(values) != length:
-        raise ConfigError(f"{name} must hold one cluster per update: {length} of them.")
+    if not _listed(values) or len(values) != length:
+        raise ConfigError(f"{name} must hold one cluster per update; give as many as there are updates.")
     if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
         return values, (values >= 0) & (values < num_clusters)
     clusters, known = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=bool)
@@ -103,18 +110,28 @@ def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[A
     return clusters, known
 
 
-def _first_of_each(client_ids: Any, length: int) -> Array:
+def _first_of_each(client_ids: Any, length: int) -> Array | None:
+    """Places of the first report under each id, in order; None where ids are not given."""
     if client_ids is None:
-        return np.ones(length, dtype=bool)
-    ids = [str(value) for value in as_numpy(client_ids)]
-    if len(ids) != length:
-        raise ConfigError(f"client_ids must hold one id per update: {length} of them.")
-    seen: set[str] = set()
-    return np.array([not (one in seen or seen.add(one)) for one in ids], dtype=bool)  # type: ignore[func-returns-value]
+        return None
+    ids = as_numpy(client_ids)
+    if not _listed(ids) or len(ids) != length:
+        raise ConfigError("client_ids must hold one id per update; give as many as there are updates.")
+    first: dict[str, int] = {}
+    for place, value in enumerate(ids):
+        first.setdefault(str(value), place)
+    return np.fromiter(first.values(), dtype=np.int64, count=len(first))
+
+
+def _listed(values: Any) -> bool:
+    """Whether these are several values in order."""
+    if isinstance(values, Sequence):
+        return not isinstance(values, (str, bytes))
+    return isinstance(values, np.ndarray) and values.ndim > 0
 
 
 def _array(value: Any) -> Array | None:
     try:
         return np.asarray(as_numpy(value))
-    except (ValueError, TypeError, OverflowError):
+    except Exception:  # whatever a client sent, it is one invalid report and not the end of the round
         return None
