@@ -50,6 +50,14 @@ def fraction(**named: float) -> float:
     return value
 
 
+def share(**named: float) -> float:
+    """In [0, 1]."""
+    name, value = _one(named)
+    if not 0 <= value <= 1:
+        raise ConfigError(f"{name} = {value} must be at least 0 and at most 1.")
+    return value
+
+
 def count(*, at_least: int = 1, **named: int) -> int:
     """A whole number of at least `at_least`."""
     name, value = _one(dict(named))

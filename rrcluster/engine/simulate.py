@@ -9,6 +9,7 @@ from rrcluster.algorithms.algorithm import Algorithm
 from rrcluster.choice import choose
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.federated import FederatedData
+from rrcluster.engine.faults import Faults, Incidents, Sent
 from rrcluster.models.model import Model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
@@ -20,12 +21,16 @@ from rrcluster.types import Release
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One finished round: only public values (the release, and the state made of releases), and the time it took."""
+    """One finished round: public values (the release, and the state made of releases), and two for diagnostics.
+
+    How long the round took and how many clients failed in it depend on who took part: neither is part of the release.
+    """
 
     round_index: int
     state: ServerState  # after the round
     release: Release
     seconds: float
+    incidents: Incidents
 
 
 def first_state(*, model: Model, algorithm: Algorithm, num_clusters: int, streams: Streams) -> ServerState:
@@ -45,19 +50,23 @@ def simulate(
     server: ServerSettings | None = None,
     state: ServerState | None = None,
     ledger: Ledger | None = None,
+    faults: Faults | None = None,
 ) -> Iterator[RoundRecord]:
     """Run rounds until the plan's last one, yielding a record after each.
 
     `state` continues an earlier simulation: every draw is keyed by (seed, stream, round, client), so the rounds that
-    follow are the same as if it had never stopped. `ledger` is charged before each release.
+    follow are the same as if it had never stopped. `ledger` is charged before each release. `faults` makes some clients
+    drop out or lie.
     """
     local, server, ledger = local or LocalSettings(), server or ServerSettings(), ledger or Ledger()
+    faults = faults or Faults()
     split = algorithm.split(model)
     k = plan.mechanism.num_clusters
     state = state or first_state(model=model, algorithm=algorithm, num_clusters=k, streams=streams)
     while state.round_index < plan.num_rounds:
         began, t = time.perf_counter(), state.round_index
-        clients = plan.sampler.draw(data.num_clients, rng=streams("cohort", t))
+        sampled = plan.sampler.draw(data.num_clients, rng=streams("cohort", t))
+        clients = faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
         cohort = data.cohort(clients)
         told = guidance(state, plan=plan, server=server)
         scores = algorithm.scores(state.models, cohort, split=split, engine=engine)
@@ -75,15 +84,19 @@ def simulate(
             local=local,
             key=streams.client_key("batches", t),
         )
+        sent, lying = faults.tampered(
+            Sent(updates, choices, destinations, clients), num_clusters=k, streams=streams, round_index=t
+        )
         state, release = server_round(
             state,
-            updates,
-            choices,
-            destinations=destinations,
-            client_ids=clients,
+            sent.updates,
+            sent.choices,
+            destinations=sent.destinations,
+            client_ids=sent.client_ids,
             plan=plan,
             server=server,
             ledger=ledger,
             rng=streams("release", t),
         )
-        yield RoundRecord(t, state, release, time.perf_counter() - began)
+        incidents = Incidents(dropped=len(sampled) - len(clients), hostile=lying)
+        yield RoundRecord(t, state, release, time.perf_counter() - began, incidents)

@@ -141,6 +141,20 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True)
+class FaultConfig:
+    """Clients that fail or lie (simulated; the guarantee stays what it is)."""
+
+    dropout: float = 0.0
+    """Share of the sampled clients that drop out; nobody replaces them."""
+    hostile: float = 0.0
+    """Share of the others that send nonsense: NaN, huge norms, wrong shapes, duplicates."""
+
+    def __post_init__(self) -> None:
+        checks.share(dropout=self.dropout)
+        checks.share(hostile=self.hostile)
+
+
+@dataclass(frozen=True)
 class OutputConfig:
     """Seeds, machine and output."""
 
@@ -181,6 +195,7 @@ class RunConfig:
     method: MethodConfig = field(default_factory=MethodConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    faults: FaultConfig = field(default_factory=FaultConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
     @property
@@ -218,6 +233,7 @@ _SECTIONS: dict[str, type] = {
     "method": MethodConfig,
     "privacy": PrivacyConfig,
     "training": TrainingConfig,
+    "faults": FaultConfig,
     "output": OutputConfig,
 }
 FIELDS: dict[str, str] = {

@@ -23,6 +23,7 @@ from safetensors.numpy import load_file, save_file
 
 from rrcluster.aggregate import RunningMean, ServerState
 from rrcluster.engine.evaluate import Evaluation
+from rrcluster.engine.faults import Incidents
 from rrcluster.engine.simulate import RoundRecord
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
@@ -96,13 +97,16 @@ class RunFolder:
             "denominators": release.denominators.tolist(),
             "noise_std": release.noise_std.tolist(),
             "epsilon": epsilon,
-            "seconds": round(record.seconds, 4),
         }
         append_json(self.path / "rounds.jsonl", line)
 
-    def add_diagnostics(self, round_index: int, evaluation: Evaluation) -> None:
-        """Append what was computed from raw client data."""
-        append_json(self.path / "diagnostics.jsonl", {"round": round_index, **asdict(evaluation)})
+    def add_diagnostics(self, record: RoundRecord, evaluation: Evaluation, incidents: Incidents) -> None:
+        """Append what was computed from raw client data.
+
+        The time of a round and the clients that failed so far are here too: both follow the secret size of the cohort.
+        """
+        line = {"round": record.round_index, **asdict(evaluation), "seconds": round(record.seconds, 4)}
+        append_json(self.path / "diagnostics.jsonl", line | asdict(incidents))
 
     def save_state(self, state: ServerState) -> None:
         """Write the checkpoint: one file, renamed into place, so it is always whole."""

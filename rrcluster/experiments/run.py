@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rrcluster.engine.evaluate import Evaluation, evaluate
+from rrcluster.engine.faults import Incidents
 from rrcluster.engine.simulate import RoundRecord, simulate
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
@@ -91,6 +92,7 @@ class Running:
         self.state = folder.load_state()
         self._ledger = folder.ledger()
         self._evaluation: Evaluation | None = None
+        self._incidents = Incidents()  # since the run was started or resumed
 
     def rounds(self) -> Iterator[Progress]:
         """Run round after round. Stopped at any point (also by Ctrl-C), the folder can be resumed."""
@@ -99,7 +101,7 @@ class Running:
         began, saved = time.perf_counter(), time.perf_counter()
         try:
             for record in self._records():
-                self.state = record.state
+                self.state, self._incidents = record.state, self._incidents.plus(record.incidents)
                 epsilon = spent[record.round_index] if plan.private else None
                 self.folder.add_round(record, epsilon)
                 evaluation = self._evaluate(record) if self._due(record.round_index, total) else None
@@ -133,6 +135,7 @@ class Running:
             server=it.server,
             state=self.state,
             ledger=self._ledger,
+            faults=it.faults,
         )
 
     def _epsilon_by_round(self) -> list[float]:
@@ -152,7 +155,7 @@ class Running:
         self._evaluation = evaluate(
             record.state.average, it.data, algorithm=it.algorithm, split=it.split, engine=it.engine
         )
-        self.folder.add_diagnostics(record.round_index, self._evaluation)
+        self.folder.add_diagnostics(record, self._evaluation, self._incidents)
         return self._evaluation
 
     def _stop(self, seconds: float) -> None:

@@ -8,6 +8,7 @@ from rrcluster.algorithms.split import Split
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.build import load_federated
 from rrcluster.data.federated import FederatedData
+from rrcluster.engine.faults import Faults
 from rrcluster.engine.select import pick_device, pick_engine
 from rrcluster.experiments.config import RunConfig
 from rrcluster.models import Model, make_model
@@ -29,6 +30,7 @@ class Experiment:
     streams: Streams
     local: LocalSettings
     server: ServerSettings
+    faults: Faults
 
     @property
     def split(self) -> Split:
@@ -66,6 +68,7 @@ def make_experiment(config: RunConfig) -> Experiment:
             average_last=training.average_last,
             exploration=training.exploration,
         ),
+        faults=Faults(config.faults.dropout, config.faults.hostile),
     )
 
 
