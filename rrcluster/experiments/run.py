@@ -91,6 +91,7 @@ class Running:
         self.experiment, self.folder = experiment, folder
         self.state = folder.load_state()
         self._ledger = folder.ledger()
+        self._ledger.check_covers(0 if self.state is None else self.state.round_index)
         self._evaluation: Evaluation | None = None
         self._incidents = Incidents()  # since the run was started or resumed
 
