@@ -137,7 +137,14 @@ def cache_folder(name: str) -> Path:
 def download_folder(name: str, folder: str | os.PathLike[str] | None = None) -> Path:
     """Where `get` puts the files: <name>/ in `folder` or in $RRCLUSTER_DATA, else the user's cache folder."""
     root = folder or os.environ.get(ENVIRONMENT)
-    return Path(root).expanduser() / name if root else cache_folder(name)
+    return _folder(root) / name if root else cache_folder(name)
+
+
+def _folder(root: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(root).expanduser()
+    except RuntimeError:  # ~somebody, who is not here
+        raise DataError(f"{root}: there is no such home folder; write the folder out.") from None
 
 
 def search_path(name: str, folder: str | os.PathLike[str] | None = None) -> tuple[Path, ...]:
@@ -149,7 +156,7 @@ def search_path(name: str, folder: str | os.PathLike[str] | None = None) -> tupl
     if source(name).bundled:
         return (_BUNDLED,)
     root = folder or os.environ.get(ENVIRONMENT)
-    named = (Path(root).expanduser() / name, Path(root).expanduser()) if root else ()
+    named = (_folder(root) / name, _folder(root)) if root else ()
     return named if folder else (*named, cache_folder(name), _DEBIAN / name)
 
 

@@ -30,6 +30,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         checks.count(num_clients=self.num_clients)
+        if self.data_folder is not None:
+            checks.path(data_folder=self.data_folder)
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,10 @@ class OutputConfig:
     """Keep checkpoint/ after the run has finished."""
 
     def __post_init__(self) -> None:
+        if self.name is not None:
+            checks.file_name(name=self.name)
+        if self.out is not None:
+            checks.path(out=self.out)
         checks.count(seed=self.seed, at_least=0)
         for seed in self.seeds:
             checks.count(seeds=seed, at_least=0)

@@ -10,6 +10,7 @@ diagnostics.jsonl  everything computed from raw client data
 checkpoint/        private to the run: mode 0700, removed at the end, read by no report
 """
 
+import hashlib
 import json
 import shutil
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from safetensors import SafetensorError
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from rrcluster.aggregate import RunningMean, ServerState
@@ -35,6 +36,7 @@ from rrcluster.experiments.files import (
     write_text,
 )
 from rrcluster.privacy.ledger import Ledger
+from rrcluster.reading import plain_yaml, read_text
 from rrcluster.types import Models
 
 
@@ -47,12 +49,12 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: RunConfig, statement: dict[str, Any]) -> "RunFolder":
         """Start a new run folder. Refuses one that holds a run already."""
-        if (path / "config.yaml").exists():
-            raise RunFolderError(
-                f"{path} already holds a run; continue it with `rrcluster run --resume {path}`, or choose another "
-                "folder with --out."
-            )
         try:
+            if (path / "config.yaml").exists():
+                raise RunFolderError(
+                    f"{path} already holds a run; continue it with `rrcluster run --resume {path}`, or choose another "
+                    "folder with --out."
+                )
             path.mkdir(parents=True, exist_ok=True)
             (path / "checkpoint").mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
@@ -68,10 +70,10 @@ class RunFolder:
     def open(cls, path: Path) -> tuple["RunFolder", RunConfig]:
         """An existing run folder and its config."""
         try:
-            settings = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
+            settings = plain_yaml(read_text(path / "config.yaml"))
         except FileNotFoundError as error:
             raise RunFolderError(f"{path} holds no run (no config.yaml); start one with `rrcluster run`.") from error
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        except (OSError, ValueError) as error:
             raise RunFolderError(
                 f"{path / 'config.yaml'}: cannot be read; the file is damaged. Start a new run."
             ) from error
@@ -125,15 +127,15 @@ class RunFolder:
             ("average", state.average),
         ):
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
-        write_atomically(target, lambda path: save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, path))
+        whole = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
+        write_atomically(target, lambda path: save_file(whole, path, metadata={"sha256": _digest(whole)}))
 
     def load_state(self) -> ServerState | None:
         """The checkpointed state, None if there is none yet; rounds after it are dropped, to be run again."""
         path = self.path / "checkpoint" / "state.safetensors"
         try:
-            tensors = load_file(path) if path.exists() else None
-            state = None if tensors is None else _state(tensors)
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            state = _state(_read_tensors(path)) if path.exists() else None
+        except Exception as error:  # a damaged file fails in many ways inside the reader
             raise RunFolderError(f"{path}: the checkpoint is damaged; start a new run.") from error
         for name in ("rounds.jsonl", "diagnostics.jsonl"):
             keep_rounds_before(self.path / name, 0 if state is None else state.round_index)
@@ -155,6 +157,24 @@ class RunFolder:
     def drop_checkpoint(self) -> None:
         """Remove the private part once the run is over."""
         shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+
+
+def _read_tensors(path: Path) -> dict[str, Any]:
+    """The tensors of a checkpoint, exactly as they were written: one flipped bit is an error."""
+    with safe_open(path, framework="np") as file:
+        told = (file.metadata() or {}).get("sha256")
+    tensors = load_file(path)
+    if told != _digest(tensors):
+        raise ValueError("the digest differs")
+    return tensors
+
+
+def _digest(tensors: dict[str, Any]) -> str:
+    digest = hashlib.sha256()
+    for name, values in sorted(tensors.items()):
+        digest.update(f"{name} {values.dtype} {values.shape}\n".encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()
 
 
 def _state(tensors: dict[str, Any]) -> ServerState:
