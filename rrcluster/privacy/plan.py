@@ -107,6 +107,8 @@ class PrivacyPlan:
             )
         rebalance = resolve_rebalance(mechanism, rebalance, min_cluster_size)
         _check_assertions(mechanism, sampling, adjacency)
+        if checks.count(num_clusters=num_clusters) > num_clients:
+            raise ConfigError(f"num_clusters (k) = {num_clusters} is more than num_clients = {num_clients}; lower k.")
         _check_room(num_clusters, min_cluster_size, sample_rate * num_clients)
         floor = size_floor
         if floor is None:
@@ -210,7 +212,6 @@ def _check_assertions(mechanism: str, sampling: str | None, adjacency: str | Non
 
 
 def _check_room(num_clusters: int, min_cluster_size: int, expected_cohort: float) -> None:
-    checks.count(num_clusters=num_clusters)
     if num_clusters * min_cluster_size > expected_cohort:
         raise ConfigError(
             f"min_cluster_size (B) = {min_cluster_size} needs {num_clusters * min_cluster_size} clients for "

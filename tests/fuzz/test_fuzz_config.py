@@ -79,6 +79,7 @@ def test_a_name_cannot_leave_the_runs_folder(name):
 
 REFUSED = {
     "too many rounds": ["--rounds", "1000001", "--noise-multiplier", "1"],
+    "too many clusters": ["-k", "1000000000", "--noise-multiplier", "1"],
     "huge clip": ["--update-clip", "1e200", "--noise-multiplier", "1"],
     "tiny clip": ["--update-clip", "5e-324", "--noise-multiplier", "1"],
     "long name": [
