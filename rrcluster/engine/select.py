@@ -23,7 +23,9 @@ def pick_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device = {name!r} is not supported; use auto, cpu or cuda.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device = {name} was asked for but torch sees no such device; use device = cpu or auto.")
+        raise ConfigError(
+            f"device = {name} was asked for but torch sees no CUDA device of that number; use device = cpu or auto."
+        )
     return device
 
 
