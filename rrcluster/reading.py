@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 1 << 26  # of one text file: 64 MiB, far more than any file of a run
+MAX_DEPTH = 20
 _LARGEST = 2**63
 
 
@@ -22,14 +23,14 @@ def read_text(path: Path) -> str:
 def plain_yaml(text: str) -> Any:
     """What a YAML text holds: plain values only (`safe_load`).
 
-    Anchors are refused: a few lines of them, nested or merged, stand for more values than fit in memory. So are whole
-    numbers beyond 64 bits, which cannot even be printed in an error message when they are long enough.
+    Anchors are refused: a few lines of them, nested or merged, stand for more values than fit in memory. So are values
+    nested more than `MAX_DEPTH` deep, and whole numbers beyond 64 bits, which cannot even be printed in an error
+    message when they are long enough.
     """
     import yaml
 
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise ValueError("it uses YAML anchors; write each value out")
+        _refuse_bombs(text)
         value = yaml.safe_load(text)
         _refuse_long_numbers(value)
     except (yaml.YAMLError, RecursionError, AttributeError, OverflowError) as error:
@@ -43,6 +44,19 @@ def plain_json(text: str) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _refuse_bombs(text: str) -> None:
+    """Look at a YAML text event by event, before anything is made of it."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("it uses YAML anchors; write each value out")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ValueError("it is nested too deeply")
 
 
 def _refuse_long_numbers(value: Any) -> None:
