@@ -10,11 +10,18 @@ from typing import Any, cast
 
 from rrcluster.errors import ConfigError
 
+MAX_NAME = 200  # bytes; most file systems take 255
+
 
 def _one(named: dict[str, Any]) -> tuple[str, float]:
     ((name, value),) = named.items()
-    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise ConfigError(f"{name} = {value!r} must be a number.")
+    try:
+        if math.isnan(value):
+            raise ConfigError(f"{name} = {value!r} must be a number.")
+    except OverflowError:
+        raise ConfigError(f"{name} is a whole number too large to compute with; use less than 1e308.") from None
     return name, cast(float, value)
 
 
@@ -50,12 +57,43 @@ def fraction(**named: float) -> float:
     return value
 
 
+def share(**named: float) -> float:
+    """In [0, 1]."""
+    name, value = _one(named)
+    if not 0 <= value <= 1:
+        raise ConfigError(f"{name} = {value} must be at least 0 and at most 1.")
+    return value
+
+
 def count(*, at_least: int = 1, **named: int) -> int:
     """A whole number of at least `at_least`."""
     name, value = _one(dict(named))
     if math.isinf(value) or value != int(value) or value < at_least:
         raise ConfigError(f"{name} = {value} must be a whole number of at least {at_least}.")
     return int(value)
+
+
+def path(**named: object) -> None:
+    """Something that can name a file or folder: encodable text without NUL."""
+    ((name, value),) = named.items()
+    text = str(value)
+    try:
+        usable = bool(text) and "\0" not in text and bool(text.encode())
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise ConfigError(f"{name} = {text[:80]!a} cannot name a file or folder; use plain characters.")
+
+
+def file_name(**named: str) -> None:
+    """One part of a path, so that nothing is written outside the folder it is meant for."""
+    path(**named)
+    ((name, value),) = named.items()
+    if value.startswith(".") or len(value.encode()) > MAX_NAME or any(mark in value for mark in "/\\:\n\r"):
+        raise ConfigError(
+            f"{name} = {value[:80]!a} must be one part of a path: at most {MAX_NAME} bytes, no slash, colon or line "
+            "break, and no dot in front."
+        )
 
 
 def one_of(choices: Iterable[str], **named: str) -> str:

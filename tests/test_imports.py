@@ -14,6 +14,7 @@ ORDER = [
     "version",
     "errors",
     "checks",
+    "reading",
     "rng",
     "types",
     "rebalancing",
@@ -32,7 +33,7 @@ ORDER = [
     "report",
     "cli",
 ]
-REPORT_MAY_IMPORT = {"errors", "checks", "version", "report"}  # it reads run folders and recomputes nothing
+REPORT_MAY_IMPORT = {"errors", "checks", "reading", "version", "report"}  # it reads run folders and recomputes nothing
 
 
 def unit(module):

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 
 from rrcluster.rng import Streams, client_uniforms, client_words, stream
@@ -50,6 +51,10 @@ def test_uniforms_are_uniform():
     assert draws.max() < 1
 
 
-def test_nobody_draws_nothing():
-    assert client_uniforms((1, 2), np.zeros(0, dtype=np.int64), 3).shape == (0, 3)
-    assert client_words((1, 2), torch.zeros(0, dtype=torch.int64), 5, like=torch.arange(2)).shape == (0, 5)
+@pytest.mark.parametrize("count", [1, 4, 5])
+def test_an_empty_cohort_draws_nothing(count):
+    """Regression: a Poisson cohort can be empty, and the round then raised instead of releasing noise."""
+    nobody = np.zeros(0, dtype=np.int64)
+    assert client_uniforms((1, 2), nobody, count).shape == (0, count)
+    like = torch.arange(2)
+    assert tuple(client_words((1, 2), torch.as_tensor(nobody), count, like).shape) == (0, count)

@@ -68,3 +68,10 @@ def _guarded(name: str, rest: list[str]) -> int:
         return 2
     except BrokenPipeError:
         return 0
+    except MemoryError:
+        sys.stderr.write(f"rrcluster {name}: not enough memory; lower --clients, --clusters or --batch-size.\n")
+        return 2
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"rrcluster {name}: {where}{error.strerror or 'cannot be read or written'}.\n")
+        return 2

@@ -36,15 +36,14 @@ def read_yaml(path: str) -> dict[str, object]:
     """A flat mapping of settings from a YAML file, loaded safely."""
     from pathlib import Path
 
-    import yaml
+    from rrcluster.reading import plain_yaml, read_text
 
     try:
-        settings = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        settings = plain_yaml(read_text(Path(path)))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give a YAML file of settings, or flags alone.") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        detail = " ".join(str(error).split())
-        raise ConfigError(f"{path}: cannot be read as YAML ({detail}); write one `setting: value` per line.") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML ({error}); write one `setting: value` per line.") from None
     if settings is None:
         return {}
     if not isinstance(settings, dict):

@@ -30,8 +30,8 @@ def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool 
     target = download_folder(name, folder)
     try:
         target.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        reason = problem.strerror or problem
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
         raise DataError(f"{target} cannot be made: {reason}; name a folder you may write to.") from None
     with _progress_bar(progress) as bar:
         for file in entry.files:

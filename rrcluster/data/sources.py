@@ -75,7 +75,14 @@ def _folder(name: str) -> str:
 def download_folder(name: str, folder: str | os.PathLike[str] | None = None) -> Path:
     """Where `get` puts the files: <name>/ in `folder` or in $RRCLUSTER_DATA, else the user's cache folder."""
     root = folder or os.environ.get(ENVIRONMENT)
-    return Path(root).expanduser() / _folder(name) if root else cache_folder(name)
+    return _home(root) / _folder(name) if root else cache_folder(name)
+
+
+def _home(root: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(root).expanduser()
+    except RuntimeError:  # ~somebody, who is not here
+        raise DataError(f"{root}: there is no such home folder; write the folder out.") from None
 
 
 def search_path(name: str, folder: str | os.PathLike[str] | None = None) -> tuple[Path, ...]:
@@ -90,7 +97,7 @@ def search_path(name: str, folder: str | os.PathLike[str] | None = None) -> tupl
         return (_BUNDLED,)
     own = _folder(name)
     root = folder or os.environ.get(ENVIRONMENT)
-    places: tuple[Path, ...] = (Path(root).expanduser() / own, Path(root).expanduser()) if root else ()
+    places: tuple[Path, ...] = (_home(root) / own, _home(root)) if root else ()
     if not folder:
         places = (*places, cache_folder(name), _DEBIAN / own)
     return tuple(place / inner for place in places for inner in (".", *entry.inside))

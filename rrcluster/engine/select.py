@@ -20,8 +20,12 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"device = {name!r} is not known to torch; use auto, cpu or cuda.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device = cuda was asked for but torch sees no CUDA device; use device = cpu or auto.")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device = {name!r} is not supported; use auto, cpu or cuda.")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device = {name} was asked for but torch sees no CUDA device of that number; use device = cpu or auto."
+        )
     return device
 
 

@@ -9,6 +9,7 @@ from rrcluster.algorithms.algorithm import Algorithm, Tools
 from rrcluster.choice import choose
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.federated import FederatedData
+from rrcluster.engine.faults import Faults, Incidents, Sent
 from rrcluster.engine.memory import ClientMemory
 from rrcluster.engine.private_evaluation import own_evaluations
 from rrcluster.errors import PrivacyError
@@ -24,12 +25,16 @@ from rrcluster.types import Release
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One finished round: the release and the state made of releases, which are public, and what clients remember."""
+    """One finished round: the release and the state made of releases, which are public; the rest is not.
+
+    How long the round took and how many clients failed in it depend on who took part; what clients remember is theirs.
+    """
 
     round_index: int
     state: ServerState  # after the round
     release: Release
     seconds: float
+    incidents: Incidents
     memory: ClientMemory  # private to the clients: for the checkpoint alone
 
 
@@ -51,14 +56,16 @@ def simulate(
     state: ServerState | None = None,
     memory: ClientMemory | None = None,
     ledger: Ledger | None = None,
+    faults: Faults | None = None,
 ) -> Iterator[RoundRecord]:
     """Run rounds until the plan's last one, yielding a record after each.
 
     `model` is the one the algorithm adapted (`algorithm.adapt`). `state` and `memory` continue an earlier simulation:
     every draw is keyed by (seed, stream, round, client), so the rounds that follow are the same as if it had never
-    stopped. `ledger` is charged before each release.
+    stopped. `ledger` is charged before each release. `faults` makes some clients drop out or lie.
     """
     local, server, ledger = local or LocalSettings(), server or ServerSettings(), ledger or Ledger()
+    faults = faults or Faults()
     _check_memory(algorithm, model, plan)
     if not algorithm.explores:
         server = replace(server, exploration=0.0)
@@ -68,7 +75,8 @@ def simulate(
     state = state or first_state(model=model, algorithm=algorithm, num_clusters=k, streams=streams)
     while state.round_index < plan.num_rounds:
         began, t = time.perf_counter(), state.round_index
-        ids = plan.sampler.draw(data.num_clients, rng=streams("cohort", t))
+        sampled = plan.sampler.draw(data.num_clients, rng=streams("cohort", t))
+        ids = faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
         clients = memory.recall(data.cohort(ids))
         tools = Tools(split, engine, local, key=streams.client_key("batches", t))
         told = guidance(state, plan=plan, server=server)
@@ -83,19 +91,26 @@ def simulate(
         )
         trained = algorithm.local(state.models, clients, choices if destinations is None else destinations, tools=tools)
         memory = memory.updated(ids, trained.memory)
+        sent, lying = faults.tampered(
+            Sent(trained.updates, choices, destinations, ids, evaluations),
+            num_clusters=k,
+            streams=streams,
+            round_index=t,
+        )
         state, release = server_round(
             state,
-            trained.updates,
-            choices,
-            destinations=destinations,
-            client_ids=ids,
-            evaluations=evaluations,
+            sent.updates,
+            sent.choices,
+            destinations=sent.destinations,
+            client_ids=sent.client_ids,
+            evaluations=sent.evaluations,
             plan=plan,
             server=server,
             ledger=ledger,
             rng=streams("release", t),
         )
-        yield RoundRecord(t, state, release, time.perf_counter() - began, memory)
+        incidents = Incidents(dropped=len(sampled) - len(ids), hostile=lying)
+        yield RoundRecord(t, state, release, time.perf_counter() - began, incidents, memory)
 
 
 def _check_memory(algorithm: Algorithm, model: Model, plan: PrivacyPlan) -> None:

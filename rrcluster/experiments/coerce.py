@@ -1,5 +1,6 @@
 """Check one value from a YAML file against the type that its setting declares."""
 
+import reprlib
 import types
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -12,8 +13,8 @@ def coerce(section: type, name: str, value: Any, *, source: str) -> Any:
     hint = get_type_hints(section, include_extras=False)[name]
     try:
         return _as(hint, value)
-    except (TypeError, ValueError):
-        raise ConfigError(f"{source}: {name} = {value!r} should be {_spell(hint)}.") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"{source}: {name} = {_shortened(value)} should be {_spell(hint)}.") from None
 
 
 def _as(hint: Any, value: Any) -> Any:
@@ -47,6 +48,14 @@ def _checked(value: Any, fits: bool) -> Any:
     if not fits:
         raise TypeError
     return value
+
+
+def _shortened(value: Any) -> str:
+    """The value as it would be typed, cut to a length that fits in an error message."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # a whole number of too many digits
+        return "a very large number"
 
 
 def _spell(hint: Any) -> str:

@@ -47,6 +47,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         checks.count(num_clients=self.num_clients)
         checks.positive(concentration=self.concentration)
+        if self.data_folder is not None:
+            checks.path(data_folder=self.data_folder)
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,20 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True)
+class FaultConfig:
+    """Clients that fail or lie (simulated; the guarantee stays what it is)."""
+
+    dropout: float = 0.0
+    """Share of the sampled clients that drop out; nobody replaces them."""
+    hostile: float = 0.0
+    """Share of the others that send nonsense: NaN, huge norms, wrong shapes, duplicates."""
+
+    def __post_init__(self) -> None:
+        checks.share(dropout=self.dropout)
+        checks.share(hostile=self.hostile)
+
+
+@dataclass(frozen=True)
 class OutputConfig:
     """Seeds, machine and output."""
 
@@ -204,6 +220,10 @@ class OutputConfig:
     """Keep checkpoint/ after the run has finished."""
 
     def __post_init__(self) -> None:
+        if self.name is not None:
+            checks.file_name(name=self.name)
+        if self.out is not None:
+            checks.path(out=self.out)
         checks.count(seed=self.seed, at_least=0)
         for seed in self.seeds:
             checks.count(seeds=seed, at_least=0)
@@ -221,6 +241,7 @@ class RunConfig:
     method: MethodConfig = field(default_factory=MethodConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    faults: FaultConfig = field(default_factory=FaultConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
     @property
@@ -258,6 +279,7 @@ SECTIONS: dict[str, type] = {
     "method": MethodConfig,
     "privacy": PrivacyConfig,
     "training": TrainingConfig,
+    "faults": FaultConfig,
     "output": OutputConfig,
 }
 FIELDS: dict[str, str] = {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rrcluster.errors import RunFolderError
+from rrcluster.reading import plain_json, read_text
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -48,13 +49,17 @@ def append_json(path: Path, value: Any) -> None:
 
 
 def keep_rounds_before(path: Path, round_index: int) -> None:
-    """Drop the lines of rounds from `round_index` on (they will be run again), and a torn last line."""
+    """Drop the lines of rounds from `round_index` on (they will be run again), and everything from a torn line on."""
     if not path.exists():
         return
+    try:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{path}: cannot be read; the file is damaged. Start a new run.") from error
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in text.splitlines():
         try:
-            if json.loads(line)["round"] < round_index:
+            if plain_json(line)["round"] < round_index:
                 kept.append(line)
         except (ValueError, KeyError, TypeError):
             break

@@ -10,6 +10,7 @@ diagnostics.jsonl  everything computed from raw client data
 checkpoint/        private to the run: mode 0700, removed at the end, read by no report
 """
 
+import hashlib
 import json
 import shutil
 from dataclasses import asdict, dataclass
@@ -18,11 +19,12 @@ from typing import Any
 
 import numpy as np
 import yaml
-from safetensors import SafetensorError
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from rrcluster.aggregate import RunningMean, ServerState
 from rrcluster.engine.evaluate import Evaluation
+from rrcluster.engine.faults import Incidents
 from rrcluster.engine.memory import ClientMemory
 from rrcluster.engine.simulate import RoundRecord
 from rrcluster.errors import RunFolderError
@@ -36,6 +38,7 @@ from rrcluster.experiments.files import (
 )
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
 from rrcluster.privacy.ledger import Ledger
+from rrcluster.reading import plain_yaml, read_text
 from rrcluster.types import Models, NoisyEvaluation
 
 
@@ -48,12 +51,12 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: RunConfig, statement: dict[str, Any]) -> "RunFolder":
         """Start a new run folder. Refuses one that holds a run already."""
-        if (path / "config.yaml").exists():
-            raise RunFolderError(
-                f"{path} already holds a run; continue it with `rrcluster run --resume {path}`, or choose another "
-                "folder with --out."
-            )
         try:
+            if (path / "config.yaml").exists():
+                raise RunFolderError(
+                    f"{path} already holds a run; continue it with `rrcluster run --resume {path}`, or choose another "
+                    "folder with --out."
+                )
             path.mkdir(parents=True, exist_ok=True)
             (path / "checkpoint").mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
@@ -69,10 +72,10 @@ class RunFolder:
     def open(cls, path: Path) -> tuple["RunFolder", RunConfig]:
         """An existing run folder and its config."""
         try:
-            settings = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
+            settings = plain_yaml(read_text(path / "config.yaml"))
         except FileNotFoundError as error:
             raise RunFolderError(f"{path} holds no run (no config.yaml); start one with `rrcluster run`.") from error
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        except (OSError, ValueError) as error:
             raise RunFolderError(
                 f"{path / 'config.yaml'}: cannot be read; the file is damaged. Start a new run."
             ) from error
@@ -98,7 +101,6 @@ class RunFolder:
             "denominators": release.denominators.tolist(),
             "noise_std": release.noise_std.tolist(),
             "epsilon": epsilon,
-            "seconds": round(record.seconds, 4),
         }
         if release.evaluation is not None:
             line["private_evaluation"] = describe_evaluation(release.evaluation)
@@ -110,9 +112,13 @@ class RunFolder:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         return [read_evaluation(told) for line in lines if (told := json.loads(line).get("private_evaluation"))]
 
-    def add_diagnostics(self, round_index: int, evaluation: Evaluation) -> None:
-        """Append what was computed from raw client data."""
-        append_json(self.path / "diagnostics.jsonl", {"round": round_index, **asdict(evaluation)})
+    def add_diagnostics(self, record: RoundRecord, evaluation: Evaluation, incidents: Incidents) -> None:
+        """Append what was computed from raw client data.
+
+        The time of a round and the clients that failed so far are here too: both follow the secret size of the cohort.
+        """
+        line = {"round": record.round_index, **asdict(evaluation), "seconds": round(record.seconds, 4)}
+        append_json(self.path / "diagnostics.jsonl", line | asdict(incidents))
 
     def save_state(self, state: ServerState, memory: ClientMemory) -> None:
         """Write the checkpoint: one file, renamed into place, so it is always whole."""
@@ -132,15 +138,16 @@ class RunFolder:
         ):
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
         tensors |= memory.tensors()
-        write_atomically(target, lambda path: save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, path))
+        whole = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
+        write_atomically(target, lambda path: save_file(whole, path, metadata={"sha256": _digest(whole)}))
 
     def load_state(self) -> tuple[ServerState, ClientMemory] | None:
         """The checkpointed state and memory, None if there are none; rounds after it are dropped, to be run again."""
         path = self.path / "checkpoint" / "state.safetensors"
         try:
-            tensors = load_file(path) if path.exists() else None
+            tensors = _read_tensors(path) if path.exists() else None
             saved = None if tensors is None else (_state(tensors), ClientMemory.from_tensors(tensors))
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
+        except Exception as error:  # a damaged file fails in many ways inside the reader
             raise RunFolderError(f"{path}: the checkpoint is damaged; start a new run.") from error
         for name in ("rounds.jsonl", "diagnostics.jsonl"):
             keep_rounds_before(self.path / name, 0 if saved is None else saved[0].round_index)
@@ -162,6 +169,24 @@ class RunFolder:
     def drop_checkpoint(self) -> None:
         """Remove the private part once the run is over."""
         shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+
+
+def _read_tensors(path: Path) -> dict[str, Any]:
+    """The tensors of a checkpoint, exactly as they were written: one flipped bit is an error."""
+    with safe_open(path, framework="np") as file:
+        told = (file.metadata() or {}).get("sha256")
+    tensors = load_file(path)
+    if told != _digest(tensors):
+        raise ValueError("the digest differs")
+    return tensors
+
+
+def _digest(tensors: dict[str, Any]) -> str:
+    digest = hashlib.sha256()
+    for name, values in sorted(tensors.items()):
+        digest.update(f"{name} {values.dtype} {values.shape}\n".encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()
 
 
 def _state(tensors: dict[str, Any]) -> ServerState:

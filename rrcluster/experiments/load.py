@@ -1,13 +1,13 @@
 """Use what a run produced: load its models, and find which of them is yours."""
 
-import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from rrcluster.algorithms import ALGORITHMS, Algorithm, Clients, Tools
 from rrcluster.algorithms.split import Split
@@ -17,6 +17,7 @@ from rrcluster.engine.batched import BatchedEngine
 from rrcluster.engine.evaluate import choose_all
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.models import Model, make_model
+from rrcluster.reading import plain_json
 from rrcluster.types import Array, Models
 
 
@@ -43,6 +44,22 @@ class TrainedModels:
         """What the model takes: float32 numbers, or int64 ids."""
         return np.int64 if self.model.takes_ids else np.float32
 
+    def _checked(self) -> "TrainedModels":
+        """Itself, if the weights have the shapes that the network and the method need."""
+        shared, clustered = self.models.shared, self.models.clustered
+        wanted = self.split.coordinates
+        if (
+            clustered.ndim != 2
+            or len(clustered) < 1
+            or (shared.shape, clustered.shape[1])
+            != (
+                (wanted.shared,),
+                wanted.clustered,
+            )
+        ):
+            raise ValueError("weights of another shape")
+        return self
+
     def predict(self, inputs: Any, *, cluster: int) -> Array:
         """Outputs (logits, or values for regression) of one cluster's model: (s, *input) -> (s, outputs)."""
         if not 0 <= cluster < self.num_clusters:
@@ -63,14 +80,28 @@ def load(run: str | Path) -> TrainedModels:
         raise RunFolderError(f"{run}: no models.safetensors; finish the run with `rrcluster run --resume {run}`.")
     try:
         with safe_open(path, framework="np") as file:
-            about = {name: json.loads(value) for name, value in (file.metadata() or {}).items()}
+            about = {name: plain_json(value) for name, value in (file.metadata() or {}).items()}
             models = Models(file.get_tensor("shared").astype(float), file.get_tensor("clustered").astype(float))
         algorithm = ALGORITHMS[about["algorithm"]]
-        shape, classes = tuple(about["input_shape"]), int(about["num_classes"])
-        model = algorithm.adapt(make_model(about["model"], input_shape=shape, num_classes=classes))
-        return TrainedModels(models, model, algorithm)
-    except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise RunFolderError(f"{path}: cannot be read as models of rrcluster; the file is damaged.") from error
+        return TrainedModels(models, algorithm.adapt(_declared_model(about, models)), algorithm)._checked()
+    except Exception as error:  # a damaged file fails in many ways inside the reader
+        raise RunFolderError(
+            f"{path}: cannot be read as models of rrcluster; the file is damaged. Run again with the same settings."
+        ) from error
+
+
+def _declared_model(about: dict[str, Any], models: Models) -> Model:
+    """The network the file declares, refused before it is made if the weights in the file cannot be its own.
+
+    Every model has a weight per input and per class at least, so a declared size beyond the weights present is a lie,
+    and no memory is spent on it.
+    """
+    shape, classes = about["input_shape"], about["num_classes"]
+    sizes = [*shape, classes + 1]
+    present = models.shared.size + models.clustered.size
+    if not all(type(size) is int and size > 0 for size in sizes) or math.prod(shape) > present or classes > present:
+        raise ValueError("declared sizes do not fit the weights")
+    return make_model(about["model"], input_shape=tuple(shape), num_classes=classes)
 
 
 def assign(models: TrainedModels, data: Any) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rrcluster.engine.evaluate import Evaluation, evaluate
+from rrcluster.engine.faults import Incidents
 from rrcluster.engine.simulate import RoundRecord, simulate
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
@@ -105,7 +106,10 @@ class Running:
         self.state = None if saved is None else saved[0]
         self._memory = None if saved is None else saved[1]
         self._ledger = folder.ledger() if ledger is None else ledger
+        if ledger is None:
+            self._ledger.check_covers(0 if self.state is None else self.state.round_index)
         self._evaluation: Evaluation | None = None
+        self._incidents = Incidents()  # since the run was started or resumed
 
     def rounds(self) -> Iterator[Progress]:
         """Run round after round. Stopped at any point (also by Ctrl-C), the folder can be resumed."""
@@ -115,6 +119,7 @@ class Running:
         try:
             for record in self._records():
                 self.state, self._memory = record.state, record.memory
+                self._incidents = self._incidents.plus(record.incidents)
                 epsilon = spent[record.round_index] if plan.private else None
                 self.folder.add_round(record, epsilon)
                 evaluation = self._evaluate(record) if self._due(record.round_index, total) else None
@@ -151,6 +156,7 @@ class Running:
             state=self.state,
             memory=self._memory,
             ledger=self._ledger,
+            faults=it.faults,
         )
 
     def _epsilon_by_round(self) -> list[float]:
@@ -178,7 +184,7 @@ class Running:
             local=it.local,
             memory=record.memory,
         )
-        self.folder.add_diagnostics(record.round_index, self._evaluation)
+        self.folder.add_diagnostics(record, self._evaluation, self._incidents)
         return self._evaluation
 
     def _stop(self, seconds: float) -> None:

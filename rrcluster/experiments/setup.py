@@ -9,6 +9,7 @@ from rrcluster.algorithms.split import Split
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.federated import IDS, FederatedData
+from rrcluster.engine.faults import Faults
 from rrcluster.engine.select import pick_device, pick_engine
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import RunConfig
@@ -31,6 +32,7 @@ class Experiment:
     streams: Streams
     local: LocalSettings
     server: ServerSettings
+    faults: Faults
 
     @property
     def split(self) -> Split:
@@ -80,6 +82,7 @@ def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> 
             average_last=training.average_last,
             exploration=training.exploration,
         ),
+        faults=Faults(config.faults.dropout, config.faults.hostile),
     )
 
 

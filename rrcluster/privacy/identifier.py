@@ -164,7 +164,8 @@ class IdentifierMechanism:
         )
         if len(reports.valid) > self.cohort_size:
             raise PrivacyError(
-                f"{len(reports.valid)} reports for a cohort of {self.cohort_size}; sample with plan.sampler."
+                f"more clients reported than the cohort of {self.cohort_size} has; sample with plan.sampler, and give "
+                "client_ids so that a second report of a client is left out."
             )
         reports = reports.padded(self.cohort_size)
         noise = self._noise(rng)

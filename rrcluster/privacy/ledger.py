@@ -12,6 +12,7 @@ from typing import Any
 
 from rrcluster.errors import PrivacyError, RunFolderError
 from rrcluster.privacy.events import Event
+from rrcluster.reading import plain_json, read_text
 
 
 class Ledger:
@@ -32,12 +33,12 @@ class Ledger:
         A selection among runs is one charge, of "round" 0, before the first of them.
         """
         entry = {"round": round_index, "event": None if event is None else describe(event)}
+        if self._charges and next(iter(self._charges.values()))["event"] != entry["event"]:
+            raise PrivacyError(
+                f"round {round_index}: this run was already charged with another event; a plan may not change within "
+                "a run. Start a new run."
+            )
         if round_index in self._charges:
-            if self._charges[round_index] != entry:
-                raise PrivacyError(
-                    f"round {round_index} was already charged with another event; a plan may not change within a run. "
-                    "Start a new run."
-                )
             return
         if self._path is not None:
             _append(self._path, entry)
@@ -47,6 +48,15 @@ class Ledger:
     def num_charged(self) -> int:
         """How many rounds have been charged: what the accountant must compose."""
         return len(self._charges)
+
+    def check_covers(self, num_rounds: int) -> None:
+        """Refuse a ledger that lacks a charge for one of the first `num_rounds` rounds, which were released."""
+        missing = next((index for index in range(num_rounds) if index not in self._charges), None)
+        if missing is not None:
+            raise RunFolderError(
+                f"{self._path}: round {missing} was released but its charge is gone; the ledger is damaged and the "
+                "budget spent is unknown. Start a new run."
+            )
 
 
 def describe(event: Event) -> dict[str, Any]:
@@ -77,18 +87,34 @@ def _read(path: Path) -> dict[int, dict[str, Any]]:
 
     Dropping it is safe: `charge` returns, and a release is made, only after the whole line is on disk.
     """
-    text = path.read_text(encoding="utf-8")
-    if text and not text.endswith("\n"):
-        text = text[: text.rfind("\n") + 1]
-        path.write_text(text, encoding="utf-8")
-    charges = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            entry = json.loads(line)
-            charges[int(entry["round"])] = {"round": int(entry["round"]), "event": entry["event"]}
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunFolderError(
-                f"{path}, line {number}: not a charge; the ledger is damaged and the budget spent is unknown. "
-                "Start a new run."
-            ) from error
+    try:
+        text = read_text(path)
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            os.truncate(path, len(whole.encode()))
+    except (OSError, ValueError) as error:
+        raise _damaged(str(path)) from error
+    charges: dict[int, dict[str, Any]] = {}
+    for number, line in enumerate(whole.split("\n")[:-1], start=1):
+        charge = _charge(line)
+        if charge is None or (charges and next(iter(charges.values()))["event"] != charge["event"]):
+            raise _damaged(f"{path}, line {number}")
+        charges[charge["round"]] = charge
     return charges
+
+
+def _charge(line: str) -> dict[str, Any] | None:
+    """What one line says, None if it is no charge."""
+    try:
+        entry = plain_json(line)
+        round_index, event = entry["round"], entry["event"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    whole = isinstance(round_index, int) and not isinstance(round_index, bool) and round_index >= 0
+    return {"round": round_index, "event": event} if whole else None
+
+
+def _damaged(where: str) -> RunFolderError:
+    return RunFolderError(
+        f"{where}: not a charge like the others; the ledger is damaged, the budget spent unknown. Start a new run."
+    )

@@ -23,6 +23,8 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "identifier": IdentifierMechanism,
     "none": NoneMechanism,
 }
+MAX_ROUNDS = 1_000_000
+MIN_CLIP = 1e-30
 IDENTIFIERS = ("gaussian", "kary")
 REBALANCINGS = ("none", "exact", "coin", "shrinkage", "auto")
 
@@ -101,9 +103,18 @@ class PrivacyPlan:
         checks.count(num_clients=num_clients)
         checks.rate(sample_rate=sample_rate)
         checks.count(num_rounds=num_rounds)
+        if num_rounds > MAX_ROUNDS:
+            raise ConfigError(f"num_rounds = {num_rounds} is more than {MAX_ROUNDS}, the most that is accounted.")
+        if not MIN_CLIP <= checks.positive(update_clip=update_clip) <= 1 / MIN_CLIP:
+            raise ConfigError(
+                f"update_clip = {update_clip:g} must lie between {MIN_CLIP:g} and {1 / MIN_CLIP:g}; beyond, sums leave "
+                "the range of floating-point numbers."
+            )
         rebalance = resolve_rebalance(mechanism, rebalance, min_cluster_size)
         _check_assertions(mechanism, sampling, adjacency)
         check_evaluation(mechanism, private_evaluation)
+        if checks.count(num_clusters=num_clusters) > num_clients:
+            raise ConfigError(f"num_clusters (k) = {num_clusters} is more than num_clients = {num_clients}; lower k.")
         _check_room(num_clusters, min_cluster_size, sample_rate * num_clients)
         floor = size_floor
         if floor is None:
@@ -214,7 +225,6 @@ def _check_assertions(mechanism: str, sampling: str | None, adjacency: str | Non
 
 
 def _check_room(num_clusters: int, min_cluster_size: int, expected_cohort: float) -> None:
-    checks.count(num_clusters=num_clusters)
     if expected_cohort > LARGEST_COHORT:
         raise ConfigError(
             f"a cohort of {expected_cohort:g} clients is more than sums can hold ({LARGEST_COHORT}); lower sample_rate."

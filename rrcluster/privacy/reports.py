@@ -1,8 +1,9 @@
 """Check what clients sent. The only code, with the mechanisms, that reads raw reports.
 
-A report that cannot be used (non-finite, wrong shape or dtype, cluster out of range, a second one under the same id)
-is marked invalid; it never raises and is never described in a log: what a hostile client sends must not stop the round
-nor show in an error text. What the *caller* gets wrong for the whole round (lengths that do not match) does raise.
+A report that cannot be used (non-finite, wrong shape or dtype, cluster out of range) is marked invalid, and a second
+one under the same id is left out; neither raises nor is ever described in a log: what a hostile client sends must not
+stop the round nor show in an error text. What the *caller* gets wrong for the whole round (lengths that do not match)
+does raise, without saying how many reports there are: under Poisson sampling that number is private.
 """
 
 from collections.abc import Sequence
@@ -52,8 +53,9 @@ def check_reports(
 
     `updates` is an (n, width) numpy or torch array, or a sequence of n rows of any kind; `choices` n cluster numbers;
     `destinations` where updates go when a coin moved the client (default: the choice). Of several reports with one
-    client id the first is kept. `evaluations` are n pairs (accuracy, share of the loss bound): what is finite is
-    clipped to [0, 1], what is not makes the whole report invalid.
+    client id the first is kept, valid or not, and the others are left out: one client is one row. `evaluations` are n
+    pairs (accuracy, share of the loss bound): what is finite is clipped to [0, 1], what is not makes the report
+    invalid.
     """
     rows, usable = _rows(updates, width)
     natural, known = _clusters(choices, num_clusters, "choices", len(rows))
@@ -61,7 +63,9 @@ def check_reports(
         (natural, known) if destinations is None else _clusters(destinations, num_clusters, "destinations", len(rows))
     )
     judged, sensible = _evaluations(evaluations, len(rows))
-    valid = usable & known & reachable & sensible & _first_of_each(client_ids, len(rows))
+    valid = usable & known & reachable & sensible
+    if (kept := _first_of_each(client_ids, len(rows))) is not None:
+        rows, natural, target, valid, judged = rows[kept], natural[kept], target[kept], valid[kept], judged[kept]
     valid &= np.isfinite(norms(np.where(valid[:, None], rows, 0.0)))
     return Reports(
         updates=np.where(valid[:, None], rows, 0.0),
@@ -73,8 +77,11 @@ def check_reports(
 
 
 def as_numpy(values: Any) -> Any:
-    """A torch tensor as a numpy array on the host; anything else as it is."""
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else values
+    """A torch tensor as a numpy array on the host, bfloat16 (which numpy lacks) as float32; anything else as it is."""
+    if not hasattr(values, "detach"):
+        return values
+    tensor = values.detach().cpu()
+    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
 
 
 def _rows(updates: Any, width: int, name: str = "updates") -> tuple[Array, Array]:
@@ -85,7 +92,7 @@ def _rows(updates: Any, width: int, name: str = "updates") -> tuple[Array, Array
                 f"{name} have {updates.shape[1]} coordinates, the plan has {width}; see plan.coordinates."
             )
         return updates, np.ones(len(updates), dtype=bool)
-    if not isinstance(updates, (Sequence, np.ndarray)) or isinstance(updates, (str, bytes)):
+    if not _listed(updates):
         raise ConfigError(f"{name} must be an (n, {width}) array or a sequence of rows, not {type(updates).__name__}.")
     rows, usable = np.zeros((len(updates), width)), np.zeros(len(updates), dtype=bool)
     for place, update in enumerate(updates):
@@ -107,8 +114,8 @@ def _evaluations(values: Any, length: int) -> tuple[Array, Array]:
 
 def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[Array, Array]:
     values = as_numpy(values)
-    if (not isinstance(values, Sequence) and np.ndim(values) == 0) or len(values) != length:
-        raise ConfigError(f"{name} must hold one cluster per update: {length} of them.")
+    if not _listed(values) or len(values) != length:
+        raise ConfigError(f"{name} must hold one cluster per update; give as many as there are updates.")
     if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
         return values, (values >= 0) & (values < num_clusters)
     clusters, known = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=bool)
@@ -119,18 +126,28 @@ def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[A
     return clusters, known
 
 
-def _first_of_each(client_ids: Any, length: int) -> Array:
-    """Which report is the first under its id. Ids of different types are different ids, so nobody shadows another.
+def _first_of_each(client_ids: Any, length: int) -> Array | None:
+    """Places of the first report under each id, in order; None where ids are not given.
 
-    Ids must be authenticated by the caller: a client that can claim another's id can silence it.
+    Ids of different types are different ids, so nobody shadows another. Ids must be authenticated by the caller: a
+    client that can claim another's can silence it.
     """
     if client_ids is None:
-        return np.ones(length, dtype=bool)
-    ids = [(type(value).__name__, repr(value)) for value in as_numpy(client_ids)]
-    if len(ids) != length:
-        raise ConfigError(f"client_ids must hold one id per update: {length} of them.")
-    first = {one: place for place, one in reversed(list(enumerate(ids)))}
-    return np.array([first[one] == place for place, one in enumerate(ids)], dtype=bool)
+        return None
+    ids = as_numpy(client_ids)
+    if not _listed(ids) or len(ids) != length:
+        raise ConfigError("client_ids must hold one id per update; give as many as there are updates.")
+    first: dict[tuple[str, str], int] = {}
+    for place, value in enumerate(ids):
+        first.setdefault((type(value).__name__, repr(value)), place)
+    return np.fromiter(first.values(), dtype=np.int64, count=len(first))
+
+
+def _listed(values: Any) -> bool:
+    """Whether these are several values in order."""
+    if isinstance(values, Sequence):
+        return not isinstance(values, (str, bytes))
+    return isinstance(values, np.ndarray) and values.ndim > 0
 
 
 def _numbers(value: Any) -> Array | None:

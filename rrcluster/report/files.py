@@ -1,7 +1,6 @@
 """Plain files of a run folder: read safely, written atomically. Nothing here executes what it reads."""
 
 import contextlib
-import json
 import math
 import os
 import tempfile
@@ -10,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from rrcluster.errors import RunFolderError
+from rrcluster.reading import plain_json, plain_yaml, read_text
 
 WAY_OUT = "Restore it, or run again with the same settings."
 
 
 def read_yaml(path: Path) -> Mapping[str, Any]:
     """The mapping that a YAML file holds; plain data only (`safe_load`)."""
-    import yaml
-
     text = _text(path)
     try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        value = plain_yaml(text)
+    except ValueError as error:
         raise RunFolderError(f"{path}: not readable YAML; the file is damaged. {WAY_OUT}") from error
     return _mapping(value, path)
 
@@ -30,8 +28,8 @@ def read_json(path: Path) -> Mapping[str, Any]:
     """The object that a JSON file holds."""
     text = _text(path)
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        value = plain_json(text)
+    except ValueError as error:
         raise RunFolderError(f"{path}: not readable JSON; the file is damaged. {WAY_OUT}") from error
     return _mapping(value, path)
 
@@ -48,8 +46,8 @@ def read_jsonl(path: Path) -> tuple[Mapping[str, Any], ...]:
         if not line.strip():
             continue
         try:
-            entries.append(_mapping(json.loads(line), path))
-        except (ValueError, RecursionError) as error:
+            entries.append(_mapping(plain_json(line), path))
+        except ValueError as error:
             if number == len(lines):
                 break
             raise RunFolderError(f"{path}, line {number}: not a JSON object; the file is damaged. {WAY_OUT}") from error
@@ -96,10 +94,10 @@ def numbers(value: object) -> tuple[float, ...]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except FileNotFoundError as error:
         raise RunFolderError(f"{path}: missing, so this is not a complete run folder. {WAY_OUT}") from error
-    except UnicodeDecodeError as error:
+    except ValueError as error:
         raise RunFolderError(f"{path}: not text; the file is damaged. {WAY_OUT}") from error
     except OSError as error:
         raise RunFolderError(f"{path}: could not be read ({error.strerror}). Check its permissions.") from error

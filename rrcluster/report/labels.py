@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rrcluster.report.files import number
 from rrcluster.report.notation import value_text
 
 ALGORITHM_NAMES = {
@@ -49,9 +50,9 @@ def method_label(config: Mapping[str, Any]) -> str:
     name = str(config.get("algorithm", "unknown method"))
     base = ALGORITHM_NAMES.get(name, name)
     private = str(config.get("mechanism", "none")) != "none"
-    rebalance, size = config.get("rebalance", "none"), config.get("min_cluster_size", 0)
+    rebalance, size = config.get("rebalance", "none"), number(config.get("min_cluster_size", 0))
     explored = " + exploration" if config.get("exploration") and name in EXPLORING else ""
-    if rebalance in ("coin", "exact", "auto") and isinstance(size, (int, float)) and size > 0:
+    if rebalance in ("coin", "exact", "auto") and size is not None and size > 0:
         return f"RR-Cluster ({base}), B={size:g}{explored}" + ("" if private else ", no privacy")
     prefixed = f"DP-{base}" if private else base
     return f"{prefixed} + shrinkage{explored}" if rebalance == "shrinkage" else f"{prefixed}{explored}"

@@ -13,6 +13,8 @@ def epsilon_text(epsilon: float | None, *, private: bool = True) -> str:
         return NO_PRIVACY
     if epsilon is None:
         return NO_BOUND
+    if abs(epsilon) >= 1e9:  # says nothing any more, and has too many digits to write out
+        return "more than 1e9" if epsilon > 0 else NO_BOUND
     exact = Decimal(str(epsilon))
     if epsilon >= 0.01 or epsilon <= 0:
         return str(exact.quantize(Decimal("0.01"), rounding=ROUND_CEILING))

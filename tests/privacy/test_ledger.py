@@ -31,8 +31,26 @@ def test_a_repeated_round_is_charged_once_also_after_a_restart(tmp_path):
 def test_the_same_round_at_another_price_is_refused():
     ledger = Ledger()
     ledger.charge(0, EVENT)
-    with pytest.raises(PrivacyError, match="round 0 was already charged with another event"):
+    with pytest.raises(PrivacyError, match="round 0: this run was already charged with another event"):
         ledger.charge(0, PoissonGaussian(2.0, 0.1))
+
+
+def test_a_later_round_at_another_price_is_refused(tmp_path):
+    """Regression: with config.yaml edited before a resume, two kinds of rounds were accounted as one."""
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).charge(0, EVENT)
+    with pytest.raises(PrivacyError, match="round 1: this run was already charged with another event"):
+        Ledger(path).charge(1, PoissonGaussian(2.0, 0.1))
+
+
+def test_lost_charges_are_found_out(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    for index in range(3):
+        Ledger(path).charge(index, EVENT)
+    Ledger(path).check_covers(3)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    with pytest.raises(RunFolderError, match="round 2 was released but its charge is gone"):
+        Ledger(path).check_covers(3)
 
 
 def test_a_torn_last_line_is_dropped(tmp_path):

@@ -34,6 +34,10 @@ HOSTILE = {
     "ragged": [[1.0], [1.0, 2.0]],
     "object": object(),
     "boolean": [True, False],
+    "conjugate": torch.ones(2, dtype=torch.complex64).conj(),
+    "sparse": torch.ones(2).to_sparse(),
+    "wider than float64": np.array([1.0, 2.0], dtype=np.longdouble) * np.longdouble("1e4000"),
+    "endless": (lambda rows: rows.append(rows) or rows)([]),
 }
 
 
@@ -53,7 +57,14 @@ def test_one_hostile_choice_spoils_only_itself(bad):
 
 def test_of_reports_under_one_id_the_first_is_kept():
     reports = check(np.array([[1.0, 0], [2.0, 0], [3.0, 0]]), [0, 1, 2], client_ids=[7, 8, 7])
-    assert reports.valid.tolist() == [True, True, False]
+    assert reports.valid.tolist() == [True, True]
+    assert reports.updates[:, 0].tolist() == [1.0, 2.0]
+    assert reports.choices.tolist() == [0, 1]
+
+
+def test_the_first_of_several_is_kept_even_when_it_is_invalid():
+    reports = check(np.array([[np.nan, 0], [2.0, 0]]), [0, 1], client_ids=[7, 7])
+    assert reports.valid.tolist() == [False]
 
 
 def test_a_destination_out_of_range_makes_the_report_invalid():
@@ -66,6 +77,21 @@ def test_no_reports_at_all():
     assert reports.updates.shape == (0, 2)
 
 
+@pytest.mark.parametrize("ids", [[1], 1, "ab", None])
+def test_client_ids_that_do_not_fit_are_the_callers_mistake(ids):
+    if ids is None:
+        assert check(np.ones((2, 2)), [0, 0], client_ids=ids).valid.all()
+        return
+    with pytest.raises(ConfigError, match="one id per update"):
+        check(np.ones((2, 2)), [0, 0], client_ids=ids)
+
+
+def test_half_precision_reports_pass():
+    for kind in (torch.bfloat16, torch.float16):
+        assert check(torch.ones(2, 2, dtype=kind), torch.tensor([1, 1])).valid.all()
+    assert check([torch.ones(2, dtype=torch.bfloat16)], [0]).valid.all()
+
+
 def test_padding_adds_invalid_reports():
     padded = check(np.ones((1, 2)), [1]).padded(3)
     assert padded.valid.tolist() == [True, False, False]
@@ -76,7 +102,11 @@ def test_padding_adds_invalid_reports():
     ("updates", "choices", "text"),
     [
         (np.ones((2, 5)), [0, 0], "updates have 5 coordinates, the plan has 2"),
-        (np.ones((2, 2)), [0], "choices must hold one cluster per update: 2"),
+        (np.ones((2, 2)), [0], "choices must hold one cluster per update"),
+        (np.ones((2, 2)), 0, "choices must hold one cluster per update"),
+        (np.ones((2, 2)), "01", "choices must hold one cluster per update"),
+        (np.float64(1.0), [0], "or a sequence of rows"),
+        (None, [0], "or a sequence of rows"),
         ("ab", [0, 0], "not str"),
     ],
 )

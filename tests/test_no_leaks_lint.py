@@ -1,0 +1,150 @@
+"""By `ast`: raw values go into no message, and no file is ever executed."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from rrcluster.data.sources import SOURCES
+
+PACKAGE = Path(__file__).parent.parent / "rrcluster"
+SEES_RAW = [
+    PACKAGE / "server.py",
+    *sorted((PACKAGE / "privacy").rglob("*.py")),
+    *sorted((PACKAGE / "engine").rglob("*.py")),
+]
+EVERYTHING = sorted(PACKAGE.rglob("*.py"))
+
+RAW = {
+    *("updates", "update", "choices", "choice", "destinations", "reports", "report", "rows", "row", "natural", "valid"),
+    *("scores", "losses", "norms", "size", "messages", "counts", "count_row", "clients", "client_ids", "ids", "cohort"),
+    *("sampled", "trained", "sent", "targets", "inputs", "noise", "shared_noise", "count_noise", "incidents"),
+}
+HARMLESS = {"dtype", "ndim"}  # attributes that say what kind of thing it is
+SPEAKS = {"print", "format", "warn", "write", "debug", "info", "warning", "error", "exception", "critical", "log"}
+
+
+def parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def name_of(call):
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def spoken(tree):
+    """Every expression that ends up in a text: arguments of exceptions and of what logs or prints, and f-strings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FormattedValue):
+            yield node.value
+        elif isinstance(node, ast.Call) and name_of(node).endswith((*SPEAKS, "Error", "Exception", "UnsupportedEvent")):
+            yield from (*node.args, *(word.value for word in node.keywords))
+
+
+def raw_names(expression):
+    """Raw names in an expression, except where only their kind or their number of columns is asked for."""
+    if isinstance(expression, ast.Call) and name_of(expression) == "type":
+        return
+    if isinstance(expression, ast.Attribute) and expression.attr in HARMLESS:
+        return
+    if isinstance(expression, ast.Subscript) and ast.unparse(expression).endswith(".shape[1]"):
+        return
+    if isinstance(expression, ast.Name) and expression.id in RAW:
+        yield expression.id
+    for child in ast.iter_child_nodes(expression):
+        yield from raw_names(child)
+
+
+def leaks(tree):
+    return sorted({name for expression in spoken(tree) for name in raw_names(expression)})
+
+
+@pytest.mark.parametrize("path", SEES_RAW, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_raw_value_goes_into_a_message(path):
+    assert not leaks(parsed(path)), f"{path} puts {leaks(parsed(path))} into a text"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'raise ValueError(f"bad {updates}")',
+        'raise ConfigError("bad %s" % choices)',
+        "logging.getLogger().info('norm', norms.max())",
+        "print(len(reports.valid))",
+        'raise PrivacyError("{}".format(losses))',
+        'text = f"{len(choices)} clients"',
+        "sys.stderr.write(str(scores))",
+    ],
+)
+def test_the_lint_would_notice(line):
+    assert leaks(ast.parse(line))
+
+
+def test_the_lint_lets_kinds_pass():
+    assert not leaks(ast.parse('raise ConfigError(f"{updates.shape[1]} columns of {updates.dtype}, {type(choices)}")'))
+
+
+@pytest.mark.parametrize("path", SEES_RAW, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_what_sees_raw_values_neither_prints_nor_warns(path):
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Call):
+            assert name_of(node) not in {"print", "warn", "debug", "info", "warning", "exception", "critical", "log_"}
+
+
+FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "tarfile", "zipfile"}
+FORBIDDEN_IMPORTS |= {"subprocess", "runpy", "code", "imp", "multiprocessing.managers"}
+FORBIDDEN_CALLS = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "torch.load",
+    "torch.jit.load",
+    "yaml.load",
+    "yaml.load_all",
+}
+FORBIDDEN_CALLS |= {
+    "yaml.unsafe_load",
+    "yaml.full_load",
+    "np.load",
+    "numpy.load",
+    "np.fromfile",
+    "os.system",
+    "os.popen",
+}
+FORBIDDEN_CALLS |= {"shutil.unpack_archive"}
+
+
+@pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_are_read_without_executing_them(path):
+    for node in ast.walk(parsed(path)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        assert not {name.split(".")[0] for name in names} & FORBIDDEN_IMPORTS, f"{path} imports {names}"
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in FORBIDDEN_CALLS, f"{path}, line {node.lineno}: {called}"
+            assert not any(word.arg == "allow_pickle" for word in node.keywords)
+            assert not called.endswith(("extractall", ".Unzip", ".Untar")), f"{path}: archives are never unpacked"
+
+
+def test_modules_are_imported_by_names_from_our_own_tables_only():
+    """`import_module` with a name that is not a constant appears twice, and both look the name up first."""
+    found = [
+        str(path.relative_to(PACKAGE))
+        for path in EVERYTHING
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and name_of(node) == "import_module"
+    ]
+    assert sorted(found) == ["__init__.py", "cli/__init__.py"]
+
+
+def test_downloaded_files_are_single_names_in_their_own_folder():
+    for source in SOURCES.values():
+        for file in source.files:
+            assert Path(file.name).name == file.name
+            assert not file.name.startswith(".")
