@@ -16,6 +16,7 @@ ORDER = [
     "checks",
     "rng",
     "types",
+    "entropy",
     "rebalancing",
     "choice",
     "privacy",

@@ -6,12 +6,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rrcluster import checks
+from rrcluster.errors import ConfigError
 from rrcluster.privacy.clip import clip_to_grid, grid_step
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
 from rrcluster.privacy.relation import joint_sensitivity
 from rrcluster.privacy.reports import check_reports
 from rrcluster.privacy.sampling import PoissonSampler
-from rrcluster.privacy.sums import cluster_sums, gaussian_noise, make_release, split_columns
+from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, split_columns
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, Release
 
@@ -36,6 +37,7 @@ class JointMechanism:
     num_clients: int
     size_floor: float
     min_cluster_size: int = 0
+    exact_noise: bool = False  # discrete Gaussian on the messages' grid, from the operating system
 
     name: ClassVar[str] = "joint"
     adjacency: ClassVar[str] = ADD_REMOVE
@@ -46,6 +48,16 @@ class JointMechanism:
         checks.non_negative(count_weight=self.count_weight)
         checks.non_negative(noise_multiplier=self.noise_multiplier)
         checks.non_negative(size_floor=self.size_floor)
+        if self.count_weight > 0 and self.count_units == 0:
+            raise ConfigError(
+                f"count_weight = {self.count_weight:g} is below the grid of the messages; use 0 (no count row), or at "
+                f"least {grid_step(self.update_clip):g}."
+            )
+
+    @property
+    def count_units(self) -> int:
+        """The count weight in grid steps, rounded down: messages only get shorter by it."""
+        return int(self.count_weight / grid_step(self.update_clip))
 
     @property
     def sampler(self) -> PoissonSampler:
@@ -84,24 +96,21 @@ class JointMechanism:
         shared, clustered = split_columns(messages, self.coordinates)
         sums = cluster_sums(clustered, reports.destinations, num_clusters=self.num_clusters)
         counts = np.bincount(reports.choices[reports.valid], minlength=self.num_clusters)
-        shared_noise, noise, count_noise = self._noise(rng)
+        totals = np.concatenate([shared.sum(axis=0), sums.ravel(), counts * self.count_units])
+        noise = grid_noise(len(totals), noise_std=self.noise_std, step=step, exact=self.exact_noise, rng=rng)
+        noisy_shared, noisy_sums, count_row = np.split(totals + noise, [shared.shape[1], shared.shape[1] + sums.size])
         return make_release(
-            shared.sum(axis=0) * step + shared_noise,
-            sums * step + noise,
-            self._sizes(counts * self.count_weight + count_noise),
+            noisy_shared * step,
+            noisy_sums.reshape(sums.shape) * step,
+            self._sizes(count_row),
             size_floor=self.size_floor,
             min_cluster_size=self.min_cluster_size,
             sum_noise_std=self.noise_std,
-            size_noise_std=self.noise_std / self.count_weight if self.count_weight else 0.0,
+            size_noise_std=self.noise_std / (self.count_units * step) if self.count_weight else 0.0,
         )
 
-    def _noise(self, rng: Rng) -> tuple[Array, Array, Array]:
-        k, d_s, d_c = self.num_clusters, self.coordinates.shared, self.coordinates.clustered
-        noise = gaussian_noise((d_s + k * (d_c + 1),), noise_std=self.noise_std, rng=rng)
-        return noise[:d_s], noise[d_s : d_s + k * d_c].reshape(k, d_c), noise[d_s + k * d_c :]
-
     def _sizes(self, count_row: Array) -> Array:
-        """Sizes from the noisy count row; without one (w = 0) the public expectation, a constant."""
+        """Sizes from the noisy count row, in grid steps; without one (w = 0) the public expectation, a constant."""
         if self.count_weight == 0:
             return np.full(self.num_clusters, self.sampler.expected_size / self.num_clusters)
-        return count_row / self.count_weight
+        return count_row / self.count_units
