@@ -14,6 +14,7 @@ ORDER = [
     "version",
     "errors",
     "checks",
+    "durable",
     "rng",
     "types",
     "entropy",

@@ -9,11 +9,12 @@ from rrcluster.algorithms.algorithm import Algorithm
 from rrcluster.choice import choose
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.federated import FederatedData
+from rrcluster.entropy import StreamSource
 from rrcluster.models.model import Model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rebalancing import flip_coins
-from rrcluster.rng import Streams, client_uniforms
+from rrcluster.rng import client_uniforms
 from rrcluster.server import guidance, server_round
 from rrcluster.types import Release
 
@@ -28,7 +29,7 @@ class RoundRecord:
     seconds: float
 
 
-def first_state(*, model: Model, algorithm: Algorithm, num_clusters: int, streams: Streams) -> ServerState:
+def first_state(*, model: Model, algorithm: Algorithm, num_clusters: int, streams: StreamSource) -> ServerState:
     """The state before the first round, from random numbers alone."""
     return ServerState.fresh(algorithm.init(model, num_clusters=num_clusters, rng=streams("init")))
 
@@ -40,22 +41,23 @@ def simulate(
     algorithm: Algorithm,
     plan: PrivacyPlan,
     engine: Engine,
-    streams: Streams,
+    streams: StreamSource,
     local: LocalSettings | None = None,
     server: ServerSettings | None = None,
     state: ServerState | None = None,
     ledger: Ledger | None = None,
 ) -> Iterator[RoundRecord]:
-    """Run rounds until the plan's last one, yielding a record after each.
+    """Run rounds until the plan's last one, or until the ledger affords no more, yielding a record after each.
 
-    `state` continues an earlier simulation: every draw is keyed by (seed, stream, round, client), so the rounds that
-    follow are the same as if it had never stopped. `ledger` is charged before each release.
+    `state` continues an earlier simulation: with seeded `streams` every draw is keyed by (seed, stream, round, client),
+    so the rounds that follow are the same as if it had never stopped. `ledger` is charged before each release. A secure
+    plan needs `SecureStreams`.
     """
     local, server, ledger = local or LocalSettings(), server or ServerSettings(), ledger or Ledger()
     split = algorithm.split(model)
     k = plan.mechanism.num_clusters
     state = state or first_state(model=model, algorithm=algorithm, num_clusters=k, streams=streams)
-    while state.round_index < plan.num_rounds:
+    while state.round_index < plan.num_rounds and ledger.affords(state.round_index):
         began, t = time.perf_counter(), state.round_index
         clients = plan.sampler.draw(data.num_clients, rng=streams("cohort", t))
         cohort = data.cohort(clients)

@@ -7,7 +7,9 @@ rounds.jsonl       released values only
 summary.json       released values only
 models.safetensors shared and clustered coordinates of the models handed out
 diagnostics.jsonl  everything computed from raw client data
-checkpoint/        private to the run: mode 0700, removed at the end, read by no report
+checkpoint/        private to the run: mode 0700, removed at the end, read by no report; holds the lock too
+
+A secure run writes no diagnostics.jsonl, and no times: how long a round took tells how many clients were in it.
 """
 
 import json
@@ -19,9 +21,10 @@ from typing import Any
 import numpy as np
 import yaml
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from rrcluster.aggregate import RunningMean, ServerState
+from rrcluster.durable import drop_temporaries, sync_file
 from rrcluster.engine.evaluate import Evaluation
 from rrcluster.engine.simulate import RoundRecord
 from rrcluster.errors import RunFolderError
@@ -29,43 +32,45 @@ from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.files import (
     append_json,
     keep_rounds_before,
-    write_atomically,
+    write_bytes,
     write_json,
     write_text,
 )
-from rrcluster.privacy.ledger import Ledger
+from rrcluster.experiments.lock import FolderLock
 from rrcluster.types import Models
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run's files."""
+    """One run's files. Whoever writes them holds the lock."""
 
     path: Path
+    lock: FolderLock | None = None
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, statement: dict[str, Any]) -> "RunFolder":
-        """Start a new run folder. Refuses one that holds a run already."""
-        if (path / "config.yaml").exists():
-            raise RunFolderError(
-                f"{path} already holds a run; continue it with `rrcluster run --resume {path}`, or choose another "
-                "folder with --out."
-            )
+        """Start a new run folder. Refuses one that holds a run already, or in which another process starts one."""
+        _refuse_a_second_run(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            (path / "checkpoint").mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise RunFolderError(
                 f"{path}: cannot be made ({error.strerror}); choose another folder with --out."
             ) from error
-        folder = cls(path)
-        write_json(path / "privacy.json", statement)
-        write_text(path / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
+        folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
+        try:
+            _refuse_a_second_run(path)
+            drop_temporaries(path)
+            write_json(path / "privacy.json", statement)
+            write_text(path / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
+        except BaseException:
+            folder.release()
+            raise
         return folder
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunFolder", RunConfig]:
-        """An existing run folder and its config."""
+        """An existing run folder, locked and without what a killed process left half-written, and its config."""
         try:
             settings = yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
         except FileNotFoundError as error:
@@ -76,19 +81,24 @@ class RunFolder:
             ) from error
         if not isinstance(settings, dict):
             raise RunFolderError(f"{path / 'config.yaml'}: holds no settings; the file is damaged. Start a new run.")
-        return cls(path), from_flat(settings, source=str(path / "config.yaml"))
+        config = from_flat(settings, source=str(path / "config.yaml"))
+        folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
+        drop_temporaries(path)
+        drop_temporaries(path / "checkpoint")
+        return folder, config
+
+    def release(self) -> None:
+        """Let another process have the folder."""
+        if self.lock is not None:
+            self.lock.release()
 
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return (self.path / "models.safetensors").exists()
 
-    def ledger(self) -> Ledger:
-        """The write-ahead ledger of this run."""
-        return Ledger(self.path / "ledger.jsonl")
-
-    def add_round(self, record: RoundRecord, epsilon: float | None) -> None:
-        """Append a round's released values."""
+    def add_round(self, record: RoundRecord, epsilon: float | None, *, timed: bool) -> None:
+        """Append a round's released values; `timed`, how long it took as well."""
         release = record.release
         line = {
             "round": record.round_index,
@@ -96,16 +106,22 @@ class RunFolder:
             "denominators": release.denominators.tolist(),
             "noise_std": release.noise_std.tolist(),
             "epsilon": epsilon,
-            "seconds": round(record.seconds, 4),
         }
+        if timed:
+            line["seconds"] = round(record.seconds, 4)
         append_json(self.path / "rounds.jsonl", line)
 
     def add_diagnostics(self, round_index: int, evaluation: Evaluation) -> None:
-        """Append what was computed from raw client data."""
-        append_json(self.path / "diagnostics.jsonl", {"round": round_index, **asdict(evaluation)})
+        """Append what was computed from raw client data, in place of what an earlier attempt at this round wrote."""
+        path = self.path / "diagnostics.jsonl"
+        keep_rounds_before(path, round_index)
+        append_json(path, {"round": round_index, **asdict(evaluation)})
 
     def save_state(self, state: ServerState) -> None:
-        """Write the checkpoint: one file, renamed into place, so it is always whole."""
+        """Write the checkpoint: one file, renamed into place, so it is always whole; what it follows is on disk."""
+        for name in ("rounds.jsonl", "diagnostics.jsonl"):
+            if (self.path / name).exists():
+                sync_file(self.path / name)
         target = self.path / "checkpoint" / "state.safetensors"
         numbers = np.array([state.round_index, state.num_averaged], dtype=np.int64)
         weights = np.array([state.sizes.weight, state.sums.weight])
@@ -121,7 +137,7 @@ class RunFolder:
             ("average", state.average),
         ):
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
-        write_atomically(target, lambda path: save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, path))
+        write_bytes(target, save({name: np.ascontiguousarray(value) for name, value in tensors.items()}))
 
     def load_state(self) -> ServerState | None:
         """The checkpointed state, None if there is none yet; rounds after it are dropped, to be run again."""
@@ -142,7 +158,7 @@ class RunFolder:
             "clustered": models.clustered.astype(np.float32),
         }
         text = {name: json.dumps(value) for name, value in metadata.items()}
-        write_atomically(self.path / "models.safetensors", lambda path: save_file(tensors, path, metadata=text))
+        write_bytes(self.path / "models.safetensors", save(tensors, metadata=text))
 
     def save_summary(self, summary: dict[str, Any]) -> None:
         """What came out, released values only."""
@@ -151,6 +167,14 @@ class RunFolder:
     def drop_checkpoint(self) -> None:
         """Remove the private part once the run is over."""
         shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+
+
+def _refuse_a_second_run(path: Path) -> None:
+    if (path / "config.yaml").exists():
+        raise RunFolderError(
+            f"{path} already holds a run; continue it with `rrcluster run --resume {path}`, or choose another "
+            "folder with --out."
+        )
 
 
 def _state(tensors: dict[str, Any]) -> ServerState:

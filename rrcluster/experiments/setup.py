@@ -9,11 +9,14 @@ from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.build import load_federated
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.select import pick_device, pick_engine
+from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.experiments.config import RunConfig
 from rrcluster.models import Model, make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams
 from rrcluster.types import Coordinates
+
+POPULATION_SEED = 0  # public: deals a dataset out to simulated clients where the run itself has no seed
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Experiment:
     algorithm: Algorithm
     plan: PrivacyPlan
     engine: Engine
-    streams: Streams
+    streams: StreamSource
     local: LocalSettings
     server: ServerSettings
 
@@ -43,7 +46,7 @@ def make_experiment(config: RunConfig) -> Experiment:
     data = load_federated(
         config.data.data,
         num_clients=config.data.num_clients,
-        seed=config.output.seed,
+        seed=POPULATION_SEED if config.seed is None else config.seed,
         partition=None if config.data.data == "synthetic" else config.data.partition,
         folder=config.data.data_folder,
     )
@@ -57,7 +60,7 @@ def make_experiment(config: RunConfig) -> Experiment:
         algorithm=algorithm,
         plan=plan_for(config, algorithm.split(model).coordinates),
         engine=pick_engine(config.output.engine, model=model, device=device),
-        streams=Streams(config.output.seed),
+        streams=SecureStreams() if config.seed is None else Streams(config.seed),
         local=LocalSettings(training.local_lr, training.local_epochs, training.batch_size),
         server=ServerSettings(
             server_lr=training.server_lr,
@@ -92,4 +95,6 @@ def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
         accountant=privacy.accountant,
         sampling=privacy.sampling,
         adjacency=privacy.adjacency,
+        secure=privacy.secure,
+        reserve_rounds=privacy.reserve_rounds,
     )
