@@ -70,6 +70,7 @@ def release(
     """The private release of one round, for a federated system that has its own server: arrays in, `Release` out.
 
     `updates` (n, d_s + d_c) and `choices` (n,) are the raw reports of a cohort drawn by `plan.sampler`; numpy or torch.
-    Charge your own budget first: one call costs one `plan.event`.
+    Charge your own budget first: one call costs one `plan.event`. A secure plan draws its noise from the operating
+    system and needs `rng=rrcluster.entropy.secure_rng()`; calling it twice on one round is two releases.
     """
     return plan.mechanism.release(updates, choices, rng=rng, destinations=destinations, client_ids=client_ids)

@@ -48,7 +48,7 @@ class ProgressBar:
                 f"{plan.event.sampling}), noise multiplier {plan.noise_multiplier:.4g}, "
                 + ("exact noise from the operating system" if plan.secure else "seeded: NOT PRIVATE, for research only")
             )
-        self._console.print(f"{self._label}, {self._source}: {guarantee}", highlight=False)
+        self._console.print(f"{self._label}, {self._source}: {guarantee}", highlight=False, soft_wrap=True)
         self._bar.start()
         self._task = self._bar.add_task("round", total=plan.num_rounds, sizes="", epsilon="", accuracy="")
         return self

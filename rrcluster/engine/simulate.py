@@ -53,7 +53,8 @@ def simulate(
     so the rounds that follow are the same as if it had never stopped. `ledger` is charged before each release. A secure
     plan needs `SecureStreams`.
     """
-    local, server, ledger = local or LocalSettings(), server or ServerSettings(), ledger or Ledger()
+    local, server = local or LocalSettings(), server or ServerSettings()
+    ledger = ledger or Ledger(secure=plan.secure, limit=plan.num_releases)
     split = algorithm.split(model)
     k = plan.mechanism.num_clusters
     state = state or first_state(model=model, algorithm=algorithm, num_clusters=k, streams=streams)

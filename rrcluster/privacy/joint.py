@@ -48,10 +48,11 @@ class JointMechanism:
         checks.non_negative(count_weight=self.count_weight)
         checks.non_negative(noise_multiplier=self.noise_multiplier)
         checks.non_negative(size_floor=self.size_floor)
-        if self.count_weight > 0 and self.count_units == 0:
+        least, most = grid_step(self.update_clip), 16 * self.update_clip  # whole steps, and sums that fit 64 bits
+        if self.count_weight > 0 and not least <= self.count_weight <= most:
             raise ConfigError(
-                f"count_weight = {self.count_weight:g} is below the grid of the messages; use 0 (no count row), or at "
-                f"least {grid_step(self.update_clip):g}."
+                f"count_weight = {self.count_weight:g} is below the grid of the messages or far above them; use 0 (no "
+                f"count row), or from {least:g} to {most:g} (16 clips)."
             )
 
     @property

@@ -143,6 +143,8 @@ def test_the_count_row_is_on_the_grid_too():
     assert mechanism.count_units * grid_step(CLIP) == pytest.approx(0.1, rel=1e-10)
     with pytest.raises(ConfigError, match="below the grid of the messages"):
         joint(count_weight=1e-14)
+    with pytest.raises(ConfigError, match="far above them"):
+        joint(count_weight=17 * CLIP)
 
 
 def test_a_secure_mechanism_refuses_a_seeded_generator(rng):
