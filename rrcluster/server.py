@@ -74,7 +74,8 @@ def release(
 
     `updates` (n, d_s + d_c) and `choices` (n,) are the raw reports of a cohort drawn by `plan.sampler`; numpy or torch.
     `evaluations` (n, 2) are pairs (accuracy, share of the loss bound), for plans with `private_evaluation`.
-    Charge your own budget first: one call costs one `plan.event`.
+    Charge your own budget first: one call costs one `plan.event`. A secure plan draws its noise from the operating
+    system and needs `rng=rrcluster.entropy.secure_rng()`; calling it twice on one round is two releases.
     """
     return plan.mechanism.release(
         updates, choices, rng=rng, destinations=destinations, client_ids=client_ids, evaluations=evaluations

@@ -44,6 +44,8 @@ def estimate(config: RunConfig) -> dict[str, Any]:
         "adjacency": plan.event.adjacency if plan.private else None,
         "sampling": plan.event.sampling if plan.private else None,
         "noise_multiplier": plan.noise_multiplier,
+        "secure": plan.secure,
+        "reserve_rounds": plan.reserve_rounds,
         "sum_noise_std": plan.mechanism.noise_std,
         "parameters": experiment.model.num_parameters,
         "expected_cohort": plan.sampler.expected_size,

@@ -35,7 +35,8 @@ class ProgressBar:
             console=self._console,
             disable=not self._drawn,
         )
-        self._plan, self._seed, self._label = plan, config.output.seed, config.label
+        self._plan, self._label = plan, config.label
+        self._source = "secure" if config.seed is None else f"seed {config.seed}"
         self._accuracy = ""
 
     def __enter__(self) -> "ProgressBar":
@@ -45,9 +46,10 @@ class ProgressBar:
         if plan.private:
             guarantee = (
                 f"epsilon {plan.epsilon():.4g} at delta {plan.delta:g} ({plan.event.adjacency}, "
-                f"{plan.event.sampling}), noise multiplier {plan.noise_multiplier:.4g}, seeded: for research only"
+                f"{plan.event.sampling}), noise multiplier {plan.noise_multiplier:.4g}, "
+                + ("exact noise from the operating system" if plan.secure else "seeded: NOT PRIVATE, for research only")
             )
-        self._console.print(f"{self._label}, seed {self._seed}: {guarantee}", highlight=False)
+        self._console.print(f"{self._label}, {self._source}: {guarantee}", highlight=False, soft_wrap=True)
         self._bar.start()
         self._task = self._bar.add_task("round", total=plan.num_rounds, sizes="", epsilon="", accuracy="")
         return self

@@ -27,6 +27,7 @@ class RunCommand:
 
     rrcluster run --epsilon 2 -B 15 --seeds 0 1 2
     rrcluster run --data fashion-mnist --model cnn --epsilon 8 --delta 1e-3
+    rrcluster run --secure --reserve-rounds 5 --epsilon 2
     rrcluster run --resume runs/my-run
     """
 
@@ -90,7 +91,9 @@ def _watch(running: "Running", command: RunCommand) -> "RunResult":
     config, plan = running.experiment.config, running.experiment.plan
     with ExitStack() as stack:
         bar = stack.enter_context(ProgressBar(config, plan, hidden=command.quiet or command.json))
-        events = stack.enter_context(EventWriter(running.folder.path)) if config.output.tensorboard else None
+        events = None
+        if config.output.tensorboard:
+            events = stack.enter_context(EventWriter(running.folder.path, diagnostics=not plan.secure))
         try:
             for progress in running.rounds():
                 bar.update(progress)
@@ -100,6 +103,9 @@ def _watch(running: "Running", command: RunCommand) -> "RunResult":
             bar.stop()
             say(f"Stopped. Continue with: rrcluster run --resume {running.folder.path}")
             raise SystemExit(130) from None
+    done = running.state.round_index if running.state is not None else 0
+    if done < plan.num_rounds:
+        say(f"The budget was spent after {done} of {plan.num_rounds} rounds; the models are those of round {done}.")
     return running.result()
 
 
@@ -117,8 +123,5 @@ def _show(command: RunCommand, results: "list[RunResult]") -> None:
 
 def _answer(result: "RunResult") -> dict[str, Any]:
     summary = json.loads((result.folder / "summary.json").read_text(encoding="utf-8"))
-    return {
-        "folder": str(result.folder),
-        **summary,
-        "diagnostic_not_private": asdict(result.evaluation),
-    }
+    answer = {"folder": str(result.folder), **summary}
+    return answer if result.evaluation is None else answer | {"diagnostic_not_private": asdict(result.evaluation)}

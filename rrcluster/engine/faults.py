@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from rrcluster import checks
-from rrcluster.rng import Streams, client_uniforms
+from rrcluster.entropy import StreamSource
+from rrcluster.rng import client_uniforms
 from rrcluster.types import Array
 
 
@@ -51,11 +52,11 @@ class Faults:
         checks.share(dropout=self.dropout)
         checks.share(hostile=self.hostile)
 
-    def remaining(self, clients: Array, *, streams: Streams, round_index: int) -> Array:
+    def remaining(self, clients: Array, *, streams: StreamSource, round_index: int) -> Array:
         """The sampled clients that do not drop out, in their order; possibly none."""
         return clients[~_drawn(self.dropout, "dropout", clients, streams, round_index)]
 
-    def tampered(self, sent: Sent, *, num_clusters: int, streams: Streams, round_index: int) -> tuple[Sent, int]:
+    def tampered(self, sent: Sent, *, num_clusters: int, streams: StreamSource, round_index: int) -> tuple[Sent, int]:
         """What the server gets when some senders are hostile, and how many are. With rate 0 it is `sent` itself."""
         clients = np.asarray(sent.client_ids)
         hostile = _drawn(self.hostile, "hostile", clients, streams, round_index)
@@ -112,7 +113,7 @@ def _reports(attack: str | None, update: Array, choice: Any, num_clusters: int) 
     return [(update, choice)] if attack is None else ATTACKS[attack](update, choice, num_clusters)
 
 
-def _drawn(rate: float, name: str, clients: Array, streams: Streams, round_index: int) -> Array:
+def _drawn(rate: float, name: str, clients: Array, streams: StreamSource, round_index: int) -> Array:
     """(n,) bool: whose own draw for `name` falls below `rate`. Rate 0 is nobody, rate 1 everybody."""
     if rate == 0:
         return np.zeros(len(clients), dtype=bool)

@@ -12,13 +12,14 @@ from rrcluster.data.federated import FederatedData
 from rrcluster.engine.faults import Faults, Incidents, Sent
 from rrcluster.engine.memory import ClientMemory
 from rrcluster.engine.private_evaluation import own_evaluations
+from rrcluster.entropy import StreamSource
 from rrcluster.errors import PrivacyError
 from rrcluster.models.model import Model
 from rrcluster.privacy.events import REPLACE_ONE
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rebalancing import flip_coins
-from rrcluster.rng import Streams, client_uniforms
+from rrcluster.rng import client_uniforms
 from rrcluster.server import guidance, server_round
 from rrcluster.types import Release
 
@@ -38,7 +39,7 @@ class RoundRecord:
     memory: ClientMemory  # private to the clients: for the checkpoint alone
 
 
-def first_state(*, model: Model, algorithm: Algorithm, num_clusters: int, streams: Streams) -> ServerState:
+def first_state(*, model: Model, algorithm: Algorithm, num_clusters: int, streams: StreamSource) -> ServerState:
     """The state before the first round, from random numbers alone."""
     return ServerState.fresh(algorithm.init(model, num_clusters=num_clusters, rng=streams("init")))
 
@@ -50,7 +51,7 @@ def simulate(
     algorithm: Algorithm,
     plan: PrivacyPlan,
     engine: Engine,
-    streams: Streams,
+    streams: StreamSource,
     local: LocalSettings | None = None,
     server: ServerSettings | None = None,
     state: ServerState | None = None,
@@ -58,13 +59,15 @@ def simulate(
     ledger: Ledger | None = None,
     faults: Faults | None = None,
 ) -> Iterator[RoundRecord]:
-    """Run rounds until the plan's last one, yielding a record after each.
+    """Run rounds until the plan's last one, or until the ledger affords no more, yielding a record after each.
 
     `model` is the one the algorithm adapted (`algorithm.adapt`). `state` and `memory` continue an earlier simulation:
-    every draw is keyed by (seed, stream, round, client), so the rounds that follow are the same as if it had never
-    stopped. `ledger` is charged before each release. `faults` makes some clients drop out or lie.
+    with seeded `streams` every draw is keyed by (seed, stream, round, client), so the rounds that follow are the same
+    as if it had never stopped. `ledger` is charged before each release. `faults` makes some clients drop out or lie. A
+    secure plan needs `SecureStreams`.
     """
-    local, server, ledger = local or LocalSettings(), server or ServerSettings(), ledger or Ledger()
+    local, server = local or LocalSettings(), server or ServerSettings()
+    ledger = ledger or Ledger(secure=plan.secure, limit=plan.num_releases)
     faults = faults or Faults()
     _check_memory(algorithm, model, plan)
     if not algorithm.explores:
@@ -73,7 +76,7 @@ def simulate(
     k = plan.mechanism.num_clusters
     memory = memory or ClientMemory(algorithm.memory_width(model))
     state = state or first_state(model=model, algorithm=algorithm, num_clusters=k, streams=streams)
-    while state.round_index < plan.num_rounds:
+    while state.round_index < plan.num_rounds and ledger.affords(state.round_index):
         began, t = time.perf_counter(), state.round_index
         sampled = plan.sampler.draw(data.num_clients, rng=streams("cohort", t))
         ids = faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone

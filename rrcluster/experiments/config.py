@@ -119,6 +119,12 @@ class PrivacyConfig:
     """joint: weight of accuracy and loss inside every release, in units of the clip; 0 is off, 0.25 is usual."""
     evaluation_loss_bound: float = 4.0
     """Private evaluation: a client's loss is clipped to this."""
+    secure: bool = False
+    """Release for real: exact noise from the operating system, no seed, no diagnostics."""
+    reserve_rounds: int = 0
+    """Calibrate the noise for this many more releases: rounds that a crash makes a secure run repeat."""
+    max_epsilon: float | None = None
+    """Stop before the round that would bring epsilon above this."""
 
     def __post_init__(self) -> None:
         checks.positive(delta=self.delta)
@@ -127,6 +133,11 @@ class PrivacyConfig:
         checks.fraction(identifier_share=self.identifier_share)
         checks.non_negative(private_evaluation=self.private_evaluation)
         checks.positive(evaluation_loss_bound=self.evaluation_loss_bound)
+        checks.count(reserve_rounds=self.reserve_rounds, at_least=0)
+        if self.max_epsilon is not None:
+            checks.positive(max_epsilon=self.max_epsilon)
+            if self.mechanism == "none":
+                raise ConfigError("mechanism = none has no epsilon, so max_epsilon cannot be kept; leave it out.")
         if self.epsilon is not None:
             checks.positive(epsilon=self.epsilon)
         if self.noise_multiplier is not None:
@@ -202,8 +213,8 @@ class OutputConfig:
 
     name: str | None = None
     """Name of the run; default: made from the method and the budget."""
-    seed: int = 0
-    """Seed of everything random."""
+    seed: int | None = 0
+    """Seed of everything random; none with --secure."""
     seeds: tuple[int, ...] = ()
     """Several seeds: one run each, in folders seed-N."""
     out: Path | None = None
@@ -224,7 +235,8 @@ class OutputConfig:
             checks.file_name(name=self.name)
         if self.out is not None:
             checks.path(out=self.out)
-        checks.count(seed=self.seed, at_least=0)
+        if self.seed is not None:
+            checks.count(seed=self.seed, at_least=0)
         for seed in self.seeds:
             checks.count(seeds=seed, at_least=0)
         if len(set(self.seeds)) != len(self.seeds):
@@ -243,6 +255,23 @@ class RunConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     faults: FaultConfig = field(default_factory=FaultConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
+
+    def __post_init__(self) -> None:
+        if not self.privacy.secure:
+            if self.output.seed is None:
+                raise ConfigError("seed must be a whole number; only secure = true goes without one.")
+            return
+        if self.output.seed or self.output.seeds:
+            raise ConfigError("secure draws from the operating system and takes no seed; leave seed and seeds out.")
+        if self.output.evaluate_every is not None:
+            raise ConfigError(
+                "secure evaluates nothing on raw client data; leave evaluate_every out, or rehearse without secure."
+            )
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of everything random; None for a secure run, which has none (a default of 0 counts for nothing)."""
+        return None if self.privacy.secure else self.output.seed
 
     @property
     def label(self) -> str:
@@ -270,7 +299,7 @@ class RunConfig:
         for section in fields(self):
             merged.update(asdict(getattr(self, section.name)))
         merged["out"] = None if self.output.out is None else str(self.output.out)
-        merged["seeds"] = list(self.output.seeds)
+        merged["seed"], merged["seeds"] = self.seed, list(self.output.seeds)
         return merged
 
 

@@ -7,7 +7,9 @@ rounds.jsonl       released values only
 summary.json       released values only
 models.safetensors shared and clustered coordinates of the models handed out
 diagnostics.jsonl  everything computed from raw client data
-checkpoint/        private to the run: mode 0700, removed at the end, read by no report
+checkpoint/        private to the run: mode 0700, removed at the end, read by no report; holds the lock too
+
+A secure run writes no diagnostics.jsonl, and no times: how long a round took tells how many clients were in it.
 """
 
 import hashlib
@@ -20,9 +22,10 @@ from typing import Any
 import numpy as np
 import yaml
 from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from rrcluster.aggregate import RunningMean, ServerState
+from rrcluster.durable import drop_temporaries, sync_file
 from rrcluster.engine.evaluate import Evaluation
 from rrcluster.engine.faults import Incidents
 from rrcluster.engine.memory import ClientMemory
@@ -32,25 +35,27 @@ from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.files import (
     append_json,
     keep_rounds_before,
-    write_atomically,
+    write_bytes,
     write_json,
     write_text,
 )
+from rrcluster.experiments.lock import FolderLock
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
-from rrcluster.privacy.ledger import Ledger
 from rrcluster.reading import plain_yaml, read_text
 from rrcluster.types import Models, NoisyEvaluation
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run's files."""
+    """One run's files. Whoever writes them holds the lock."""
 
     path: Path
+    lock: FolderLock | None = None
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, statement: dict[str, Any]) -> "RunFolder":
-        """Start a new run folder. Refuses one that holds a run already."""
+        """Start a new run folder. Refuses one that holds a run already, or in which another process starts one."""
+        _refuse_a_second_run(path)
         try:
             if (path / "config.yaml").exists():
                 raise RunFolderError(
@@ -58,19 +63,24 @@ class RunFolder:
                     "folder with --out."
                 )
             path.mkdir(parents=True, exist_ok=True)
-            (path / "checkpoint").mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise RunFolderError(
                 f"{path}: cannot be made ({error.strerror}); choose another folder with --out."
             ) from error
-        folder = cls(path)
-        write_json(path / "privacy.json", statement)
-        write_text(path / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
+        folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
+        try:
+            _refuse_a_second_run(path)
+            drop_temporaries(path)
+            write_json(path / "privacy.json", statement)
+            write_text(path / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
+        except BaseException:
+            folder.release()
+            raise
         return folder
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunFolder", RunConfig]:
-        """An existing run folder and its config."""
+        """An existing run folder, locked and without what a killed process left half-written, and its config."""
         try:
             settings = plain_yaml(read_text(path / "config.yaml"))
         except FileNotFoundError as error:
@@ -81,19 +91,24 @@ class RunFolder:
             ) from error
         if not isinstance(settings, dict):
             raise RunFolderError(f"{path / 'config.yaml'}: holds no settings; the file is damaged. Start a new run.")
-        return cls(path), from_flat(settings, source=str(path / "config.yaml"))
+        config = from_flat(settings, source=str(path / "config.yaml"))
+        folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
+        drop_temporaries(path)
+        drop_temporaries(path / "checkpoint")
+        return folder, config
+
+    def release(self) -> None:
+        """Let another process have the folder."""
+        if self.lock is not None:
+            self.lock.release()
 
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return (self.path / "models.safetensors").exists()
 
-    def ledger(self) -> Ledger:
-        """The write-ahead ledger of this run."""
-        return Ledger(self.path / "ledger.jsonl")
-
     def add_round(self, record: RoundRecord, epsilon: float | None) -> None:
-        """Append a round's released values."""
+        """Append a round's released values; not how long it took, which tells how many clients were in it."""
         release = record.release
         line: dict[str, Any] = {
             "round": record.round_index,
@@ -112,16 +127,21 @@ class RunFolder:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         return [read_evaluation(told) for line in lines if (told := json.loads(line).get("private_evaluation"))]
 
-    def add_diagnostics(self, record: RoundRecord, evaluation: Evaluation, incidents: Incidents) -> None:
-        """Append what was computed from raw client data.
+    def add_diagnostics(self, round_index: int, evaluation: Evaluation, incidents: Incidents, seconds: float) -> None:
+        """Append what was computed from raw client data, in place of what an earlier attempt at this round wrote.
 
-        The time of a round and the clients that failed so far are here too: both follow the secret size of the cohort.
+        The time so far and the clients that failed so far are here too: both follow the secret sizes of the cohorts.
         """
-        line = {"round": record.round_index, **asdict(evaluation), "seconds": round(record.seconds, 4)}
-        append_json(self.path / "diagnostics.jsonl", line | asdict(incidents))
+        path = self.path / "diagnostics.jsonl"
+        keep_rounds_before(path, round_index)
+        line = {"round": round_index, **asdict(evaluation), "seconds": round(seconds, 2)}
+        append_json(path, line | asdict(incidents))
 
     def save_state(self, state: ServerState, memory: ClientMemory) -> None:
-        """Write the checkpoint: one file, renamed into place, so it is always whole."""
+        """Write the checkpoint: one file, renamed into place, so it is always whole; what it follows is on disk."""
+        for name in ("rounds.jsonl", "diagnostics.jsonl"):
+            if (self.path / name).exists():
+                sync_file(self.path / name)
         target = self.path / "checkpoint" / "state.safetensors"
         numbers = np.array([state.round_index, state.num_averaged], dtype=np.int64)
         weights = np.array([state.sizes.weight, state.sums.weight])
@@ -139,7 +159,7 @@ class RunFolder:
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
         tensors |= memory.tensors()
         whole = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
-        write_atomically(target, lambda path: save_file(whole, path, metadata={"sha256": _digest(whole)}))
+        write_bytes(target, save(whole, metadata={"sha256": _digest(whole)}))
 
     def load_state(self) -> tuple[ServerState, ClientMemory] | None:
         """The checkpointed state and memory, None if there are none; rounds after it are dropped, to be run again."""
@@ -160,7 +180,7 @@ class RunFolder:
             "clustered": models.clustered.astype(np.float32),
         }
         text = {name: json.dumps(value) for name, value in metadata.items()}
-        write_atomically(self.path / "models.safetensors", lambda path: save_file(tensors, path, metadata=text))
+        write_bytes(self.path / "models.safetensors", save(tensors, metadata=text))
 
     def save_summary(self, summary: dict[str, Any]) -> None:
         """What came out, released values only."""
@@ -187,6 +207,14 @@ def _digest(tensors: dict[str, Any]) -> str:
         digest.update(f"{name} {values.dtype} {values.shape}\n".encode())
         digest.update(values.tobytes())
     return digest.hexdigest()
+
+
+def _refuse_a_second_run(path: Path) -> None:
+    if (path / "config.yaml").exists():
+        raise RunFolderError(
+            f"{path} already holds a run; continue it with `rrcluster run --resume {path}`, or choose another "
+            "folder with --out."
+        )
 
 
 def _state(tensors: dict[str, Any]) -> ServerState:

@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rrcluster.aggregate import ServerState
 from rrcluster.engine.evaluate import Evaluation, evaluate
 from rrcluster.engine.faults import Incidents
+from rrcluster.engine.memory import ClientMemory
 from rrcluster.engine.simulate import RoundRecord, simulate
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.experiments.fingerprint import fingerprint
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.released import average, describe_evaluation
 from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.privacy.accounting import epsilon_curve
+from rrcluster.privacy.budget import affordable_releases
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
 from rrcluster.types import Array, Models, NoisyEvaluation
@@ -36,13 +40,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run. `evaluation` is diagnostic; everything else is made of releases."""
+    """A finished run. `evaluation` is diagnostic, None in a secure run; everything else is made of releases."""
 
     folder: Path
     models: Models
     epsilon: float | None
     delta: float
-    evaluation: Evaluation
+    evaluation: Evaluation | None
 
 
 def run(config: RunConfig | None = None, **settings: Any) -> RunResult:
@@ -75,7 +79,8 @@ def start(config: RunConfig) -> "Running":
             f"the calibrated noise costs epsilon = {told['epsilon']:.6g}, more than the target {target:g}; the "
             "remembered calibration is damaged. Remove rrcluster/multipliers.json from your cache folder."
         )
-    return Running(experiment, RunFolder.create(config.folder, config, told))
+    affordable_releases(experiment.plan, config.privacy.max_epsilon)
+    return _running(experiment, RunFolder.create(config.folder, config, told))
 
 
 def take_up(config: RunConfig) -> "Running | None":
@@ -83,64 +88,106 @@ def take_up(config: RunConfig) -> "Running | None":
     if not (config.folder / "config.yaml").exists():
         return start(config)
     folder, found = RunFolder.open(config.folder)
+    folder.release()
     if found != config:
         raise RunFolderError(f"{config.folder} holds a run with other settings; choose another folder with --out.")
     return None if folder.finished else resume(config.folder)
 
 
 def resume(path: Path) -> "Running":
-    """Continue the run in a folder that was stopped."""
+    """Continue the run in a folder that was stopped or killed."""
+    finished = RunFolderError(f"{path}: this run has finished; `rrcluster report {path}` shows it.")
+    if RunFolder(path).finished and not (path / "checkpoint").exists():
+        raise finished
     folder, config = RunFolder.open(path)
-    if folder.finished:
-        raise RunFolderError(f"{path}: this run has finished; `rrcluster report {path}` shows it.")
-    return Running(make_experiment(config), folder)
+    try:
+        if folder.finished:  # killed, or kept, between the last file and the end of checkpoint/
+            if not config.output.keep_checkpoint:
+                folder.drop_checkpoint()
+            raise finished
+        return _running(make_experiment(config), folder)
+    except BaseException:
+        folder.release()
+        raise
+
+
+def _running(experiment: Experiment, folder: RunFolder) -> "Running":
+    config, plan = experiment.config, experiment.plan
+    try:
+        ledger = Ledger(
+            folder.path / "ledger.jsonl",
+            secure=plan.secure,
+            limit=affordable_releases(plan, config.privacy.max_epsilon),
+            made_by=fingerprint(config),
+        )
+        running = Running(experiment, folder, ledger)
+        ledger.check_covers(0 if running.state is None else running.state.round_index)
+        return running
+    except BaseException:
+        folder.release()
+        raise
 
 
 class Running:
     """A run in progress: iterate `rounds()`, then ask for `result()`."""
 
-    def __init__(self, experiment: Experiment, folder: RunFolder, *, ledger: Ledger | None = None) -> None:
-        """Take up the folder's checkpoint, if it has one. `ledger`: in place of the folder's own."""
+    def __init__(self, experiment: Experiment, folder: RunFolder, ledger: Ledger) -> None:
+        """Take up the folder's checkpoint, if it has one."""
         self.experiment, self.folder = experiment, folder
         saved = folder.load_state()
         self.state = None if saved is None else saved[0]
         self._memory = None if saved is None else saved[1]
-        self._ledger = folder.ledger() if ledger is None else ledger
-        if ledger is None:
-            self._ledger.check_covers(0 if self.state is None else self.state.round_index)
-        self._evaluation: Evaluation | None = None
+        self._ledger = ledger
+        self._evaluated: tuple[int, Evaluation] | None = None  # the round, and what was measured after it
         self._incidents = Incidents()  # since the run was started or resumed
+        self._began = time.perf_counter()
 
     def rounds(self) -> Iterator[Progress]:
-        """Run round after round. Stopped at any point (also by Ctrl-C), the folder can be resumed."""
-        plan, total = self.experiment.plan, self.experiment.plan.num_rounds
-        spent, released = self._epsilon_by_round(), self.folder.private_evaluations()
-        began, saved = time.perf_counter(), time.perf_counter()
+        """Run round after round. Stopped at any point (also by Ctrl-C), the folder can be resumed.
+
+        A secure run checkpoints after every round, because a round to be repeated is charged again.
+        """
+        if self.folder.lock is None or not self.folder.lock.held:
+            raise RunFolderError(f"{self.folder.path}: this run was stopped; take it up again with resume.")
+        secure = self.experiment.plan.secure
+        spent, released = self._epsilon_by_release(), self.folder.private_evaluations()
+        self._began = saved = time.perf_counter()
         try:
             for record in self._records():
-                self.state, self._memory = record.state, record.memory
+                released += [] if record.release.evaluation is None else [record.release.evaluation]
                 self._incidents = self._incidents.plus(record.incidents)
-                epsilon = spent[record.round_index] if plan.private else None
-                self.folder.add_round(record, epsilon)
-                evaluation = self._evaluate(record) if self._due(record.round_index, total) else None
-                if time.perf_counter() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
+                progress = self._note(record, spent, released)
+                self.state, self._memory = record.state, record.memory
+                if secure or time.perf_counter() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
                     self.folder.save_state(record.state, record.memory)
                     saved = time.perf_counter()
-                released += [] if record.release.evaluation is None else [record.release.evaluation]
-                average_so_far = average(released, num_rounds=total)
-                yield Progress(record.round_index, total, record.release.sizes, epsilon, evaluation, average_so_far)
+                yield progress
+            self._end()
         except BaseException:
-            self._stop(time.perf_counter() - began)
+            self._stop()
             raise
-        self._end(time.perf_counter() - began)
+        finally:
+            self.folder.release()
 
     def result(self) -> RunResult:
         """What the finished run produced."""
-        if self.state is None or self._evaluation is None:
+        if self.state is None or not self.folder.finished:
             raise RunFolderError(f"{self.folder.path}: the run has not finished; iterate rounds() first.")
+        evaluation = None if self._evaluated is None else self._evaluated[1]
+        return RunResult(self.folder.path, self.state.average, self._spent(), self.experiment.plan.delta, evaluation)
+
+    def _note(self, record: RoundRecord, spent: list[float], released: list[NoisyEvaluation]) -> Progress:
+        """Write a round down, evaluating where that is due."""
+        plan, t = self.experiment.plan, record.round_index
+        epsilon = spent[self._ledger.charged_until(t) - 1] if plan.private else None
+        self.folder.add_round(record, epsilon)
+        evaluation = self._evaluate(record.state, record.memory) if self._due(t, plan.num_rounds) else None
+        judged = average(released, num_rounds=plan.num_rounds)
+        return Progress(t, plan.num_rounds, record.release.sizes, epsilon, evaluation, judged)
+
+    def _spent(self) -> float | None:
         plan = self.experiment.plan
-        epsilon = plan.epsilon() if plan.private else None
-        return RunResult(self.folder.path, self.state.average, epsilon, plan.delta, self._evaluation)
+        return plan.epsilon(num_rounds=self._ledger.num_charged) if plan.private else None
 
     def _records(self) -> Iterator[RoundRecord]:
         it = self.experiment
@@ -159,43 +206,54 @@ class Running:
             faults=it.faults,
         )
 
-    def _epsilon_by_round(self) -> list[float]:
+    def _epsilon_by_release(self) -> list[float]:
         plan = self.experiment.plan
         if not plan.private:
             return []
         if plan.selection is not None:  # charged as a whole before its first run
             return [plan.epsilon()] * plan.num_rounds
         return epsilon_curve(
-            plan.event, rounds=range(1, plan.num_rounds + 1), delta=plan.delta, accountant=plan.accountant
+            plan.event, rounds=range(1, plan.num_releases + 1), delta=plan.delta, accountant=plan.accountant
         )
 
     def _due(self, round_index: int, total: int) -> bool:
+        if self.experiment.plan.secure:
+            return False
         every = self.experiment.config.output.evaluate_every or max(1, total // 10)
         return (round_index + 1) % every == 0 or round_index + 1 == total
 
-    def _evaluate(self, record: RoundRecord) -> Evaluation:
-        it = self.experiment
-        self._evaluation = evaluate(
-            record.state.average,
+    def _evaluate(self, state: ServerState, memory: ClientMemory | None) -> Evaluation:
+        it, last = self.experiment, state.round_index - 1
+        measured = evaluate(
+            state.average,
             it.data,
             algorithm=it.algorithm,
             split=it.split,
             engine=it.engine,
             local=it.local,
-            memory=record.memory,
+            memory=memory,
         )
-        self.folder.add_diagnostics(record, self._evaluation, self._incidents)
-        return self._evaluation
+        self._evaluated = (last, measured)
+        self.folder.add_diagnostics(last, measured, self._incidents, time.perf_counter() - self._began)
+        return measured
 
-    def _stop(self, seconds: float) -> None:
+    def _stop(self) -> None:
+        if self.folder.finished:
+            return
         if self.state is not None and self._memory is not None:
             self.folder.save_state(self.state, self._memory)
-        self.folder.save_summary(self._summary("stopped", seconds))
+        self.folder.save_summary(self._summary("stopped"))
 
-    def _end(self, seconds: float) -> None:
+    def _end(self) -> None:
         it = self.experiment
-        assert self.state is not None
-        self.folder.save_summary(self._summary("finished", seconds))
+        if self.state is None:
+            raise PrivacyError(
+                f"{self.folder.path}: the budget of {it.plan.num_releases} releases is spent and no round was kept; "
+                "start a new run."
+            )
+        if not it.plan.secure and (self._evaluated is None or self._evaluated[0] != self.state.round_index - 1):
+            self._evaluate(self.state, self._memory)
+        self.folder.save_summary(self._summary("finished"))
         self.folder.save_models(
             self.state.average,
             {
@@ -209,7 +267,7 @@ class Running:
         if not it.config.output.keep_checkpoint:
             self.folder.drop_checkpoint()
 
-    def _summary(self, status: str, seconds: float) -> dict[str, Any]:
+    def _summary(self, status: str) -> dict[str, Any]:
         from rrcluster import __version__
 
         config, plan, state = self.experiment.config, self.experiment.plan, self.state
@@ -218,6 +276,7 @@ class Running:
         return {
             "name": config.label,
             "status": status,
+            "ended_by": None if status != "finished" else "rounds" if done == plan.num_rounds else "budget",
             "version": __version__,
             "data": config.data.data,
             "partition": config.data.partition,
@@ -227,13 +286,14 @@ class Running:
             "rebalance": plan.rebalance,
             "min_cluster_size": config.method.min_cluster_size,
             "mechanism": config.privacy.mechanism,
-            "epsilon": plan.epsilon(num_rounds=self._ledger.num_charged) if plan.private else None,
+            "epsilon": self._spent(),
             "delta": plan.delta if plan.private else None,
             "noise_multiplier": plan.noise_multiplier,
             "num_rounds": plan.num_rounds,
             "rounds_done": done,
-            "seconds": round(seconds, 2),
-            "seed": config.output.seed,
+            "releases_charged": self._ledger.num_charged,
+            "secure": plan.secure,
+            "seed": config.seed,
             "sizes": [] if state is None or state.sizes.empty else state.sizes.mean.tolist(),
             "private_evaluation": None if judged is None else describe_evaluation(judged),
         }

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from rrcluster.entropy import StreamSource
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import MethodConfig, RunConfig, TrainingConfig, from_flat
 from rrcluster.experiments.folder import RunFolder
@@ -77,6 +78,11 @@ def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
     """Check the grid, and calibrate one noise for all combinations so that the whole selection meets the target."""
     configs = _configs(grid, settings)
     privacy = configs[0].privacy
+    if any(config.privacy.secure for config in configs):
+        raise PrivacyError(
+            "secure = true with --private-select: the number of runs is drawn from the seed, which secure runs do not "
+            "have; select without secure, as research, or run one setting with secure."
+        )
 
     def event(noise_multiplier: float) -> RepeatAndSelect:
         plans = [plan_for(_with_noise(config, noise_multiplier), Coordinates(0, 1)) for config in configs]
@@ -116,7 +122,7 @@ def select(them: Candidates) -> RunFolder:
     return RunFolder(them.out)
 
 
-def _repetition(them: Candidates, path: Path, place: int, streams: Streams) -> _Run:
+def _repetition(them: Candidates, path: Path, place: int, streams: StreamSource) -> _Run:
     """One run of a random combination, on the same clients, with cohorts and noise of its own."""
     drawn = them.experiments[int(streams("combination", place).integers(len(them.experiments)))]
     own = Streams(int(streams("run", place).integers(2**63)))

@@ -11,12 +11,15 @@ from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.engine.faults import Faults
 from rrcluster.engine.select import pick_device, pick_engine
+from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import RunConfig
 from rrcluster.models import Model, make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams
 from rrcluster.types import Coordinates
+
+POPULATION_SEED = 0  # public: deals a dataset out to simulated clients where the run itself has no seed
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Experiment:
     algorithm: Algorithm
     plan: PrivacyPlan
     engine: Engine
-    streams: Streams
+    streams: StreamSource
     local: LocalSettings
     server: ServerSettings
     faults: Faults
@@ -51,7 +54,7 @@ def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> 
     data = data or load_federated(
         config.data.data,
         num_clients=config.data.num_clients,
-        seed=config.output.seed,
+        seed=POPULATION_SEED if config.seed is None else config.seed,
         partition=None if config.data.data in GENERATED else config.data.partition,
         concentration=config.data.concentration if config.data.partition == "dirichlet" else None,
         folder=config.data.data_folder,
@@ -73,7 +76,7 @@ def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> 
         algorithm=algorithm,
         plan=plan_for(config, algorithm.split(model).coordinates),
         engine=pick_engine(config.output.engine, model=model, device=device),
-        streams=Streams(config.output.seed),
+        streams=SecureStreams() if config.seed is None else Streams(config.seed),
         local=LocalSettings(training.local_lr, training.local_epochs, training.batch_size, training.proximal),
         server=ServerSettings(
             server_lr=training.server_lr,
@@ -126,4 +129,6 @@ def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
         adjacency=privacy.adjacency,
         private_evaluation=privacy.private_evaluation,
         evaluation_loss_bound=privacy.evaluation_loss_bound,
+        secure=privacy.secure,
+        reserve_rounds=privacy.reserve_rounds,
     )

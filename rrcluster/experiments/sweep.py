@@ -123,6 +123,6 @@ def _rounds(job: Job) -> Iterator[Step]:
 def _outcome(job: Job, result: RunResult) -> Outcome:
     models = result.models
     finite = np.isfinite(models.shared).all() and np.isfinite(models.clustered).all()
-    if finite and np.isfinite(result.evaluation.loss):
+    if finite and (result.evaluation is None or np.isfinite(result.evaluation.loss)):
         return Outcome(job, FINISHED)
     return Outcome(job, DIVERGED, "the models or their loss are not finite; lower local_lr, server_lr or update_clip.")

@@ -3,15 +3,16 @@
 from pathlib import Path
 from types import TracebackType
 
-from rrcluster.errors import ConfigError
+from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.experiments.run import Progress
 
 
 class EventWriter:
-    """Writes into `tensorboard/` of a run folder."""
+    """Writes into `tensorboard/` of a run folder; without `diagnostics`, as in a secure run, released values alone."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, diagnostics: bool = True) -> None:
         """Needs the extra `tensorboard`."""
+        self._diagnostics = diagnostics
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -29,7 +30,9 @@ class EventWriter:
         self._writer.close()
 
     def add(self, progress: Progress) -> None:
-        """One round."""
+        """One round. PrivacyError if it brings diagnostics where none may be written."""
+        if progress.evaluation is not None and not self._diagnostics:
+            raise PrivacyError("a secure run writes nothing that was computed from raw client data; leave it out.")
         step = progress.round_index
         for cluster, size in enumerate(progress.sizes):
             self._writer.add_scalar(f"released/size_{cluster}", float(size), step)

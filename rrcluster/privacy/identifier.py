@@ -13,7 +13,7 @@ from rrcluster.privacy.events import REPLACE_ONE, FixedSizeGaussian, FixedSizeKa
 from rrcluster.privacy.relation import identifier_sensitivity, update_sensitivity
 from rrcluster.privacy.reports import check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler
-from rrcluster.privacy.sums import cluster_sums, gaussian_noise, make_release, split_columns
+from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, split_columns
 from rrcluster.rebalancing import rebalance
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, Release
@@ -48,7 +48,7 @@ class GaussianIdentifier:
     def assign(self, choices: Array, valid: Array, *, num_clusters: int, rng: Rng) -> Array:
         """Noisy assignment (n,)."""
         identifiers = np.eye(num_clusters)[choices] * valid[:, None]
-        noisy_identifiers = identifiers + gaussian_noise(identifiers.shape, noise_std=self.noise_multiplier, rng=rng)
+        noisy_identifiers = identifiers + self.noise_multiplier * rng.standard_normal(identifiers.shape)
         return np.asarray(noisy_identifiers.argmax(axis=1))
 
 
@@ -94,6 +94,7 @@ class IdentifierMechanism:
     num_clients: int
     size_floor: float
     min_cluster_size: int = 0
+    exact_noise: bool = False  # discrete Gaussian on the messages' grid, from the operating system
 
     name: ClassVar[str] = "identifier"
     adjacency: ClassVar[str] = REPLACE_ONE
@@ -168,16 +169,16 @@ class IdentifierMechanism:
                 "client_ids so that a second report of a client is left out."
             )
         reports = reports.padded(self.cohort_size)
-        noise = self._noise(rng)
+        step = grid_step(self.update_clip)
+        noise = self._noise(step, rng)
         noisy = self._noisy_choices(reports.choices, reports.valid, rng)
         assignment = rebalance(noisy, num_clusters=self.num_clusters, min_cluster_size=self.min_cluster_size, rng=rng)
-        step = grid_step(self.update_clip)
         messages = clip_to_grid(reports.updates, update_clip=self.update_clip)
         shared, clustered = split_columns(messages, self.coordinates)
         sums = cluster_sums(clustered, assignment, num_clusters=self.num_clusters)
         return make_release(
-            shared.sum(axis=0) * step + noise[: self.coordinates.shared],
-            sums * step + noise[self.coordinates.shared :].reshape(self.num_clusters, -1),
+            (shared.sum(axis=0) + noise[: self.coordinates.shared]) * step,
+            (sums + noise[self.coordinates.shared :].reshape(sums.shape)) * step,
             _sizes(noisy, self.num_clusters),
             block_sizes=_sizes(assignment, self.num_clusters),
             size_floor=self.size_floor,
@@ -191,9 +192,9 @@ class IdentifierMechanism:
             return np.zeros(len(choices), dtype=np.int64)
         return self.identifier.assign(choices, valid, num_clusters=self.num_clusters, rng=rng)
 
-    def _noise(self, rng: Rng) -> Array:
+    def _noise(self, step: float, rng: Rng) -> Array:
         width = self.coordinates.shared + self.num_clusters * self.coordinates.clustered
-        return gaussian_noise((width,), noise_std=self.noise_std, rng=rng)
+        return grid_noise(width, noise_std=self.noise_std, step=step, exact=self.exact_noise, rng=rng)
 
 
 def _sizes(assignment: Array, num_clusters: int) -> Array:

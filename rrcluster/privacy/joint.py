@@ -13,11 +13,9 @@ from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
 from rrcluster.privacy.relation import joint_sensitivity
 from rrcluster.privacy.reports import Reports, check_reports
 from rrcluster.privacy.sampling import PoissonSampler
-from rrcluster.privacy.sums import cluster_sums, gaussian_noise, make_release, split_columns
+from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, split_columns
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, NoisyEvaluation, Release
-
-_EVALUATION_GRID = 2.0**-32  # evaluations are rounded to multiples of this, so that their sum is exact too
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,7 @@ class JointMechanism:
     min_cluster_size: int = 0
     evaluation_weight: float = 0.0  # u, absolute
     loss_bound: float = 1.0  # a loss of this or more is reported as this
+    exact_noise: bool = False  # discrete Gaussian on the messages' grid, from the operating system
 
     name: ClassVar[str] = "joint"
     adjacency: ClassVar[str] = ADD_REMOVE
@@ -56,6 +55,21 @@ class JointMechanism:
         checks.non_negative(size_floor=self.size_floor)
         checks.non_negative(evaluation_weight=self.evaluation_weight)
         checks.positive(loss_bound=self.loss_bound)
+        least, most = grid_step(self.update_clip), 16 * self.update_clip  # whole steps, and sums that fit 64 bits
+        if self.count_weight > 0 and not least <= self.count_weight <= most:
+            raise ConfigError(
+                f"count_weight = {self.count_weight:g} is below the grid of the messages or far above them; use 0 (no "
+                f"count row), or from {least:g} to {most:g} (16 clips)."
+            )
+        if self.evaluation_weight > most:
+            raise ConfigError(
+                f"private_evaluation = {self.evaluation_weight:g} is above {most:g} (16 clips); lower it."
+            )
+
+    @property
+    def count_units(self) -> int:
+        """The count weight in grid steps, rounded down: messages only get shorter by it."""
+        return int(self.count_weight / grid_step(self.update_clip))
 
     @property
     def sampler(self) -> PoissonSampler:
@@ -108,13 +122,18 @@ class JointMechanism:
         shared, clustered = split_columns(messages, self.coordinates)
         sums = cluster_sums(clustered, reports.destinations, num_clusters=self.num_clusters)
         counts = np.bincount(reports.choices[reports.valid], minlength=self.num_clusters)
-        shared_noise, noise, count_noise, evaluation_noise = self._noise(rng)
-        sizes = self._sizes(counts * self.count_weight + count_noise)
+        totals = np.concatenate(
+            [shared.sum(axis=0), sums.ravel(), counts * self.count_units, self._evaluation_units(reports)]
+        )
+        noise = grid_noise(len(totals), noise_std=self.noise_std, step=step, exact=self.exact_noise, rng=rng)
+        ends = np.cumsum([shared.shape[1], sums.size, self.num_clusters])
+        noisy_shared, noisy_sums, count_row, evaluation_row = np.split(totals + noise, ends)
+        sizes = self._sizes(count_row)
         return make_release(
-            shared.sum(axis=0) * step + shared_noise,
-            sums * step + noise,
+            noisy_shared * step,
+            noisy_sums.reshape(sums.shape) * step,
             sizes,
-            evaluation=self._evaluation(_centred_sum(reports), evaluation_noise, sizes),
+            evaluation=self._evaluation(evaluation_row * step, sizes),
             size_floor=self.size_floor,
             min_cluster_size=self.min_cluster_size,
             sum_noise_std=self.noise_std,
@@ -123,21 +142,19 @@ class JointMechanism:
 
     @property
     def _size_noise_std(self) -> float:
-        return self.noise_std / self.count_weight if self.count_weight else 0.0
+        return self.noise_std / (self.count_units * grid_step(self.update_clip)) if self.count_weight else 0.0
 
-    def _noise(self, rng: Rng) -> tuple[Array, Array, Array, Array]:
-        """For the shared sum, the cluster sums, the count row, and last (not to shift the others) the evaluation."""
-        k, d_s, d_c = self.num_clusters, self.coordinates.shared, self.coordinates.clustered
-        noise = gaussian_noise((d_s + k * (d_c + 1) + 2,), noise_std=self.noise_std, rng=rng)
-        shared, clustered, counts, evaluation = np.split(noise, np.cumsum([d_s, k * d_c, k]))
-        return shared, clustered.reshape(k, d_c), counts, evaluation
+    def _evaluation_units(self, reports: Reports) -> Array:
+        """(2,) exact sum over the valid reports of u (evaluation - 1/2), in grid steps, each rounded towards zero."""
+        scale = self.evaluation_weight / grid_step(self.update_clip)
+        return np.asarray(np.trunc((reports.evaluations[reports.valid] - 0.5) * scale).astype(np.int64).sum(axis=0))
 
-    def _evaluation(self, sums: Array, noise: Array, sizes: Array) -> NoisyEvaluation | None:
-        """From the exact sums of evaluations, their noise, and the noisy sizes; nothing where u = 0."""
+    def _evaluation(self, noisy: Array, sizes: Array) -> NoisyEvaluation | None:
+        """From the noisy sums of weighted evaluations and the noisy sizes; nothing where u = 0."""
         if self.evaluation_weight == 0:
             return None
         return NoisyEvaluation(
-            sums=(sums * self.evaluation_weight + noise) / self.evaluation_weight,
+            sums=noisy / self.evaluation_weight,
             clients=float(sizes.sum()),
             sum_noise_std=self.noise_std / self.evaluation_weight,
             clients_noise_std=self._size_noise_std * math.sqrt(self.num_clusters),
@@ -153,13 +170,7 @@ class JointMechanism:
             )
 
     def _sizes(self, count_row: Array) -> Array:
-        """Sizes from the noisy count row; without one (w = 0) the public expectation, a constant."""
+        """Sizes from the noisy count row, in grid steps; without one (w = 0) the public expectation, a constant."""
         if self.count_weight == 0:
             return np.full(self.num_clusters, self.sampler.expected_size / self.num_clusters)
-        return count_row / self.count_weight
-
-
-def _centred_sum(reports: Reports) -> Array:
-    """(2,) exact sum over the valid reports of evaluations in [0, 1], each moved to [-1/2, 1/2]."""
-    centred = np.trunc((reports.evaluations[reports.valid] - 0.5) / _EVALUATION_GRID).astype(np.int64)
-    return np.asarray(centred.sum(axis=0) * _EVALUATION_GRID)
+        return count_row / self.count_units

@@ -1,15 +1,20 @@
 """The write-ahead ledger: a round is charged, and the charge is on disk, before its release is made.
 
-A crash can therefore cost budget, never hide it. With seeded noise a repeated round reproduces the identical release,
-so repeating a charged round is charged once.
+A crash can therefore cost budget, never hide it. What a repeated round costs depends on the noise:
+
+- seeded: the repeat reproduces the identical release, so it is charged once. It is refused where the release could come
+  out different (another version, machine or device): the noise would be the same, and the difference of two releases
+  with the same noise is raw values. Charging twice would not make that private.
+- secure: the repeat has fresh noise; it is a new release and is charged again.
 """
 
 import json
-import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rrcluster.durable import append_line, drop_torn_line
 from rrcluster.errors import PrivacyError, RunFolderError
 from rrcluster.privacy.events import Event
 from rrcluster.reading import plain_json, read_text
@@ -19,39 +24,96 @@ class Ledger:
     """Charges of one run, in memory and, where a path is given, on disk.
 
     The one object here with state: it only ever grows. A charge whose event differs from the first one's is refused,
-    because the accountant composes one event.
+    because the accountant composes one event; a charge beyond `limit` is refused because the budget ends there.
+    `made_by` is what releases depend on beside the round; its entry "config" may not change within a run.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        secure: bool = False,
+        limit: int | None = None,
+        made_by: Mapping[str, Any] | None = None,
+    ) -> None:
         """Open a ledger; an existing file is read back and goes on."""
-        self._path = path
-        self._charges: dict[int, dict[str, Any]] = {} if path is None or not path.exists() else _read(path)
+        self._path, self._secure, self._limit, self._made_by = path, secure, limit, dict(made_by or {})
+        self._charges: list[dict[str, Any]] = [] if path is None or not path.exists() else _read(path)
+        self._rounds = {charge["round"] for charge in self._charges}
+        for charge in self._charges:
+            self._check_event(charge["event"])
+            if charge["made_by"].get("config") != self._made_by.get("config"):
+                raise PrivacyError(
+                    f"{path}: the settings are not those that round {charge['round']} was charged with; a plan may not "
+                    "change within a run. Put config.yaml back as it was, or start a new run."
+                )
 
     def charge(self, round_index: int, event: Event | None) -> None:
         """Record that round `round_index` is about to be released at the cost of `event` (None: nothing private).
 
         A selection among runs is one charge, of "round" 0, before the first of them.
         """
-        entry = {"round": round_index, "event": None if event is None else describe(event)}
-        if self._charges and next(iter(self._charges.values()))["event"] != entry["event"]:
-            raise PrivacyError(
-                f"round {round_index}: this run was already charged with another event; a plan may not change within "
-                "a run. Start a new run."
-            )
-        if round_index in self._charges:
+        cost = None if event is None else describe(event)
+        self._check_event(cost)
+        if not self._secure and round_index in self._rounds:
+            self._check_repeat(round_index)
             return
-        if self._path is not None:
-            _append(self._path, entry)
-        self._charges[round_index] = entry
+        if not self.affords(round_index):
+            raise PrivacyError(
+                f"round {round_index} would be release {self.num_charged + 1} of a budget of {self._limit}; stop here, "
+                "or start a new run with a new budget."
+            )
+        self._append({"round": round_index, "event": cost, "made_by": self._made_by})
+
+    def affords(self, round_index: int) -> bool:
+        """Whether the round can be released within the limit; a repeat of a seeded round costs nothing."""
+        free = not self._secure and round_index in self._rounds
+        return free or self._limit is None or self.num_charged < self._limit
+
+    def charged_until(self, round_index: int) -> int:
+        """How many releases were charged for rounds up to this one: what the accountant must compose for them."""
+        until = [charge["round"] for charge in self._charges if charge["round"] <= round_index]
+        return len(until) if self._secure else len(set(until))
 
     @property
     def num_charged(self) -> int:
-        """How many rounds have been charged: what the accountant must compose."""
-        return len(self._charges)
+        """How many releases have been charged: what the accountant must compose."""
+        return len(self._charges) if self._secure else len(self._rounds)
+
+    def _check_event(self, cost: dict[str, Any] | None) -> None:
+        for charge in self._charges[:1]:
+            if charge["event"] != cost:
+                raise PrivacyError(
+                    f"round {charge['round']} was already charged with another event; a plan may not change within a "
+                    "run. Start a new run."
+                )
+
+    def _check_repeat(self, round_index: int) -> None:
+        (first, *_) = (charge for charge in self._charges if charge["round"] == round_index)
+        then, now = first["made_by"], self._made_by
+        changed = sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
+        if changed:
+            told = ", ".join(f"{name} was {then.get(name)}, is {now.get(name)}" for name in changed)
+            raise PrivacyError(
+                f"round {round_index} was charged and must be repeated exactly, but {told}: another result under the "
+                "same seeded noise would give raw values away. Resume as it was started, or start a new run."
+            )
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        if self._path is not None:
+            try:
+                append_line(self._path, json.dumps(entry))
+            except OSError as error:
+                raise RunFolderError(
+                    f"{self._path}: the charge could not be written ({error.strerror}), so the round was not released; "
+                    "free the disk or its permissions and resume."
+                ) from error
+        self._charges.append(entry)
+        self._rounds.add(entry["round"])
 
     def check_covers(self, num_rounds: int) -> None:
         """Refuse a ledger that lacks a charge for one of the first `num_rounds` rounds, which were released."""
-        missing = next((index for index in range(num_rounds) if index not in self._charges), None)
+        missing = next((index for index in range(num_rounds) if index not in self._rounds), None)
         if missing is not None:
             raise RunFolderError(
                 f"{self._path}: round {missing} was released but its charge is gone; the ledger is damaged and the "
@@ -69,37 +131,22 @@ def describe(event: Event) -> dict[str, Any]:
     }
 
 
-def _append(path: Path, entry: dict[str, Any]) -> None:
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise RunFolderError(
-            f"{path}: the charge could not be written ({error.strerror}), so the round was not released; free the disk "
-            "or its permissions and resume."
-        ) from error
-
-
-def _read(path: Path) -> dict[int, dict[str, Any]]:
-    """Read charges back. A torn last line (a crash while writing) was charged but never released: it is dropped.
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Read charges back. A torn last line (a crash while writing) was never released: it is dropped.
 
     Dropping it is safe: `charge` returns, and a release is made, only after the whole line is on disk.
     """
     try:
+        drop_torn_line(path)
         text = read_text(path)
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:
-            os.truncate(path, len(whole.encode()))
     except (OSError, ValueError) as error:
         raise _damaged(str(path)) from error
-    charges: dict[int, dict[str, Any]] = {}
-    for number, line in enumerate(whole.split("\n")[:-1], start=1):
+    charges: list[dict[str, Any]] = []
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
         charge = _charge(line)
-        if charge is None or (charges and next(iter(charges.values()))["event"] != charge["event"]):
+        if charge is None or (charges and charges[0]["event"] != charge["event"]):
             raise _damaged(f"{path}, line {number}")
-        charges[charge["round"]] = charge
+        charges.append(charge)
     return charges
 
 
@@ -107,11 +154,11 @@ def _charge(line: str) -> dict[str, Any] | None:
     """What one line says, None if it is no charge."""
     try:
         entry = plain_json(line)
-        round_index, event = entry["round"], entry["event"]
-    except (ValueError, KeyError, TypeError):
+        round_index, event, made_by = entry["round"], entry["event"], dict(entry.get("made_by") or {})
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     whole = isinstance(round_index, int) and not isinstance(round_index, bool) and round_index >= 0
-    return {"round": round_index, "event": event} if whole else None
+    return {"round": round_index, "event": event, "made_by": made_by} if whole else None
 
 
 def _damaged(where: str) -> RunFolderError:

@@ -59,6 +59,8 @@ class PrivacyPlan:
     accountant: str = "pld"
     noise_multiplier: float | None = None  # what was calibrated: of the whole round; None under `none`
     selection: Selection | None = None  # the selection this run is part of, charged as a whole beforehand
+    secure: bool = False  # exact noise from the operating system; a repeated round is a new release
+    reserve_rounds: int = 0  # releases beyond num_rounds that the noise was calibrated for
 
     def __post_init__(self) -> None:
         if self.selection is not None:
@@ -89,6 +91,8 @@ class PrivacyPlan:
         adjacency: str | None = None,
         private_evaluation: float = 0.0,
         evaluation_loss_bound: float = 4.0,
+        secure: bool = False,
+        reserve_rounds: int = 0,
     ) -> "PrivacyPlan":
         """Calibrate the noise to `epsilon`, or take `noise_multiplier` as given: exactly one of the two.
 
@@ -98,6 +102,8 @@ class PrivacyPlan:
         k-ary identifiers: of the Gaussian ones that keep a choice as often). `sampling` and `adjacency` may be given to
         assert what the mechanism must have; a contradiction raises PrivacyError. `private_evaluation` above 0 (in units
         of the clip) adds accuracy and loss, the latter clipped at `evaluation_loss_bound`, to every `joint` release.
+        `secure` noise is an exact discrete Gaussian from the operating system; the noise is calibrated for num_rounds +
+        `reserve_rounds` releases.
         """
         checks.one_of(MECHANISMS, mechanism=mechanism)
         checks.count(num_clients=num_clients)
@@ -110,6 +116,7 @@ class PrivacyPlan:
                 f"update_clip = {update_clip:g} must lie between {MIN_CLIP:g} and {1 / MIN_CLIP:g}; beyond, sums leave "
                 "the range of floating-point numbers."
             )
+        checks.count(reserve_rounds=reserve_rounds, at_least=0)
         rebalance = resolve_rebalance(mechanism, rebalance, min_cluster_size)
         _check_assertions(mechanism, sampling, adjacency)
         check_evaluation(mechanism, private_evaluation)
@@ -127,14 +134,15 @@ class PrivacyPlan:
             "min_cluster_size": min_cluster_size,
         }
         if mechanism == "none":
-            if epsilon is not None or noise_multiplier is not None:
+            if epsilon is not None or noise_multiplier is not None or secure or reserve_rounds:
                 raise PrivacyError(
-                    "mechanism = none adds no noise, so no epsilon or noise_multiplier can be asked of it; leave them "
-                    "out, or use mechanism = joint."
+                    "mechanism = none adds no noise, so no epsilon or noise_multiplier can be asked of it, nor secure "
+                    "or reserve_rounds; leave them out, or use mechanism = joint."
                 )
             cohort_size = _cohort_size(sample_rate, num_clients)
             return cls(NoneMechanism(**common, cohort_size=cohort_size), rebalance, num_rounds, delta)
         check_delta(delta, num_clients)
+        common["exact_noise"] = secure
         if mechanism == "joint":
             make: Callable[[float], Mechanism] = _joint_maker(
                 common | {"loss_bound": evaluation_loss_bound},
@@ -147,8 +155,17 @@ class PrivacyPlan:
         else:
             checks.one_of(IDENTIFIERS, identifier=identifier)
             make = _identifier_maker(common, update_clip, sample_rate, identifier, identifier_share)
-        noise = _resolve_noise(make, epsilon, noise_multiplier, delta, num_rounds, accountant)
-        return cls(make(noise), rebalance, num_rounds, delta, accountant, noise)
+        noise = _resolve_noise(make, epsilon, noise_multiplier, delta, num_rounds + reserve_rounds, accountant)
+        return cls(
+            make(noise),
+            rebalance,
+            num_rounds,
+            delta,
+            accountant,
+            noise,
+            secure=secure,
+            reserve_rounds=reserve_rounds,
+        )
 
     @property
     def event(self) -> RoundEvent:
@@ -165,13 +182,18 @@ class PrivacyPlan:
         """Who takes part in a round: the mechanism's own law."""
         return self.mechanism.sampler
 
+    @property
+    def num_releases(self) -> int:
+        """How many releases the plan allows and `epsilon()` covers: its rounds and the reserve."""
+        return self.num_rounds + self.reserve_rounds
+
     def epsilon(self, *, num_rounds: int | None = None, accountant: str | None = None) -> float:
-        """Cost of the first `num_rounds` rounds (default: all) at `delta`; of a whole selection, where there is one."""
+        """Cost of `num_rounds` releases (default: all that the plan allows) at `delta`; or of a whole selection."""
         from rrcluster.privacy.accounting import epsilon
 
         if self.selection is not None:
             return epsilon(self.selection.event, num_rounds=1, delta=self.delta, accountant=accountant or "rdp")
-        rounds = self.num_rounds if num_rounds is None else num_rounds
+        rounds = self.num_releases if num_rounds is None else num_rounds
         return epsilon(self.event, num_rounds=rounds, delta=self.delta, accountant=accountant or self.accountant)
 
 

@@ -13,12 +13,26 @@ SEEDED = (
     "is what the same run costs with noise nobody can regenerate. Use these artefacts for research only."
 )
 
+SECURE = (
+    "Releases with exact noise from the operating system: no seed was used, and nothing that would let the noise or "
+    "the cohorts be regenerated was stored. The epsilon below holds for config.yaml, privacy.json, ledger.jsonl, "
+    "rounds.jsonl, summary.json and models.safetensors together, at whatever instant the run was stopped and resumed."
+)
+
 _TRUST = [
     "The server is trusted: it sees raw reports in memory. The guarantee is towards everybody who sees releases.",
     "Who took part in a round is kept secret.",
     "One client id stands for one person, who has no second one.",
     "Each client is taken to compute alone; a simulation that batches clients stands for that.",
-    "The floating-point Gaussian is taken for the real one; sums before the noise are exact integers.",
+]
+_FLOATING = ["The floating-point Gaussian is taken for the real one; sums before the noise are exact integers."]
+_EXACT = [
+    "The noise is a discrete Gaussian on the integer grid of the messages, sampled without rounding (Canonne, Kamath, "
+    "Steinke 2020). Up to a factor within exp(+-10^-500) on every probability it is post-processing of the continuous "
+    "Gaussian that the accountants take (Proposition 4 of docs/privacy.md).",
+    "The operating system's generator is taken for a source of independent uniform bits; clients join, and identifiers "
+    "are kept, with probabilities within 2^-53 of those stated.",
+    "A round that was repeated after a crash is a new release and is charged again; ledger.jsonl has every charge.",
 ]
 _UNACCOUNTED_TUNING = (
     "Choosing settings (B, k, clip, learning rates, rounds) by looking at private data, and picking the best of "
@@ -29,6 +43,11 @@ _NOT_COVERED = [
     "client data without noise.",
     "How long rounds take, and publishing several runs on the same clients: their costs add up.",
     "Personal coordinates and the client's own choice of a model: they stay on the client.",
+]
+_NOT_COVERED_SECURE = [
+    *_NOT_COVERED[1:],
+    "How long a round took, when files were written and what the server's memory or swap holds: they depend on the "
+    "cohort. No times and no diagnostics are written.",
 ]
 
 
@@ -54,12 +73,13 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
 
     selection = plan.selection
     if selection is None:
-        rows = account(plan.event, num_rounds=plan.num_rounds, delta=plan.delta)
+        rows = account(plan.event, num_rounds=plan.num_releases, delta=plan.delta)
     else:
         rows = account(selection.event, num_rounds=1, delta=plan.delta)
     return {
         "private": True,
-        "artefacts": SEEDED,
+        "artefacts": SECURE if plan.secure else SEEDED,
+        "secure": plan.secure,
         "unit": "one client, with all of its data, over the whole run",
         "mechanism": plan.mechanism.name,
         "adjacency": plan.event.adjacency,
@@ -67,6 +87,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
         "released": _released(plan),
         "noise": _noise(plan),
         "num_rounds": plan.num_rounds,
+        "reserve_rounds": plan.reserve_rounds,
         "num_clients": plan.mechanism.num_clients,
         "delta": plan.delta,
         "epsilon": plan.epsilon(),
@@ -74,8 +95,16 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
         "event": describe(plan.event if selection is None else selection.event),
         **({} if selection is None else {"selection": _selection(selection)}),
         "accountants": [{"accountant": row.accountant, "epsilon": row.epsilon, "reason": row.reason} for row in rows],
-        "notes": _delta_notes(plan.delta, plan.mechanism.num_clients) + _TRUST,
-        "not_covered": [*([_UNACCOUNTED_TUNING] if selection is None else _SELECTED), *_NOT_COVERED],
+        "notes": [
+            *_delta_notes(plan.delta, plan.mechanism.num_clients),
+            *_reserve_notes(plan),
+            *_TRUST,
+            *(_EXACT if plan.secure else _FLOATING),
+        ],
+        "not_covered": [
+            *([_UNACCOUNTED_TUNING] if selection is None else _SELECTED),
+            *(_NOT_COVERED_SECURE if plan.secure else _NOT_COVERED),
+        ],
     }
 
 
@@ -88,6 +117,15 @@ def _selection(selection: Selection) -> dict[str, Any]:
         "settings": f"each run drew one of the combinations uniformly: {'; '.join(selection.among)}",
         "score": selection.score,
     }
+
+
+def _reserve_notes(plan: PrivacyPlan) -> list[str]:
+    if not plan.reserve_rounds:
+        return []
+    return [
+        f"epsilon covers {plan.num_releases} releases: {plan.num_rounds} rounds, and {plan.reserve_rounds} in "
+        "reserve. summary.json has the epsilon of those that were charged."
+    ]
 
 
 def _released(plan: PrivacyPlan) -> list[str]:

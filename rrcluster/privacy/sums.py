@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from rrcluster.entropy import check_secure
+from rrcluster.privacy.discrete import discrete_gaussian, grid_sigma
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, NoisyEvaluation, Release
 
@@ -11,9 +13,17 @@ def cluster_sums(messages: Array, assignment: Array, *, num_clusters: int) -> Ar
     return np.stack([messages[assignment == cluster].sum(axis=0) for cluster in range(num_clusters)])
 
 
-def gaussian_noise(shape: tuple[int, ...], *, noise_std: float, rng: Rng) -> Array:
-    """Independent N(0, noise_std^2) for every coordinate, also of empty clusters and empty cohorts."""
-    return noise_std * rng.standard_normal(shape)
+def grid_noise(count: int, *, noise_std: float, step: float, exact: bool, rng: Rng) -> Array:
+    """(count,) independent noise of std `noise_std` in units of `step`, also for empty clusters and empty cohorts.
+
+    Not exact: the floating-point Gaussian from `rng`. Exact: whole numbers from the discrete Gaussian, drawn from the
+    operating system, so that a noisy sum of messages is again a point of their grid (Proposition 4, docs/privacy.md);
+    then a seeded `rng` raises PrivacyError, because the rest of the round would use it.
+    """
+    if exact:
+        check_secure(rng)
+        return discrete_gaussian(grid_sigma(noise_std, step), count)
+    return noise_std / step * rng.standard_normal(count)
 
 
 def make_release(

@@ -36,6 +36,7 @@ class Diagnostic:
     loss: float | None
     clustering_accuracy: float | None
     worst_decile: float | None
+    seconds: float | None  # since the run was started or resumed
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,8 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """Wall-clock time of the run."""
-        return number(self.summary.get("seconds"))
+        """Wall-clock time of the run: a diagnostic, since it follows who took part."""
+        return self.diagnostics[-1].seconds if self.diagnostics else None
 
     @property
     def num_clusters(self) -> int:
@@ -225,6 +226,7 @@ def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
         loss=number(entry.get("loss")),
         clustering_accuracy=number(entry.get("clustering_accuracy")),
         worst_decile=number(entry.get("worst_decile")),
+        seconds=number(entry.get("seconds")),
     )
 
 

@@ -20,6 +20,8 @@ _TITLES = {
     "event": "Accounted per round",
     "selection": "Private selection",
     "num_rounds": "Rounds",
+    "reserve_rounds": "Reserve for repeated rounds",
+    "secure": "Secure",
     "num_clients": "Clients",
     "notes": "Notes",
     "not_covered": "NOT covered",
@@ -119,7 +121,8 @@ def _fields(private: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         if key in _ELSEWHERE or not values:
             continue
         title = _TITLES.get(key, words(key).capitalize())
-        css = ' class="warning"' if key in ("not_covered", "artefacts") else ""
+        exposed = any(str(entry.get("artefacts")).startswith("NOT PRIVATE") for _, entry in private)
+        css = ' class="warning"' if key == "not_covered" or (key == "artefacts" and exposed) else ""
         items.append(f"<div{css}><dt>{html.escape(title)}</dt>{_definitions(values, everyone=len(private))}</div>")
     return f'<dl class="statement">\n{chr(10).join(items)}\n</dl>'
 

@@ -49,6 +49,7 @@ def test_run_help_uses_the_documented_flags():
         *("--mechanism", "--rebalance", "-B", "--size-floor", "--epsilon", "--delta", "--noise-multiplier"),
         *("--update-clip", "--count-weight", "--local-lr", "--local-epochs", "--batch-size", "--server-lr", "--model"),
         *("--seed", "--seeds", "--device", "--out", "--resume", "--tensorboard", "--json", "--dry-run"),
+        *("--secure", "--reserve-rounds", "--max-epsilon"),
     ):
         assert flag in text, flag
 
@@ -61,6 +62,23 @@ def test_a_run_prints_a_table_and_names_its_folder(tmp_path):
     assert "for research only" in answer.stderr
     assert "rrcluster report here" in answer.stderr
     assert (tmp_path / "here" / "models.safetensors").exists()
+
+
+def test_a_secure_run_shows_no_diagnostics_and_is_not_marked(tmp_path):
+    answer = rrcluster(
+        "run", *TINY, "--secure", "--reserve-rounds", "1", "--tensorboard", "--out", "here", cwd=tmp_path
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "exact noise from the operating system" in answer.stderr
+    for word in ("research", "NOT PRIVATE", "seed", "accuracy"):
+        assert word not in answer.stderr
+    assert "No diagnostics were written" in " ".join(answer.stdout.split())
+    assert not (tmp_path / "here" / "diagnostics.jsonl").exists()
+    assert rrcluster("report", "here", cwd=tmp_path).returncode == 0
+    page = (tmp_path / "here" / "report.html").read_text()
+    assert "NOT PRIVATE" not in page
+    assert "no seed was used" in page
+    assert "discrete Gaussian" in page
 
 
 def test_json_is_json_and_nothing_else(tmp_path):
@@ -139,6 +157,9 @@ BAD = {
     "audit method": (["audit", "--algorithm", "fedsgd"], "algorithm = 'fedsgd' is not known; choose one of"),
     "data unknown": (["data", "get", "mnist3d"], "mnist3d.*choose one of"),
     "data unnamed": (["data", "check"], "needs the name of a dataset"),
+    "secure with a seed": (["run", "--secure", "--seed", "3"], "takes no seed"),
+    "secure without noise": (["run", "--secure", "--mechanism", "none"], "adds no noise"),
+    "low ceiling": (["run", *TINY, "--max-epsilon", "0.001"], "less than one round costs.*raise it"),
     "wrong sampler": (["run", "--sampling", "fixed-size"], "does not belong to mechanism = joint"),
     "damaged yaml": (["run", "damaged.yaml"], "damaged.yaml: cannot be read as YAML"),
     "truncated data": (["run", "--data", "fashion-mnist", "--data-folder", "truncated"], "train-images"),

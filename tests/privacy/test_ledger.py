@@ -74,3 +74,72 @@ def test_a_damaged_ledger_is_refused(tmp_path):
 def test_what_cannot_be_charged_is_not_released(tmp_path):
     with pytest.raises(RunFolderError, match="was not released"):
         Ledger(tmp_path / "missing" / "ledger.jsonl").charge(0, EVENT)
+
+
+def test_a_secure_repeat_is_charged_again_also_after_a_restart(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    first = Ledger(path, secure=True)
+    first.charge(0, EVENT)
+    first.charge(1, EVENT)
+    second = Ledger(path, secure=True)
+    second.charge(1, EVENT)
+    assert second.num_charged == 3
+    assert [second.charged_until(round_index) for round_index in (0, 1, 2)] == [1, 3, 3]
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_nothing_is_charged_beyond_the_limit(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl", limit=1)
+    ledger.charge(0, EVENT)
+    assert ledger.affords(0)  # a seeded repeat costs nothing
+    assert not ledger.affords(1)
+    with pytest.raises(PrivacyError, match="round 1 would be release 2 of a budget of 1"):
+        ledger.charge(1, EVENT)
+    secure = Ledger(tmp_path / "ledger.jsonl", secure=True, limit=1)
+    assert not secure.affords(0)
+    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_seeded_round_is_repeated_only_by_what_made_it(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path, made_by={"config": "c", "torch": "2.8", "threads": 1}).charge(0, EVENT)
+    changed = Ledger(path, made_by={"config": "c", "torch": "2.9", "threads": 2})
+    with pytest.raises(PrivacyError, match=r"threads was 1, is 2, torch was 2\.8, is 2\.9: another result"):
+        changed.charge(0, EVENT)
+    changed.charge(1, EVENT)
+    Ledger(path, secure=True, made_by={"config": "c", "torch": "2.9"}).charge(0, EVENT)
+
+
+def test_other_settings_are_refused_at_once(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path, made_by={"config": "c"}).charge(0, EVENT)
+    with pytest.raises(PrivacyError, match="not those that round 0 was charged with"):
+        Ledger(path, made_by={"config": "d"})
+
+
+def test_another_event_is_refused_in_any_round(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).charge(0, EVENT)
+    with pytest.raises(PrivacyError, match="already charged with another event"):
+        Ledger(path).charge(1, PoissonGaussian(2.0, 0.1))
+
+
+def test_a_charge_that_cannot_be_flushed_leaves_the_ledger_as_it_was(tmp_path, monkeypatch):
+    from rrcluster import durable
+
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path)
+    ledger.charge(0, EVENT)
+    before = path.read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(durable.os, "fsync", full)
+        with pytest.raises(RunFolderError, match=r"No space left on device.*was not released"):
+            ledger.charge(1, EVENT)
+    assert path.read_bytes() == before
+    assert ledger.num_charged == 1
+    ledger.charge(1, EVENT)
+    assert Ledger(path).num_charged == 2

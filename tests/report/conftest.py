@@ -59,7 +59,6 @@ def write_run(
         "name": "run",
         "status": status,
         "epsilon": epsilon,
-        "seconds": 41.25,
         "seed": config["seed"],
         "num_clusters": k,
         "num_rounds": num_rounds,
@@ -81,12 +80,12 @@ def write_demo(folder: Path) -> Path:
 def _round(t: int, k: int, epsilon: float | None) -> dict:
     sizes = [100 / k + 3 * math.sin(t + j) - (28 if j == 2 else 0) for j in range(k)]  # cluster 2 goes negative
     line = {"round": t, "sizes": sizes, "denominators": [25.0] * k, "noise_std": [0.01] * k}
-    return {**line, "epsilon": epsilon, "seconds": 0.1}
+    return {**line, "epsilon": epsilon}
 
 
 def _diagnostics(t: int, accuracy: float) -> dict:
     shares = {"accuracy": accuracy, "loss": 1 - accuracy, "clustering_accuracy": 0.9, "worst_decile": accuracy - 0.1}
-    return {"round": t, **shares, "group_accuracy": [accuracy] * 4, "choice_sizes": [250] * 4}
+    return {"round": t, **shares, "group_accuracy": [accuracy] * 4, "choice_sizes": [250] * 4, "seconds": 41.25}
 
 
 def _statement(config: dict, private: bool, epsilon: float | None) -> dict:

@@ -1,0 +1,131 @@
+"""Random numbers that nobody can regenerate: every bit from the operating system, none of them kept.
+
+`SecureStreams` has the calls of `rng.Streams`, but a name stands for nothing: each call answers afresh, and two calls
+with the same arguments share nothing. Behind it, `SecureRng` turns words of the kernel's cryptographic generator
+(`os.urandom`) into the draws that this package makes. It holds no state: there is no seed and no key that could be
+written down, repeated, or shared with a forked process.
+
+What must be unpredictable is the noise, the cohort and the privatised identifiers; all three read the operating system
+directly. Draws keyed by client (softened choices, coins, batches) use Philox, which is not cryptographic, under a
+fresh key of 64 operating-system bits per round and purpose: the guarantee holds given any value of those draws
+(docs/privacy.md, Theorem 1 and "Soundness"), so they must be independent of the data and need not be secret.
+"""
+
+import os
+from typing import Any, NoReturn, Protocol, cast
+
+import numpy as np
+
+from rrcluster.errors import PrivacyError
+from rrcluster.rng import Rng
+from rrcluster.types import Array
+
+Shape = int | tuple[int, ...]
+
+
+class StreamSource(Protocol):
+    """Where a run's randomness comes from: `rng.Streams` (seeded) or `SecureStreams`."""
+
+    def __call__(self, name: str, *key: int) -> Rng:
+        """A generator for the consumer `name` at position `key`."""
+
+    def client_key(self, name: str, round_index: int) -> tuple[int, int]:
+        """The key under which every client of this round draws for the purpose `name`."""
+
+
+class SecureStreams:
+    """A bundle of streams like `rng.Streams`, each fresh from the operating system. It has no state and no seed."""
+
+    def __call__(self, name: str, *key: int) -> Rng:  # noqa: ARG002 (one interface with Streams)
+        """A generator; whatever the name and the key, calling twice gives independent draws."""
+        return secure_rng()
+
+    def client_key(self, name: str, round_index: int) -> tuple[int, int]:  # noqa: ARG002 (one interface with Streams)
+        """A fresh key of 64 operating-system bits: ask once per round and purpose."""
+        word = int(os_words(1)[0])
+        return word & 0xFFFFFFFF, word >> 32
+
+
+def os_words(count: int) -> Array:
+    """(count,) uint64 straight from the operating system."""
+    return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+
+
+def below(bound: int, count: int) -> Array:
+    """(count,) int64, exactly uniform in 0..bound-1, for bounds up to 2^62: what is too large is drawn again."""
+    if bound == 1:
+        return np.zeros(count, dtype=np.int64)
+    shift = np.uint64(64 - (bound - 1).bit_length())
+    drawn = (os_words(count) >> shift).astype(np.int64)
+    while len(wrong := np.flatnonzero(drawn >= bound)):
+        drawn[wrong] = (os_words(len(wrong)) >> shift).astype(np.int64)
+    return drawn
+
+
+def secure_rng() -> Rng:
+    """What to pass as `rng` where nobody may regenerate the draws: it offers the methods listed in `SecureRng`."""
+    return cast(Rng, SecureRng())
+
+
+def check_secure(rng: Rng) -> None:
+    """Refuse a seeded generator where the statement promises noise that nobody can regenerate."""
+    if not isinstance(cast(object, rng), SecureRng):
+        raise PrivacyError(
+            "a secure plan needs randomness from the operating system, and this generator is seeded; pass "
+            "rrcluster.entropy.secure_rng(), or make the plan without secure."
+        )
+
+
+class SecureRng:
+    """The part of `numpy.random.Generator` that this package uses, on operating-system entropy alone.
+
+    Integers, permutations and subsets are exactly uniform. Events of probability p happen with a probability within
+    2^-53 of p: uniforms are odd multiples of 2^-54, in (0, 1). `standard_normal` is the rounded inverse of the normal
+    distribution function at such a uniform: for first models and for the argmax of identifiers, never for released
+    noise, which is exact (privacy/discrete.py). A method that is not here raises instead of falling back.
+    """
+
+    def random(self, size: Shape = 1) -> Array:
+        """Uniforms in (0, 1)."""
+        words = os_words(int(np.prod(size))) >> np.uint64(11)
+        return np.asarray((words.astype(np.float64) + 0.5) * 2.0**-53).reshape(size)
+
+    def uniform(self, low: float = 0.0, high: float = 1.0, size: Shape = 1) -> Array:
+        """Uniforms in (low, high)."""
+        return low + (high - low) * self.random(size)
+
+    def standard_normal(self, size: Shape = 1) -> Array:
+        """Normal draws to floating-point precision."""
+        from scipy.special import ndtri
+
+        return np.asarray(ndtri(self.random(size)))
+
+    def integers(self, low: int, high: int | None = None, size: Shape = 1) -> Array:
+        """Whole numbers in low..high-1, or in 0..low-1."""
+        least, most = (0, low) if high is None else (low, high)
+        return least + below(most - least, int(np.prod(size))).reshape(size)
+
+    def permutation(self, values: int | Array) -> Array:
+        """A uniformly random order. Sort keys are drawn again until no two agree, so that no order is favoured."""
+        items = np.arange(values) if isinstance(values, int) else np.asarray(values)
+        keys = os_words(len(items))
+        while len(np.unique(keys)) < len(keys):
+            keys = os_words(len(items))
+        return np.asarray(items[np.argsort(keys)])
+
+    def choice(self, values: int | Array, size: int, *, replace: bool, shuffle: bool = True) -> Array:  # noqa: ARG002
+        """A uniformly random subset, in random order."""
+        if replace:
+            raise NotImplementedError("secure draws with replacement are not offered; use integers.")
+        return self.permutation(values)[:size]
+
+    def binomial(self, trials: int, probability: float) -> int:
+        """How many of so many coins fall on their side."""
+        return int((self.random(trials) < probability).sum())
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else that a numpy generator offers is refused, never drawn from a weaker source."""
+        raise AttributeError(f"secure randomness has no {name!r}; write it in rrcluster/entropy.py over os_words.")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("operating-system randomness cannot be stored or sent.")

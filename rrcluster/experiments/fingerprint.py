@@ -1,0 +1,38 @@
+"""What a release depends on beside the round: settings, versions and machine. It is written with every charge.
+
+A seeded round that is run again must make the identical release: the noise is the same, so two different releases would
+differ by raw values alone. The ledger compares these fingerprints before it lets a charged round be repeated.
+"""
+
+import hashlib
+import json
+import platform
+from typing import Any
+
+from rrcluster.experiments.config import RunConfig
+
+# Where a run is written, watched and read from; they change no release.
+_NO_MATTER = frozenset(
+    {"name", "out", "seeds", "device", "data_folder", "evaluate_every", "tensorboard", "keep_checkpoint"}
+)
+
+
+def fingerprint(config: RunConfig) -> dict[str, Any]:
+    """Settings as one digest, and everything else by name, so that an error can say what changed."""
+    import numpy as np
+    import torch
+
+    from rrcluster.engine.select import pick_device
+    from rrcluster.version import __version__
+
+    device = pick_device(config.output.device).type
+    settings = {name: value for name, value in config.flat().items() if name not in _NO_MATTER}
+    return {
+        "config": hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest(),
+        "rrcluster": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "device": device,
+        "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
+        "threads": torch.get_num_threads(),
+    }

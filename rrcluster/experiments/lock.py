@@ -1,0 +1,40 @@
+"""One process at a time per run folder: two would charge and release the same rounds side by side."""
+
+import fcntl
+import os
+import weakref
+from pathlib import Path
+
+from rrcluster.errors import RunFolderError
+
+
+class FolderLock:
+    """An advisory lock on a file in the folder, held until `release`; the kernel drops it when the process dies."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the lock. RunFolderError if another process (or another run of this one) has it."""
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise RunFolderError(
+                f"{path.parent.parent}: cannot be written ({error.strerror}); check its permissions."
+            ) from error
+        self._close = weakref.finalize(self, os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._close()
+            raise RunFolderError(
+                f"{path.parent.parent}: another process is running this run; wait for it to end, or choose another "
+                "folder with --out."
+            ) from error
+
+    @property
+    def held(self) -> bool:
+        """Whether `release` has not been called yet."""
+        return self._close.alive
+
+    def release(self) -> None:
+        """Let others in."""
+        self._close()

@@ -1,0 +1,235 @@
+"""Kill small runs at random instants, resume them until they finish, and check what they leave. A script: forks a lot.
+
+    python crash_lab.py FOLDER --mode seeded --interruptions 100 --seed 0
+
+Every attempt is a process of its own, killed with SIGKILL, or stopped by a disk that takes no more:
+
+time     killed by its parent after a random time
+sync     kills itself just before or just after a random flush to the disk (a charge, a checkpoint, a folder)
+write    kills itself in the middle of a random write: half of a charge, half of a checkpoint
+disk     no file may grow beyond a random size (RLIMIT_FSIZE): a charge or a checkpoint fails half-written
+
+The attempts note every release just before it is made, outside of the run folder, so that charges can be compared with
+releases. It prints what happened as JSON, and fails with a traceback where a promise is broken.
+"""
+
+import argparse
+import collections
+import itertools
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+ROUNDS = 25
+SETTINGS = {
+    "data": "synthetic",
+    "num_clients": 40,
+    "num_clusters": 2,
+    "num_rounds": ROUNDS,
+    "sample_rate": 0.5,
+    "local_epochs": 1,
+    "noise_multiplier": 1.0,
+    "delta": 1e-3,
+    "accountant": "rdp",
+    "device": "cpu",
+}
+MODES = {"seeded": {"evaluate_every": 5}, "secure": {"secure": True, "reserve_rounds": 200}}
+KINDS = {"time": 5, "sync": 2, "write": 2, "disk": 2}  # and how often
+REFUSED = 3  # exit status of an attempt that ended with an error of ours
+
+
+def attempt(folder, settings, fault, notes):
+    """In a child: run or resume until finished, under a fault. Never returns."""
+    status = 1
+    try:
+        from rrcluster.errors import RRClusterError
+        from rrcluster.experiments import run
+
+        run._SECONDS_BETWEEN_CHECKPOINTS = 0.05
+        note_releases(notes)
+        FAULTS[fault[0]](*fault[1:])
+        try:
+            known = (folder / "config.yaml").exists()
+            run.finish(run.resume(folder) if known else run.start(run.from_flat(settings | {"out": str(folder)})))
+            status = 0
+        except RRClusterError as error:
+            status = 0 if "this run has finished" in str(error) else REFUSED
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def note_releases(notes):
+    """Write down the round of every release just before it is made, in a file that no fault touches."""
+    from rrcluster.engine import simulate
+    from rrcluster.privacy.joint import JointMechanism
+
+    real_round, real_release, write = simulate.server_round, JointMechanism.release, os.write
+    descriptor = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    now = []
+
+    def server_round(state, *args, **kwargs):
+        now[:] = [state.round_index]
+        return real_round(state, *args, **kwargs)
+
+    def release(self, *args, **kwargs):
+        write(descriptor, f"{now[0]}\n".encode())
+        return real_release(self, *args, **kwargs)
+
+    simulate.server_round, JointMechanism.release = server_round, release
+
+
+def die_at_sync(number, after):
+    real, calls = os.fsync, itertools.count(1)
+
+    def fsync(descriptor):
+        mine = next(calls) == number
+        if not mine or after:
+            real(descriptor)
+        if mine:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.fsync = fsync
+
+
+def die_at_write(number):
+    real, calls = os.write, itertools.count(1)
+
+    def write(descriptor, content):
+        if next(calls) == number:
+            real(descriptor, content[: len(content) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(descriptor, content)
+
+    os.write = write
+
+
+def fill_disk(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+FAULTS = {"none": lambda: None, "time": lambda _: None, "sync": die_at_sync, "write": die_at_write, "disk": fill_disk}
+
+
+def choose(rng, folder, whole):
+    """A fault, at random; `whole` is how long an attempt without one takes."""
+    (kind,) = rng.choices(list(KINDS), KINDS.values())
+    if kind == "time":
+        return kind, rng.uniform(0, whole / 3)  # most of a first attempt is accounting
+    if kind == "sync":
+        return kind, rng.randint(1, 40), rng.random() < 0.5
+    if kind == "write":
+        return kind, rng.randint(1, 25)
+    ledger = folder / "ledger.jsonl"
+    grown = ledger.stat().st_size if ledger.exists() else 0
+    return kind, rng.choice([grown + rng.randint(0, 2000), rng.randint(500, 4000)])
+
+
+def under(fault, folder, settings, notes):
+    """Make one attempt under a fault: its exit status, negative for a signal, and how long it took."""
+    began, child = time.perf_counter(), os.fork()
+    if child == 0:
+        attempt(folder, settings, fault, notes)
+    if fault[0] == "time":
+        time.sleep(fault[1])
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), time.perf_counter() - began
+
+
+def lines(path):
+    """Whole lines of a JSON-lines file."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def released(notes):
+    return [int(line) for line in notes.read_text().split()] if notes.exists() else []
+
+
+def check_charges(folder, notes, mode):
+    """Never less charged than released: every release (secure) or every released round (seeded) is in the ledger."""
+    charged = collections.Counter(line["round"] for line in lines(folder / "ledger.jsonl"))
+    made = collections.Counter(released(notes))
+    if mode == "seeded":
+        made = collections.Counter(dict.fromkeys(made, 1))
+        assert set(charged.values()) <= {1}, charged
+    assert not made - charged, (made, charged)
+    return charged.total() - made.total()
+
+
+def check_end(folder, notes, mode, reference):
+    """A finished run: the promised files, all rounds, and (seeded) what an uninterrupted run leaves, bit for bit."""
+    assert {path.name for path in folder.iterdir()} == {path.name for path in reference.iterdir()}
+    assert [line["round"] for line in lines(folder / "rounds.jsonl")] == list(range(ROUNDS))
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["status"], summary["rounds_done"]) == ("finished", ROUNDS)
+    charges = lines(folder / "ledger.jsonl")
+    assert summary["releases_charged"] == len(charges)
+    if mode == "secure":
+        assert summary["epsilon"] >= json.loads((reference / "summary.json").read_text())["epsilon"]
+        return
+    assert charges == lines(reference / "ledger.jsonl")
+    for name in ("diagnostics.jsonl", "privacy.json"):
+        assert (folder / name).read_bytes() == (reference / name).read_bytes(), name
+    assert models(folder) == models(reference)
+    timeless = [[{**line, "seconds": 0} for line in lines(path / "rounds.jsonl")] for path in (folder, reference)]
+    assert timeless[0] == timeless[1]
+
+
+def models(folder):
+    """Every bit of the models (the file's own metadata come in any order)."""
+    from safetensors.numpy import load_file
+
+    return {name: tensor.tobytes() for name, tensor in load_file(folder / "models.safetensors").items()}
+
+
+def interrupt(base, mode, interruptions, rng):
+    """Interrupt runs until there were enough interruptions; a finished run is checked and a new one started."""
+    settings, told = SETTINGS | MODES[mode], collections.Counter()
+    reference = base / "reference"
+    status, whole = under(("none",), reference, settings, base / "reference.notes")
+    assert status == 0, status
+    number = 0
+    while told["interruptions"] < interruptions or (base / f"run-{number}").exists():
+        folder, notes = base / f"run-{number}", base / f"run-{number}.notes"
+        fault = choose(rng, folder, whole) if told["interruptions"] < interruptions else ("none",)
+        status, _ = under(fault, folder, settings, notes)
+        assert status in (0, REFUSED, -signal.SIGKILL), (status, fault)
+        check_charges(folder, notes, mode)
+        if status:
+            told["interruptions"] += 1
+            told[fault[0]] += 1
+            continue
+        check_end(folder, notes, mode, reference)
+        told["runs"] += 1
+        told["releases"] += len(released(notes))
+        told["charges"] += len(lines(folder / "ledger.jsonl"))
+        number += 1
+    return dict(told)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--mode", choices=MODES, required=True)
+    parser.add_argument("--interruptions", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    import rrcluster.experiments.run  # noqa: F401 (children inherit the imports)
+
+    given.folder.mkdir(parents=True, exist_ok=True)
+    told = interrupt(given.folder, given.mode, given.interruptions, random.Random(given.seed))
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Runs killed at random instants, and by a full disk, resume to what they promised. `crash_lab.py` does the killing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LAB = Path(__file__).with_name("crash_lab.py")
+
+
+def interrupted(tmp_path, mode, interruptions):
+    answer = subprocess.run(
+        [sys.executable, LAB, tmp_path / "lab", "--mode", mode, "--interruptions", str(interruptions)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+@pytest.mark.parametrize("mode", ["seeded", "secure"])
+def test_three_kills(tmp_path, mode):
+    told = interrupted(tmp_path, mode, 3)
+    assert told["interruptions"] == 3
+    assert told["runs"] >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["seeded", "secure"])
+def test_a_hundred_kills(tmp_path, mode):
+    told = interrupted(tmp_path, mode, 100)
+    assert told["interruptions"] == 100
+    assert all(told[kind] > 0 for kind in ("time", "sync", "write", "disk"))
+    assert told["charges"] >= told["runs"] * 25
