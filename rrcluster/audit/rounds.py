@@ -17,7 +17,7 @@ from rrcluster.data.federated import FederatedData
 from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine.batched import BatchedEngine
 from rrcluster.engine.simulate import RoundRecord
-from rrcluster.models import from_module
+from rrcluster.models import Model, from_module, make_model
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams, stream
@@ -39,7 +39,7 @@ class Training:
     def plan(self) -> PrivacyPlan:
         """A plan whose mechanism is the one under audit, with rebalancing where the method has clusters."""
         method = ALGORITHMS[self.algorithm]
-        model = method.adapt(_model())
+        model = method.adapt(_model(self.algorithm))
         k = method.num_clusters(2)
         setting = Setting(
             noise_multiplier=1.0,
@@ -59,7 +59,7 @@ class Training:
         method, data = ALGORITHMS[self.algorithm], data or small_population(0)
         if isinstance(method, Oracle):
             method = replace(method, groups=data.groups)
-        model = method.adapt(_model())
+        model = method.adapt(_model(self.algorithm))
         arguments: dict[str, Any] = {
             "data": data,
             "model": model,
@@ -162,10 +162,11 @@ def small_population(seed: int) -> FederatedData:
     ).data
 
 
-def _model() -> Any:
-    return from_module(
-        nn.Sequential(nn.Linear(DIMENSION, 2), nn.Tanh(), nn.Linear(2, 1))
-    )  # methods that split off a head
+def _model(algorithm: str) -> Model:
+    """A linear model; two layers for methods that split off the last one."""
+    if algorithm in ("ifca-shared", "fedper"):
+        return from_module(nn.Sequential(nn.Linear(DIMENSION, 2), nn.Tanh(), nn.Linear(2, 1)))
+    return make_model("linear", input_shape=(DIMENSION,), num_classes=0)
 
 
 def _one_round(training: Training, plan: PrivacyPlan, cohort: Array, state: Any) -> Reported:

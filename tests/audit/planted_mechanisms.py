@@ -11,7 +11,7 @@ from rrcluster.privacy.identifier import IdentifierMechanism, KaryIdentifier
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.reports import check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler, PoissonSampler
-from rrcluster.privacy.sums import cluster_sums, gaussian_noise
+from rrcluster.privacy.sums import cluster_sums
 from rrcluster.rebalancing import rebalance
 
 JOINT, IDENTIFIER = "rrcluster.privacy.joint.", "rrcluster.privacy.identifier."
@@ -59,33 +59,33 @@ class NoiseDividedByCohort(JointMechanism):
 
 
 class ExactCounts(JointMechanism):
-    def _noise(self, rng):
-        shared, sums, counts = super()._noise(rng)
-        return shared, sums, 0 * counts
+    def release(self, updates, choices, **rest):
+        made, exact = super().release(updates, choices, **rest), silent(self, updates, choices, **rest)
+        return replace(made, sizes=exact.sizes)
 
 
 class OneNoiseForAllClusters(JointMechanism):
-    def _noise(self, rng):
-        shared, sums, counts = super()._noise(rng)
-        return shared, np.tile(sums[0], (self.num_clusters, 1)), counts
+    def release(self, updates, choices, **rest):
+        made, exact = super().release(updates, choices, **rest), silent(self, updates, choices, **rest)
+        return replace(made, cluster_sums=exact.cluster_sums + (made.cluster_sums - exact.cluster_sums)[:1])
 
 
 class SameNoiseAgain(JointMechanism):
-    def _noise(self, rng):
-        return super()._noise(np.random.default_rng(42))
+    def release(self, updates, choices, **rest):
+        return super().release(updates, choices, **(rest | {"rng": np.random.default_rng(42)}))
 
 
 class NoiseFromElsewhere(JointMechanism):
-    def _noise(self, rng):
-        return super()._noise(np.random.default_rng())
+    def release(self, updates, choices, **rest):
+        return super().release(updates, choices, **(rest | {"rng": np.random.default_rng()}))
 
 
-def laplace_noise(shape, *, noise_std, rng):
-    return rng.laplace(scale=noise_std / np.sqrt(2), size=shape)
+def laplace_noise(count, *, noise_std, step, exact, rng):
+    return rng.laplace(scale=noise_std / step / np.sqrt(2), size=count)
 
 
-def half_precision_noise(shape, *, noise_std, rng):
-    return gaussian_noise(shape, noise_std=noise_std, rng=rng).astype(np.float16).astype(np.float64)
+def half_precision_noise(count, *, noise_std, step, exact, rng):
+    return (noise_std * rng.standard_normal(count)).astype(np.float16).astype(np.float64) / step
 
 
 class StatedStdFromCohort(JointMechanism):
@@ -334,8 +334,8 @@ PLANTED = {
     "noise divided by the cohort size": ("noise scale", *joint(NoiseDividedByCohort)),
     "counts without noise": ("noise scale", *joint(ExactCounts)),
     "one noise vector for all clusters": ("noise law", *joint(OneNoiseForAllClusters)),
-    "Laplace noise of the same variance": ("noise law", *joint(gaussian_noise=laplace_noise)),
-    "noise in float16": ("noise law", *joint(gaussian_noise=half_precision_noise)),
+    "Laplace noise of the same variance": ("noise law", *joint(grid_noise=laplace_noise)),
+    "noise in float16": ("noise law", *joint(grid_noise=half_precision_noise)),
     "noise stream reused": ("noise reuse", *joint(SameNoiseAgain)),
     "noise not from the given generator": ("noise reuse", *joint(NoiseFromElsewhere)),
     "stated noise std from the cohort": ("denominators", *joint(StatedStdFromCohort)),

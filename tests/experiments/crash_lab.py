@@ -178,10 +178,10 @@ def check_end(folder, notes, mode, reference):
         assert summary["epsilon"] >= json.loads((reference / "summary.json").read_text())["epsilon"]
         return
     assert charges == lines(reference / "ledger.jsonl")
-    for name in ("diagnostics.jsonl", "privacy.json"):
+    for name in ("rounds.jsonl", "privacy.json"):
         assert (folder / name).read_bytes() == (reference / name).read_bytes(), name
     assert models(folder) == models(reference)
-    timeless = [[{**line, "seconds": 0} for line in lines(path / "rounds.jsonl")] for path in (folder, reference)]
+    timeless = [[{**line, "seconds": 0} for line in lines(path / "diagnostics.jsonl")] for path in (folder, reference)]
     assert timeless[0] == timeless[1]
 
 

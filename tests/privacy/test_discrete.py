@@ -75,7 +75,7 @@ def test_the_grid_sigma_never_undercuts_the_noise_std():
         step = grid_step(0.2)
         sigma = grid_sigma(noise_std, step)
         assert sigma**2 - 64 >= (noise_std * (1 + 2**-50) / step) ** 2  # Proposition 4: r = 8, and the rounding of std
-        assert sigma * step == pytest.approx(noise_std, rel=1e-11)
+        assert 0 <= sigma * step - noise_std <= 2 * step + noise_std * 2.0**-39  # and hardly exceeds it
     with pytest.raises(ConfigError, match="64 to 2"):
         grid_sigma(0.0, 2.0**-40)
     with pytest.raises(ConfigError, match="noise_multiplier closer to 1"):
@@ -140,7 +140,7 @@ def test_secure_releases_lie_on_the_grid_with_the_right_noise(make):
 def test_the_count_row_is_on_the_grid_too():
     mechanism = joint(count_weight=0.1)
     assert mechanism.count_units * grid_step(CLIP) <= 0.1
-    assert mechanism.count_units * grid_step(CLIP) == pytest.approx(0.1, rel=1e-10)
+    assert mechanism.count_units * grid_step(CLIP) == pytest.approx(0.1, rel=1e-8)
     with pytest.raises(ConfigError, match="below the grid of the messages"):
         joint(count_weight=1e-14)
     with pytest.raises(ConfigError, match="far above them"):
