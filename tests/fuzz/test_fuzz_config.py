@@ -37,7 +37,7 @@ def outcome(case, rng, folder):
             config = read_command(["-q", *flags(rng)]).config
         plan_for(config, Coordinates(0, 1))
         again = from_flat(yaml.safe_load(yaml.safe_dump(config.flat())))
-        assert repr(again) == repr(config)
+        assert str(again.flat()) == str(config.flat())  # a secure run's seed of 0 and of nothing are the same
         assert config.folder == config.output.out or config.folder.parent.name == "runs"
         return True
     except RRClusterError as error:

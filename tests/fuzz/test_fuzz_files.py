@@ -1,6 +1,7 @@
 """More than a thousand damaged files, every reader: a named error, or a result that the reader documents as valid."""
 
 import gzip
+import json
 import random
 import shutil
 
@@ -128,11 +129,12 @@ def test_models(copy):
 
 def test_ledgers(copy):
     path = copy / "ledger.jsonl"
+    made_by = json.loads(path.read_text().splitlines()[0])["made_by"]
     for _ in damaged(path, (*BYTES, retype), 150):
         try:
-            ledger = Ledger(path)
+            ledger = Ledger(path, made_by=made_by)
             ledger.check_covers(3)
-        except RunFolderError:
+        except (RunFolderError, rr.PrivacyError):
             continue
         assert ledger.num_charged >= 3  # valid: no charge of a released round is ever lost
 
@@ -185,5 +187,5 @@ def test_a_resumed_run_with_an_edited_config_is_refused(run, tmp_path):
     folder = shutil.copytree(run.parent / "other", tmp_path / "other")
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("noise_multiplier: 1.0", "noise_multiplier: 9.0"))
-    with pytest.raises(rr.PrivacyError, match="already charged with another event"):
+    with pytest.raises(rr.PrivacyError, match="the settings are not those that round 0 was charged with"):
         next(resume(folder).rounds())
