@@ -49,7 +49,7 @@ def test_registries_hold_what_the_command_line_offers():
     from rrcluster.experiments.config import DataConfig, MethodConfig, OutputConfig, PrivacyConfig
     from rrcluster.models import MODELS
     from rrcluster.privacy.accounting import ACCOUNTANTS
-    from rrcluster.privacy.plan import IDENTIFIERS, REBALANCINGS
+    from rrcluster.privacy.rules import IDENTIFIERS, REBALANCINGS
 
     def offered(section, name):
         return set(get_args(get_type_hints(section)[name]))

@@ -5,7 +5,7 @@ from rrcluster.algorithms.baselines import LocalOnly, Oracle
 from rrcluster.algorithms.fedavg import FedAvg
 from rrcluster.algorithms.fedcam import FedCAM
 from rrcluster.algorithms.fedper import FedPer
-from rrcluster.algorithms.fedprox import FedProx
+from rrcluster.algorithms.fedprox import FEDPROX
 from rrcluster.algorithms.fesem import FeSEM
 from rrcluster.algorithms.ifca import IFCA
 from rrcluster.algorithms.mrmtl import MRMTL
@@ -19,7 +19,7 @@ ALGORITHMS: dict[str, Algorithm] = names(
         FedCAM(),
         FedCAM("fedcam-fesem", by_distance=True),
         FedAvg(),
-        FedProx(),
+        FEDPROX,
         FedPer(),
         MRMTL(),
         LocalOnly(),
@@ -29,6 +29,7 @@ ALGORITHMS: dict[str, Algorithm] = names(
 
 __all__ = [
     "ALGORITHMS",
+    "FEDPROX",
     "IFCA",
     "MRMTL",
     "Algorithm",
@@ -37,7 +38,6 @@ __all__ = [
     "FedAvg",
     "FedCAM",
     "FedPer",
-    "FedProx",
     "LocalOnly",
     "Oracle",
     "Tools",

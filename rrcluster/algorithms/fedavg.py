@@ -1,19 +1,21 @@
 """FedAvg (McMahan et al. 2017): one model for everybody; the mean of the clients' updates moves it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rrcluster.algorithms import algorithm as parts
+from rrcluster.algorithms.algorithm import Clients, Tools, Trained
 from rrcluster.algorithms.split import Split
 from rrcluster.models.model import Model
 from rrcluster.rng import Rng
-from rrcluster.types import Models
+from rrcluster.types import Array, Models
 
 
 @dataclass(frozen=True)
 class FedAvg:
-    """All coordinates shared, no choice to make."""
+    """All coordinates shared, no choice to make. With `proximal` above 0 it is FedProx (fedprox.py)."""
 
     name: str = "fedavg"
+    proximal: float = 0.0  # the pull towards the server's model, unless the setting says otherwise
     personal: bool = False
     explores: bool = False
 
@@ -21,7 +23,6 @@ class FedAvg:
     adapt = staticmethod(parts.unchanged)
     memory_width = staticmethod(parts.no_memory)
     scores = staticmethod(parts.only_cluster)
-    local = staticmethod(parts.train_from_cluster)
     own_models = staticmethod(parts.cluster_models)
 
     def split(self, model: Model) -> Split:
@@ -31,3 +32,11 @@ class FedAvg:
     def init(self, model: Model, *, num_clusters: int, rng: Rng) -> Models:
         """One random model."""
         return parts.random_models(self.split(model), model, num_clusters=num_clusters, rng=rng)
+
+    def local(self, models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
+        """SGD from the shared model, with the proximal term if there is one."""
+        strength = (tools.local.proximal or self.proximal) if self.proximal else 0.0
+        local = replace(tools.local, proximal=strength)
+        start = tools.split.vectors(models, clusters)
+        trained = tools.engine.train(start, clients.cohort, local=local, key=tools.key)
+        return Trained(tools.split.report(trained - start), clients.memory)

@@ -6,12 +6,12 @@ from typing import Any
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.privacy.clip import LARGEST_COHORT
 from rrcluster.privacy.evaluation import check_evaluation
 from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.identifier import GaussianIdentifier, IdentifierMechanism, KaryIdentifier, split_budget
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.plain import NoneMechanism
+from rrcluster.privacy.rules import IDENTIFIERS, check_assertions, check_delta, check_sizes, resolve_rebalance
 from rrcluster.privacy.sampling import Sampler
 from rrcluster.privacy.selection import Selection, check_covered
 from rrcluster.types import Coordinates
@@ -22,26 +22,6 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "joint": JointMechanism,
     "identifier": IdentifierMechanism,
     "none": NoneMechanism,
-}
-MAX_ROUNDS = 1_000_000
-MIN_CLIP = 1e-30
-IDENTIFIERS = ("gaussian", "kary")
-REBALANCINGS = ("none", "exact", "coin", "shrinkage", "auto")
-
-# The law each mechanism samples by, and the relation it protects. Settings may assert these, not contradict them.
-SAMPLING = {"joint": "poisson", "identifier": "fixed-size", "none": "fixed-size"}
-ADJACENCY = {"joint": "add-remove", "identifier": "replace-one"}
-
-_REFUSED = {
-    ("joint", "exact"): "exact rebalancing reads raw counts, and under add-remove one client then moves up to 3C of "
-    "the sums instead of C (Theorem 2); use rebalance = coin, or mechanism = identifier",
-    (
-        "identifier",
-        "coin",
-    ): "clients choose before their identifiers are privatised, so a coin could not act on what is "
-    "released; use rebalance = exact, or mechanism = joint",
-    ("none", "coin"): "without privacy the exact rule needs no coins; use rebalance = exact",
-    ("none", "shrinkage"): "shrinkage weighs means by their noise, and there is none; use rebalance = none or exact",
 }
 
 
@@ -106,23 +86,18 @@ class PrivacyPlan:
         `reserve_rounds` releases.
         """
         checks.one_of(MECHANISMS, mechanism=mechanism)
-        checks.count(num_clients=num_clients)
-        checks.rate(sample_rate=sample_rate)
-        checks.count(num_rounds=num_rounds)
-        if num_rounds > MAX_ROUNDS:
-            raise ConfigError(f"num_rounds = {num_rounds} is more than {MAX_ROUNDS}, the most that is accounted.")
-        if not MIN_CLIP <= checks.positive(update_clip=update_clip) <= 1 / MIN_CLIP:
-            raise ConfigError(
-                f"update_clip = {update_clip:g} must lie between {MIN_CLIP:g} and {1 / MIN_CLIP:g}; beyond, sums leave "
-                "the range of floating-point numbers."
-            )
-        checks.count(reserve_rounds=reserve_rounds, at_least=0)
         rebalance = resolve_rebalance(mechanism, rebalance, min_cluster_size)
-        _check_assertions(mechanism, sampling, adjacency)
+        check_sizes(
+            num_clients=num_clients,
+            num_clusters=num_clusters,
+            min_cluster_size=min_cluster_size,
+            sample_rate=sample_rate,
+            num_rounds=num_rounds,
+            update_clip=update_clip,
+        )
+        checks.count(reserve_rounds=reserve_rounds, at_least=0)
+        check_assertions(mechanism, sampling, adjacency)
         check_evaluation(mechanism, private_evaluation)
-        if checks.count(num_clusters=num_clusters) > num_clients:
-            raise ConfigError(f"num_clusters (k) = {num_clusters} is more than num_clients = {num_clients}; lower k.")
-        _check_room(num_clusters, min_cluster_size, sample_rate * num_clients)
         floor = size_floor
         if floor is None:
             floor = 1.0 if mechanism == "none" else 0.6 * sample_rate * num_clients / num_clusters
@@ -197,66 +172,8 @@ class PrivacyPlan:
         return epsilon(self.event, num_rounds=rounds, delta=self.delta, accountant=accountant or self.accountant)
 
 
-def resolve_rebalance(mechanism: str, rebalance: str, min_cluster_size: int) -> str:
-    """The rebalancing that `auto` stands for, and a refusal of what would void the guarantee or mean nothing.
-
-    auto: none when B = 0, otherwise coin under `joint` and exact elsewhere.
-    """
-    checks.one_of(REBALANCINGS, rebalance=rebalance)
-    checks.count(min_cluster_size=min_cluster_size, at_least=0)
-    if rebalance == "auto":
-        if min_cluster_size == 0:
-            return "none"
-        return "coin" if mechanism == "joint" else "exact"
-    if (mechanism, rebalance) in _REFUSED:
-        raise PrivacyError(f"rebalance = {rebalance} with mechanism = {mechanism}: {_REFUSED[mechanism, rebalance]}.")
-    if rebalance in ("none", "shrinkage") and min_cluster_size > 0:
-        raise ConfigError(
-            f"min_cluster_size (B) = {min_cluster_size} has no effect with rebalance = {rebalance}; set B to 0, or "
-            "rebalance to auto."
-        )
-    return rebalance
-
-
-def check_delta(delta: float, num_clients: int) -> None:
-    """Refuse delta > 1/M: publishing one random client's data outright would satisfy it."""
-    checks.positive(delta=delta)
-    if delta > 1 / num_clients:
-        raise PrivacyError(
-            f"delta = {delta:g} is more than 1/num_clients = {1 / num_clients:g}: publishing one random client's data "
-            f"outright would satisfy it. Use at most {1 / (10 * num_clients):g} (1/(10 M))."
-        )
-
-
 def _cohort_size(sample_rate: float, num_clients: int) -> int:
     return max(1, round(sample_rate * num_clients))
-
-
-def _check_assertions(mechanism: str, sampling: str | None, adjacency: str | None) -> None:
-    own = SAMPLING[mechanism]
-    if sampling is not None and sampling != own:
-        raise PrivacyError(
-            f"sampling = {sampling} does not belong to mechanism = {mechanism}, whose guarantee is for {own} cohorts; "
-            "leave sampling out, or choose the mechanism that has it (joint: poisson, identifier: fixed-size)."
-        )
-    if adjacency is not None and adjacency != ADJACENCY.get(mechanism):
-        raise PrivacyError(
-            f"adjacency = {adjacency} is not what mechanism = {mechanism} protects "
-            f"({ADJACENCY.get(mechanism, 'nothing')}); joint: add-remove, identifier: replace-one."
-        )
-
-
-def _check_room(num_clusters: int, min_cluster_size: int, expected_cohort: float) -> None:
-    if expected_cohort > LARGEST_COHORT:
-        raise ConfigError(
-            f"a cohort of {expected_cohort:g} clients is more than sums can hold ({LARGEST_COHORT}); lower sample_rate."
-        )
-    if num_clusters * min_cluster_size > expected_cohort:
-        raise ConfigError(
-            f"min_cluster_size (B) = {min_cluster_size} needs {num_clusters * min_cluster_size} clients for "
-            f"{num_clusters} clusters, but a cohort has {expected_cohort:g}; lower B to at most "
-            f"{int(expected_cohort // num_clusters)} or raise sample_rate."
-        )
 
 
 def _joint_maker(
