@@ -18,7 +18,9 @@ class DataCommand:
     """What data is here (list), download with checksums and progress (get), verify every file (check).
 
     rrcluster data list
+
     rrcluster data get fashion-mnist
+
     rrcluster data check fashion-mnist --folder my/files
     """
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ProgressBar:
-    """Draws on stderr; where stderr is not a terminal, prints one line per diagnostic evaluation instead."""
+    """Draws on stderr; where stderr is not a terminal, prints a line now and then instead."""
 
     def __init__(self, config: RunConfig, plan: "PrivacyPlan", *, hidden: bool) -> None:
         """Prepare; nothing is drawn before `with`."""
@@ -77,7 +77,8 @@ class ProgressBar:
         private = _private_text(progress.private_evaluation)
         done = progress.round_index + 1
         self._bar.update(self._task, completed=done, sizes=sizes, epsilon=epsilon, accuracy=private or self._accuracy)
-        if not self._drawn and progress.evaluation is not None:
+        due = progress.evaluation is not None or done % max(1, progress.num_rounds // 10) == 0
+        if not self._drawn and due:
             line = "  ".join(part for part in (sizes, epsilon, private, self._accuracy) if part)
             self._console.print(f"round {done}/{progress.num_rounds}  {line}", highlight=False, soft_wrap=True)
 

@@ -20,6 +20,7 @@ class ReportCommand:
     Each RUN is a run folder, a folder of seeds, or a folder of such. Nothing is computed anew. Examples:
 
     rrcluster report runs/my-run
+
     rrcluster report runs/demo runs/other --out comparison
     """
 

@@ -26,8 +26,11 @@ class RunCommand:
     per line, as in a run folder's config.yaml), then the options. Examples:
 
     rrcluster run --epsilon 2 -B 15 --seeds 0 1 2
+
     rrcluster run --data fashion-mnist --model cnn --epsilon 8 --delta 1e-3
+
     rrcluster run --secure --reserve-rounds 5 --epsilon 2
+
     rrcluster run --resume runs/my-run
     """
 

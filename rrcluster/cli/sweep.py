@@ -25,6 +25,7 @@ class SweepCommand:
     under the names of a run folder's config.yaml. Examples:
 
     rrcluster sweep grid.yaml
+
     rrcluster sweep grid.yaml --private-select --mean-repetitions 10
 
     Without --private-select, choosing the best row of the table is tuning that no epsilon covers. With it, epsilon in

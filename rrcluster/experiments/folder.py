@@ -57,11 +57,6 @@ class RunFolder:
         """Start a new run folder. Refuses one that holds a run already, or in which another process starts one."""
         _refuse_a_second_run(path)
         try:
-            if (path / "config.yaml").exists():
-                raise RunFolderError(
-                    f"{path} already holds a run; continue it with `rrcluster run --resume {path}`, or choose another "
-                    "folder with --out."
-                )
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunFolderError(
@@ -210,11 +205,16 @@ def _digest(tensors: dict[str, Any]) -> str:
 
 
 def _refuse_a_second_run(path: Path) -> None:
-    if (path / "config.yaml").exists():
-        raise RunFolderError(
-            f"{path} already holds a run; continue it with `rrcluster run --resume {path}`, or choose another "
-            "folder with --out."
-        )
+    try:
+        if not (path / "config.yaml").exists():
+            return
+    except OSError:  # told by whoever makes the folder
+        return
+    finished = RunFolder(path).finished
+    way_out = f"`rrcluster report {path}` shows it" if finished else f"continue it with `rrcluster run --resume {path}`"
+    raise RunFolderError(
+        f"{path} already holds a run; {way_out}, or choose another folder with --out (out= in Python)."
+    )
 
 
 def _state(tensors: dict[str, Any]) -> ServerState:

@@ -18,6 +18,11 @@ DIAGNOSTIC = "diagnostic, not private"
 CONFIG = "config.yaml"
 
 
+OWN_OUTPUT = frozenset(
+    {"figures", "report.html", "table.csv", "table.tex", "table.md"}
+)  # what a report leaves beside runs
+
+
 @dataclass(frozen=True)
 class Round:
     """What one round released."""
@@ -160,7 +165,9 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
     """
     groups: dict[tuple[object, ...], list[Run]] = {}
     seen: set[Path] = set()
-    for folder in (folder for path in paths for folder in _run_folders(Path(path))):
+    given = [Path(path) for path in paths]
+    ours = [path for path in given if path.name in OWN_OUTPUT and not (path / CONFIG).exists()]  # as in runs/*
+    for folder in (folder for path in given if path not in ours for folder in _run_folders(path)):
         if folder.resolve() in seen:
             continue
         seen.add(folder.resolve())

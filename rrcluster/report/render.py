@@ -39,26 +39,22 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # no number we write starts 
 
 
 def to_console(table: Table) -> "RenderableType":
-    """A table for `rich.print`; its note below it."""
+    """A table for `rich.print`; its note below it, wrapped to the console whatever the table's width."""
     from rich import box
+    from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    rich = RichTable(
-        title=Text(table.title),
-        caption=Text(table.note),
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-    )
+    rich = RichTable(title=Text(table.title), box=box.SIMPLE_HEAD, title_justify="left")
     for place, name in enumerate(table.columns):
         text = place in table.text_columns
         longest = max((len(word) for row in table.rows for word in row[place].split()), default=0)
-        rich.add_column(Text(name), justify="left" if text else "right", overflow="fold", min_width=longest)
+        least = min(longest, 12) if text else longest
+        rich.add_column(Text(name), justify="left" if text else "right", overflow="fold", min_width=least)
     for place, row in enumerate(table.rows):
         styles = ["bold" if (place, column) in table.bold else "" for column in range(len(row))]
         rich.add_row(*(Text(cell, style=style) for cell, style in zip(row, styles, strict=True)))
-    return rich
+    return Group(rich, Text(table.note, style="italic"))
 
 
 def to_csv(table: Table) -> str:
