@@ -77,8 +77,8 @@ class ProgressBar:
         private = _private_text(progress.private_evaluation)
         done = progress.round_index + 1
         self._bar.update(self._task, completed=done, sizes=sizes, epsilon=epsilon, accuracy=private or self._accuracy)
-        due = progress.evaluation is not None or done % max(1, progress.num_rounds // 10) == 0
-        if not self._drawn and due:
+        tenth = self._plan.secure and done % max(1, progress.num_rounds // 10) == 0  # secure runs evaluate nothing
+        if not self._drawn and (tenth or progress.evaluation is not None):
             line = "  ".join(part for part in (sizes, epsilon, private, self._accuracy) if part)
             self._console.print(f"round {done}/{progress.num_rounds}  {line}", highlight=False, soft_wrap=True)
 

@@ -113,7 +113,7 @@ def test_the_summary_of_a_stopped_run_counts_what_was_charged(tiny, tmp_path):
 def test_a_finished_run_is_neither_overwritten_nor_resumed(tiny, tmp_path):
     rr.run(**tiny)
     before = (tmp_path / "run" / "models.safetensors").read_bytes()
-    with pytest.raises(RunFolderError, match="already holds a run; continue it with"):
+    with pytest.raises(RunFolderError, match="already holds a run; `rrcluster report"):
         rr.run(**tiny)
     with pytest.raises(RunFolderError, match="this run has finished"):
         resume(tmp_path / "run")
