@@ -1,8 +1,9 @@
 """What an engine does: two calls on a cohort, and two on test data. `G` clients, `k` models, `d` parameters."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from rrcluster import checks
@@ -10,6 +11,7 @@ from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.types import Array
 
 CPU = torch.device("cpu")
+Updates = Any  # (G, d) float32: a numpy array, or a torch tensor on the device it was made on
 
 
 @dataclass(frozen=True)
@@ -57,5 +59,21 @@ class Engine(Protocol):
         without samples returns its start.
         """
 
+    def changes(
+        self, vectors: Array, clusters: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]
+    ) -> Updates:
+        """What training changes when client i starts from vectors[clusters[i]]: (k, d), (G,) -> (G, d).
+
+        The same as `train` less the start, but an engine may keep it on its device.
+        """
+
     def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
         """Each of k models on one test set: mean loss (k,), and accuracy (k,) (NaN for regression)."""
+
+
+def changes_by_training(
+    engine: Engine, vectors: Array, clusters: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]
+) -> Updates:
+    """`changes` of an engine that keeps nothing on a device."""
+    start = np.asarray(vectors, dtype=np.float32)[clusters]
+    return engine.train(start, cohort, local=local, key=key) - start

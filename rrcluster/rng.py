@@ -41,12 +41,13 @@ class Streams:
         return digest & _MASK, (digest >> 32) & _MASK
 
 
-def client_words(key: tuple[int, int], clients: Any, count: int, like: Any = None) -> Any:
+def client_words(key: tuple[Any, Any], clients: Any, count: int, like: Any = None) -> Any:
     """32 random bits per draw, (n, count), a function of `key` and each client's id alone.
 
     Philox4x32-10 (Salmon et al. 2011) with counter (id low, id high, block, 0), written with integer operators only:
     the same bits from numpy int64 arrays and from torch int64 tensors on any device. `like` is an int64 arange
-    (0, 1, ..., blocks - 1) of the same kind as `clients`; by default numpy's.
+    (0, 1, ..., blocks - 1) of the same kind as `clients`; by default numpy's. The two halves of the key are numbers, or
+    one number per client, (n, 1).
     """
     blocks = -(-count // 4)
     counter = np.arange(blocks, dtype=np.int64) if like is None else like[:blocks]

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from rrcluster.algorithms.split import Split
-from rrcluster.contract import Engine, LocalSettings
+from rrcluster.contract import Engine, LocalSettings, Updates
 from rrcluster.data.federated import Cohort
 from rrcluster.models.model import Model
 from rrcluster.rng import Rng
@@ -43,7 +43,7 @@ class Tools:
 class Trained:
     """What local training gives: the raw update a client reports, and what it will remember. Private."""
 
-    updates: Array  # (n, d_s + d_c)
+    updates: Updates  # (n, d_s + d_c)
     memory: Array  # (n, m)
 
 
@@ -142,10 +142,9 @@ def cluster_models(models: Models, clients: Clients, clusters: Array, *, tools: 
 
 def train_from_cluster(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
     """Local training as most methods do it: start at the cluster's model, run SGD, report the change."""
-    start = tools.split.vectors(models, clusters)
     local = replace(tools.local, proximal=0.0)
-    trained = tools.engine.train(start, clients.cohort, local=local, key=tools.key)
-    return Trained(tools.split.report(trained - start), clients.memory)
+    changes = tools.engine.changes(tools.split.vectors(models), clusters, clients.cohort, local=local, key=tools.key)
+    return Trained(tools.split.report(changes), clients.memory)
 
 
 def random_models(split: Split, model: Model, *, num_clusters: int, rng: Rng) -> Models:

@@ -37,6 +37,7 @@ class FedAvg:
         """SGD from the shared model, with the proximal term if there is one."""
         strength = (tools.local.proximal or self.proximal) if self.proximal else 0.0
         local = replace(tools.local, proximal=strength)
-        start = tools.split.vectors(models, clusters)
-        trained = tools.engine.train(start, clients.cohort, local=local, key=tools.key)
-        return Trained(tools.split.report(trained - start), clients.memory)
+        changes = tools.engine.changes(
+            tools.split.vectors(models), clusters, clients.cohort, local=local, key=tools.key
+        )
+        return Trained(tools.split.report(changes), clients.memory)

@@ -1,6 +1,7 @@
 """Which coordinates of a model are shared by all, which belong to a cluster, and which never leave the client."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -58,9 +59,12 @@ class Split:
         full[:, self.clustered] = models.clustered[chosen]
         return full
 
-    def report(self, change: Array) -> Array:
-        """What leaves a client: (n, d) -> (n, d_s + d_c). Personal coordinates stay."""
-        return np.concatenate([change[:, self.shared], change[:, self.clustered]], axis=1)
+    def report(self, change: Any) -> Any:
+        """What leaves a client: (n, d) -> (n, d_s + d_c), array or tensor as it came. Personal coordinates stay."""
+        places = np.concatenate([self.shared, self.clustered])
+        if len(places) == change.shape[1] and (places[1:] > places[:-1]).all():
+            return change
+        return change[:, places]
 
 
 _NONE = np.zeros(0, dtype=np.int64)

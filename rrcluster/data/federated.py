@@ -29,12 +29,41 @@ class ClientStore(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """The data of some clients, stacked; the rows of a client beyond its size are padding, all zeros."""
+    """The data of some clients, stacked on first use; the rows of a client beyond its size are padding, all zeros.
+
+    An engine that has the population on its device reads `clients` alone, and nothing is stacked.
+    """
 
     clients: NDArray[np.int64]  # (n,) ids
-    inputs: Inputs  # (n, s, *input_shape) float32, or int64 ids
-    targets: Targets  # (n, s) int64 classes, or float32
     sizes: NDArray[np.int64]  # (n,) number of real samples
+    stack: Callable[[], tuple[Inputs, Targets]]
+    population: "FederatedData | None" = None  # where the clients are from
+
+    @classmethod
+    def of_arrays(
+        cls, clients: NDArray[np.int64], inputs: Inputs, targets: Targets, sizes: NDArray[np.int64]
+    ) -> "Cohort":
+        """A cohort that is stacked already."""
+        return cls(clients, sizes, lambda: (inputs, targets))
+
+    @property
+    def inputs(self) -> Inputs:
+        """(n, s, *input_shape) float32, or int64 ids."""
+        return self._stacked[0]
+
+    @property
+    def targets(self) -> Targets:
+        """(n, s) int64 classes, or float32."""
+        return self._stacked[1]
+
+    @property
+    def width(self) -> int:
+        """s."""
+        return int(self.sizes.max(initial=0))
+
+    @cached_property
+    def _stacked(self) -> tuple[Inputs, Targets]:
+        return self.stack()
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +125,7 @@ class FederatedData:
         return int(self.sizes.max())
 
     def cohort(self, clients: ArrayLike, *, pad_to: int | None = None) -> Cohort:
-        """The data of these clients, in this order, padded to their largest size or to `pad_to`.
+        """The data of these clients, in this order, padded to their largest size or to `pad_to`; stacked on first use.
 
         Guarantees: time and memory depend on the cohort, not on the population; the arrays are fresh, so the
         caller may write to them; padding is zero; no clients give arrays of length zero. A client may be
@@ -107,13 +136,16 @@ class FederatedData:
         width = int(sizes.max(initial=0)) if pad_to is None else pad_to
         if width < sizes.max(initial=0):
             raise ConfigError(f"pad_to = {pad_to} is less than {sizes.max()}, the largest size; raise it.")
+        return Cohort(clients=ids, sizes=sizes, stack=lambda: self._stack(ids, sizes, width), population=self)
+
+    def _stack(self, ids: NDArray[np.int64], sizes: NDArray[np.int64], width: int) -> tuple[Inputs, Targets]:
         kind = np.int64 if self.num_classes else np.float32
         inputs = np.empty((len(ids), width, *self.input_shape), dtype=self.input_dtype)
         targets = np.zeros((len(ids), width), dtype=kind)
         for row, (client, size) in enumerate(zip(ids.tolist(), sizes.tolist(), strict=True)):
             inputs[row, :size], targets[row, :size] = self.store.client(client)
             inputs[row, size:] = 0
-        return Cohort(clients=ids, inputs=inputs, targets=targets, sizes=sizes)
+        return inputs, targets
 
     def _checked(self, clients: ArrayLike) -> NDArray[np.int64]:
         ids = np.asarray(clients)

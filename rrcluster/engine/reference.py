@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from rrcluster.contract import CPU, LocalSettings
+from rrcluster.contract import CPU, LocalSettings, Updates, changes_by_training
 from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine.order import batch_orders
 from rrcluster.models.loss import sample_losses
@@ -63,6 +63,12 @@ class ReferenceEngine:
                     self._step(*self._samples(cohort, place, chosen), local, anchors[place], moving)
             trained[place] = self._dump()
         return trained
+
+    def changes(
+        self, vectors: Array, clusters: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]
+    ) -> Updates:
+        """(k, d), (G,) -> (G, d)."""
+        return changes_by_training(self, vectors, clusters, cohort, local=local, key=key)
 
     def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
         """(k, d) -> loss (k,), accuracy (k,)."""

@@ -5,6 +5,7 @@ import torch
 from rrcluster import checks
 from rrcluster.contract import Engine
 from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.precision import PRECISIONS, pick_precision
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
@@ -29,10 +30,16 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def pick_engine(name: str, *, model: Model, device: torch.device) -> Engine:
-    """`auto`: batched, but one client at a time for convolutions and recurrences on a CPU: batched, they are slower."""
+def pick_engine(
+    name: str, *, model: Model, device: torch.device, capacity: int | None = None, precision: str = "auto"
+) -> Engine:
+    """`auto`: batched, but one client at a time for convolutions and recurrences on a CPU: batched, they are slower.
+
+    `capacity` and `precision` are the batched engine's; by default as many clients at once as the model says.
+    """
     checks.one_of(ENGINES, engine=name)
+    checks.one_of(PRECISIONS, precision=precision)
     alone = device.type == "cpu" and (model.convolutional or model.recurrent)
     if name == "reference" or (name == "auto" and alone):
         return ReferenceEngine(model, device)
-    return BatchedEngine(model, device)
+    return BatchedEngine(model, device, capacity or model.clients_at_once, pick_precision(precision, device))

@@ -223,6 +223,10 @@ class OutputConfig:
     """auto, cpu or cuda."""
     engine: Literal["auto", "batched", "reference"] = "auto"
     """How clients are run; all engines give the same numbers."""
+    capacity: int | None = None
+    """Most clients trained together (bounds memory, never changes results); default: what suits the model."""
+    precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
+    """CUDA: how operands of matrix products are rounded; auto: tf32."""
     evaluate_every: int | None = None
     """Rounds between diagnostic evaluations; default: ten in a run."""
     tensorboard: bool = False
@@ -243,6 +247,8 @@ class OutputConfig:
             raise ConfigError(f"seeds = {list(self.seeds)} names a seed twice; name each once.")
         if self.evaluate_every is not None:
             checks.count(evaluate_every=self.evaluate_every)
+        if self.capacity is not None:
+            checks.count(capacity=self.capacity)
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def assign(models: TrainedModels, data: Any) -> Any:
             f"data must be (inputs, targets) of equal length above 0; found {len(inputs)}, {len(targets)}."
         )
     targets = targets.astype(np.float32 if targets.dtype.kind == "f" else np.int64)
-    cohort = Cohort(
+    cohort = Cohort.of_arrays(
         np.zeros(1, dtype=np.int64), inputs[None].astype(models.input_dtype), targets[None], np.array([len(inputs)])
     )
     tools = Tools(models.split, engine, LocalSettings(), key=(0, 0))

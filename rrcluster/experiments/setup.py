@@ -75,7 +75,13 @@ def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> 
         model=model,
         algorithm=algorithm,
         plan=plan_for(config, algorithm.split(model).coordinates),
-        engine=pick_engine(config.output.engine, model=model, device=device),
+        engine=pick_engine(
+            config.output.engine,
+            model=model,
+            device=device,
+            capacity=config.output.capacity,
+            precision=config.output.precision,
+        ),
         streams=SecureStreams() if config.seed is None else Streams(config.seed),
         local=LocalSettings(training.local_lr, training.local_epochs, training.batch_size, training.proximal),
         server=ServerSettings(

@@ -79,7 +79,9 @@ def cifar_cnn(input_shape: tuple[int, ...], outputs: int) -> Model:  # noqa: ARG
     for before, after in zip((3, *_WIDTHS), _WIDTHS, strict=False):
         layers += [nn.Conv2d(before, after, 3, padding=1), nn.GroupNorm(NORM_GROUPS, after), nn.ReLU(), nn.MaxPool2d(2)]
     layers += [nn.Flatten(), nn.Linear(512, 128), nn.ReLU(), nn.Linear(128, outputs)]
-    return Model("cifar-cnn", nn.Sequential(*layers), grouped_form=_cifar_cnn_grouped, convolutional=True)
+    return Model(
+        "cifar-cnn", nn.Sequential(*layers), grouped_form=_cifar_cnn_grouped, convolutional=True, clients_at_once=256
+    )
 
 
 def _cifar_cnn_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:

@@ -46,6 +46,7 @@ class Model:
     init_scale: float = 1.0  # on the law of `init`
     takes_ids: bool = False  # inputs are int64 ids, not float32 numbers
     samples_at_once: int = 16384  # most samples of one forward pass without gradients: bounds memory
+    clients_at_once: int = 1024  # most clients that train together, likewise
 
     def __post_init__(self) -> None:
         buffers = [name for name, _ in self.module.named_buffers()]

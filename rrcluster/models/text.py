@@ -37,6 +37,7 @@ def character_lstm(input_shape: tuple[int, ...], outputs: int) -> Model:  # noqa
         recurrent=True,
         takes_ids=True,
         samples_at_once=2048,
+        clients_at_once=384,
     )
 
 

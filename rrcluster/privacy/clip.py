@@ -3,9 +3,13 @@
 Norms are computed in float64. Clipped coordinates are rounded *towards zero* to multiples of a power of two, about
 2^-30 of the clip: rounding can only shorten a vector, so the sensitivity is still the clip, and a sum of integers
 does not depend on the order, the padding or the number of machines it was computed on.
+
+Updates are numpy arrays, or torch tensors on any device: norms and factors are float64 on the host either way, and what
+is done to a coordinate is the same product and the same rounding.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +32,10 @@ def check_clip(update_clip: float) -> None:
         )
 
 
-def norms(updates: Array) -> Array:
+def norms(updates: Any) -> Array:
     """(n,) L2 norms in float64; not finite where a coordinate is not finite or the square overflows."""
+    if not isinstance(updates, np.ndarray):
+        return np.asarray(updates.double().square().sum(dim=1).sqrt().cpu().numpy())
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(np.sqrt(np.einsum("nd,nd->n", updates, updates, dtype=np.float64, casting="unsafe")))
 
@@ -39,7 +45,7 @@ def grid_step(update_clip: float) -> float:
     return float(2.0 ** (math.floor(math.log2(update_clip)) - GRID_BITS))
 
 
-def clip_to_grid(updates: Array, *, update_clip: float) -> Array:
+def clip_to_grid(updates: Any, *, update_clip: float) -> Any:
     """Scale each row to norm at most `update_clip` and round towards zero: (n, d) float -> (n, d) int64 grid units.
 
     Guarantee: for every finite row, ||row of the result|| * grid_step(update_clip) <= update_clip. A row whose norm is
@@ -51,5 +57,16 @@ def clip_to_grid(updates: Array, *, update_clip: float) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.where(usable, np.minimum(1.0, update_clip * _MARGIN / size), 0.0)
     factor = np.where(size == 0, 1.0, factor) / grid_step(update_clip)
+    if not isinstance(updates, np.ndarray):
+        return _on_device(updates, usable, factor)
     scaled = np.where(usable[:, None], updates, 0.0) * factor[:, None]
     return np.trunc(scaled).astype(np.int64)
+
+
+def _on_device(updates: Any, usable: Array, factor: Array) -> Any:
+    """The same rounding where the updates are."""
+    import torch
+
+    kept = torch.as_tensor(usable, device=updates.device)[:, None]
+    scale = torch.as_tensor(factor, device=updates.device)[:, None]
+    return (torch.where(kept, updates, 0.0).double() * scale).trunc().long()

@@ -11,7 +11,7 @@ from rrcluster.errors import ConfigError
 from rrcluster.privacy.clip import check_clip, clip_to_grid, grid_step
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
 from rrcluster.privacy.relation import joint_sensitivity
-from rrcluster.privacy.reports import Reports, check_reports
+from rrcluster.privacy.reports import Reports, as_numpy, check_reports
 from rrcluster.privacy.sampling import PoissonSampler
 from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, split_columns
 from rrcluster.rng import Rng
@@ -116,6 +116,7 @@ class JointMechanism:
             destinations=destinations,
             client_ids=client_ids,
             evaluations=evaluations,
+            on_device=True,
         )
         step = grid_step(self.update_clip)
         messages = clip_to_grid(reports.updates, update_clip=self.update_clip)
@@ -123,7 +124,7 @@ class JointMechanism:
         sums = cluster_sums(clustered, reports.destinations, num_clusters=self.num_clusters)
         counts = np.bincount(reports.choices[reports.valid], minlength=self.num_clusters)
         totals = np.concatenate(
-            [shared.sum(axis=0), sums.ravel(), counts * self.count_units, self._evaluation_units(reports)]
+            [as_numpy(shared.sum(axis=0)), sums.ravel(), counts * self.count_units, self._evaluation_units(reports)]
         )
         noise = grid_noise(len(totals), noise_std=self.noise_std, step=step, exact=self.exact_noise, rng=rng)
         ends = np.cumsum([shared.shape[1], sums.size, self.num_clusters])

@@ -21,7 +21,7 @@ from rrcluster.types import Array
 class Reports:
     """One round's reports after checking: invalid rows are zero in every field."""
 
-    updates: Array  # (n, d) float
+    updates: Any  # (n, d) float: numpy, or a torch tensor on the device it came on
     choices: Array  # (n,) int64, where the client says it belongs
     destinations: Array  # (n,) int64, the block its update goes to
     valid: Array  # (n,) bool
@@ -48,6 +48,7 @@ def check_reports(
     destinations: Any = None,
     client_ids: Any = None,
     evaluations: Any = None,
+    on_device: bool = False,
 ) -> Reports:
     """Turn raw reports into arrays, marking those that cannot be used.
 
@@ -55,9 +56,9 @@ def check_reports(
     `destinations` where updates go when a coin moved the client (default: the choice). Of several reports with one
     client id the first is kept, valid or not, and the others are left out: one client is one row. `evaluations` are n
     pairs (accuracy, share of the loss bound): what is finite is clipped to [0, 1], what is not makes the report
-    invalid.
+    invalid. With `on_device` a torch tensor of updates stays where it is.
     """
-    rows, usable = _rows(updates, width)
+    rows, usable = _rows(updates, width, on_device=on_device)
     natural, known = _clusters(choices, num_clusters, "choices", len(rows))
     target, reachable = (
         (natural, known) if destinations is None else _clusters(destinations, num_clusters, "destinations", len(rows))
@@ -65,10 +66,12 @@ def check_reports(
     judged, sensible = _evaluations(evaluations, len(rows))
     valid = usable & known & reachable & sensible
     if (kept := _first_of_each(client_ids, len(rows))) is not None:
-        rows, natural, target, valid, judged = rows[kept], natural[kept], target[kept], valid[kept], judged[kept]
-    valid &= np.isfinite(norms(np.where(valid[:, None], rows, 0.0)))
+        natural, target, valid, judged = natural[kept], target[kept], valid[kept], judged[kept]
+        rows = rows if len(kept) == len(rows) else rows[kept]
+    rows = _zero_unless(valid, rows)
+    valid = valid & np.isfinite(norms(rows))
     return Reports(
-        updates=np.where(valid[:, None], rows, 0.0),
+        updates=_zero_unless(valid, rows),
         choices=np.where(valid, natural, 0),
         destinations=np.where(valid, target, 0),
         valid=valid,
@@ -84,9 +87,21 @@ def as_numpy(values: Any) -> Any:
     return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
 
 
-def _rows(updates: Any, width: int, name: str = "updates") -> tuple[Array, Array]:
-    updates = as_numpy(updates)
-    if isinstance(updates, np.ndarray) and updates.dtype.kind == "f" and updates.ndim == 2:
+def _zero_unless(valid: Array, rows: Any) -> Any:
+    """The rows, those that are not valid zero."""
+    if valid.all():
+        return rows
+    if isinstance(rows, np.ndarray):
+        return np.where(valid[:, None], rows, 0.0)
+    import torch
+
+    return torch.where(torch.as_tensor(valid, device=rows.device)[:, None], rows, 0.0)
+
+
+def _rows(updates: Any, width: int, name: str = "updates", *, on_device: bool = False) -> tuple[Any, Array]:
+    stays = on_device and hasattr(updates, "detach") and _floating_table(updates)
+    updates = updates.detach() if stays else as_numpy(updates)
+    if _floating_table(updates):
         if updates.shape[1] != width:
             raise ConfigError(
                 f"{name} have {updates.shape[1]} coordinates, the plan has {width}; see plan.coordinates."
@@ -141,6 +156,13 @@ def _first_of_each(client_ids: Any, length: int) -> Array | None:
     for place, value in enumerate(ids):
         first.setdefault((type(value).__name__, repr(value)), place)
     return np.fromiter(first.values(), dtype=np.int64, count=len(first))
+
+
+def _floating_table(updates: Any) -> bool:
+    """Whether this is an (n, d) array or tensor of floating-point numbers."""
+    if isinstance(updates, np.ndarray):
+        return updates.dtype.kind == "f" and updates.ndim == 2
+    return hasattr(updates, "detach") and bool(updates.is_floating_point()) and updates.ndim == 2
 
 
 def _listed(values: Any) -> bool:

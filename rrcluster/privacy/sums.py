@@ -1,5 +1,7 @@
 """Sum messages per block, and turn noisy sums and sizes into a release."""
 
+from typing import Any
+
 import numpy as np
 
 from rrcluster.entropy import check_secure
@@ -8,8 +10,17 @@ from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, NoisyEvaluation, Release
 
 
-def cluster_sums(messages: Array, assignment: Array, *, num_clusters: int) -> Array:
-    """Sum the rows of `messages` per cluster: (n, d) -> (k, d). Empty clusters give zero rows, never fewer rows."""
+def cluster_sums(messages: Any, assignment: Array, *, num_clusters: int) -> Array:
+    """Sum the rows of `messages` per cluster: (n, d) -> (k, d). Empty clusters give zero rows, never fewer rows.
+
+    Messages on a device are whole numbers, so that their order there cannot matter; the sums come to the host.
+    """
+    if not isinstance(messages, np.ndarray):
+        import torch
+
+        sums = messages.new_zeros(num_clusters, messages.shape[1])
+        sums.index_add_(0, torch.as_tensor(assignment, device=messages.device), messages)
+        return np.asarray(sums.cpu().numpy())
     return np.stack([messages[assignment == cluster].sum(axis=0) for cluster in range(num_clusters)])
 
 
@@ -56,6 +67,6 @@ def make_release(
     )
 
 
-def split_columns(messages: Array, coordinates: Coordinates) -> tuple[Array, Array]:
+def split_columns(messages: Any, coordinates: Coordinates) -> tuple[Any, Any]:
     """(n, d_s + d_c) -> (n, d_s), (n, d_c)."""
     return messages[:, : coordinates.shared], messages[:, coordinates.shared :]

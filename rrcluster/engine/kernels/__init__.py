@@ -1,0 +1,1 @@
+"""Kernels written for one network. Imported only where the device has a use for them."""

@@ -1,0 +1,110 @@
+"""Local SGD of many clients at once for any model, by autograd: each step is one tensor program over all of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rrcluster.engine.tables import Table
+from rrcluster.models.loss import masked_mean, sample_losses
+from rrcluster.models.model import Model
+
+_BUCKET = 16  # clients: a recorded step serves every number of them up to the next multiple
+
+
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """What may be added to a plain step: a proximal term towards `anchors`, and a mask of the coordinates that move."""
+
+    proximal: float = 0.0
+    anchors: Tensor | None = None  # (G, d)
+    moving: Tensor | None = None  # (d,) bool
+
+    def first(self, count: int) -> "Pull":
+        """For the first `count` clients."""
+        return Pull(self.proximal, None if self.anchors is None else self.anchors[:count], self.moving)
+
+
+def sgd_step(model: Model, params: Tensor, table: Table, where: Tensor, rates: Tensor, pull: Pull) -> None:
+    """One SGD step, in place: params (G, d), rows of the table where (G, S), rates (G, 1).
+
+    A row of -1 is padding and counts for nothing; a client with nothing else does not move.
+    """
+    present, rows = where >= 0, where.clamp(min=0)
+    batch = table.inputs.index_select(0, rows.flatten()).reshape(*rows.shape, *table.inputs.shape[1:])
+    leaves = {name: value.detach().requires_grad_() for name, value in model.unflatten(params).items()}
+    losses = masked_mean(sample_losses(model.grouped(leaves, batch), table.targets[rows]), present)
+    parts = torch.autograd.grad(losses.sum(), list(leaves.values()))
+    with torch.no_grad():
+        gradient = model.flatten(dict(zip(leaves, parts, strict=True)))
+        if pull.anchors is not None:
+            towards = pull.proximal * (params - pull.anchors)
+            gradient = gradient + torch.where(present.any(1)[:, None], towards, 0.0)
+        if pull.moving is not None:
+            gradient = torch.where(pull.moving, gradient, 0.0)
+        params.sub_(rates * gradient)
+
+
+def plain_steps(
+    model: Model, params: Tensor, table: Table, where: Tensor, active: Sequence[int], rates: Tensor, pull: Pull
+) -> None:
+    """Every step in turn, in place: where (steps, G, S). Clients come largest first: step t is for the first active[t].
+
+    So nothing is computed for a client that has no sample left, but for the padding of its last batch.
+    """
+    for rows, count in zip(where, active, strict=True):
+        sgd_step(model, params[:count], table, rows[:count], rates[:count], pull.first(count))
+
+
+class RecordedSteps:
+    """The same as CUDA graphs: one recording per number of active clients, rounded up, all on the same tensors."""
+
+    def __init__(self, model: Model, table: Table, *, room: int, batch_size: int, pull: Pull) -> None:
+        """For up to `room` clients; `pull` says what is added, its tensors are copied at every use."""
+        device = table.inputs.device
+        self._model, self._table = model, table
+        self._params = torch.zeros(room, model.num_parameters, device=device)
+        self._rows = torch.full((room, batch_size), -1, dtype=torch.int64, device=device)
+        self._rates = torch.zeros(room, 1, device=device)
+        anchors = None if pull.anchors is None else torch.zeros_like(self._params)
+        moving = None if pull.moving is None else torch.ones(model.num_parameters, dtype=torch.bool, device=device)
+        self._pull = Pull(pull.proximal, anchors, moving)
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def run(self, params: Tensor, where: Tensor, active: Sequence[int], rates: Tensor, pull: Pull) -> None:
+        """As `plain_steps`."""
+        count = len(params)
+        self._rows.fill_(-1)
+        self._params[:count], self._rates[:count] = params, rates
+        for kept, given in ((self._pull.anchors, pull.anchors), (self._pull.moving, pull.moving)):
+            if kept is not None and given is not None:
+                kept[: len(given)] = given
+        buckets = {some: min(-(-some // _BUCKET) * _BUCKET, len(self._params)) for some in set(active)}
+        for bucket in sorted(set(buckets.values()) - set(self._graphs)):
+            self._graphs[bucket] = self._record(bucket)  # no rows yet: nothing moves
+        for rows, some in zip(where, active, strict=True):
+            self._rows[:count] = rows
+            self._graphs[buckets[some]].replay()
+        params.copy_(self._params[:count])
+
+    def _record(self, count: int) -> torch.cuda.CUDAGraph:
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self._step(count)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._step(count)
+        return graph
+
+    def _step(self, count: int) -> None:
+        sgd_step(
+            self._model,
+            self._params[:count],
+            self._table,
+            self._rows[:count],
+            self._rates[:count],
+            self._pull.first(count),
+        )

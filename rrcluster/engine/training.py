@@ -1,0 +1,187 @@
+"""Local training of stacked clients, from a call's arrays to the change of each client's model."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rrcluster.contract import LocalSettings
+from rrcluster.data.federated import Cohort
+from rrcluster.engine.graphs import Recorder
+from rrcluster.engine.kernels.cnn import LARGEST_BATCH, FusedCnn, fused_form
+from rrcluster.engine.order import visits
+from rrcluster.engine.steps import Pull, RecordedSteps, plain_steps
+from rrcluster.engine.tables import Table
+from rrcluster.models.model import Model
+from rrcluster.types import Array
+
+_BUCKET = 32  # clients: a recorded program serves every number up to the next multiple
+_LARGEST_RECORDED = 1024  # clients: beyond, kernels are long and launching them one by one costs nothing
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingCall:
+    """What one run asks for: its models (k, d), the model each client starts from, and how to train."""
+
+    vectors: Array
+    clusters: Array  # (G,)
+    cohort: Cohort
+    local: LocalSettings
+    key: tuple[int, int]
+    anchor: Array | None = None  # (G, d)
+    trainable: Array | None = None  # (d,)
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """Calls of the same shape can run as one program."""
+        local = self.local
+        alone = self if self.anchor is not None or self.trainable is not None else None
+        return local.local_epochs, local.batch_size, local.proximal, alone
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Clients of one shape, of one call or several, as arrays: row i is one client."""
+
+    vectors: Array  # (m, d) float32
+    model_of: Array  # (G,) which of them the client starts from
+    clients: Array  # (G,) ids
+    starts: Array  # (G,) its first row in the table
+    sizes: Array  # (G,)
+    keys: Array  # (G, 2)
+    rates: Array  # (G,) float32
+    local: LocalSettings
+    anchor: Array | None
+    trainable: Array | None
+
+    def rows(self, chosen: Array) -> "Part":
+        """Some of the clients, in this order."""
+        return Part(
+            self.vectors,
+            self.model_of[chosen],
+            self.clients[chosen],
+            self.starts[chosen],
+            self.sizes[chosen],
+            self.keys[chosen],
+            self.rates[chosen],
+            self.local,
+            None if self.anchor is None else self.anchor[chosen],
+            self.trainable,
+        )
+
+    @property
+    def integers(self) -> Array:
+        """(G, 6) what a device needs to know of each client, in one array."""
+        columns = self.model_of, self.clients, self.starts, self.sizes, self.keys[:, 0], self.keys[:, 1]
+        return np.stack(columns, axis=1).astype(np.int64)
+
+
+def join(calls: Sequence[TrainingCall], table: Table) -> Part:
+    """The clients of all calls, one call after the other."""
+    first, counts = calls[0], [len(call.clusters) for call in calls]
+    offsets = np.cumsum([0, *(len(call.vectors) for call in calls[:-1])])
+    return Part(
+        vectors=np.concatenate([np.asarray(call.vectors, dtype=np.float32) for call in calls]),
+        model_of=np.concatenate([call.clusters + offset for call, offset in zip(calls, offsets, strict=True)]),
+        clients=np.concatenate([call.cohort.clients for call in calls]),
+        starts=np.concatenate([table.starts(call.cohort.clients) for call in calls]),
+        sizes=np.concatenate([call.cohort.sizes for call in calls]),
+        keys=np.repeat(np.array([call.key for call in calls], dtype=np.int64), counts, axis=0),
+        rates=np.repeat(np.array([call.local.local_lr for call in calls], dtype=np.float32), counts),
+        local=first.local,
+        anchor=first.anchor,
+        trainable=first.trainable,
+    )
+
+
+class Trainer:
+    """Trains parts: by the model's own kernels where it has some, else by autograd; recorded where that pays."""
+
+    def __init__(self, model: Model, device: torch.device, capacity: int, precision: str) -> None:
+        """Nothing is recorded or compiled before the first use."""
+        self._model, self._device, self._capacity = model, device, capacity
+        self._fused = fused_form(model, device, precision)
+        self._recorder = Recorder()
+        self._recorded: dict[object, RecordedSteps] = {}
+
+    def train(self, part: Part, table: Table) -> Tensor:
+        """(G, d) what training changes, in the part's order. At most `capacity` clients run at once, largest first."""
+        order = np.argsort(-part.sizes, kind="stable")
+        result = torch.zeros(len(order), part.vectors.shape[1], device=self._device)
+        for first in range(0, len(order), self._capacity):
+            chosen = order[first : first + self._capacity]
+            chunk = part.rows(chosen)
+            if chunk.sizes.any():
+                result[torch.as_tensor(chosen, device=self._device)] = self._chunk(chunk, table)
+        return result
+
+    def _chunk(self, part: Part, table: Table) -> Tensor:
+        local, width = part.local, int(part.sizes.max())
+        batch = min(local.batch_size, width)
+        plain = local.proximal == 0 and part.trainable is None
+        if self._fused is not None and plain and batch <= LARGEST_BATCH:
+            return self._by_kernels(self._fused, part, table, batch)
+        return self._by_autograd(part, table, batch)
+
+    def _by_kernels(self, fused: FusedCnn, part: Part, table: Table, batch: int) -> Tensor:
+        count, epochs = len(part.clients), part.local.local_epochs
+        width = -(-int(part.sizes.max()) // batch) * batch
+        padded = np.zeros((-(-count // _BUCKET) * _BUCKET, 6), dtype=np.int64)
+        padded[:count] = part.integers
+        rates = np.resize(part.rates, len(padded))
+        inputs = (self._tensor(part.vectors), self._tensor(padded), self._tensor(rates))
+        program: Callable[..., Tensor] = partial(_kernel_program, fused, table, epochs, width, batch)
+        if count <= _LARGEST_RECORDED and table.of_population:
+            key = (table, epochs, width, batch, len(padded), len(part.vectors))
+            return self._recorder.run(key, program, *inputs)[:count].clone()
+        return program(*inputs)[:count]
+
+    def _by_autograd(self, part: Part, table: Table, batch: int) -> Tensor:
+        local, integers = part.local, self._tensor(part.integers)
+        start = self._tensor(part.vectors)[integers[:, 0]]
+        width = int(part.sizes.max())
+        where = _where(integers, epochs=local.local_epochs, width=width, batch=batch)
+        active = [int((part.sizes > first).sum()) for first in range(0, width, batch)] * local.local_epochs
+        anchors = start if part.anchor is None else self._tensor(np.asarray(part.anchor, dtype=np.float32))
+        moving = None if part.trainable is None else self._tensor(part.trainable)
+        pull = Pull(local.proximal, anchors if local.proximal else None, moving)
+        params, rates = start.clone(), self._tensor(part.rates)[:, None]
+        if self._device.type == "cuda" and len(params) <= _LARGEST_RECORDED and table.of_population:
+            self._steps(table, len(params), batch, pull).run(params, where, active, rates, pull)
+        else:
+            plain_steps(self._model, params, table, where, active, rates, pull)
+        return params - start
+
+    def _steps(self, table: Table, count: int, batch: int, pull: Pull) -> RecordedSteps:
+        room = -(-count // _BUCKET) * _BUCKET
+        key = (table, room, batch, pull.proximal, pull.moving is None)
+        if key not in self._recorded:
+            self._recorded = {old: steps for old, steps in self._recorded.items() if old[1:] != key[1:]}  # type: ignore[index]
+            self._recorded[key] = RecordedSteps(self._model, table, room=room, batch_size=batch, pull=pull)
+        return self._recorded[key]
+
+    def _tensor(self, values: Array) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(values), device=self._device)
+
+
+def _kernel_program(
+    fused: FusedCnn, table: Table, epochs: int, width: int, batch: int, vectors: Tensor, integers: Tensor, rates: Tensor
+) -> Tensor:
+    where = _where(integers, epochs=epochs, width=width, batch=batch).to(torch.int32)
+    start = fused.inward(vectors).index_select(0, integers[:, 0])
+    trained = start.clone()
+    fused.train(trained, table.images(fused), table.targets, where, rates)
+    return fused.outward(trained - start)
+
+
+def _where(integers: Tensor, *, epochs: int, width: int, batch: int) -> Tensor:
+    """(steps, G, batch) rows of the table for every step, -1 where there is none left."""
+    clients, starts, sizes, keys = integers[:, 1], integers[:, 2], integers[:, 3], integers[:, 4:6]
+    order = visits(keys, clients, sizes, epochs=epochs, width=width)
+    rows = torch.where(order >= 0, order + starts[:, None, None], -1)
+    per_epoch = -(-width // batch)
+    rows = torch.nn.functional.pad(rows, (0, per_epoch * batch - width), value=-1)
+    return rows.reshape(len(clients), epochs * per_epoch, batch).transpose(0, 1).contiguous()

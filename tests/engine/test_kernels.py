@@ -1,0 +1,114 @@
+"""The cnn's own kernels against autograd: on a CUDA device, or without one in Triton's interpreter where that is."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from rrcluster.engine.kernels.cnn import FusedCnn
+from rrcluster.models import make_model
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+needs_kernels = pytest.mark.skipif(
+    not (torch.cuda.is_available() or INTERPRETED), reason="no CUDA device, and not in Triton's interpreter"
+)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+RATE = 0.1
+
+
+def case(rng, *, clients, batch, classes, steps, rows=40):
+    """Models, images, and rows to visit: one client's batches end early, one has nothing left in the last step."""
+    model = make_model("cnn", input_shape=(1, 28, 28), num_classes=classes)
+    vectors = torch.tensor(np.stack([model.init(rng=rng) for _ in range(clients)]), device=DEVICE)
+    images = torch.tensor(rng.normal(size=(rows, 1, 28, 28)).astype(np.float32), device=DEVICE)
+    targets = torch.tensor(rng.integers(classes, size=rows), device=DEVICE)
+    where = torch.tensor(rng.integers(rows, size=(steps, clients, batch)).astype(np.int32), device=DEVICE)
+    where[:, 0, -2:] = -1
+    where[-1, -1] = -1
+    return model, vectors, images, targets, where
+
+
+def trained_by_autograd(model, vector, images, targets, steps):
+    parameters = model.unflatten(vector.double())
+    for rows in steps:
+        chosen = rows[rows >= 0].long()
+        if len(chosen):
+            leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+            outputs = model.single(leaves, images[chosen].double())
+            loss = torch.nn.functional.cross_entropy(outputs, targets[chosen])
+            slopes = torch.autograd.grad(loss, list(leaves.values()))
+            parameters = {
+                name: value - RATE * slope for (name, value), slope in zip(leaves.items(), slopes, strict=True)
+            }
+    return model.flatten({name: value[None] for name, value in parameters.items()})[0].detach()
+
+
+@needs_kernels
+@pytest.mark.parametrize(("clients", "batch", "classes"), [(3, 6, 10), (2, 3, 47), (1, 4, 2)])
+def test_training_by_kernels_is_training_by_autograd(clients, batch, classes, rng):
+    model, vectors, images, targets, where = case(rng, clients=clients, batch=batch, classes=classes, steps=2)
+    fused = FusedCnn(classes, "float32")
+    ours = fused.inward(vectors)
+    fused.train(ours, fused.images(images), targets, where, torch.full((clients,), RATE, device=DEVICE))
+    ours = fused.outward(ours).double()
+    for client in range(clients):
+        expected = trained_by_autograd(model, vectors[client], images, targets, where[:, client])
+        assert (ours[client] - expected).abs().max() < 1e-5
+        assert (expected - vectors[client]).abs().max() > 1e-4 or clients == 1
+
+
+@needs_kernels
+def test_judging_by_kernels_is_judging_by_the_module(rng):
+    model, vectors, images, targets, where = case(
+        rng, clients=2, batch=37 if DEVICE == "cuda" else 5, classes=10, steps=1
+    )
+    fused = FusedCnn(10, "float32")
+    model_of, data_of = (torch.tensor(of, dtype=torch.int32, device=DEVICE) for of in ([0, 1, 0, 1], [0, 0, 1, 1]))
+    where[-1, -1] = 3
+    losses, hits = fused.judge(fused.inward(vectors), fused.images(images), targets, where[0], model_of, data_of)
+    for group in range(4):
+        chosen = where[0, int(data_of[group])]
+        real = chosen >= 0
+        outputs = model.single(model.unflatten(vectors[int(model_of[group])]), images[chosen[real].long()])
+        expected = torch.nn.functional.cross_entropy(outputs, targets[chosen[real].long()], reduction="none")
+        assert torch.allclose(losses[group][real], expected, atol=1e-4)
+        assert (losses[group][~real] == 0).all()
+        assert torch.equal(hits[group][real] > 0, outputs.argmax(-1) == targets[chosen[real].long()])
+
+
+def test_the_kernels_order_of_parameters_is_a_permutation(rng):
+    fused = FusedCnn(10, "float32")
+    vectors = torch.tensor(rng.normal(size=(2, fused.num_parameters)))
+    assert torch.equal(fused.outward(fused.inward(vectors)), vectors)
+    assert fused.num_parameters == make_model("cnn", input_shape=(1, 28, 28), num_classes=10).num_parameters
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels run on the device itself")
+def test_the_kernels_in_triton_s_interpreter():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:xdist",
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            "kernels_is",
+            __file__,
+        ],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "4 passed" in done.stdout
