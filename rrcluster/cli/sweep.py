@@ -75,12 +75,13 @@ def _refuse_selection_flags(command: SweepCommand) -> None:
 
 def _sweep(grid: "Grid", command: SweepCommand) -> int:
     from rrcluster.cli.sweep_view import SweepView
+    from rrcluster.experiments.stack import pick_executor
     from rrcluster.experiments.sweep import Outcome, jobs, sweep
 
     outcomes: list[Outcome] = []
     with SweepView(jobs(grid), hidden=command.quiet or command.json) as view:
         try:
-            for step in sweep(grid):
+            for step in sweep(grid, executor=pick_executor(jobs(grid))):
                 view.update(step)
                 outcomes += [step] if isinstance(step, Outcome) else []
         except KeyboardInterrupt:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rrcluster.experiments.sweep import Job, Step
 
 _MOST_ROWS = 20
+_SECONDS_BETWEEN_DRAWINGS = 0.2
 
 
 class SweepView:
@@ -25,7 +26,8 @@ class SweepView:
         self._rows = {job.name: ["waiting", "", ""] for job in jobs}
         self._live = Live(console=self._console, auto_refresh=False)
         self._drawn = self._console.is_terminal and not hidden
-        self._began, self._finished, self._part = time.monotonic(), 0, 0.0
+        self._began, self._finished, self._drawn_at = time.monotonic(), 0, 0.0
+        self._parts: dict[str, float] = {}  # of the runs going on
 
     def __enter__(self) -> "SweepView":
         """Start drawing."""
@@ -51,19 +53,27 @@ class SweepView:
         row = self._rows[step.job.name]
         if isinstance(step, Going):
             progress = step.progress
-            self._part = (progress.round_index + 1) / progress.num_rounds
+            self._parts[step.job.name] = (progress.round_index + 1) / progress.num_rounds
             row[:2] = ["running", f"{progress.round_index + 1}/{progress.num_rounds}"]
             row[2] = _accuracy(progress) or row[2]
         else:
-            row[0], self._finished, self._part = step.status, self._finished + 1, 0.0
+            row[0], self._finished = step.status, self._finished + 1
+            self._parts.pop(step.job.name, None)
         if self._drawn:
-            self._live.update(self._table(), refresh=True)
+            self._draw(at_once=not isinstance(step, Going))
         elif not isinstance(step, Going):
             line = "  ".join(part for part in (step.job.name, *row) if part)
             self._console.print(f"{line}  {self._time_left()}", highlight=False, soft_wrap=True)
 
+    def _draw(self, *, at_once: bool) -> None:
+        """Redraw, at most a few times a second: many runs at once finish many rounds a second."""
+        now = time.monotonic()
+        if at_once or now - self._drawn_at > _SECONDS_BETWEEN_DRAWINGS:
+            self._live.update(self._table(), refresh=True)
+            self._drawn_at = now
+
     def _table(self) -> Table:
-        """As many rows as fit: the last finished ones, the one that runs, the next ones."""
+        """As many rows as fit: the last finished ones, those that run, the next ones."""
         table = Table(title=f"{self._finished} of {len(self._rows)} runs, {self._time_left()}", title_justify="left")
         for name in ("run", "", "round", "accuracy"):
             table.add_column(name, overflow="fold")
@@ -73,7 +83,7 @@ class SweepView:
         return table
 
     def _time_left(self) -> str:
-        done = self._finished + self._part
+        done = self._finished + sum(self._parts.values())
         if done == 0 or done >= len(self._rows):
             return f"{_duration(time.monotonic() - self._began)} passed"
         return f"{_duration((time.monotonic() - self._began) / done * (len(self._rows) - done))} left"

@@ -50,8 +50,22 @@ class BatchedEngine:
 
     def measure(self, vectors: Array, cohort: Cohort) -> tuple[Array, Array]:
         """(k, d) -> loss (G, k), accuracy (G, k)."""
+        figures = self.measure_many([(vectors, cohort)])[0]
+        return figures[..., 0], figures[..., 1]
+
+    def measure_many(self, questions: Sequence[tuple[Array, Cohort]]) -> list[Array]:
+        """(G, k, 2) losses and accuracies for every question; those about one population are answered together."""
+        tables = [self._table(cohort) for _, cohort in questions]
+        together: dict[object, list[int]] = defaultdict(list)
+        for place, (table, (vectors, _)) in enumerate(zip(tables, questions, strict=True)):
+            together[(table, len(vectors))].append(place)
+        answers: list[Array] = [np.zeros(0)] * len(questions)
         with precisely(self.precision, self.device):
-            return self._judge.clients(vectors, self._table(cohort), cohort)
+            for places in together.values():
+                figures = self._judge.clients([questions[place] for place in places], tables[places[0]])
+                for place, answer in zip(places, figures, strict=True):
+                    answers[place] = answer
+        return answers
 
     def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
         """(k, d) -> loss (k,), accuracy (k,)."""

@@ -1,6 +1,6 @@
 """Losses and accuracies of stacked models, on clients' own samples and on test sets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -31,42 +31,61 @@ class Judge:
         self._recorder = Recorder()
         self._tests: WeakKeyDictionary[TestSet, Table] = WeakKeyDictionary()
 
-    def clients(self, vectors: Array, table: Table, cohort: Cohort) -> tuple[Array, Array]:
-        """(k, d) -> loss (G, k), accuracy (G, k), means over each client's samples; 0 for a client without any.
+    def clients(self, questions: Sequence[tuple[Array, Cohort]], table: Table) -> list[Array]:
+        """(k, d) models, a cohort -> (G, k, 2) mean loss and accuracy over each client's samples; 0 without any.
 
-        Accuracy is NaN for regression.
+        Accuracy is NaN for regression. All questions are about clients of one table and ask of equally many models.
         """
+        if self._fused is None:
+            return [self._asked(vectors, cohort, table) for vectors, cohort in questions]
+        k, counts = len(questions[0][0]), [len(cohort.clients) for _, cohort in questions]
+        models = self._models(np.concatenate([vectors for vectors, _ in questions]))
+        starts = np.concatenate([table.starts(cohort.clients) for _, cohort in questions])
+        sizes = np.concatenate([cohort.sizes for _, cohort in questions])
+        base = np.repeat(k * np.arange(len(questions)), counts)
+        rows, places, real = self._rows(starts, sizes), self._tensor(base), self._tensor(sizes)
+        figures = self._means(models, table, rows, real, k=k, base=places).double().cpu().numpy()
+        return np.split(figures, np.cumsum(counts)[:-1])
+
+    def _asked(self, vectors: Array, cohort: Cohort, table: Table) -> Array:
         models, starts, parts = self._models(vectors), table.starts(cohort.clients), []
         for first in range(0, len(starts), self._capacity):
             chunk = slice(first, first + self._capacity)
-            rows = self._rows(starts[chunk], cohort.sizes[chunk])
-            parts.append(self._means(models, table, rows, self._tensor(cohort.sizes[chunk])).double().cpu().numpy())
-        figures = np.concatenate(parts) if parts else np.zeros((0, len(vectors), 2))
-        return figures[..., 0], figures[..., 1]
+            rows, sizes = self._rows(starts[chunk], cohort.sizes[chunk]), self._tensor(cohort.sizes[chunk])
+            parts.append(_by_module(self._model, models, table, rows, sizes).double().cpu().numpy())
+        return np.concatenate(parts) if parts else np.zeros((0, len(vectors), 2))
 
     def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
         """(k, d) -> loss (k,), accuracy (k,)."""
         table = self._test_table(tests)
         count = len(table.targets)
         rows, size = torch.arange(count, device=self._device)[None], torch.tensor([count], device=self._device)
-        figures = self._means(self._models(vectors), table, rows, size, record=False).double().cpu().numpy()[0]
+        models = self._models(vectors)
+        if self._fused is None or not count:
+            means = _by_module(self._model, models, table, rows, size)
+        else:
+            means = self._means(models, table, rows, size, k=len(models), base=torch.zeros_like(size))
+        figures = means.double().cpu().numpy()[0]
         return figures[:, 0], figures[:, 1]
 
-    def _means(self, models: Tensor, table: Table, rows: Tensor, sizes: Tensor, *, record: bool = True) -> Tensor:
-        """(G, k, 2) mean loss and accuracy over rows (G, s) of the table, -1 where there is none."""
-        if self._fused is None or not rows.numel():
-            return _by_module(self._model, models, table, rows, sizes)
-        program: Callable[..., Tensor] = partial(_by_kernels, self._fused, table)
-        groups = len(rows) * len(models)
-        if record and groups <= _LARGEST_RECORDED and table.of_population:
-            room = -(-len(rows) // _BUCKET) * _BUCKET
-            padded = torch.nn.functional.pad(rows, (0, 0, 0, room - len(rows)), value=-1)
-            counts = torch.nn.functional.pad(sizes, (0, room - len(rows)))
-            key = (table, *padded.shape, len(models))
-            return self._recorder.run(key, program, models, padded, counts)[: len(rows)].clone()
-        at_once = max(1, _IMAGES_AT_ONCE // (rows.shape[1] * len(models)))
-        pairs = zip(torch.split(rows, at_once), torch.split(sizes, at_once), strict=True)
-        return torch.cat([program(models, some, counts) for some, counts in pairs])
+    def _means(self, models: Tensor, table: Table, rows: Tensor, sizes: Tensor, *, k: int, base: Tensor) -> Tensor:
+        """(G, k, 2) means over rows (G, s) of the table, -1 where there is none; client i judges k models from base[i].
+
+        By the model's own kernels; recorded for a cohort, in several passes for more.
+        """
+        assert self._fused is not None
+        if not rows.numel():
+            return torch.zeros(len(rows), k, 2, device=self._device)
+        program: Callable[..., Tensor] = partial(_by_kernels, self._fused, table, k)
+        if len(rows) * k <= _LARGEST_RECORDED and table.of_population:
+            more = -len(rows) % _BUCKET
+            padded = torch.nn.functional.pad(rows, (0, 0, 0, more), value=-1)
+            counts, places = (torch.nn.functional.pad(column, (0, more)) for column in (sizes, base))
+            key = (table, *padded.shape, len(models), k)
+            return self._recorder.run(key, program, models, padded, counts, places)[: len(rows)].clone()
+        at_once = max(1, _IMAGES_AT_ONCE // (rows.shape[1] * k))
+        parts = zip(*(torch.split(column, at_once) for column in (rows, sizes, base)), strict=True)
+        return torch.cat([program(models, *part) for part in parts])
 
     def _test_table(self, tests: TestSet) -> Table:
         if tests in self._tests:
@@ -89,10 +108,12 @@ class Judge:
         return torch.as_tensor(np.ascontiguousarray(values), device=self._device)
 
 
-def _by_kernels(fused: FusedCnn, table: Table, models: Tensor, rows: Tensor, sizes: Tensor) -> Tensor:
-    clients, k = len(rows), len(models)
-    model_of = torch.arange(k, dtype=torch.int32, device=rows.device).repeat(clients)
-    data_of = torch.arange(clients, dtype=torch.int32, device=rows.device).repeat_interleave(k, output_size=clients * k)
+def _by_kernels(
+    fused: FusedCnn, table: Table, k: int, models: Tensor, rows: Tensor, sizes: Tensor, base: Tensor
+) -> Tensor:
+    clients = len(rows)
+    model_of = (base[:, None] + torch.arange(k, device=rows.device)).flatten().to(torch.int32)
+    data_of = torch.arange(clients, dtype=torch.int32, device=rows.device)[:, None].expand(clients, k).flatten()
     figures = fused.judge(
         fused.inward(models), table.images(fused), table.targets, rows.to(torch.int32), model_of, data_of
     )

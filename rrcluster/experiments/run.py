@@ -1,7 +1,7 @@
 """One run, from config to run folder. It yields its progress; who watches decides what to show."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from rrcluster.privacy.statement import statement
 from rrcluster.types import Array, Models, NoisyEvaluation
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0
+
+MakeExperiment = Callable[[RunConfig], Experiment]
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,9 @@ def finish(running: "Running") -> RunResult:
     return running.result()
 
 
-def start(config: RunConfig) -> "Running":
+def start(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Running":
     """Make a new run folder for `config`. Nothing is written if anything about the config is wrong."""
-    experiment = make_experiment(config)
+    experiment = make(config)
     told = statement(experiment.plan)
     target = config.privacy.target_epsilon
     if target is not None and told["epsilon"] > target:
@@ -83,18 +85,18 @@ def start(config: RunConfig) -> "Running":
     return _running(experiment, RunFolder.create(config.folder, config, told))
 
 
-def take_up(config: RunConfig) -> "Running | None":
+def take_up(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Running | None":
     """Start the run of `config`, or go on with it where it was stopped; None where its folder holds it, finished."""
     if not (config.folder / "config.yaml").exists():
-        return start(config)
+        return start(config, make=make)
     folder, found = RunFolder.open(config.folder)
     folder.release()
     if found != config:
         raise RunFolderError(f"{config.folder} holds a run with other settings; choose another folder with --out.")
-    return None if folder.finished else resume(config.folder)
+    return None if folder.finished else resume(config.folder, make=make)
 
 
-def resume(path: Path) -> "Running":
+def resume(path: Path, *, make: MakeExperiment = make_experiment) -> "Running":
     """Continue the run in a folder that was stopped or killed."""
     finished = RunFolderError(f"{path}: this run has finished; `rrcluster report {path}` shows it.")
     if RunFolder(path).finished and not (path / "checkpoint").exists():
@@ -105,7 +107,7 @@ def resume(path: Path) -> "Running":
             if not config.output.keep_checkpoint:
                 folder.drop_checkpoint()
             raise finished
-        return _running(make_experiment(config), folder)
+        return _running(make(config), folder)
     except BaseException:
         folder.release()
         raise

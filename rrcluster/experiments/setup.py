@@ -1,6 +1,8 @@
 """From a config to the things that run: data, model, plan, engine. The only place that reads settings by name."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rrcluster.aggregate import ServerSettings
 from rrcluster.algorithms import ALGORITHMS, Algorithm, Oracle
@@ -43,22 +45,18 @@ class Experiment:
         return self.algorithm.split(self.model)
 
 
-def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> Experiment:
+def make_experiment(
+    config: RunConfig, *, data: FederatedData | None = None, engine: Callable[[Model], Engine] | None = None
+) -> Experiment:
     """Load data, make the model, calibrate the noise. Everything that can be wrong is found out here.
 
-    `data`: what an experiment with the same data settings and seed has loaded already.
+    `data`: what an experiment with the same data settings and seed has loaded already. `engine`: what runs the clients,
+    instead of what the config says.
     """
     method = config.method
     check_applies(method.algorithm, config.privacy.mechanism, method.rebalance, method.min_cluster_size)
     plan_for(config, Coordinates(0, 1))  # refuse a bad budget before any file is read
-    data = data or load_federated(
-        config.data.data,
-        num_clients=config.data.num_clients,
-        seed=POPULATION_SEED if config.seed is None else config.seed,
-        partition=None if config.data.data in GENERATED else config.data.partition,
-        concentration=config.data.concentration if config.data.partition == "dirichlet" else None,
-        folder=config.data.data_folder,
-    )
+    data = data or load_population(config)
     algorithm = ALGORITHMS[method.algorithm]
     _check_evaluated(config, algorithm, data)
     if isinstance(algorithm, Oracle):
@@ -67,7 +65,6 @@ def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> 
     model = algorithm.adapt(
         make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
     )
-    device = pick_device(config.output.device)
     training = config.training
     return Experiment(
         config=config,
@@ -75,13 +72,7 @@ def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> 
         model=model,
         algorithm=algorithm,
         plan=plan_for(config, algorithm.split(model).coordinates),
-        engine=pick_engine(
-            config.output.engine,
-            model=model,
-            device=device,
-            capacity=config.output.capacity,
-            precision=config.output.precision,
-        ),
+        engine=(engine or partial(engine_for, config))(model),
         streams=SecureStreams() if config.seed is None else Streams(config.seed),
         local=LocalSettings(training.local_lr, training.local_epochs, training.batch_size, training.proximal),
         server=ServerSettings(
@@ -92,6 +83,30 @@ def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> 
             exploration=training.exploration,
         ),
         faults=Faults(config.faults.dropout, config.faults.hostile),
+    )
+
+
+def load_population(config: RunConfig) -> FederatedData:
+    """The clients of a config: a function of its data settings and its seed."""
+    return load_federated(
+        config.data.data,
+        num_clients=config.data.num_clients,
+        seed=POPULATION_SEED if config.seed is None else config.seed,
+        partition=None if config.data.data in GENERATED else config.data.partition,
+        concentration=config.data.concentration if config.data.partition == "dirichlet" else None,
+        folder=config.data.data_folder,
+    )
+
+
+def engine_for(config: RunConfig, model: Model) -> Engine:
+    """The engine of a config."""
+    output = config.output
+    return pick_engine(
+        output.engine,
+        model=model,
+        device=pick_device(output.device),
+        capacity=output.capacity,
+        precision=output.precision,
     )
 
 

@@ -15,7 +15,8 @@ from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.files import write_json
 from rrcluster.experiments.grid import Grid
-from rrcluster.experiments.run import Progress, RunResult, take_up
+from rrcluster.experiments.run import MakeExperiment, Progress, RunResult, take_up
+from rrcluster.experiments.setup import make_experiment
 
 FINISHED, DIVERGED, REFUSED, FAILED = "finished", "diverged", "refused", "failed"
 
@@ -85,12 +86,17 @@ def sweep(grid: Grid, *, executor: Executor | None = None) -> Iterator[Step]:
 def one_after_another(todo: Sequence[Job]) -> Iterator[Step]:
     """The plain executor."""
     for job in todo:
-        try:
-            yield from _rounds(job)
-        except RRClusterError as error:
-            yield Outcome(job, REFUSED, str(error))
-        except (RuntimeError, ArithmeticError, MemoryError) as error:
-            yield Outcome(job, FAILED, f"{type(error).__name__}: {error}")
+        yield from steps_of(job)
+
+
+def steps_of(job: Job, *, make: MakeExperiment = make_experiment) -> Iterator[Step]:
+    """All steps of one job, to its outcome, whatever happens to it."""
+    try:
+        yield from _rounds(job, make)
+    except RRClusterError as error:
+        yield Outcome(job, REFUSED, str(error))
+    except (RuntimeError, ArithmeticError, MemoryError) as error:
+        yield Outcome(job, FAILED, f"{type(error).__name__}: {error}")
 
 
 def describe(grid: Grid, outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -110,8 +116,8 @@ def describe(grid: Grid, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _rounds(job: Job) -> Iterator[Step]:
-    running = take_up(job.config)
+def _rounds(job: Job, make: MakeExperiment) -> Iterator[Step]:
+    running = take_up(job.config, make=make)
     if running is None:  # finished in an earlier sweep
         yield Outcome(job, FINISHED)
         return

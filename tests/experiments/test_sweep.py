@@ -69,7 +69,7 @@ def test_failures_and_divergence_are_told_apart(settings, monkeypatch, tmp_path)
     found = grid(settings, update_clip=[0.2, 0.3])
 
     class Doomed:
-        def __init__(self, config):
+        def __init__(self, config, *, make):
             self.config = config
 
         def rounds(self):

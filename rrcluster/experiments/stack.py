@@ -1,0 +1,118 @@
+"""The executor that runs jobs of a sweep at once, stacked on one device.
+
+Runs of one network go in step, each in a thread of its own, and share an engine (engine/stacked.py). A job's numbers
+are those it gets alone; one that is refused or fails leaves the stack, and the others go on.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from rrcluster.contract import Engine
+from rrcluster.data.federated import FederatedData
+from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.select import pick_device
+from rrcluster.engine.stacked import Stack, StackedEngine
+from rrcluster.errors import RRClusterError
+from rrcluster.experiments.config import RunConfig
+from rrcluster.experiments.setup import Experiment, engine_for, load_population, make_experiment
+from rrcluster.experiments.sweep import REFUSED, Executor, Job, Outcome, Step, one_after_another, steps_of
+from rrcluster.models.model import Model
+
+LARGEST_STACK = 160  # runs
+
+
+def pick_executor(todo: Sequence[Job]) -> Executor:
+    """Stacked where the runs are meant for a CUDA device, else one after another."""
+    for job in todo:
+        try:
+            return stacked if pick_device(job.config.output.device).type == "cuda" else one_after_another
+        except RRClusterError:  # this one will be refused; the next one decides
+            continue
+    return one_after_another
+
+
+def stacked(todo: Sequence[Job]) -> Iterator[Step]:
+    """Runs of one network at once, up to `LARGEST_STACK` of them; the rest after them."""
+    alike: dict[object, list[Job]] = {}
+    for job in todo:
+        try:
+            alike.setdefault(_network(job.config), []).append(job)
+        except RRClusterError as error:
+            yield Outcome(job, REFUSED, str(error))
+    for jobs in alike.values():
+        for first in range(0, len(jobs), LARGEST_STACK):
+            yield from _together(jobs[first : first + LARGEST_STACK])
+
+
+def _network(config: RunConfig) -> tuple[object, ...]:
+    """What runs must have in common to share an engine: the network, on the same kind of data, on one device."""
+    additive = config.method.algorithm.startswith("fedcam")  # its network is twice the one asked for
+    output = config.output
+    return (
+        config.data.data,
+        config.method.model,
+        additive,
+        output.device,
+        output.engine,
+        output.capacity,
+        output.precision,
+    )
+
+
+class _Shared:
+    """What the runs of a stack have in common: populations by their settings, and the engine, made by the first."""
+
+    def __init__(self, members: int) -> None:
+        self._lock = threading.Lock()
+        self._populations: dict[object, FederatedData] = {}
+        self._stack: Stack | None = None
+        self._members = members
+
+    def experiment(self, config: RunConfig) -> Experiment:
+        """The experiment of a config, on shared data and the shared engine."""
+        with self._lock:
+            key = (config.data, config.seed)
+            if key not in self._populations:
+                self._populations[key] = load_population(config)
+            return make_experiment(config, data=self._populations[key], engine=partial(self._engine, config))
+
+    def leave(self) -> None:
+        """One run is over."""
+        with self._lock:
+            if self._stack is None:
+                self._members -= 1
+                return
+        self._stack.leave()
+
+    def _engine(self, config: RunConfig, model: Model) -> Engine:
+        if self._stack is None:
+            engine = engine_for(config, model)
+            if not isinstance(engine, BatchedEngine):
+                return engine
+            self._stack = Stack(engine, self._members)
+        return StackedEngine(self._stack)
+
+
+def _together(jobs: Sequence[Job]) -> Iterator[Step]:
+    shared, steps = _Shared(len(jobs)), queue.SimpleQueue[Step | None]()
+
+    def work(job: Job) -> None:
+        try:
+            for step in steps_of(job, make=shared.experiment):
+                steps.put(step)
+        finally:
+            shared.leave()
+            steps.put(None)
+
+    threads = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
+    for thread in threads:
+        thread.start()
+    left = len(threads)
+    while left:
+        step = steps.get()
+        if step is None:
+            left -= 1
+        else:
+            yield step

@@ -1,0 +1,116 @@
+"""Runs stacked on one engine give what each gives alone, and one that fails does not stop the others."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from rrcluster.contract import LocalSettings
+from rrcluster.data import from_arrays
+from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.stacked import Stack, StackedEngine
+from rrcluster.experiments.grid import read_grid
+from rrcluster.experiments.load import load
+from rrcluster.experiments.stack import pick_executor, stacked
+from rrcluster.experiments.sweep import FINISHED, REFUSED, Outcome, jobs, one_after_another
+from rrcluster.models import make_model
+from rrcluster.rng import Streams
+
+
+def grid(tmp_path, name):
+    settings = {
+        "data": "synthetic",
+        "num_clients": 60,
+        "num_rounds": 4,
+        "num_clusters": 2,
+        "delta": 0.01,
+        "noise_multiplier": 1.0,
+        "algorithm": ["ifca", "fedavg"],
+        "min_cluster_size": [0, 2],
+        "device": "cpu",
+        "seeds": [0, 1],
+        "out": str(tmp_path / name),
+    }
+    return read_grid(settings, source="test", out=tmp_path / name)
+
+
+def outcomes(executor, found):
+    return {step.job.name: step for step in executor(jobs(found)) if isinstance(step, Outcome)}
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stack")
+    return [
+        (found := grid(folder, name), outcomes(executor, found))
+        for name, executor in {"alone": one_after_another, "stacked": stacked}.items()
+    ]
+
+
+def test_a_stacked_run_gives_what_it_gives_alone(both):
+    (_, alone), (_, together) = both
+    assert alone.keys() == together.keys()
+    assert len(alone) == 8
+    for name, expected in alone.items():
+        assert together[name].status == expected.status
+        if expected.status != FINISHED:
+            continue
+        ours, theirs = (load(step.job.folder).models for step in (together[name], expected))
+        assert np.abs(ours.clustered - theirs.clustered).max(initial=0) < 1e-5
+        assert np.abs(ours.shared - theirs.shared).max(initial=0) < 1e-5
+
+
+def test_a_run_that_is_refused_leaves_the_stack(both):
+    (_, alone), (_, together) = both
+    refused = {name for name, step in together.items() if step.status == REFUSED}
+    assert refused == {name for name, step in alone.items() if step.status == REFUSED}
+    assert refused, "fedavg with B = 2 does not apply"
+
+
+def test_on_a_cpu_runs_go_one_after_another(tmp_path):
+    assert pick_executor(jobs(grid(tmp_path, "cpu"))) is one_after_another
+
+
+def test_calls_of_many_runs_are_one_call(rng):
+    """Different seeds, rates and models; the engine is asked once, and every run gets its own clients back."""
+    model = make_model("linear", input_shape=(6,), num_classes=3)
+    data = from_arrays([rng.normal(size=(5, 6)) for _ in range(9)], [rng.integers(3, size=5) for _ in range(9)])
+    asked = []
+
+    class Counting(BatchedEngine):
+        def train_many(self, calls):
+            asked.append(len(calls))
+            return super().train_many(calls)
+
+    stack = Stack(Counting(model), members=3)
+    vectors = [np.stack([model.init(rng=rng) for _ in range(2)]) for _ in range(3)]
+    calls = [
+        (vectors[run], np.arange(2 + run) % 2, data.cohort(np.arange(run, 2 + 2 * run)),
+         LocalSettings(0.1 * (run + 1), 2, 3), Streams(run).client_key("batches", 0))
+        for run in range(3)
+    ]  # fmt: skip
+    answers = [None] * 3
+
+    def run(place):
+        start, clusters, cohort, local, key = calls[place]
+        answers[place] = StackedEngine(stack).changes(start, clusters, cohort, local=local, key=key)
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert asked == [3]
+    for answer, (start, clusters, cohort, local, key) in zip(answers, calls, strict=True):
+        alone = BatchedEngine(model).changes(start, clusters, cohort, local=local, key=key)
+        assert np.abs(answer - alone).max() < 1e-6
+
+
+def test_an_error_reaches_everybody_who_shared_the_call(rng):
+    class Broken(BatchedEngine):
+        def measure_many(self, questions):
+            raise MemoryError("too large")
+
+    stack = Stack(Broken(make_model("linear", input_shape=(2,), num_classes=2)), members=1)
+    with pytest.raises(MemoryError, match="too large"):
+        StackedEngine(stack).losses(np.zeros((1, 6)), None)
