@@ -53,11 +53,10 @@ class Split:
 
     def vectors(self, models: Models, clusters: Array | None = None) -> Array:
         """Full float32 vectors (n, d) for the given clusters (default: one per cluster); personal places are zero."""
-        chosen = np.arange(models.num_clusters) if clusters is None else clusters
-        full = np.zeros((len(chosen), self.num_parameters), dtype=np.float32)
-        full[:, self.shared] = models.shared
-        full[:, self.clustered] = models.clustered[chosen]
-        return full
+        full = np.zeros((models.num_clusters, self.num_parameters), dtype=np.float32)
+        full[:, _places(self.shared)] = models.shared
+        full[:, _places(self.clustered)] = models.clustered
+        return full if clusters is None else full[clusters]
 
     def report(self, change: Any) -> Any:
         """What leaves a client: (n, d) -> (n, d_s + d_c), array or tensor as it came. Personal coordinates stay."""
@@ -65,6 +64,13 @@ class Split:
         if len(places) == change.shape[1] and (places[1:] > places[:-1]).all():
             return change
         return change[:, places]
+
+
+def _places(indices: Array) -> Any:
+    """The indices, as a slice where they are neighbours in order: copying is then several times faster."""
+    if len(indices) and (np.diff(indices) == 1).all():
+        return slice(int(indices[0]), int(indices[-1]) + 1)
+    return indices
 
 
 _NONE = np.zeros(0, dtype=np.int64)

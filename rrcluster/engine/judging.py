@@ -18,6 +18,7 @@ from rrcluster.types import Array
 
 _BUCKET = 32
 _LARGEST_RECORDED = 4096  # clients times models
+_SAMPLES_RECORDED = 2**14
 _IMAGES_AT_ONCE = 2**19  # of the kernels: bounds memory to about a gigabyte
 
 
@@ -52,8 +53,20 @@ class Judge:
         for first in range(0, len(starts), self._capacity):
             chunk = slice(first, first + self._capacity)
             rows, sizes = self._rows(starts[chunk], cohort.sizes[chunk]), self._tensor(cohort.sizes[chunk])
-            parts.append(_by_module(self._model, models, table, rows, sizes).double().cpu().numpy())
+            parts.append(self._module_means(models, table, rows, sizes).double().cpu().numpy())
         return np.concatenate(parts) if parts else np.zeros((0, len(vectors), 2))
+
+    def _module_means(self, models: Tensor, table: Table, rows: Tensor, sizes: Tensor) -> Tensor:
+        """By the module: recorded for a cohort of a population whose clients are about equally large."""
+        fits = 0 < rows.numel() <= min(_SAMPLES_RECORDED, self._model.samples_at_once) and table.of_population
+        if self._device.type != "cuda" or not fits or int(sizes.sum()) < 0.8 * rows.numel():
+            return _by_module(self._model, models, table, rows, sizes)
+        more = -len(rows) % _BUCKET
+        padded = torch.nn.functional.pad(rows, (0, 0, 0, more), value=-1)
+        counts = torch.nn.functional.pad(sizes, (0, more))
+        program: Callable[..., Tensor] = partial(_padded_by_module, self._model, table)
+        key = (table, *padded.shape, len(models))
+        return self._recorder.run(key, program, models, padded, counts)[: len(rows)].clone()
 
     def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
         """(k, d) -> loss (k,), accuracy (k,)."""
@@ -133,12 +146,30 @@ def _by_module(model: Model, models: Tensor, table: Table, rows: Tensor, sizes: 
         parameters = model.unflatten(vector)
         chunks = torch.split(inputs, model.samples_at_once) if len(inputs) else (inputs,)
         outputs = torch.cat([model.single(parameters, chunk).float() for chunk in chunks])
-        hits = (outputs.argmax(-1) == targets).float()
-        missing = torch.full_like(hits, float("nan"))
-        figures = sample_losses(outputs, targets), missing if targets.is_floating_point() else hits
-        columns.append(torch.stack([_sums(figure, real) for figure in figures], dim=-1))
+        columns.append(torch.stack([_sums(figure, real) for figure in _figures(outputs, targets)], dim=-1))
     means = torch.stack(columns, dim=1) / sizes.clamp(min=1)[:, None, None]
     return torch.where((sizes > 0)[:, None, None], means, 0.0)
+
+
+@torch.no_grad()
+def _padded_by_module(model: Model, table: Table, models: Tensor, rows: Tensor, sizes: Tensor) -> Tensor:
+    """The same with tensors of fixed shapes: padding is computed too, and left out by `where`."""
+    real, chosen = rows >= 0, rows.clamp(min=0).flatten()
+    inputs, targets = table.inputs.index_select(0, chosen), table.targets.index_select(0, chosen)
+    columns = []
+    for vector in models.unbind():
+        figures = _figures(model.single(model.unflatten(vector), inputs).float(), targets)
+        totals = [torch.where(real, figure.reshape(real.shape).double(), 0.0).sum(1) for figure in figures]
+        columns.append(torch.stack(totals, dim=-1))
+    means = torch.stack(columns, dim=1) / sizes.clamp(min=1)[:, None, None]
+    return torch.where((sizes > 0)[:, None, None], means, 0.0)
+
+
+def _figures(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss and correctness of each sample."""
+    hits = (outputs.argmax(-1) == targets).float()
+    missing = torch.full_like(hits, float("nan"))
+    return sample_losses(outputs, targets), missing if targets.is_floating_point() else hits
 
 
 def _sums(figures: Tensor, real: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ where one client's arithmetic does not depend on how many are beside it, within 
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,9 +36,13 @@ class Stack:
     A run that ends, or fails, must `leave`, or the others wait for ever.
     """
 
-    def __init__(self, engine: BatchedEngine, members: int) -> None:
-        """For this many runs; all of them are waited for from the start."""
-        self._engine, self._members = engine, members
+    def __init__(self, engine: BatchedEngine, members: int, *, turn: AbstractContextManager[Any] | None = None) -> None:
+        """For this many runs; all of them are waited for from the start.
+
+        Stacks that share an engine share its `turn`: while one's calls run there, the other's runs do what the host has
+        to do in a round.
+        """
+        self._engine, self._members, self._turn = engine, members, turn or threading.Lock()
         self._waiting: list[_Ticket] = []
         self._meeting = threading.Condition()
 
@@ -62,10 +67,11 @@ class Stack:
         if not self._waiting or len(self._waiting) < self._members:
             return
         waiting, self._waiting = self._waiting, []
-        for kind, many in self._answers().items():
-            tickets = [ticket for ticket in waiting if ticket.kind == kind]
-            if tickets:
-                _answer(tickets, many)
+        with self._turn:
+            for kind, many in self._answers().items():
+                tickets = [ticket for ticket in waiting if ticket.kind == kind]
+                if tickets:
+                    _answer(tickets, many)
         self._meeting.notify_all()
 
     def _answers(self) -> dict[str, Callable[[Sequence[Any]], Sequence[Any]]]:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rrcluster.engine.compiled import Losses
 from rrcluster.engine.tables import Table
-from rrcluster.models.loss import masked_mean, sample_losses
 from rrcluster.models.model import Model
 
 _BUCKET = 16  # clients: a recorded step serves every number of them up to the next multiple
+_COMPILED_BUCKET = 64  # where every number of them is a compilation of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +27,9 @@ class Pull:
         return Pull(self.proximal, None if self.anchors is None else self.anchors[:count], self.moving)
 
 
-def sgd_step(model: Model, params: Tensor, table: Table, where: Tensor, rates: Tensor, pull: Pull) -> None:
+def sgd_step(
+    model: Model, losses_of: Losses, params: Tensor, table: Table, where: Tensor, rates: Tensor, pull: Pull
+) -> None:
     """One SGD step, in place: params (G, d), rows of the table where (G, S), rates (G, 1).
 
     A row of -1 is padding and counts for nothing; a client with nothing else does not move.
@@ -34,7 +37,7 @@ def sgd_step(model: Model, params: Tensor, table: Table, where: Tensor, rates: T
     present, rows = where >= 0, where.clamp(min=0)
     batch = table.inputs.index_select(0, rows.flatten()).reshape(*rows.shape, *table.inputs.shape[1:])
     leaves = {name: value.detach().requires_grad_() for name, value in model.unflatten(params).items()}
-    losses = masked_mean(sample_losses(model.grouped(leaves, batch), table.targets[rows]), present)
+    losses = losses_of(leaves, batch, table.targets[rows], present)
     parts = torch.autograd.grad(losses.sum(), list(leaves.values()))
     with torch.no_grad():
         gradient = model.flatten(dict(zip(leaves, parts, strict=True)))
@@ -47,23 +50,33 @@ def sgd_step(model: Model, params: Tensor, table: Table, where: Tensor, rates: T
 
 
 def plain_steps(
-    model: Model, params: Tensor, table: Table, where: Tensor, active: Sequence[int], rates: Tensor, pull: Pull
+    model: Model,
+    losses_of: Losses,
+    params: Tensor,
+    table: Table,
+    where: Tensor,
+    active: Sequence[int],
+    rates: Tensor,
+    pull: Pull,
 ) -> None:
     """Every step in turn, in place: where (steps, G, S). Clients come largest first: step t is for the first active[t].
 
     So nothing is computed for a client that has no sample left, but for the padding of its last batch.
     """
     for rows, count in zip(where, active, strict=True):
-        sgd_step(model, params[:count], table, rows[:count], rates[:count], pull.first(count))
+        sgd_step(model, losses_of, params[:count], table, rows[:count], rates[:count], pull.first(count))
 
 
 class RecordedSteps:
     """The same as CUDA graphs: one recording per number of active clients, rounded up, all on the same tensors."""
 
-    def __init__(self, model: Model, table: Table, *, room: int, batch_size: int, pull: Pull) -> None:
+    def __init__(
+        self, model: Model, losses_of: Losses, table: Table, *, room: int, batch_size: int, pull: Pull
+    ) -> None:
         """For up to `room` clients; `pull` says what is added, its tensors are copied at every use."""
         device = table.inputs.device
-        self._model, self._table = model, table
+        self._model, self._losses_of, self._table = model, losses_of, table
+        self._bucket = _COMPILED_BUCKET if model.convolutional else _BUCKET
         self._params = torch.zeros(room, model.num_parameters, device=device)
         self._rows = torch.full((room, batch_size), -1, dtype=torch.int64, device=device)
         self._rates = torch.zeros(room, 1, device=device)
@@ -80,7 +93,7 @@ class RecordedSteps:
         for kept, given in ((self._pull.anchors, pull.anchors), (self._pull.moving, pull.moving)):
             if kept is not None and given is not None:
                 kept[: len(given)] = given
-        buckets = {some: min(-(-some // _BUCKET) * _BUCKET, len(self._params)) for some in set(active)}
+        buckets = {some: min(-(-some // self._bucket) * self._bucket, len(self._params)) for some in set(active)}
         for bucket in sorted(set(buckets.values()) - set(self._graphs)):
             self._graphs[bucket] = self._record(bucket)  # no rows yet: nothing moves
         for rows, some in zip(where, active, strict=True):
@@ -102,6 +115,7 @@ class RecordedSteps:
     def _step(self, count: int) -> None:
         sgd_step(
             self._model,
+            self._losses_of,
             self._params[:count],
             self._table,
             self._rows[:count],

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rrcluster.contract import LocalSettings
 from rrcluster.data.federated import Cohort
+from rrcluster.engine.compiled import losses_of
 from rrcluster.engine.graphs import Recorder
 from rrcluster.engine.kernels.cnn import LARGEST_BATCH, FusedCnn, fused_form
 from rrcluster.engine.order import visits
@@ -104,12 +105,14 @@ class Trainer:
         """Nothing is recorded or compiled before the first use."""
         self._model, self._device, self._capacity = model, device, capacity
         self._fused = fused_form(model, device, precision)
-        self._recorder = Recorder()
+        self._recorder, self._losses_of = Recorder(), losses_of(model, device)
         self._recorded: dict[object, RecordedSteps] = {}
 
     def train(self, part: Part, table: Table) -> Tensor:
         """(G, d) what training changes, in the part's order. At most `capacity` clients run at once, largest first."""
         order = np.argsort(-part.sizes, kind="stable")
+        if 0 < len(order) <= self._capacity and (order == np.arange(len(order))).all() and part.sizes[0]:
+            return self._chunk(part, table)
         result = torch.zeros(len(order), part.vectors.shape[1], device=self._device)
         for first in range(0, len(order), self._capacity):
             chosen = order[first : first + self._capacity]
@@ -143,7 +146,7 @@ class Trainer:
         local, integers = part.local, self._tensor(part.integers)
         start = self._tensor(part.vectors)[integers[:, 0]]
         width = int(part.sizes.max())
-        where = _where(integers, epochs=local.local_epochs, width=width, batch=batch)
+        where = self._where(integers, epochs=local.local_epochs, width=width, batch=batch)
         active = [int((part.sizes > first).sum()) for first in range(0, width, batch)] * local.local_epochs
         anchors = start if part.anchor is None else self._tensor(np.asarray(part.anchor, dtype=np.float32))
         moving = None if part.trainable is None else self._tensor(part.trainable)
@@ -152,15 +155,26 @@ class Trainer:
         if self._device.type == "cuda" and len(params) <= _LARGEST_RECORDED and table.of_population:
             self._steps(table, len(params), batch, pull).run(params, where, active, rates, pull)
         else:
-            plain_steps(self._model, params, table, where, active, rates, pull)
+            plain_steps(self._model, self._losses_of, params, table, where, active, rates, pull)
         return params - start
 
+    def _where(self, integers: Tensor, *, epochs: int, width: int, batch: int) -> Tensor:
+        if self._device.type != "cuda" or len(integers) > _LARGEST_RECORDED:
+            return _where(integers, epochs=epochs, width=width, batch=batch)
+        count = len(integers)
+        padded = torch.nn.functional.pad(integers, (0, 0, 0, -count % _BUCKET))
+        program = partial(_where, epochs=epochs, width=width, batch=batch)
+        return self._recorder.run(("where", len(padded), epochs, width, batch), program, padded)[:, :count]
+
     def _steps(self, table: Table, count: int, batch: int, pull: Pull) -> RecordedSteps:
-        room = -(-count // _BUCKET) * _BUCKET
+        bucket = 2 * _BUCKET if self._model.convolutional else _BUCKET
+        room = -(-count // bucket) * bucket
         key = (table, room, batch, pull.proximal, pull.moving is None)
         if key not in self._recorded:
             self._recorded = {old: steps for old, steps in self._recorded.items() if old[1:] != key[1:]}  # type: ignore[index]
-            self._recorded[key] = RecordedSteps(self._model, table, room=room, batch_size=batch, pull=pull)
+            self._recorded[key] = RecordedSteps(
+                self._model, self._losses_of, table, room=room, batch_size=batch, pull=pull
+            )
         return self._recorded[key]
 
     def _tensor(self, values: Array) -> Tensor:

@@ -62,51 +62,54 @@ def _network(config: RunConfig) -> tuple[object, ...]:
 
 
 class _Shared:
-    """What the runs of a stack have in common: populations by their settings, and the engine, made by the first."""
+    """What the runs of a stack have in common: populations by their settings, and the engine, made by the first.
+
+    Runs form two stacks that take turns on the engine, so that the device has work while a round's host part is done.
+    """
 
     def __init__(self, members: int) -> None:
         self._lock = threading.Lock()
         self._populations: dict[object, FederatedData] = {}
-        self._stack: Stack | None = None
-        self._members = members
+        self._members = [members - members // 2, members // 2]
+        self._stacks: list[Stack] = []
 
-    def experiment(self, config: RunConfig) -> Experiment:
+    def experiment(self, side: int, config: RunConfig) -> Experiment:
         """The experiment of a config, on shared data and the shared engine."""
         with self._lock:
             key = (config.data, config.seed)
             if key not in self._populations:
                 self._populations[key] = load_population(config)
-            return make_experiment(config, data=self._populations[key], engine=partial(self._engine, config))
+            return make_experiment(config, data=self._populations[key], engine=partial(self._engine, side, config))
 
-    def leave(self) -> None:
+    def leave(self, side: int) -> None:
         """One run is over."""
         with self._lock:
-            if self._stack is None:
-                self._members -= 1
+            if not self._stacks:
+                self._members[side] -= 1
                 return
-        self._stack.leave()
+        self._stacks[side].leave()
 
-    def _engine(self, config: RunConfig, model: Model) -> Engine:
-        if self._stack is None:
-            engine = engine_for(config, model)
+    def _engine(self, side: int, config: RunConfig, model: Model) -> Engine:
+        if not self._stacks:
+            engine, turn = engine_for(config, model), threading.Lock()
             if not isinstance(engine, BatchedEngine):
                 return engine
-            self._stack = Stack(engine, self._members)
-        return StackedEngine(self._stack)
+            self._stacks = [Stack(engine, members, turn=turn) for members in self._members]
+        return StackedEngine(self._stacks[side])
 
 
 def _together(jobs: Sequence[Job]) -> Iterator[Step]:
     shared, steps = _Shared(len(jobs)), queue.SimpleQueue[Step | None]()
 
-    def work(job: Job) -> None:
+    def work(side: int, job: Job) -> None:
         try:
-            for step in steps_of(job, make=shared.experiment):
+            for step in steps_of(job, make=partial(shared.experiment, side)):
                 steps.put(step)
         finally:
-            shared.leave()
+            shared.leave(side)
             steps.put(None)
 
-    threads = [threading.Thread(target=work, args=(job,), daemon=True) for job in jobs]
+    threads = [threading.Thread(target=work, args=(place % 2, job), daemon=True) for place, job in enumerate(jobs)]
     for thread in threads:
         thread.start()
     left = len(threads)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rrcluster.models.model import Parameters
+from rrcluster.models.recurrence import Recurrence
 
 
 def dense(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -64,21 +65,12 @@ def embed(ids: Tensor, table: Tensor) -> Tensor:
 def lstm(inputs: Tensor, parameters: Parameters, prefix: str, layer: int) -> Tensor:
     """One LSTM layer from a zero state: (G, steps, s, in) -> (G, steps, s, hidden). Parameters as `nn.LSTM` names them.
 
-    The inputs are projected for all steps in one product; each step is then one `baddbmm` over the clients.
+    The inputs are projected for all steps in one product; each step is then one product over the clients.
     """
     into, within, bias_into, bias_within = (
         parameters[f"{prefix}.{part}_l{layer}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     )
     groups, steps, samples = inputs.shape[:3]
-    hidden = within.shape[2]
     projected = dense(inputs.flatten(1, 2), into, bias_into + bias_within).reshape(groups, steps, samples, -1)
-    recurrent = within.transpose(1, 2)
-    state = memory = inputs.new_zeros(groups, samples, hidden)
-    states = []
-    for arriving in projected.unbind(1):
-        gates = torch.baddbmm(arriving, state, recurrent)  # input, forget, cell, output
-        admit, keep = torch.sigmoid(gates[..., : 2 * hidden]).chunk(2, dim=-1)
-        memory = keep * memory + admit * torch.tanh(gates[..., 2 * hidden : 3 * hidden])
-        state = torch.sigmoid(gates[..., 3 * hidden :]) * torch.tanh(memory)
-        states.append(state)
-    return torch.stack(states, dim=1)
+    states: Tensor = Recurrence.apply(projected.transpose(0, 1).contiguous(), within.transpose(1, 2))  # type: ignore[no-untyped-call]
+    return states.transpose(0, 1)

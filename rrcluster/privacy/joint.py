@@ -106,8 +106,14 @@ class JointMechanism:
         client_ids: Any = None,
         evaluations: Any = None,
     ) -> Release:
-        """Validate, clip, sum and add noise: the only look at raw reports."""
+        """Validate, clip, sum and add noise: the only look at raw reports.
+
+        The noise is drawn first: it depends on no report, and a device may still be computing them.
+        """
         self._check_evaluated(evaluations is not None)
+        step, blocks = grid_step(self.update_clip), self.num_clusters * self.coordinates.clustered
+        ends = np.cumsum([self.coordinates.shared, blocks, self.num_clusters])
+        noise = grid_noise(int(ends[-1]) + 2, noise_std=self.noise_std, step=step, exact=self.exact_noise, rng=rng)
         reports = check_reports(
             updates,
             choices,
@@ -118,7 +124,6 @@ class JointMechanism:
             evaluations=evaluations,
             on_device=True,
         )
-        step = grid_step(self.update_clip)
         messages = clip_to_grid(reports.updates, update_clip=self.update_clip)
         shared, clustered = split_columns(messages, self.coordinates)
         sums = cluster_sums(clustered, reports.destinations, num_clusters=self.num_clusters)
@@ -126,8 +131,6 @@ class JointMechanism:
         totals = np.concatenate(
             [as_numpy(shared.sum(axis=0)), sums.ravel(), counts * self.count_units, self._evaluation_units(reports)]
         )
-        noise = grid_noise(len(totals), noise_std=self.noise_std, step=step, exact=self.exact_noise, rng=rng)
-        ends = np.cumsum([shared.shape[1], sums.size, self.num_clusters])
         noisy_shared, noisy_sums, count_row, evaluation_row = np.split(totals + noise, ends)
         sizes = self._sizes(count_row)
         return make_release(

@@ -67,7 +67,7 @@ def check_reports(
     valid = usable & known & reachable & sensible
     if (kept := _first_of_each(client_ids, len(rows))) is not None:
         natural, target, valid, judged = natural[kept], target[kept], valid[kept], judged[kept]
-        rows = rows if len(kept) == len(rows) else rows[kept]
+        rows = rows[kept]
     rows = _zero_unless(valid, rows)
     valid = valid & np.isfinite(norms(rows))
     return Reports(
@@ -142,7 +142,7 @@ def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[A
 
 
 def _first_of_each(client_ids: Any, length: int) -> Array | None:
-    """Places of the first report under each id, in order; None where ids are not given.
+    """Places of the first report under each id, in order; None where ids are not given, or all differ.
 
     Ids of different types are different ids, so nobody shadows another. Ids must be authenticated by the caller: a
     client that can claim another's can silence it.
@@ -152,6 +152,8 @@ def _first_of_each(client_ids: Any, length: int) -> Array | None:
     ids = as_numpy(client_ids)
     if not _listed(ids) or len(ids) != length:
         raise ConfigError("client_ids must hold one id per update; give as many as there are updates.")
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.ndim == 1 and len(np.unique(ids)) == length:
+        return None
     first: dict[tuple[str, str], int] = {}
     for place, value in enumerate(ids):
         first.setdefault((type(value).__name__, repr(value)), place)

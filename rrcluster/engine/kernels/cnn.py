@@ -1,7 +1,7 @@
 """The `cnn` on a CUDA device by kernels of its own (cnn_triton.py): local training and losses of many clients."""
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from rrcluster.models.model import Model
-from rrcluster.types import Array
 
 LARGEST_BATCH = 64
 DOTS = {"float32": "ieee", "tf32": "tf32", "bfloat16": "bf16"}  # precision -> how Triton rounds operands
@@ -35,7 +34,7 @@ class Shape:
         return {"N": self.images, "num_warps": self.warps, "num_stages": 1}
 
 
-FORWARD, BACKWARD, UPDATE = Shape(2, 64, 4), Shape(1, 32, 2), Shape(1, 32, 2)
+FORWARD, BACKWARD, UPDATE = Shape(2, 64, 4), Shape(1, 16, 1), Shape(2, 64, 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +55,11 @@ class FusedCnn:
 
     def inward(self, models: Tensor) -> Tensor:
         """(G, D) from the model's order of parameters to the kernels'."""
-        return models.index_select(1, torch.as_tensor(self._order, device=models.device))
+        return models.index_select(1, _order(self.num_classes, models.device)[0])
 
     def outward(self, models: Tensor) -> Tensor:
         """(G, D) and back."""
-        return models.index_select(1, torch.as_tensor(np.argsort(self._order), device=models.device))
+        return models.index_select(1, _order(self.num_classes, models.device)[1])
 
     def train(self, vectors: Tensor, images: Tensor, targets: Tensor, where: Tensor, rates: Tensor) -> None:
         """SGD in place: vectors (G, D), where (steps, G, S) int32 rows of `images`, rates (G,)."""
@@ -117,25 +116,26 @@ class FusedCnn:
     def _classes(self) -> dict[str, int]:
         return {"CLASSES": self.num_classes, "COLS": _power_of_two(self.num_classes)}
 
-    @cached_property
-    def _order(self) -> Array:
-        """(D,) which parameter of the model stands at each place of the kernels' order."""
-        places = np.arange(self.num_parameters)
-        conv1, bias1, conv2, bias2, fc1, bias3, fc2, bias4 = np.split(
-            places, np.cumsum([1024, 16, 8192, 32, 16384, 32, 32 * self.num_classes])
-        )
-        return np.concatenate(
-            [
-                conv1.reshape(16, 64).T.ravel(),
-                bias1,
-                conv2.reshape(32, 16, 16).transpose(2, 1, 0).ravel(),  # out, channel, tap -> tap, channel, out
-                bias2,
-                fc1.reshape(32, 32, 16).transpose(2, 1, 0).ravel(),  # out, channel, spot -> spot, channel, out
-                bias3,
-                fc2.reshape(self.num_classes, 32).T.ravel(),
-                bias4,
-            ]
-        )
+
+@cache
+def _order(num_classes: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(D,) which parameter of the model stands at each place of the kernels' order, and the inverse."""
+    conv1, bias1, conv2, bias2, fc1, bias3, fc2, bias4 = np.split(
+        np.arange(25680 + 33 * num_classes), np.cumsum([1024, 16, 8192, 32, 16384, 32, 32 * num_classes])
+    )
+    order = np.concatenate(
+        [
+            conv1.reshape(16, 64).T.ravel(),
+            bias1,
+            conv2.reshape(32, 16, 16).transpose(2, 1, 0).ravel(),  # out, channel, tap -> tap, channel, out
+            bias2,
+            fc1.reshape(32, 32, 16).transpose(2, 1, 0).ravel(),  # out, channel, spot -> spot, channel, out
+            bias3,
+            fc2.reshape(num_classes, 32).T.ravel(),
+            bias4,
+        ]
+    )
+    return torch.as_tensor(order, device=device), torch.as_tensor(np.argsort(order), device=device)
 
 
 def fused_form(model: Model, device: torch.device, precision: str) -> FusedCnn | None:

@@ -1,0 +1,52 @@
+"""The clients' losses as one compiled program, where that pays and can be had."""
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from rrcluster.models.loss import masked_mean, sample_losses
+from rrcluster.models.model import Model, Parameters
+
+Losses = Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]
+
+
+def losses_of(model: Model, device: torch.device) -> Losses:
+    """A function of parameters, inputs (G, s, ...), targets (G, s) and what is present (G, s): mean losses (G,).
+
+    Compiled for convolutions on a CUDA device, whose normalisations and pools are otherwise passes over memory of their
+    own. Compiled programs are kept between processes by torch.
+    """
+    if device.type == "cuda" and model.convolutional:
+        return _Compiled(model)
+    return _plain(model)
+
+
+def _plain(model: Model) -> Losses:
+    def losses(parameters: Parameters, inputs: Tensor, targets: Tensor, present: Tensor) -> Tensor:
+        return masked_mean(sample_losses(model.grouped(parameters, inputs), targets), present)
+
+    return losses
+
+
+class _Compiled:
+    """Compiles at the first call; where that fails (no compiler, say), says so in one line and runs as it is."""
+
+    def __init__(self, model: Model) -> None:
+        self._plain = _plain(model)
+        self._losses: Losses = torch.compile(self._plain, dynamic=False)
+        self._works: bool | None = None
+
+    def __call__(self, parameters: Parameters, inputs: Tensor, targets: Tensor, present: Tensor) -> Tensor:
+        """Mean losses (G,)."""
+        if self._works is None:
+            try:
+                answer = self._losses(parameters, inputs, targets, present)
+            except Exception as error:  # whatever a compiler may raise
+                warnings.warn(f"torch.compile failed ({type(error).__name__}); running uncompiled.", stacklevel=2)
+                self._works = False
+            else:
+                self._works = True
+                return answer
+        return (self._losses if self._works else self._plain)(parameters, inputs, targets, present)
