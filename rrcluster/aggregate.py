@@ -79,13 +79,10 @@ class ServerState:
         )
 
 
-def remember(state: ServerState, release: Release, *, memory: float) -> ServerState:
-    """Take the release's sizes and sums into the running averages."""
-    return replace(
-        state,
-        sizes=state.sizes.updated(release.sizes, memory=memory),
-        sums=state.sums.updated(release.cluster_sums, memory=memory),
-    )
+def remember(state: ServerState, release: Release, *, memory: float, sums: bool) -> ServerState:
+    """Take the release's sizes into the running averages, and its sums where they will be needed."""
+    kept = replace(state, sizes=state.sizes.updated(release.sizes, memory=memory))
+    return replace(kept, sums=state.sums.updated(release.cluster_sums, memory=memory)) if sums else kept
 
 
 def smooth_sizes(
@@ -135,7 +132,7 @@ def shrink(release: Release, sums: RunningMean, *, memory: float) -> Release:
 def advance(state: ServerState, release: Release, *, server: ServerSettings, num_rounds: int) -> ServerState:
     """Move the models by the release's means (with momentum if asked) and average those of the last rounds."""
     means = Models(release.shared_mean, release.cluster_means)
-    velocity = means.plus(state.velocity, server.server_momentum)
+    velocity = means.plus(state.velocity, server.server_momentum) if server.server_momentum else means
     models = state.models.plus(velocity, server.server_lr)
     in_average = state.round_index + 1 > num_rounds * (1 - server.average_last)
     count = state.num_averaged + 1 if in_average else 0

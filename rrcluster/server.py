@@ -51,7 +51,7 @@ def server_round(
     release = plan.mechanism.release(  # the only line that sees raw values
         updates, choices, destinations=destinations, client_ids=client_ids, evaluations=evaluations, rng=rng
     )
-    state = remember(state, release, memory=server.memory)
+    state = remember(state, release, memory=server.memory, sums=plan.rebalance == "shrinkage")
     if release.size_noise_std > 0:
         least = max(plan.mechanism.size_floor, plan.mechanism.min_cluster_size)
         release = smooth_sizes(release, state.sizes, transition, least=least, size_floor=plan.mechanism.size_floor)

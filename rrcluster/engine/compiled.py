@@ -35,18 +35,15 @@ class _Compiled:
 
     def __init__(self, model: Model) -> None:
         self._plain = _plain(model)
-        self._losses: Losses = torch.compile(self._plain, dynamic=False)
-        self._works: bool | None = None
+        self._losses: Losses | None = None
 
     def __call__(self, parameters: Parameters, inputs: Tensor, targets: Tensor, present: Tensor) -> Tensor:
         """Mean losses (G,)."""
-        if self._works is None:
+        if self._losses is None:
             try:
-                answer = self._losses(parameters, inputs, targets, present)
+                self._losses = torch.compile(self._plain, dynamic=False)
+                return self._losses(parameters, inputs, targets, present)
             except Exception as error:  # whatever a compiler may raise
                 warnings.warn(f"torch.compile failed ({type(error).__name__}); running uncompiled.", stacklevel=2)
-                self._works = False
-            else:
-                self._works = True
-                return answer
-        return (self._losses if self._works else self._plain)(parameters, inputs, targets, present)
+                self._losses = self._plain
+        return self._losses(parameters, inputs, targets, present)

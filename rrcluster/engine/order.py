@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rrcluster.engine.kernels.words import words_on
 from rrcluster.rng import client_words
 from rrcluster.types import Array
 
@@ -32,8 +33,7 @@ def visits(keys: Tensor, clients: Tensor, sizes: Tensor, *, epochs: int, width: 
     Positions beyond a client's size are -1. No size may be above `width`.
     """
     count = epochs * width
-    like = torch.arange(-(-count // 4), device=clients.device)
-    words = client_words((keys[:, :1], keys[:, 1:]), clients, count, like=like)
+    words = words_on(keys, clients, count)
     position = torch.arange(width, device=clients.device)
     epoch = torch.arange(epochs, device=clients.device)
     real = (position < sizes[:, None])[:, None, :]  # (n, 1, width)

@@ -8,6 +8,7 @@ mechanism, and none falls back to another: `account` shows them side by side. No
 import contextlib
 import logging
 import math
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ Composed = Callable[[int, float], float]  # (num_rounds, delta) -> epsilon
 MIN_MULTIPLIER, MAX_MULTIPLIER = 0.01, 1e6
 MIN_DELTA = 1e-10  # composing loss distributions rounds delta by about 1e-13; below this we would be guessing
 MAX_CURVE_POINTS = 100
+_ONE_AT_A_TIME = threading.RLock()
 # Nearer to 1, rounding of keep_probability would decide what the others' share, and so the loss, is.
 _MIN_LEAVE_PROBABILITY = 1e-9
 _WHOLE_ORDERS = (*range(2, 129), 160, 192, 256, 384, 512)
@@ -73,7 +75,15 @@ def epsilon_at(event: Event, *, num_rounds: int, delta: float, accountant: str, 
     checks.one_of(ACCOUNTANTS, accountant=accountant)
     rounds = checks.count(num_rounds=num_rounds, at_least=0)
     check_delta(delta)
-    return _prepared(accountant, event, coarse)(rounds, delta) if rounds else 0.0
+    if not rounds:
+        return 0.0
+    with _ONE_AT_A_TIME:  # runs of one sweep ask for the same figures at the same moment
+        return _remembered(accountant, event, coarse, rounds, delta)
+
+
+@lru_cache(maxsize=4096)
+def _remembered(accountant: str, event: Event, coarse: bool, num_rounds: int, delta: float) -> float:
+    return _prepared(accountant, event, coarse)(num_rounds, delta)
 
 
 def account(event: Event, *, num_rounds: int, delta: float) -> list[AccountRow]:

@@ -128,10 +128,12 @@ class JointMechanism:
         shared, clustered = split_columns(messages, self.coordinates)
         sums = cluster_sums(clustered, reports.destinations, num_clusters=self.num_clusters)
         counts = np.bincount(reports.choices[reports.valid], minlength=self.num_clusters)
-        totals = np.concatenate(
-            [as_numpy(shared.sum(axis=0)), sums.ravel(), counts * self.count_units, self._evaluation_units(reports)]
-        )
-        noisy_shared, noisy_sums, count_row, evaluation_row = np.split(totals + noise, ends)
+        totals = noise  # fresh, and ours: the sums are added in place
+        totals[: ends[0]] += as_numpy(shared.sum(axis=0))
+        totals[ends[0] : ends[1]] += sums.ravel()
+        totals[ends[1] : ends[2]] += counts * self.count_units
+        totals[ends[2] :] += self._evaluation_units(reports)
+        noisy_shared, noisy_sums, count_row, evaluation_row = np.split(totals, ends)
         sizes = self._sizes(count_row)
         return make_release(
             noisy_shared * step,
