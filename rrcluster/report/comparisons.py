@@ -1,7 +1,7 @@
 """Methods compared by where they end: over epsilon, over the least size B, and for the clients that fare worst."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rrcluster.report.drawing import (
@@ -20,7 +20,7 @@ from rrcluster.report.drawing import (
 from rrcluster.report.estimate import Estimate
 from rrcluster.report.folders import DIAGNOSTIC, RunGroup
 from rrcluster.report.notation import percent
-from rrcluster.report.series import Series, arenas, changing, epsilon_series, size_series
+from rrcluster.report.series import Series, arenas, changing, epsilon_series, size_series, style_places
 from rrcluster.report.tables import chance_level, group_labels, metric
 
 WHAT = {"accuracy": "accuracy", "worst_decile": "worst-decile accuracy", "clustering_accuracy": "clustering accuracy"}
@@ -41,7 +41,7 @@ def draw_over_epsilon(groups: Sequence[RunGroup], name: str, *, called: str) -> 
     return [
         draw(
             called,
-            lambda figure: _paint_over_epsilon(figure, panels, name, chance),
+            lambda figure: _paint_over_epsilon(figure, panels, name, chance, style_places(groups)),
             height=_height(panels),
             caption=f"{WHAT[name].capitalize()} over epsilon ({DIAGNOSTIC}).{_bands(every, name)}{_also(every)}",
             alt=f"Line chart of {WHAT[name]} over epsilon, {DIAGNOSTIC}: {_ends(every, name, 'epsilon')}.",
@@ -128,11 +128,13 @@ def _ends(series: Sequence[Series], name: str, axis: str) -> str:
     return "; ".join(told)
 
 
-def _paint_over_epsilon(figure: Any, panels: Panels, name: str, chance: float | None) -> None:
+def _paint_over_epsilon(
+    figure: Any, panels: Panels, name: str, chance: float | None, styles: Mapping[str, int]
+) -> None:
     every = sorted({at for series in panels.values() for entry in series for at in entry.places})
     finite = [at for at in every if math.isfinite(at)]
     beyond = finite[-1] * 2  # where "no privacy" is drawn: one doubling further
-    column, styles = _column(figure, panels)
+    column = _column(figure, panels)
     for axes, series in zip(column, panels.values(), strict=True):
         axes.set_xscale("log", base=2)
         for entry in series:
@@ -147,23 +149,23 @@ def _paint_over_epsilon(figure: Any, panels: Panels, name: str, chance: float | 
 
 
 def _paint_over_size(figure: Any, panels: Panels) -> None:
-    column, styles = _column(figure, panels)
+    column = _column(figure, panels)
+    labels = list(dict.fromkeys(entry.label for series in panels.values() for entry in series))
     for axes, series in zip(column, panels.values(), strict=True):
         for entry in series:
-            _paint_series(axes, entry, "accuracy", styles[entry.label], math.inf)
+            _paint_series(axes, entry, "accuracy", labels.index(entry.label), math.inf)
         axes.set_ylabel("accuracy (%)")
         axes.set_xticks(sorted({at for entry in series for at in entry.places}))
     column[-1].set_xlabel("least cluster size B")
     legend(figure, *column)
 
 
-def _column(figure: Any, panels: Panels) -> tuple[Any, dict[str, int]]:
+def _column(figure: Any, panels: Panels) -> Any:
     column = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axes, title in zip(column, panels, strict=True):
         axes.set_title(plain(title), loc="left")
     column[0].set_title(DIAGNOSTIC, loc="right", fontstyle="italic")
-    labels = dict.fromkeys(entry.label for series in panels.values() for entry in series)
-    return column, {label: place for place, label in enumerate(labels)}
+    return column
 
 
 def _paint_series(axes: Any, entry: Series, name: str, place: int, beyond: float) -> None:
@@ -197,8 +199,11 @@ def _dot(
     axes: Any, at: float, value: Estimate, colour: str, marker: str, *, upright: bool = False, label: str | None = None
 ) -> None:
     x, y = (at, 100 * value.mean) if upright else (100 * value.mean, at)
-    width = 100 * (value.half_width or 0.0)
-    bar = {("yerr" if upright else "xerr"): width} if width else {}
+    ends = [
+        [100 * (value.mean - max(value.low, 0.0))],
+        [100 * (min(value.high, 1.0) - value.mean)],
+    ]  # a share stays one
+    bar = {("yerr" if upright else "xerr"): ends} if value.half_width else {}
     axes.errorbar(x, y, fmt=marker, color=colour, markersize=4.5, elinewidth=1, capsize=2, label=label, **bar)
 
 

@@ -20,7 +20,7 @@ from rrcluster.report.drawing import (
 from rrcluster.report.estimate import Estimate, estimate
 from rrcluster.report.folders import DIAGNOSTIC, RunGroup
 from rrcluster.report.notation import delta_text, epsilon_text, percent
-from rrcluster.report.series import arenas, epsilon_series
+from rrcluster.report.series import arenas, epsilon_series, style_places
 from rrcluster.report.tables import chance_level, group_labels
 
 PANELS = 4  # of one figure; more panels make more figures
@@ -89,13 +89,12 @@ def _panels(groups: Sequence[RunGroup]) -> list[Panel]:
             _panel("", [(label, place, group) for place, (label, group) in enumerate(zip(labels, groups, strict=True))])
         ]
     found: list[Panel] = []
-    styles: dict[str, int] = {}
+    styles = style_places(groups)
     for title, part in arenas(groups).items():
         at: dict[float, list[tuple[str, int, RunGroup]]] = {}
         for entry in epsilon_series(part):
-            place = styles.setdefault(entry.label, len(styles))
             for epsilon, group in zip(entry.places, entry.groups, strict=True):
-                at.setdefault(epsilon, []).append((entry.label, place, group))
+                at.setdefault(epsilon, []).append((entry.label, styles[entry.label], group))
         for epsilon in sorted(at):
             named = "no privacy" if math.isinf(epsilon) else f"epsilon {epsilon:g}"
             found.append(_panel(f"{title}, {named}" if title else named, at[epsilon]))

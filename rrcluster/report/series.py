@@ -95,6 +95,12 @@ def size_series(groups: Sequence[RunGroup]) -> list[Series]:
     return found
 
 
+def style_places(groups: Sequence[RunGroup]) -> dict[str, int]:
+    """The place of every method in the palette, the same in all figures of a report."""
+    labels = dict.fromkeys(entry.label for part in arenas(groups).values() for entry in epsilon_series(part))
+    return {label: place for place, label in enumerate(labels)}
+
+
 def one_each(groups: Sequence[RunGroup]) -> tuple[list[RunGroup], str]:
     """For figures with a panel per method: methods that ran at several epsilons at their largest, and a note on it."""
     kept: list[RunGroup] = []
