@@ -98,4 +98,5 @@ def _paint_table(axes: Any, label: str, table: Confusion) -> None:
     axes.set_xticks(range(len(totals)))
     axes.set_yticks(range(len(order)), [str(cluster) for cluster in order])
     axes.grid(False)
+    axes.set_aspect("equal")
     axes.set_title(plain(label), loc="left", fontsize=7)

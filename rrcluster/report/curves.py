@@ -94,7 +94,8 @@ def _panels(groups: Sequence[RunGroup]) -> list[Panel]:
         at: dict[float, list[tuple[str, int, RunGroup]]] = {}
         for entry in epsilon_series(part):
             for epsilon, group in zip(entry.places, entry.groups, strict=True):
-                at.setdefault(epsilon, []).append((entry.label, styles[entry.label], group))
+                label = entry.label if math.isfinite(epsilon) else group.label
+                at.setdefault(epsilon, []).append((label, styles[entry.label], group))
         for epsilon in sorted(at):
             named = "no privacy" if math.isinf(epsilon) else f"epsilon {epsilon:g}"
             found.append(_panel(f"{title}, {named}" if title else named, at[epsilon]))
