@@ -31,9 +31,10 @@
   const leaves = [...document.querySelectorAll("body *")].filter((element) => !element.closest("svg") && shown(element) &&
     [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()));
   const width = document.documentElement.clientWidth;
-  const scrolls = (element) => {
-    const box = element.closest("pre, .scroll, .md-typeset__scrollwrap, .md-typeset__table, .md-sidebar, .md-nav, .md-tabs");
-    return box && ["auto", "scroll", "hidden"].includes(getComputedStyle(box).overflowX);
+  const scrolls = (element) => {  // inside a box of its own that can be moved sideways
+    for (let at = element; at && at !== document.body; at = at.parentElement)
+      if (["auto", "scroll"].includes(getComputedStyle(at).overflowX)) return true;
+    return false;
   };
   const overlaps = [];
   for (const row of document.querySelectorAll("tr, .facts, .settings div, .statement > div")) {
