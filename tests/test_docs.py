@@ -47,7 +47,8 @@ def python_blocks(name):
 def test_every_page_is_in_the_navigation_once_and_every_entry_exists():
     nav = list(nav_files(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
     assert len(nav) == len(set(nav))
-    assert {str(page.relative_to(DOCS)) for page in PAGES} | set(GENERATED) == set(nav)
+    written = {page.relative_to(DOCS).as_posix() for page in PAGES if page.parent != DOCS / "results"}
+    assert written | set(GENERATED) == set(nav)
     assert all(path.is_file() for path in GENERATED.values())
 
 
