@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: install demo test lint slow bench clean
+.PHONY: install demo test lint slow bench docs clean
 
 install: $(READY)
 
@@ -36,5 +36,13 @@ slow: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/round_time.py
 
+# The site, in site/: needs nothing from elsewhere once it is built.
+docs: .venv/.docs-ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+.venv/.docs-ready: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
 clean:
-	rm -rf .venv runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv runs site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

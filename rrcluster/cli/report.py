@@ -22,12 +22,16 @@ class ReportCommand:
     rrcluster report runs/my-run
 
     rrcluster report runs/demo runs/other --out comparison
+
+    rrcluster report runs/demo --figures paper/figures
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Run folders."""
     out: Path | None = None
     """Where to write; default: the folder given, or what several have in common."""
+    figures: Path | None = None
+    """Write the figures alone, as PDF and PNG, into this folder: no page, no tables."""
     json: bool = False
     """Print the table as JSON on stdout."""
     table_only: bool = False
@@ -42,8 +46,12 @@ def main(arguments: list[str]) -> int:
     if command.table_only:
         show_table(command.runs, as_json=command.json)
         return 0
-    from rrcluster.report import make_report
+    from rrcluster.report import make_figures, make_report
 
+    if command.figures is not None:
+        for path in make_figures(command.runs, command.figures):
+            say(str(path))
+        return 0
     report = make_report(command.runs, command.out)
     show_table(command.runs, as_json=command.json)
     say(f"Page: {report.page}")

@@ -31,6 +31,7 @@ class Evaluation:
     worst_decile: float  # mean accuracy of the tenth of clients that fare worst
     group_accuracy: tuple[float, ...]  # mean over the clients of each true group
     choice_sizes: tuple[int, ...]  # clients per chosen cluster
+    confusion: tuple[tuple[int, ...], ...] = ()  # clients by chosen cluster (rows) and true group; empty without groups
 
 
 def evaluate(
@@ -65,6 +66,7 @@ def evaluate(
         worst_decile=float(np.sort(accuracy)[: max(1, len(accuracy) // 10)].mean()),
         group_accuracy=tuple(_mean(accuracy[groups == group]) for group in range(data.num_groups)),
         choice_sizes=tuple(int(size) for size in np.bincount(choices, minlength=models.num_clusters)),
+        confusion=tuple(map(tuple, confusion(choices, groups, models.num_clusters, data.num_groups).tolist())),
     )
 
 
@@ -128,7 +130,14 @@ def clustering_accuracy(choices: Array, groups: Array, num_clusters: int, num_gr
     """
     if not num_groups:
         return float("nan")
-    table = np.zeros((num_clusters, num_groups))
-    np.add.at(table, (choices, groups), 1)
+    table = confusion(choices, groups, num_clusters, num_groups)
     rows, columns = linear_sum_assignment(-table)
     return float(table[rows, columns].sum() / len(choices))
+
+
+def confusion(choices: Array, groups: Array, num_clusters: int, num_groups: int) -> Array:
+    """(k, groups) clients that chose each cluster, by their true group; no rows where there are no groups."""
+    table = np.zeros((num_clusters if num_groups else 0, num_groups), dtype=np.int64)
+    if num_groups:
+        np.add.at(table, (choices, groups), 1)
+    return table

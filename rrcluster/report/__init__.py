@@ -25,6 +25,7 @@ __all__ = [
     "RunGroup",
     "Table",
     "find_runs",
+    "make_figures",
     "make_report",
     "method_label",
     "read_run",
@@ -69,6 +70,16 @@ def make_report(paths: AnyPath | Iterable[AnyPath], out: AnyPath | None = None) 
         page=write_atomic(folder / "report.html", page),
         table=table,
     )
+
+
+def make_figures(paths: AnyPath | Iterable[AnyPath], out: AnyPath) -> tuple[Path, ...]:
+    """Write every figure that the runs at `paths` have values for into the folder `out`, each as PNG and PDF.
+
+    Which there are, by the start of their names: accuracy (convergence), privacy-utility, worst-decile and clustering
+    (over epsilon), min-cluster-size (over B), confusion, epsilon, rebalanced and sizes. Errors as `make_report`.
+    """
+    given = [Path(paths)] if isinstance(paths, (str, os.PathLike)) else [Path(path) for path in paths]
+    return save_figures(draw_figures(find_runs(given)), Path(out))
 
 
 def _default_folder(given: list[Path]) -> Path:

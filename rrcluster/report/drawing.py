@@ -6,17 +6,19 @@ Only the object API of matplotlib is used: no pyplot, no global figure, no displ
 import io
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rrcluster.errors import ConfigError
+from rrcluster.report.estimate import Estimate
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7")  # Okabe and Ito, less yellow and black
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))  # a second cue beside colour
 MARKERS = ("o", "s", "^", "D", "v", "P")
 INK, GRID = "#22262b", "#c9ced6"
 COLUMN_WIDTH = 3.4  # inches: one column of a two-column page
+_NEAR_CHANCE = 0.2  # accuracy further than this above chance: the level is told, not drawn
 _TEXT_WIDTH = 62  # characters of legend that fit into it
 
 _STYLE = {
@@ -75,6 +77,7 @@ def draw(name: str, paint: Callable[[Any], None], *, height: float, caption: str
         figure = Figure(figsize=(COLUMN_WIDTH, height), layout="constrained")
         paint(figure)
         png = _render(figure, "png", {"Software": None}, dpi=300)
+        figure.set_layout_engine("none")  # everything stays where the first rendering has put it
         pdf = _render(figure, "pdf", {"CreationDate": None, "Creator": None, "Producer": None})
         svg = _render(figure, "svg", {"Date": None}, transparent=True).decode("utf-8")
     return Drawing(name, caption, alt, _inline(svg, name), png, pdf)
@@ -85,13 +88,55 @@ def plain(label: str) -> str:
     return label.replace("$", r"\$")
 
 
-def legend(figure: Any, axes: Any) -> None:
-    """One legend under the axes, in as many columns as fit."""
-    handles, labels = axes.get_legend_handles_labels()
+def legend(figure: Any, *every: Any, columns: int | None = None) -> None:
+    """One legend under all the axes, each name once, in as many columns as fit."""
+    pairs = [pair for axes in every for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
+    unique = {label: handle for handle, label in reversed(pairs)}
+    labels = list(dict.fromkeys(label for _, label in pairs))
     if not labels:
         return
-    columns = max(1, min(len(labels), _TEXT_WIDTH // (max(len(label) for label in labels) + 7)))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=1.2)
+    longest = max(len(line) for label in labels for line in label.splitlines())
+    fitting = max(1, min(len(labels), _TEXT_WIDTH // (longest + 7)))
+    handles = [unique[label] for label in labels]
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns or fitting, columnspacing=1.2)
+
+
+def legend_height(labels: Sequence[str]) -> float:
+    """Inches that `legend` needs below the axes."""
+    longest = max((len(label) for label in labels), default=0)
+    columns = max(1, min(len(labels), _TEXT_WIDTH // (longest + 7)))
+    return 0.08 + 0.15 * -(-len(labels) // columns)
+
+
+def line_style(place: int, *, marked: bool) -> dict[str, Any]:
+    """Colour, dashes and marker of the series at `place`: told apart without colour too."""
+    return {
+        "color": PALETTE[place % len(PALETTE)],
+        "linestyle": DASHES[place % len(DASHES)],
+        "marker": MARKERS[place % len(MARKERS)] if marked else None,
+    }
+
+
+def level(axes: Any, height: float, label: str, style: str) -> None:
+    """A horizontal line of reference."""
+    axes.axhline(height, color=INK, linestyle=style, linewidth=0.8, label=label)
+
+
+def whole_numbers(axes: Any) -> None:
+    """Ticks of the x-axis at whole numbers alone."""
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def band(axes: Any, at: Sequence[float], points: Sequence[Estimate], *, colour: str) -> None:
+    """The interval of every share that has one, as a band in percent, cut off at 0 and 100."""
+    if any(point.half_width for point in points):
+        low, high = [100 * max(point.low, 0) for point in points], [100 * min(point.high, 1) for point in points]
+        axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def near_chance(chance: float | None, points: Iterable[Estimate]) -> bool:
+    """Whether the level of chance fits into the picture without squeezing it."""
+    return chance is not None and min((point.low for point in points), default=1.0) < chance + _NEAR_CHANCE
 
 
 def _matplotlib() -> Any:

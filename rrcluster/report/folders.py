@@ -17,6 +17,7 @@ from rrcluster.report.labels import method_label, settings_key
 DIAGNOSTIC = "diagnostic, not private"
 CONFIG = "config.yaml"
 
+Confusion = tuple[tuple[float, ...], ...]  # (k, groups) clients by chosen cluster and true group; empty where unknown
 
 OWN_OUTPUT = frozenset(
     {"figures", "report.html", "table.csv", "table.tex", "table.md"}
@@ -29,6 +30,7 @@ class Round:
 
     round_index: int
     sizes: tuple[float, ...]  # (k,) natural sizes as released: noisy, and possibly negative
+    denominators: tuple[float, ...]  # (k,) what each cluster's sum was divided by
     epsilon: float | None  # spent so far
 
 
@@ -41,6 +43,7 @@ class Diagnostic:
     loss: float | None
     clustering_accuracy: float | None
     worst_decile: float | None
+    confusion: Confusion
     seconds: float | None  # since the run was started or resumed
 
 
@@ -222,6 +225,7 @@ def _round(entry: Mapping[str, Any], folder: Path) -> Round:
     return Round(
         round_index=_index(entry, folder / "rounds.jsonl"),
         sizes=numbers(entry.get("sizes")),
+        denominators=numbers(entry.get("denominators")),
         epsilon=number(entry.get("epsilon")),
     )
 
@@ -233,8 +237,16 @@ def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
         loss=number(entry.get("loss")),
         clustering_accuracy=number(entry.get("clustering_accuracy")),
         worst_decile=number(entry.get("worst_decile")),
+        confusion=_confusion(entry.get("confusion")),
         seconds=number(entry.get("seconds")),
     )
+
+
+def _confusion(value: object) -> Confusion:
+    """A whole table of counts, or nothing."""
+    rows = tuple(numbers(row) for row in value) if isinstance(value, list) else ()
+    whole = len({len(row) for row in rows}) == 1 and all(count >= 0 for row in rows for count in row)
+    return rows if whole else ()
 
 
 def _index(entry: Mapping[str, Any], path: Path) -> int:

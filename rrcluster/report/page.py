@@ -16,7 +16,7 @@ from rrcluster.report.settings import reproduce_section, settings_section
 from rrcluster.report.statement import statement_section
 from rrcluster.report.tables import Table, group_epsilon, group_labels, metric
 
-_NAMED = 4  # more methods than these are not listed in the opening sentence
+_NAMED = 4  # more methods than these are counted, not listed, at the top
 
 
 def render_page(groups: Sequence[RunGroup], *, table: Table, drawings: Sequence[Drawing], out: Path) -> str:
@@ -120,9 +120,14 @@ def _notices(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
                 warned.setdefault(("warning", _unfinished(run)), []).append(label)
     banners = []
     for (kind, text), names in warned.items():
-        whose = "" if len(set(names)) == len(groups) else f" ({', '.join(dict.fromkeys(names))})"
+        whose = "" if len(set(names)) == len(groups) else f" ({_named_or_counted(names, len(groups))})"
         banners.append(f'<p class="banner {kind}" role="note">{_strong(text + whose)}</p>')
     return "\n".join(banners)
+
+
+def _named_or_counted(names: Sequence[str], total: int) -> str:
+    different = list(dict.fromkeys(names))
+    return ", ".join(different) if len(different) <= _NAMED else f"{len(different)} of {total} methods"
 
 
 def _unfinished(run: Run) -> str:

@@ -100,7 +100,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_html(table: Table) -> str:
-    """A semantic table in a box that scrolls sideways on narrow screens, the note below."""
+    """A semantic table, the note below; where a page is narrow its style may turn rows into cards with named cells."""
     head = "".join(_html_cell("th", name, table, place, scope="col") for place, name in enumerate(table.columns))
     title, body = html.escape(table.title), []
     for at, row in enumerate(table.rows):
@@ -108,7 +108,7 @@ def to_html(table: Table) -> str:
         body.append(f"<tr>{''.join(cells)}</tr>")
     return (
         f'<h3>{title}</h3>\n<div class="scroll" role="region" tabindex="0" aria-label="{title}">\n'
-        f'<table aria-label="{title}">\n<thead><tr>{head}</tr></thead>\n'
+        f'<table class="cards" aria-label="{title}">\n<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{chr(10).join(body)}\n</tbody>\n</table>\n</div>\n"
         f'<p class="note">{html.escape(table.note)}</p>\n'
     )
@@ -158,9 +158,11 @@ def _markdown(text: str) -> str:
 def _html_cell(tag: str, text: str, table: Table, place: int, *, scope: str = "row", row: int = -1) -> str:
     classes = "" if place in table.text_columns else ' class="number"'
     scoped = f' scope="{scope}"' if tag == "th" else ""
+    kind = ", diagnostic" if place in table.diagnostic else ""
+    named = f' data-name="{html.escape(table.columns[place])}{kind}"' if tag == "td" else ""
     content = html.escape(text)
     if scope == "col" and place in table.diagnostic:
         content += f" <small>{DIAGNOSTIC}</small>"
     if (row, place) in table.bold:
         content = f"<strong>{content}</strong>"
-    return f"<{tag}{scoped}{classes}>{content}</{tag}>"
+    return f"<{tag}{scoped}{classes}{named}>{content}</{tag}>"

@@ -5,7 +5,7 @@ from rrcluster.algorithms import ALGORITHMS
 from rrcluster.contract import LocalSettings
 from rrcluster.data import linear_regression, load_federated
 from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.evaluate import clustering_accuracy, evaluate
+from rrcluster.engine.evaluate import clustering_accuracy, confusion, evaluate
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.engine.simulate import simulate
 from rrcluster.models import make_model
@@ -125,6 +125,13 @@ def test_without_true_groups_there_is_no_clustering_accuracy():
     assert np.isnan(clustering_accuracy(np.array([0, 1]), np.array([0, 0]), 2, 0))
 
 
+def test_the_confusion_by_hand():
+    """Clients 0 and 1 of group 0 chose cluster 2; client 2 of group 1 chose cluster 0; nobody chose cluster 1."""
+    table = confusion(np.array([2, 2, 0]), np.array([0, 0, 1]), 3, 2)
+    assert table.tolist() == [[0, 1], [0, 0], [2, 0]]
+    assert confusion(np.array([1]), np.array([0]), 2, 0).tolist() == []
+
+
 def test_the_protocol_on_images_by_the_slow_twin():
     """Accuracy: least training loss picks the model, the test images of the client's rotation judge it."""
     data = load_federated("fashion-mini", num_clients=40, seed=0)
@@ -141,6 +148,8 @@ def test_the_protocol_on_images_by_the_slow_twin():
     assert found.accuracy == pytest.approx(np.mean(own), abs=1e-6)
     assert found.worst_decile == pytest.approx(np.mean(sorted(own)[:4]), abs=1e-6)
     assert sum(found.choice_sizes) == 40
+    assert tuple(map(sum, found.confusion)) == found.choice_sizes
+    assert [sum(column) for column in zip(*found.confusion, strict=True)] == np.bincount(data.groups).tolist()
 
 
 class SpyStreams(Streams):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+CONFUSION = [[0, 250, 0, 0], [250, 0, 0, 0], [0, 0, 150, 0], [0, 0, 100, 250]]  # 90% on the best matching
 SEEDED = "NOT PRIVATE: seeded noise can be subtracted by whoever has the seed. Research only."
 
 
@@ -52,8 +53,8 @@ def write_run(
     (folder / "privacy.json").write_text(json.dumps({**_statement(config, private, epsilon), **(privacy or {})}))
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rounds))
     if accuracy is not None:
-        lines = [_diagnostics(t, accuracy * (1 - 0.5 / (t + 1))) for t in range(2, num_rounds - 1, 3)]
-        lines.append(_diagnostics(num_rounds - 1, accuracy))
+        lines = [_diagnostics(t, accuracy * (1 - 0.5 / (t + 1)), k) for t in range(2, num_rounds - 1, 3)]
+        lines.append(_diagnostics(num_rounds - 1, accuracy, k))
         (folder / "diagnostics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = {
         "name": "run",
@@ -83,9 +84,10 @@ def _round(t: int, k: int, epsilon: float | None) -> dict:
     return {**line, "epsilon": epsilon}
 
 
-def _diagnostics(t: int, accuracy: float) -> dict:
+def _diagnostics(t: int, accuracy: float, k: int) -> dict:
     shares = {"accuracy": accuracy, "loss": 1 - accuracy, "clustering_accuracy": 0.9, "worst_decile": accuracy - 0.1}
-    return {"round": t, **shares, "group_accuracy": [accuracy] * 4, "choice_sizes": [250] * 4, "seconds": 41.25}
+    tables = {"group_accuracy": [accuracy] * 4, "choice_sizes": [250] * 4, "confusion": CONFUSION if k == 4 else []}
+    return {"round": t, **shares, **tables, "seconds": 41.25}
 
 
 def _statement(config: dict, private: bool, epsilon: float | None) -> dict:
@@ -113,7 +115,7 @@ def _statement(config: dict, private: bool, epsilon: float | None) -> dict:
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_folder():
     return write_run
 

@@ -61,15 +61,17 @@ def test_demo_report(demo):
     assert report.page == demo / "report.html"
     assert [path.name for path in report.tables] == ["table.csv", "table.tex", "table.md"]
     assert {path.name for path in report.figures} == {
-        f"{name}.{kind}" for name in ("accuracy", "epsilon", "sizes") for kind in ("png", "pdf")
+        f"{name}.{kind}"
+        for name in ("accuracy", "worst-decile", "confusion", "epsilon", "rebalanced", "sizes")
+        for kind in ("png", "pdf")
     }
     for path in (*report.figures, *report.tables, report.page):
         assert path.stat().st_size > 100
     assert not list(demo.rglob(".*"))
     source, checker = check(report.page)
     assert checker.headings[0] == "h1"
-    assert source.count("<svg") == 3
-    assert source.count('role="img" aria-label=') == 3
+    assert source.count("<svg") == 6
+    assert source.count('role="img" aria-label=') == 6
     text = " ".join(checker.text)
     for words in (
         "demo: 3 methods",
@@ -158,7 +160,14 @@ def test_many_methods_get_more_figures(tmp_path, run_folder):
     for k in range(2, 8):
         run_folder(tmp_path / f"k{k}", num_clusters=k, num_rounds=3, epsilon=float(k))
     drawings = draw_figures(find_runs([tmp_path]))
-    assert [drawing.name for drawing in drawings] == ["accuracy", "epsilon", "sizes", "sizes-2"]
+    assert [drawing.name for drawing in drawings] == [
+        "accuracy",
+        "worst-decile",
+        "confusion",
+        "epsilon",
+        "sizes",
+        "sizes-2",
+    ]
     assert all("diagnostic, not private" in drawings[0].__dict__[field] for field in ("caption", "alt"))
 
 

@@ -1,0 +1,136 @@
+"""The documentation: pages are reachable, links lead somewhere, code is that of the examples, named tests exist."""
+
+import os
+import re
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+GENERATED = {"changelog.md": ROOT / "CHANGELOG.md"}
+CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def text_of(page):
+    return CODE.sub("", page.read_text(encoding="utf-8"))
+
+
+def nav_files(entries):
+    for entry in entries:
+        for target in entry.values() if isinstance(entry, dict) else [entry]:
+            if isinstance(target, str):
+                yield target
+            else:
+                yield from nav_files(target)
+
+
+def anchors(page):
+    """Ids of the headings, as the site makes them."""
+    found = set()
+    for heading in re.findall(r"^#+ (.+)$", text_of(page), flags=re.MULTILINE):
+        plain = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode()
+        found.add(re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower()))
+    return found
+
+
+def python_blocks(name):
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / name).read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def test_every_page_is_in_the_navigation_once_and_every_entry_exists():
+    nav = list(nav_files(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    assert len(nav) == len(set(nav))
+    written = {page.relative_to(DOCS).as_posix() for page in PAGES if page.parent != DOCS / "results"}
+    assert written | set(GENERATED) == set(nav)
+    assert all(path.is_file() for path in GENERATED.values())
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for link in LINK.findall(text_of(page)):
+        if link.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = GENERATED.get(path) or ((page.parent / path).resolve() if path else page)
+        assert target.exists(), f"{page.name}: {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{page.name}: {link}"
+
+
+@pytest.mark.parametrize(
+    ("page", "example"),
+    [
+        ("own-model.md", "own_model.py"),
+        ("own-algorithm.md", "own_algorithm.py"),
+        ("add-on.md", "release.py"),
+        ("quick-start.md", "which_model_is_mine.py"),
+    ],
+)
+def test_programs_on_pages_are_the_examples_which_are_run(page, example):
+    assert (ROOT / "examples" / example).read_text() in python_blocks(page)
+
+
+def test_the_quick_start_has_the_code_of_the_readme():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert code in python_blocks("quick-start.md")
+
+
+def test_the_code_of_the_concepts_runs(tmp_path):
+    (code,) = python_blocks("concepts.md")
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert answer.returncode == 0, answer.stderr
+    assert "add-remove" in answer.stdout
+
+
+def test_the_tests_named_on_the_page_of_the_paper_exist():
+    page = (DOCS / "paper.md").read_text()
+    sources = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    names = re.findall(r"(?:(test_\w+\.py))?`?(?:::)?\b(test_[a-z_0-9]+|TestFinding\d+)\b(?!\.py)", page)
+    assert len(names) > 20
+    for name in {name for _, name in names}:
+        assert any(f"def {name}" in text or f"class {name}" in text for text in sources.values()), name
+    for number in range(1, 20):
+        assert f"\n### {number}. " in page
+
+
+def test_every_finding_of_the_privacy_page_is_on_the_page_of_the_paper():
+    rows = re.findall(r"^\| (\d+) \| ", (DOCS / "privacy.md").read_text(), flags=re.MULTILINE)
+    assert rows == [str(number) for number in range(1, len(rows) + 1)]
+    assert len(rows) >= 14
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("material", reason="the site needs the extra [docs]; `make docs` installs it and builds")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    answer = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=quiet, timeout=300)
+    assert answer.returncode == 0, answer.stderr
+    assert "WARNING" not in answer.stdout + answer.stderr
+    return folder
+
+
+def test_the_site_loads_nothing_from_elsewhere(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        source = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe|source)[^>]*\ssrc=[\"']?([^\"' >]+)", source)
+        loaded += re.findall(r"<link(?![^>]*rel=\"?canonical)[^>]*\shref=[\"']?([^\"' >]+)", source)
+        assert [url for url in loaded if re.match(r"(https?:)?//", url)] == [], page.name
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(https?:)?//|@import", style.read_text(encoding="utf-8")), style.name
+
+
+def test_the_site_has_the_examples_and_the_changelog(site):
+    assert (site / "examples" / "grid.yaml").read_text() == (ROOT / "examples" / "grid.yaml").read_text()
+    assert "Unreleased" in (site / "changelog" / "index.html").read_text()
+    assert 'href="../examples/grid.yaml"' in (site / "tuning" / "index.html").read_text()
