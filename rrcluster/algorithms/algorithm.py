@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 import numpy as np
 
@@ -104,12 +104,16 @@ class Algorithm(Protocol):
         """(n, d) the model each client ends up with."""
 
 
-@runtime_checkable
 class Projects(Protocol):
     """A method that tells the server a few numbers about each client's data, to be clustered once they are private."""
 
     def project(self, clients: Clients, *, tools: Tools) -> Array:
         """(n, p) of each client, from its own data alone."""
+
+
+def projects(algorithm: object) -> TypeGuard[Projects]:
+    """Whether the method, or what stands for it, makes projections."""
+    return hasattr(algorithm, "project")
 
 
 # The parts most methods share, as plain functions.

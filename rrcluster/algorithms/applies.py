@@ -44,7 +44,7 @@ def check_applies(
         )
     if algorithm in REMEMBERING and mechanism == "identifier":
         raise PrivacyError(f"algorithm = {algorithm} with mechanism = identifier: {_MEMORY}.")
-    _check_identifier(algorithm, mechanism, identifier)
+    check_identifier(algorithm, mechanism, identifier)
     moves = rebalance in ("coin", "exact") or min_cluster_size > 0
     if moves and ALGORITHMS[algorithm].num_clusters(2) == 1:
         raise ConfigError(f"algorithm = {algorithm} has one model: there is nothing to rebalance; set B to 0.")
@@ -52,7 +52,8 @@ def check_applies(
         raise ConfigError("algorithm = oracle is given the true clusters, which rebalancing would undo; set B to 0.")
 
 
-def _check_identifier(algorithm: str, mechanism: str, identifier: str) -> None:
+def check_identifier(algorithm: str, mechanism: str, identifier: str) -> None:
+    """Raise where these identifiers read what the method does not have, or the other way round."""
     if algorithm == "r-dpcfl" and mechanism != "identifier":
         raise PrivacyError(f"algorithm = r-dpcfl with mechanism = {mechanism}: {_ROWS[mechanism]}.")
     if mechanism != "identifier":

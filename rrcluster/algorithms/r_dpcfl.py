@@ -1,4 +1,4 @@
-"""R-DPCFL (Malekmohammadi, Taik, Farnadi 2025), adapted to client-level privacy: clusters by noisy projections of updates."""
+"""R-DPCFL (Malekmohammadi, Taik, Farnadi 2025), at client level: clusters by noisy projections of updates."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from rrcluster.algorithms.algorithm import Algorithm, Clients, Projects, Tools
+from rrcluster.algorithms.algorithm import Algorithm, Clients, Tools, projects
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.identifiers import ByLossIdentifier, ProjectionIdentifier
 from rrcluster.types import Array
@@ -19,7 +19,7 @@ def check_scores(algorithm: Algorithm, mechanism: Mechanism) -> None:
             f"identifier = {identifier.rule} draws a cluster by the client's losses, and the scores of algorithm = "
             f"{algorithm.name} are not losses; use identifier = kary or gaussian, or a method that chooses by loss."
         )
-    if isinstance(identifier, ProjectionIdentifier) != (isinstance(algorithm, Projects) and identifier is not None):
+    if isinstance(identifier, ProjectionIdentifier) != (projects(algorithm) and identifier is not None):
         raise ConfigError(
             f"algorithm = {algorithm.name} with {type(identifier).__name__}: projections are made by r-dpcfl and read "
             "by identifier = projection; use both or neither."
@@ -28,7 +28,7 @@ def check_scores(algorithm: Algorithm, mechanism: Mechanism) -> None:
 
 def with_projections(clients: Clients, algorithm: Algorithm, mechanism: Mechanism, *, tools: Tools) -> Clients:
     """The clients with their projections, where identifiers read them."""
-    if isinstance(algorithm, Projects) and _reads(mechanism):
+    if projects(algorithm) and _reads(mechanism):
         return replace(clients, projections=algorithm.project(clients, tools=tools))
     return clients
 
