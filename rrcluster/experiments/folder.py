@@ -155,7 +155,7 @@ class RunFolder:
         if state.projections is not None:
             tensors |= {
                 "projections": state.projections.total,
-                "projections.weight": np.array(state.projections.weight),
+                "projections.weight": np.array([state.projections.weight]),
             }
         tensors |= memory.tensors()
         whole = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
@@ -237,5 +237,5 @@ def _state(tensors: dict[str, Any]) -> ServerState:
         round_index=round_index,
         projections=None
         if "projections" not in tensors
-        else RunningMean(tensors["projections"], float(tensors["projections.weight"])),
+        else RunningMean(tensors["projections"], float(tensors["projections.weight"][0])),
     )
