@@ -46,10 +46,9 @@ def _projections(target: Target, mechanism: Mechanism, rng: Rng) -> Finding:
     left = mechanism.event.noise_multiplier**-2 - mechanism.noise_multiplier**-2
     std = 2 * _PROJECTION_CLIP / math.sqrt(left) if left > 0 else math.inf
     choices, sums = np.zeros(_CLIENTS, dtype=np.int64), []
-    scores = told(mechanism, choices)["scores"]
-    known = {"scores": scores, "centres": np.eye(mechanism.num_clusters, scores.shape[1])}
+    sent = told(mechanism, choices)
     for _ in range(60):
-        release = mechanism.release(np.zeros((_CLIENTS, 2)), choices, rng=rng, **known)
+        release = mechanism.release(np.zeros((_CLIENTS, 2)), choices, rng=rng, **sent)
         total = release.projections[:, :-1].sum(axis=0)
         sums.append((total - _CLIENTS * _PROJECTION_CLIP * np.eye(len(total))[0]) / (math.sqrt(_CLIENTS) * std))
     ratio = float(np.sqrt((np.array(sums) ** 2).mean()))

@@ -113,7 +113,8 @@ def noised(release: Release, mechanism: Mechanism) -> Array:
 def told(mechanism: Mechanism, choices: Array) -> dict[str, Array]:
     """What clients with these clear choices tell beside them, far beyond every clip: losses, projections or nothing.
 
-    Projections of the first two clusters are opposite, as far apart as a client can be from itself.
+    Projections of the first two clusters are opposite, as far apart as a client can be from itself; with them come
+    centres, as after earlier rounds.
     """
     width, choices = getattr(mechanism, "score_width", 0), np.asarray(choices)
     if not width:
@@ -121,7 +122,7 @@ def told(mechanism: Mechanism, choices: Array) -> dict[str, Array]:
     if hasattr(mechanism.identifier, "loss_bound"):
         return {"scores": 50.0 * mechanism.identifier.loss_bound * (np.arange(width) != choices[:, None])}
     axis, sign = np.where(choices < 2, 0, choices % width), np.where(choices == 1, -50.0, 50.0)
-    return {"scores": sign[:, None] * np.eye(width)[axis]}
+    return {"scores": sign[:, None] * np.eye(width)[axis], "centres": np.eye(mechanism.num_clusters, width)}
 
 
 def given(mechanism: Mechanism, assignment: Array) -> Mechanism:
