@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rrcluster import checks
+from rrcluster.privacy.mixture import centres_of
 from rrcluster.rebalancing import expected_sizes
 from rrcluster.types import Array, Models, Release
+
+_FORGETTING = 0.6  # power of the round with which statistics of projections forget: between a mean and the last value
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,12 @@ class ServerState:
     sizes: RunningMean  # (k,) natural sizes
     sums: RunningMean  # (k, d_c) cluster sums, for shrinkage
     round_index: int = 0
+    projections: RunningMean | None = None  # (k, p + 1) statistics of noisy projections, where identifiers are such
+
+    @property
+    def centres(self) -> Array | None:
+        """(k, p) centres of the projections released so far; None before the first."""
+        return None if self.projections is None else centres_of(self.projections.mean)
 
     @classmethod
     def fresh(cls, models: Models) -> "ServerState":
@@ -80,9 +89,18 @@ class ServerState:
 
 
 def remember(state: ServerState, release: Release, *, memory: float, sums: bool) -> ServerState:
-    """Take the release's sizes into the running averages, and its sums where they will be needed."""
-    kept = replace(state, sizes=state.sizes.updated(release.sizes, memory=memory))
-    return replace(kept, sums=state.sums.updated(release.cluster_sums, memory=memory)) if sums else kept
+    """Take the release's sizes and projections into the running averages, and its sums where they will be needed."""
+    projections = state.projections
+    if release.projections is not None:
+        projections = projections or RunningMean(np.zeros_like(release.projections))
+        kept = 1 - (state.round_index + 1) ** -_FORGETTING
+        projections = projections.updated(release.projections, memory=kept)
+    return replace(
+        state,
+        projections=projections,
+        sizes=state.sizes.updated(release.sizes, memory=memory),
+        sums=state.sums.updated(release.cluster_sums, memory=memory) if sums else state.sums,
+    )
 
 
 def smooth_sizes(

@@ -46,12 +46,17 @@ def fading(round_index: int, num_rounds: int) -> float:
 
 
 def choose(scores: Array, guidance: Guidance, *, uniforms: Array) -> Array:
-    """(n,) the cluster of least priced and softened score; the lowest index among equals.
+    """(n,) the cluster of least priced and softened score; the lowest index among equals."""
+    return np.asarray(guided_scores(scores, guidance, uniforms=uniforms).argmin(axis=1))
+
+
+def guided_scores(scores: Array, guidance: Guidance, *, uniforms: Array) -> Array:
+    """(n, k) scores with the round's prices, softened by each client's own draw: what a choice is made from.
 
     `scores` (n, k): less is better. `uniforms` (n, k) are each client's own draws in (0, 1). Without prices and at
-    temperature 0 this is the plain argmin, whatever the draws.
+    temperature 0 they are the plain scores, whatever the draws.
     """
     priced = scores + guidance.prices
     if guidance.temperature > 0:
         priced = priced + guidance.temperature * np.log(-np.log(uniforms))
-    return np.asarray(priced.argmin(axis=1))
+    return np.asarray(priced)

@@ -40,16 +40,24 @@ def server_round(
     destinations: Any = None,
     client_ids: Any = None,
     evaluations: Any = None,
+    scores: Any = None,
 ) -> tuple[ServerState, Release]:
     """Charge the ledger, release, and move the models. `updates` and `choices` are raw; nothing returned is.
 
     `destinations` are where the coins of `guidance(state, ...)` sent the clients, under coin rebalancing;
-    `evaluations` (n, 2) what clients say about the released models, where the plan has private evaluation.
+    `evaluations` (n, 2) what clients say about the released models, where the plan has private evaluation; `scores`
+    what identifiers read beside the choice, where they do (raw too).
     """
     transition = guidance(state, plan=plan, server=server).transition
     ledger.charge(state.round_index, plan.event if plan.private else None)
     release = plan.mechanism.release(  # the only line that sees raw values
-        updates, choices, destinations=destinations, client_ids=client_ids, evaluations=evaluations, rng=rng
+        updates,
+        choices,
+        destinations=destinations,
+        client_ids=client_ids,
+        evaluations=evaluations,
+        rng=rng,
+        **({} if scores is None else {"scores": scores, "centres": state.centres}),
     )
     state = remember(state, release, memory=server.memory, sums=plan.rebalance == "shrinkage")
     if release.size_noise_std > 0:
@@ -69,14 +77,24 @@ def release(
     destinations: Any = None,
     client_ids: Any = None,
     evaluations: Any = None,
+    scores: Any = None,
+    centres: Any = None,
 ) -> Release:
     """The private release of one round, for a federated system that has its own server: arrays in, `Release` out.
 
     `updates` (n, d_s + d_c) and `choices` (n,) are the raw reports of a cohort drawn by `plan.sampler`; numpy or torch.
-    `evaluations` (n, 2) are pairs (accuracy, share of the loss bound), for plans with `private_evaluation`.
+    `evaluations` (n, 2) are pairs (accuracy, share of the loss bound), for plans with `private_evaluation`. `scores`
+    (n, plan.mechanism.score_width) are what identifiers by loss or by projection read; `centres` those of projections
+    released earlier (Release.projections holds each round's statistics).
     Charge your own budget first: one call costs one `plan.event`. A secure plan draws its noise from the operating
     system and needs `rng=rrcluster.entropy.secure_rng()`; calling it twice on one round is two releases.
     """
     return plan.mechanism.release(
-        updates, choices, rng=rng, destinations=destinations, client_ids=client_ids, evaluations=evaluations
+        updates,
+        choices,
+        rng=rng,
+        destinations=destinations,
+        client_ids=client_ids,
+        evaluations=evaluations,
+        **({} if scores is None else {"scores": scores, "centres": centres}),
     )

@@ -9,6 +9,7 @@ from rrcluster.algorithms.fedprox import FEDPROX
 from rrcluster.algorithms.fesem import FeSEM
 from rrcluster.algorithms.ifca import IFCA
 from rrcluster.algorithms.mrmtl import MRMTL
+from rrcluster.algorithms.r_dpcfl import RDPCFL
 
 ALGORITHMS: dict[str, Algorithm] = names(
     [
@@ -18,6 +19,7 @@ ALGORITHMS: dict[str, Algorithm] = names(
         FeSEM("fesem-last", last_layer=True),
         FedCAM(),
         FedCAM("fedcam-fesem", by_distance=True),
+        RDPCFL(),
         FedAvg(),
         FEDPROX,
         FedPer(),
@@ -32,6 +34,7 @@ __all__ = [
     "FEDPROX",
     "IFCA",
     "MRMTL",
+    "RDPCFL",
     "Algorithm",
     "Clients",
     "FeSEM",

@@ -173,12 +173,8 @@ def _plan(target: Target, method: Algorithm) -> PrivacyPlan:
         num_clients=CANARIES + OTHERS,
     )
     mechanism = target.make(setting)
-    changes = {"mechanism": mechanism.name, "delta": 1e-5, "identifier": _identifier_kind(target)}
+    changes = {"mechanism": mechanism.name, "delta": 1e-5, "identifier": target.identifier}
     return replace(plan_of(setting, num_rounds=ROUNDS, **changes), mechanism=mechanism)
-
-
-def _identifier_kind(target: Target) -> str:
-    return "kary" if "kary" in target.name else "gaussian"
 
 
 def _train(simulate: Simulate, plan: PrivacyPlan, method: Algorithm, seed: int) -> list[RoundRecord]:

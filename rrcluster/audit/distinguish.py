@@ -11,9 +11,10 @@ import numpy as np
 
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.statistics import normal_quantile, rate_upper_bound
-from rrcluster.audit.targets import CLIP, DELTA, Mechanism, Setting, Target
-from rrcluster.privacy.events import FixedSizeKary, RoundEvent
-from rrcluster.privacy.profiles import gaussian_delta, kary_gaussian_delta
+from rrcluster.audit.targets import CLIP, DELTA, Mechanism, Setting, Target, told
+from rrcluster.privacy.base_round import base_profile
+from rrcluster.privacy.events import PoissonGaussian, RoundEvent
+from rrcluster.privacy.profiles import gaussian_delta
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Release
 
@@ -96,7 +97,7 @@ def _scene(target: Target) -> tuple[Mechanism, tuple[Array, Array], tuple[Array,
 
 
 def _attributes(mechanism: Mechanism, side: tuple[Array, Array], runs: int, rng: Rng) -> dict[str, Array]:
-    releases = [mechanism.release(*side, rng=rng) for _ in range(runs)]
+    releases = [mechanism.release(*side, rng=rng, **told(mechanism, side[1])) for _ in range(runs)]
     return {
         "projection": np.stack([_linear(one) for one in releases]),
         "scale": np.stack([np.log((one.cluster_means**2).sum(axis=1) + 1e-300) for one in releases]),
@@ -105,7 +106,8 @@ def _attributes(mechanism: Mechanism, side: tuple[Array, Array], runs: int, rng:
 
 def _linear(release: Release) -> Array:
     shift = release.cluster_sums[:, 0]
-    return np.concatenate([shift, release.sizes, [shift[release.sizes.argmax()]]])
+    rows = [] if release.projections is None else release.projections[:, :-1].sum(axis=0)  # of all noisy projections
+    return np.concatenate([shift, release.sizes, [shift[release.sizes.argmax()]], rows])
 
 
 def _discriminant(one: Array, two: Array) -> Array:
@@ -128,10 +130,9 @@ def _threshold(low: Array, high: Array) -> float:
 
 
 def _profile(event: RoundEvent) -> Array:
-    if isinstance(event, FixedSizeKary):
-        kary = {"keep_probability": event.keep_probability, "num_clusters": event.num_clusters}
-        return kary_gaussian_delta(_EPSILONS, event.noise_multiplier, **kary)  # type: ignore[arg-type]
-    return gaussian_delta(_EPSILONS, event.noise_multiplier)
+    if isinstance(event, PoissonGaussian):
+        return gaussian_delta(_EPSILONS, event.noise_multiplier)
+    return base_profile(event)(_EPSILONS)
 
 
 def _epsilon(mu: float) -> float:

@@ -24,6 +24,7 @@ class Reported:
     destinations: Array  # the choices, where no coin was tossed
     client_ids: Array
     release: Release
+    scores: Array  # what identifiers read beside the choice; empty where they do not
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class Recorder:
             updates, choices, rng=rng, destinations=destinations, client_ids=client_ids, **rest
         )
         moved = np.array(choices if destinations is None else destinations)
-        self.reported.append(Reported(np.array(updates), np.array(choices), moved, np.array(client_ids), made))
+        scores = np.zeros((len(moved), 0)) if rest.get("scores") is None else np.array(rest["scores"])
+        self.reported.append(Reported(np.array(updates), np.array(choices), moved, np.array(client_ids), made, scores))
         return made
 
 

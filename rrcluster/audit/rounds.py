@@ -181,7 +181,8 @@ def _difference(whole: Reported, without: Reported, absent: int) -> float:
     if not same_choices or not np.array_equal(np.delete(whole.destinations, absent), without.destinations):
         return np.inf
     change = np.delete(_clipped(whole.updates), absent, axis=0) - _clipped(without.updates)
-    return float(np.abs(change).max()) / CLIP
+    told = np.abs(np.delete(whole.scores, absent, axis=0) - without.scores).max(initial=0.0)
+    return max(float(np.abs(change).max()) / CLIP, float(told))
 
 
 def _canned_run(training: Training, plan: PrivacyPlan, seed: int, canned: Release) -> list[RoundRecord]:
@@ -200,7 +201,7 @@ def _same(one: RoundRecord, two: RoundRecord) -> bool:
     def values(record: RoundRecord) -> list[Array]:
         state, release = record.state, record.release
         models = [array for kept in (state.models, state.average) for array in (kept.shared, kept.clustered)]
-        memory = [state.sizes.total, state.sums.total]
+        memory = [state.sizes.total, state.sums.total, np.zeros(0) if state.centres is None else state.centres]
         return [*models, *memory, release.sizes, release.denominators, np.array([release.shared_denominator])]
 
     return all(np.array_equal(a, b) for a, b in zip(values(one), values(two), strict=True))

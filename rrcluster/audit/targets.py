@@ -46,6 +46,7 @@ class Target:
     name: str
     make: Callable[[Setting], Mechanism]
     adjacency: str
+    identifier: str = "gaussian"  # under `identifier`, how choices are privatised
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def identifier_target(identifier: str = "gaussian", kind: type[IdentifierMechani
     def make(setting: Setting) -> Mechanism:
         return _made(kind, setting, mechanism="identifier", identifier=identifier)
 
-    return Target(f"identifier ({identifier})", make, "replace-one")
+    return Target(f"identifier ({identifier})", make, "replace-one", identifier)
 
 
 def plan_of(setting: Setting, *, num_rounds: int = 1, **changes: Any) -> PrivacyPlan:
@@ -107,6 +108,21 @@ def noised(release: Release, mechanism: Mechanism) -> Array:
     weight = getattr(mechanism, "count_weight", None)
     counts = [] if weight is None else [release.sizes * weight]
     return np.concatenate([release.shared_sum, release.cluster_sums.ravel(), *counts])
+
+
+def told(mechanism: Mechanism, choices: Array) -> dict[str, Array]:
+    """What clients with these clear choices tell beside them, far beyond every clip: losses, projections or nothing.
+
+    Projections of the first two clusters are opposite, as far apart as a client can be from itself; with them come
+    centres, as after earlier rounds.
+    """
+    width, choices = getattr(mechanism, "score_width", 0), np.asarray(choices)
+    if not width:
+        return {}
+    if hasattr(mechanism.identifier, "loss_bound"):
+        return {"scores": 50.0 * mechanism.identifier.loss_bound * (np.arange(width) != choices[:, None])}
+    axis, sign = np.where(choices < 2, 0, choices % width), np.where(choices == 1, -50.0, 50.0)
+    return {"scores": sign[:, None] * np.eye(width)[axis], "centres": np.eye(mechanism.num_clusters, width)}
 
 
 def given(mechanism: Mechanism, assignment: Array) -> Mechanism:

@@ -45,10 +45,12 @@ class AccountCommand:
     """joint: weight of the count row, in units of the clip."""
     private_evaluation: float = 0.0
     """joint: weight of the private evaluation, in units of the clip."""
-    identifier: Literal["gaussian", "kary"] = "gaussian"
+    identifier: Literal["gaussian", "kary", "exponential", "permute-and-flip", "projection"] = "gaussian"
     """identifier: how choices are privatised."""
-    identifier_share: float = 0.5
-    """identifier: share of the round's budget that the choices get."""
+    identifier_share: float | Literal["auto"] = 0.5
+    """identifier: share of the round's budget that the choices get; auto: the least error by docs/privacy.md."""
+    num_parameters: Annotated[int, Flag(name="parameters")] = 7850
+    """identifier: coordinates of the model, which --identifier-share auto weighs."""
     json: bool = False
     """Print the answer as JSON."""
 

@@ -39,6 +39,7 @@ class Sent:
     destinations: Any  # (n,), or None without coins
     client_ids: Any  # (n,); not distinct when somebody reports twice
     evaluations: Any = None  # (n, 2), or None without private evaluation
+    scores: Any = None  # (n, w), or None where identifiers read the choice alone
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Faults:
             destinations=None if sent.destinations is None else np.asarray(sent.destinations)[places],
             client_ids=clients[places],
             evaluations=None if sent.evaluations is None else np.asarray(sent.evaluations)[places],
+            scores=None if sent.scores is None else np.asarray(sent.scores)[places],
         ), int(hostile.sum())
 
 

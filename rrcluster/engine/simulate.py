@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 from rrcluster.aggregate import ServerSettings, ServerState
 from rrcluster.algorithms.algorithm import Algorithm, Tools
-from rrcluster.choice import choose
+from rrcluster.choice import guided_scores
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.faults import Faults, Incidents, Sent
 from rrcluster.engine.memory import ClientMemory
 from rrcluster.engine.private_evaluation import own_evaluations
+from rrcluster.engine.scoring import check_scores, told_scores, with_projections
 from rrcluster.entropy import StreamSource
 from rrcluster.errors import PrivacyError
 from rrcluster.models.model import Model
@@ -70,6 +71,7 @@ def simulate(
     ledger = ledger or Ledger(secure=plan.secure, limit=plan.num_releases)
     faults = faults or Faults()
     _check_memory(algorithm, model, plan)
+    check_scores(algorithm, plan.mechanism)
     if not algorithm.explores:
         server = replace(server, exploration=0.0)
     split = algorithm.split(model)
@@ -80,11 +82,12 @@ def simulate(
         began, t = time.perf_counter(), state.round_index
         sampled = plan.sampler.draw(data.num_clients, rng=streams("cohort", t))
         ids = faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
-        clients = memory.recall(data.cohort(ids))
-        tools = Tools(split, engine, local, key=streams.client_key("batches", t))
+        tools = Tools(split, engine, local, key=streams.client_key("batches", t), centres=state.centres)
+        clients = with_projections(memory.recall(data.cohort(ids)), algorithm, plan.mechanism, tools=tools)
         told = guidance(state, plan=plan, server=server)
-        scores = algorithm.scores(state.models, clients, tools=tools)
-        choices = choose(scores, told, uniforms=client_uniforms(streams.client_key("choice", t), ids, k))
+        uniforms = client_uniforms(streams.client_key("choice", t), ids, k)
+        scores = guided_scores(algorithm.scores(state.models, clients, tools=tools), told, uniforms=uniforms)
+        choices = scores.argmin(axis=1)
         destinations = None
         if plan.rebalance == "coin":
             uniforms = client_uniforms(streams.client_key("coin", t), ids)[:, 0]
@@ -95,7 +98,9 @@ def simulate(
         trained = algorithm.local(state.models, clients, choices if destinations is None else destinations, tools=tools)
         memory = memory.updated(ids, trained.memory)
         sent, lying = faults.tampered(
-            Sent(trained.updates, choices, destinations, ids, evaluations),
+            Sent(
+                trained.updates, choices, destinations, ids, evaluations, told_scores(scores, clients, plan.mechanism)
+            ),
             num_clusters=k,
             streams=streams,
             round_index=t,
@@ -107,6 +112,7 @@ def simulate(
             destinations=sent.destinations,
             client_ids=sent.client_ids,
             evaluations=sent.evaluations,
+            scores=sent.scores,
             plan=plan,
             server=server,
             ledger=ledger,

@@ -1,5 +1,6 @@
 """Check one value from a YAML file against the type that its setting declares."""
 
+import contextlib
 import reprlib
 import types
 from pathlib import Path
@@ -24,8 +25,7 @@ def _as(hint: Any, value: Any) -> Any:
     if origin in (Union, types.UnionType):
         if value is None and type(None) in options:
             return None
-        (inner,) = (option for option in options if option is not type(None))
-        return _as(inner, value)
+        return _as_one_of([option for option in options if option is not type(None)], value)
     if origin is Literal:
         return _checked(value, value in options)
     if origin is tuple:
@@ -37,6 +37,14 @@ def _as(hint: Any, value: Any) -> Any:
     if hint is int:
         return _checked(value, isinstance(value, int) and not isinstance(value, bool))
     return _checked(value, isinstance(value, hint))
+
+
+def _as_one_of(options: list[Any], value: Any) -> Any:
+    """The first option that fits; the last one's error if none does."""
+    for option in options[:-1]:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            return _as(option, value)
+    return _as(options[-1], value)
 
 
 def _number(value: Any) -> Any:

@@ -62,6 +62,7 @@ class MethodConfig:
         "fesem-last",
         "fedcam",
         "fedcam-fesem",
+        "r-dpcfl",
         "fedavg",
         "fedprox",
         "fedper",
@@ -105,10 +106,13 @@ class PrivacyConfig:
     """Largest L2 norm of a client's update (C)."""
     count_weight: float = 0.25
     """joint: weight of the count row, in units of the clip."""
-    identifier: Literal["gaussian", "kary"] = "gaussian"
-    """identifier: how choices are privatised."""
-    identifier_share: float = 0.5
-    """identifier: share of the round's budget that the choices get."""
+    identifier: Literal["gaussian", "kary", "exponential", "permute-and-flip", "projection"] = "gaussian"
+    """identifier: how choices are privatised: from the choice (gaussian, kary), from the losses (exponential,
+    permute-and-flip), or, in r-dpcfl, from a projection of the update."""
+    identifier_share: float | Literal["auto"] = 0.5
+    """identifier: share of the round's budget that the choices get; auto: the least error by docs/privacy.md."""
+    identifier_loss_bound: float = 1.0
+    """identifier by loss: how much a loss above the client's least counts at most."""
     accountant: Literal["pld", "rdp", "paper"] = "pld"
     """Accountant the noise is calibrated by."""
     sampling: Literal["poisson", "fixed-size"] | None = None
@@ -130,7 +134,9 @@ class PrivacyConfig:
         checks.positive(delta=self.delta)
         checks.positive(update_clip=self.update_clip)
         checks.non_negative(count_weight=self.count_weight)
-        checks.fraction(identifier_share=self.identifier_share)
+        if not isinstance(self.identifier_share, str):
+            checks.fraction(identifier_share=self.identifier_share)
+        checks.positive(identifier_loss_bound=self.identifier_loss_bound)
         checks.non_negative(private_evaluation=self.private_evaluation)
         checks.positive(evaluation_loss_bound=self.evaluation_loss_bound)
         checks.count(reserve_rounds=self.reserve_rounds, at_least=0)

@@ -152,6 +152,11 @@ class RunFolder:
             ("average", state.average),
         ):
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
+        if state.projections is not None:
+            tensors |= {
+                "projections": state.projections.total,
+                "projections.weight": np.array([state.projections.weight]),
+            }
         tensors |= memory.tensors()
         whole = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
         write_bytes(target, save(whole, metadata={"sha256": _digest(whole)}))
@@ -230,4 +235,7 @@ def _state(tensors: dict[str, Any]) -> ServerState:
         sizes=RunningMean(tensors["sizes"], float(tensors["weights"][0])),
         sums=RunningMean(tensors["sums"], float(tensors["weights"][1])),
         round_index=round_index,
+        projections=None
+        if "projections" not in tensors
+        else RunningMean(tensors["projections"], float(tensors["projections.weight"][0])),
     )

@@ -54,7 +54,13 @@ def make_experiment(
     instead of what the config says.
     """
     method = config.method
-    check_applies(method.algorithm, config.privacy.mechanism, method.rebalance, method.min_cluster_size)
+    check_applies(
+        method.algorithm,
+        config.privacy.mechanism,
+        method.rebalance,
+        method.min_cluster_size,
+        identifier=config.privacy.identifier,
+    )
     plan_for(config, Coordinates(0, 1))  # refuse a bad budget before any file is read
     data = data or load_population(config)
     algorithm = ALGORITHMS[method.algorithm]
@@ -145,6 +151,7 @@ def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
         size_floor=method.size_floor,
         identifier=privacy.identifier,
         identifier_share=privacy.identifier_share,
+        identifier_loss_bound=privacy.identifier_loss_bound,
         accountant=privacy.accountant,
         sampling=privacy.sampling,
         adjacency=privacy.adjacency,

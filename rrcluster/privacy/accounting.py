@@ -19,16 +19,17 @@ from rrcluster import checks
 from rrcluster.errors import ConfigError, UnsupportedEvent
 from rrcluster.privacy.events import (
     Event,
+    FixedSizeByLoss,
     FixedSizeGaussian,
     FixedSizeKary,
     PoissonGaussian,
     RepeatAndSelect,
     RoundEvent,
 )
+from rrcluster.privacy.limits import check_identifiers
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
+    from rrcluster.privacy.base_round import FixedSizeEvent
     from rrcluster.privacy.loss import LossDistribution
     from rrcluster.privacy.profiles import Array
 
@@ -38,8 +39,6 @@ MIN_MULTIPLIER, MAX_MULTIPLIER = 0.01, 1e6
 MIN_DELTA = 1e-10  # composing loss distributions rounds delta by about 1e-13; below this we would be guessing
 MAX_CURVE_POINTS = 100
 _ONE_AT_A_TIME = threading.RLock()
-# Nearer to 1, rounding of keep_probability would decide what the others' share, and so the loss, is.
-_MIN_LEAVE_PROBABILITY = 1e-9
 _WHOLE_ORDERS = (*range(2, 129), 160, 192, 256, 384, 512)
 
 
@@ -147,18 +146,14 @@ def check_delta(delta: float) -> float:
 def _prepared(accountant: str, event: Event, coarse: bool) -> Composed:
     if isinstance(event, RepeatAndSelect):
         return _prepare_selection(accountant, event)
-    if not isinstance(event, (PoissonGaussian, FixedSizeGaussian, FixedSizeKary)):
+    if not isinstance(event, RoundEvent):
         raise UnsupportedEvent(f"{type(event).__name__} is not an event any accountant here knows.")
     if event.noise_multiplier < MIN_MULTIPLIER:
         raise UnsupportedEvent(
             f"noise_multiplier = {event.noise_multiplier:.4g} is below {MIN_MULTIPLIER}: practically no "
             "noise, and no epsilon worth stating; raise the noise, or run without privacy and say so."
         )
-    if isinstance(event, FixedSizeKary) and 1 - event.keep_probability < _MIN_LEAVE_PROBABILITY:
-        raise UnsupportedEvent(
-            f"keep_probability = {event.keep_probability!r} leaves less than {_MIN_LEAVE_PROBABILITY} for "
-            "the other clusters: the choice is practically public; raise the identifier noise."
-        )
+    check_identifiers(event)
     bounded = replace(event, noise_multiplier=min(event.noise_multiplier, MAX_MULTIPLIER))
     return ACCOUNTANTS[accountant].prepare(bounded, coarse)
 
@@ -166,7 +161,7 @@ def _prepared(accountant: str, event: Event, coarse: bool) -> Composed:
 def _prepare_pld(event: RoundEvent, coarse: bool) -> Composed:
     from rrcluster.privacy import loss
 
-    if loss.sample_rate(event) == 1 and not isinstance(event, FixedSizeKary):
+    if loss.sample_rate(event) == 1 and not isinstance(event, (FixedSizeKary, FixedSizeByLoss)):
         return partial(_gaussian_epsilon, event.noise_multiplier)
     if isinstance(event, PoissonGaussian):
         return partial(_pld_epsilon, loss.poisson_pld(event, coarse=coarse))
@@ -191,13 +186,13 @@ def _pld_epsilon(pld: "LossDistribution", num_rounds: int, delta: float) -> floa
 
 
 def _prepare_rdp(event: RoundEvent, coarse: bool) -> Composed:  # noqa: ARG001 (as fast as it gets)
-    """Dp-accounting's bounds for Gaussians; for `FixedSizeKary`, Wang et al. 2019, Theorem 9.
+    """Dp-accounting's bounds for Gaussians; for other identifiers, Wang et al. 2019, Theorem 9.
 
     Theorem 27 is tighter but for a Gaussian base only. Sampling is never charged more than no sampling.
     """
     from dp_accounting.rdp import rdp_privacy_accountant
 
-    if isinstance(event, FixedSizeKary):
+    if isinstance(event, (FixedSizeKary, FixedSizeByLoss)):
         return partial(_rdp_epsilon, _WHOLE_ORDERS, _fixed_size_rdp(event, cap=True))
     orders = rdp_privacy_accountant.DEFAULT_RDP_ORDERS
     return partial(_rdp_epsilon, orders, _sampled_gaussian_rdp(event, orders))
@@ -242,17 +237,13 @@ def _sampled_gaussian_rdp(event: PoissonGaussian | FixedSizeGaussian, orders: Se
     return np.asarray(np.minimum(sound, profiles.gaussian_rdp(orders, event.noise_multiplier)))
 
 
-def _fixed_size_rdp(event: FixedSizeGaussian | FixedSizeKary, *, cap: bool) -> "Array":
+def _fixed_size_rdp(event: "FixedSizeEvent", *, cap: bool) -> "Array":
     import numpy as np
 
     from rrcluster.privacy import loss, profiles
+    from rrcluster.privacy.base_round import base_rdp
 
-    def base(orders: "ArrayLike") -> "Array":
-        gaussian = profiles.gaussian_rdp(orders, event.noise_multiplier)
-        if isinstance(event, FixedSizeKary):
-            return gaussian + profiles.kary_rdp(orders, event.keep_probability, event.num_clusters)
-        return gaussian
-
+    base = base_rdp(event)
     rdp = profiles.fixed_size_rdp(_WHOLE_ORDERS, base, loss.sample_rate(event))
     return np.asarray(np.minimum(rdp, base(np.array(_WHOLE_ORDERS)))) if cap else rdp
 

@@ -5,7 +5,13 @@ from typing import Any
 
 from rrcluster.errors import PrivacyError
 from rrcluster.privacy.accounting import ACCOUNTANTS
-from rrcluster.privacy.identifier import GaussianIdentifier, KaryIdentifier
+from rrcluster.privacy.identifiers import (
+    ByLossIdentifier,
+    GaussianIdentifier,
+    KaryIdentifier,
+    ProjectionIdentifier,
+    clear_choice_probability,
+)
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.types import Coordinates
@@ -48,8 +54,8 @@ def account(
     """Ask every accountant. Give `epsilon` (noise is calibrated) or `noise_multiplier` (epsilon follows).
 
     Settings: mechanism ("joint"), sample_rate (0.1), num_rounds (100), num_clients (1000), num_clusters (4),
-    count_weight, private_evaluation, identifier, identifier_share. A setting that no accountant could accept raises
-    PrivacyError.
+    count_weight, private_evaluation, identifier, identifier_share, and num_parameters (7850), which only the split
+    `auto` looks at. A setting that no accountant could accept raises PrivacyError.
     """
     rows = tuple(_row(name, epsilon, noise_multiplier, delta, settings) for name in ACCOUNTANTS)
     sample = _plan(delta=delta, noise_multiplier=1.0, **settings)
@@ -67,9 +73,9 @@ def calibrate(*, epsilon: float, delta: float = 1e-4, accountant: str = "pld", *
     return multiplier
 
 
-def _plan(**settings: Any) -> PrivacyPlan:
+def _plan(*, num_parameters: int = 7850, **settings: Any) -> PrivacyPlan:
     defaults: dict[str, Any] = {
-        "coordinates": Coordinates(0, 1),
+        "coordinates": Coordinates(0, num_parameters),
         "num_clusters": 4,
         "num_clients": 1000,
         "sample_rate": 0.1,
@@ -107,6 +113,11 @@ def _noise(mechanism: Any) -> dict[str, float]:
         noise["identifier noise std"] = identifier.noise_multiplier
     if isinstance(identifier, KaryIdentifier):
         noise["identifier keep probability"] = identifier.keep_probability
+    if isinstance(identifier, ProjectionIdentifier):
+        noise["projection noise std"] = identifier.noise_std
+    if isinstance(identifier, ByLossIdentifier):
+        noise["identifier epsilon"] = identifier.epsilon
+        noise["clear choice kept"] = clear_choice_probability(identifier, mechanism.num_clusters)
     return noise
 
 

@@ -12,6 +12,7 @@ from rrcluster.errors import ConfigError
 
 ADD_REMOVE = "add-remove"
 REPLACE_ONE = "replace-one"
+LOSS_RULES = ("exponential", "permute-and-flip")  # how a choice by loss is made private
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,33 @@ class FixedSizeKary:
             )
 
 
-RoundEvent = PoissonGaussian | FixedSizeGaussian | FixedSizeKary
+@dataclass(frozen=True)
+class FixedSizeByLoss:
+    """As `FixedSizeGaussian`, preceded by a private choice among the client's clipped losses (privacy/by_loss.py).
+
+    `rule` is the exponential mechanism or permute-and-flip, both at `identifier_epsilon`: a loss at the bound is
+    exp(-identifier_epsilon / 2) times as good as one at 0. The updates are released with `noise_multiplier`.
+    """
+
+    noise_multiplier: float
+    rule: str
+    identifier_epsilon: float
+    num_clusters: int
+    cohort_size: int
+    num_clients: int
+
+    adjacency: ClassVar[str] = REPLACE_ONE
+    sampling: ClassVar[str] = "fixed-size without replacement"
+
+    def __post_init__(self) -> None:
+        checks.positive(noise_multiplier=self.noise_multiplier)
+        checks.one_of(LOSS_RULES, rule=self.rule)
+        checks.positive(identifier_epsilon=self.identifier_epsilon)
+        checks.count(num_clusters=self.num_clusters, at_least=2)
+        _check_cohort(self.cohort_size, self.num_clients)
+
+
+RoundEvent = PoissonGaussian | FixedSizeGaussian | FixedSizeKary | FixedSizeByLoss
 
 REPETITION_LAWS = {"geometric": 1.0, "logarithmic": 0.0}  # law of the number of repetitions -> its shape
 

@@ -1,77 +1,29 @@
 """The paper's mechanism, restated so that it is sound: noisy identifiers, exact rebalancing, noisy means at 2C."""
 
-import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rrcluster import checks
-from rrcluster.errors import PrivacyError
+from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.privacy.base_round import FixedSizeEvent
 from rrcluster.privacy.clip import check_clip, clip_to_grid, grid_step
-from rrcluster.privacy.events import REPLACE_ONE, FixedSizeGaussian, FixedSizeKary
-from rrcluster.privacy.relation import identifier_sensitivity, update_sensitivity
-from rrcluster.privacy.reports import check_reports
+from rrcluster.privacy.events import REPLACE_ONE, FixedSizeByLoss, FixedSizeGaussian, FixedSizeKary
+from rrcluster.privacy.identifiers import (
+    AnyIdentifier,
+    ByLossIdentifier,
+    GaussianIdentifier,
+    KaryIdentifier,
+    ProjectionIdentifier,
+)
+from rrcluster.privacy.relation import update_sensitivity
+from rrcluster.privacy.reports import Reports, check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler
 from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, split_columns
 from rrcluster.rebalancing import rebalance
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, Release
-
-
-class Identifier(Protocol):
-    """Privatises one cluster choice per client."""
-
-    def assign(self, choices: Array, valid: Array, *, num_clusters: int, rng: Rng) -> Array:
-        """Noisy assignment (n,); an invalid report gets a uniform draw."""
-
-
-@dataclass(frozen=True)
-class GaussianIdentifier:
-    """argmax of the one-hot choice plus N(0, noise_multiplier^2) per entry (Algorithm 2 of the paper).
-
-    `noise_multiplier` is relative to the one-hot's length 1 (the paper's sigma_s; its clip C_s scales both and
-    cancels). Replace-one: RDP order / sigma_s^2, since the sensitivity is sqrt(2). An invalid report is the zero
-    vector.
-    """
-
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        checks.positive(identifier_noise_multiplier=self.noise_multiplier)
-
-    @property
-    def effective_multiplier(self) -> float:
-        """Noise std / sensitivity under replace-one."""
-        return self.noise_multiplier / identifier_sensitivity(adjacency=REPLACE_ONE)
-
-    def assign(self, choices: Array, valid: Array, *, num_clusters: int, rng: Rng) -> Array:
-        """Noisy assignment (n,)."""
-        identifiers = np.eye(num_clusters)[choices] * valid[:, None]
-        noisy_identifiers = identifiers + self.noise_multiplier * rng.standard_normal(identifiers.shape)
-        return np.asarray(noisy_identifiers.argmax(axis=1))
-
-
-@dataclass(frozen=True)
-class KaryIdentifier:
-    """k-ary randomised response: the true choice with probability p, each other one with (1 - p) / (k - 1).
-
-    Equals the exponential mechanism with 0/1 utility, and the law of `GaussianIdentifier`'s output at equal p
-    (Theorem 3 of docs/privacy.md). An invalid report is a uniform draw, a mixture of valid ones.
-    """
-
-    keep_probability: float
-
-    def __post_init__(self) -> None:
-        checks.rate(keep_probability=self.keep_probability)
-
-    def assign(self, choices: Array, valid: Array, *, num_clusters: int, rng: Rng) -> Array:
-        """Noisy assignment (n,)."""
-        keep = rng.random(len(choices)) < self.keep_probability
-        others = rng.integers(1, num_clusters, size=len(choices)) if num_clusters > 1 else np.zeros_like(choices)
-        uniform = rng.integers(num_clusters, size=len(choices))
-        responses = np.where(keep, choices, (choices + others) % num_clusters)
-        return np.asarray(np.where(valid, responses, uniform))
 
 
 @dataclass(frozen=True)
@@ -89,7 +41,7 @@ class IdentifierMechanism:
     num_clusters: int
     update_clip: float
     noise_multiplier: float  # of the updates: noise std / (2 C), the paper's sigma_theta
-    identifier: GaussianIdentifier | KaryIdentifier | None  # None only for k = 1
+    identifier: AnyIdentifier | None  # None only for k = 1
     cohort_size: int
     num_clients: int
     size_floor: float
@@ -107,7 +59,7 @@ class IdentifierMechanism:
         if self.identifier is None and self.num_clusters > 1:
             raise PrivacyError(
                 "identifier = None would use raw choices to split the cohort; with more than one cluster the choices "
-                "must be privatised. Use a GaussianIdentifier or a KaryIdentifier."
+                "must be privatised. Use one of privacy/identifiers.py."
             )
 
     @property
@@ -116,20 +68,24 @@ class IdentifierMechanism:
         return FixedSizeSampler(self.cohort_size, self.num_clients)
 
     @property
-    def event(self) -> FixedSizeGaussian | FixedSizeKary:
+    def score_width(self) -> int:
+        """How many numbers beside its choice a client must report: its k losses, its projection, or none."""
+        if isinstance(self.identifier, ByLossIdentifier):
+            return self.num_clusters
+        return self.identifier.width if isinstance(self.identifier, ProjectionIdentifier) else 0
+
+    @property
+    def event(self) -> FixedSizeEvent:
         """What one round costs, identifiers and updates together."""
+        k, cohort, clients = self.num_clusters, self.cohort_size, self.num_clients
         if isinstance(self.identifier, KaryIdentifier):
-            return FixedSizeKary(
-                noise_multiplier=self.noise_multiplier,
-                keep_probability=self.identifier.keep_probability,
-                num_clusters=self.num_clusters,
-                cohort_size=self.cohort_size,
-                num_clients=self.num_clients,
-            )
+            return FixedSizeKary(self.noise_multiplier, self.identifier.keep_probability, k, cohort, clients)
+        if isinstance(self.identifier, ByLossIdentifier):
+            rule, epsilon = self.identifier.rule, self.identifier.epsilon
+            return FixedSizeByLoss(self.noise_multiplier, rule, epsilon, k, cohort, clients)
         checks.positive(noise_multiplier=self.noise_multiplier)
-        identifiers = 0.0 if self.identifier is None else self.identifier.effective_multiplier**-2
-        whole_round = (identifiers + self.noise_multiplier**-2) ** -0.5
-        return FixedSizeGaussian(whole_round, self.cohort_size, self.num_clients)
+        whole_round = (_inverse_square(self.identifier) + self.noise_multiplier**-2) ** -0.5
+        return FixedSizeGaussian(whole_round, cohort, clients)
 
     @property
     def sensitivity(self) -> float:
@@ -150,18 +106,27 @@ class IdentifierMechanism:
         destinations: Any = None,
         client_ids: Any = None,
         evaluations: Any = None,
+        scores: Any = None,
+        centres: Array | None = None,
     ) -> Release:
-        """Algorithm 1 of the paper, from privatising identifiers to the noisy means."""
+        """Algorithm 1 of the paper, from privatising identifiers to the noisy means.
+
+        `scores` (n, score_width) are raw: what the identifiers read beside the choice, where they do. `centres` are
+        public: those of projections released in earlier rounds, None in the first.
+        """
         if evaluations is not None:
             raise PrivacyError("private evaluation belongs to `joint`; `identifier` has no room for it in its event.")
         if destinations is not None:
             raise PrivacyError("coins belong to `joint`; `identifier` rebalances by itself. Leave destinations out.")
+        self._check_scores(scores)
         reports = check_reports(
             updates,
             choices,
             width=self.coordinates.width,
             num_clusters=self.num_clusters,
             client_ids=client_ids,
+            scores=scores,
+            score_width=self.score_width,
         )
         if len(reports.valid) > self.cohort_size:
             raise PrivacyError(
@@ -171,7 +136,7 @@ class IdentifierMechanism:
         reports = reports.padded(self.cohort_size)
         step = grid_step(self.update_clip)
         noise = self._noise(step, rng)
-        noisy = self._noisy_choices(reports.choices, reports.valid, rng)
+        noisy, statistics = self._assigned(reports, centres, rng)
         assignment = rebalance(noisy, num_clusters=self.num_clusters, min_cluster_size=self.min_cluster_size, rng=rng)
         messages = clip_to_grid(reports.updates, update_clip=self.update_clip)
         shared, clustered = split_columns(messages, self.coordinates)
@@ -185,11 +150,31 @@ class IdentifierMechanism:
             min_cluster_size=self.min_cluster_size,
             sum_noise_std=self.noise_std,
             size_noise_std=0.0,
+            projections=statistics,
         )
+
+    def _check_scores(self, scores: Any) -> None:
+        if self.score_width and scores is None:
+            raise ConfigError(
+                f"these identifiers are made from {self.score_width} scores per client, and none were given; pass "
+                f"scores, an (n, {self.score_width}) array, or use identifier = kary, which needs the choice alone."
+            )
+        if not self.score_width and scores is not None:
+            raise ConfigError("these identifiers are made from the choice alone; leave scores out.")
+
+    def _assigned(self, reports: Reports, centres: Array | None, rng: Rng) -> tuple[Array, Array | None]:
+        """(n,) the private assignment and, by projection, its statistics; given these the partition is fixed."""
+        if isinstance(self.identifier, ByLossIdentifier):
+            return self.identifier.assign(reports.scores, reports.valid, rng=rng), None
+        if isinstance(self.identifier, ProjectionIdentifier):
+            noisy = self.identifier.noisy(reports.scores, exact=self.exact_noise, rng=rng)
+            return self.identifier.cluster(noisy, centres, num_clusters=self.num_clusters, rng=rng)
+        return self._noisy_choices(reports.choices, reports.valid, rng), None
 
     def _noisy_choices(self, choices: Array, valid: Array, rng: Rng) -> Array:
         if self.identifier is None:
             return np.zeros(len(choices), dtype=np.int64)
+        assert not isinstance(self.identifier, (ByLossIdentifier, ProjectionIdentifier))
         return self.identifier.assign(choices, valid, num_clusters=self.num_clusters, rng=rng)
 
     def _noise(self, step: float, rng: Rng) -> Array:
@@ -201,12 +186,8 @@ def _sizes(assignment: Array, num_clusters: int) -> Array:
     return np.bincount(assignment, minlength=num_clusters).astype(float)
 
 
-def split_budget(whole_round: float, *, identifier_share: float) -> tuple[float, float]:
-    """(sigma_s, sigma_theta) whose fold is `whole_round`: 1/z^2 = 2/sigma_s^2 + 1/sigma_theta^2.
-
-    `identifier_share` of 1/z^2 goes to the identifiers; 0.5 is the equal split.
-    """
-    checks.fraction(identifier_share=identifier_share)
-    sensitivity = identifier_sensitivity(adjacency=REPLACE_ONE)
-    identifier = math.inf if identifier_share == 0 else sensitivity * whole_round / math.sqrt(identifier_share)
-    return identifier, whole_round / math.sqrt(1 - identifier_share)
+def _inverse_square(identifier: AnyIdentifier | None) -> float:
+    """1/z^2 of identifiers that are a Gaussian release; nothing for none."""
+    if isinstance(identifier, GaussianIdentifier):
+        return identifier.effective_multiplier**-2
+    return identifier.noise_multiplier**-2 if isinstance(identifier, ProjectionIdentifier) else 0.0

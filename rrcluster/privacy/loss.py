@@ -7,13 +7,13 @@ delta.
 """
 
 import math
-from functools import partial
 from typing import Protocol, Self, cast
 
 import numpy as np
 
 from rrcluster.privacy import profiles
-from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary, PoissonGaussian
+from rrcluster.privacy.base_round import FixedSizeEvent, base_profile, identifier_loss, identifier_rdp
+from rrcluster.privacy.events import PoissonGaussian, RoundEvent
 
 STEP = 1e-4  # privacy loss per cell, at most, while a round fits into MAX_CELLS
 MAX_CELLS = 500_000
@@ -33,7 +33,7 @@ class LossDistribution(Protocol):
         """The smallest epsilon >= 0 whose delta is at most `delta`; `math.inf` if there is none."""
 
 
-def sample_rate(event: PoissonGaussian | FixedSizeGaussian | FixedSizeKary) -> float:
+def sample_rate(event: RoundEvent) -> float:
     """The fraction of clients in one cohort, expected or exact."""
     if isinstance(event, PoissonGaussian):
         return event.sample_rate
@@ -51,7 +51,7 @@ def poisson_pld(event: PoissonGaussian, *, coarse: bool = False) -> LossDistribu
     return cast(LossDistribution, pld)
 
 
-def fixed_size_pld(event: FixedSizeGaussian | FixedSizeKary, *, coarse: bool = False) -> LossDistribution:
+def fixed_size_pld(event: FixedSizeEvent, *, coarse: bool = False) -> LossDistribution:
     """The pair that dominates one round on a fixed-size cohort under replace-one; both directions alike.
 
     Valid for any round that is itself dominated by the event's base pair; see `profiles.fixed_size_delta`.
@@ -59,17 +59,12 @@ def fixed_size_pld(event: FixedSizeGaussian | FixedSizeKary, *, coarse: bool = F
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
     q, z = sample_rate(event), event.noise_multiplier
-    top, chi_square = _gaussian_top(z), _chi_square(z)
-    base: profiles.Profile = partial(profiles.gaussian_delta, noise_multiplier=z)
-    if isinstance(event, FixedSizeKary):
-        p, k = event.keep_probability, event.num_clusters
-        base = partial(profiles.kary_gaussian_delta, noise_multiplier=z, keep_probability=p, num_clusters=k)
-        top += profiles.kary_loss(p, k)
-        chi_square = (1 + chi_square) * math.exp(float(profiles.kary_rdp(2, p, k))) - 1
+    top = _gaussian_top(z) + identifier_loss(event)
+    chi_square = (1 + _chi_square(z)) * math.exp(float(identifier_rdp(event)(2))) - 1
     upper = profiles.after_sampling(top, q)
     lower = max(-upper, _LOWEST)
     step = _step(upper - lower, q, chi_square, coarse)
-    deltas = profiles.fixed_size_delta(np.arange(math.ceil(upper / step) + 1) * step, base, q)
+    deltas = profiles.fixed_size_delta(np.arange(math.ceil(upper / step) + 1) * step, base_profile(event), q)
     first, masses = _connect_dots(deltas, step, math.floor(lower / step))
     pmf = pld_pmf.DensePLDPmf(step, first, masses, float(deltas[-1]), pessimistic_estimate=True)
     return cast(LossDistribution, privacy_loss_distribution.PrivacyLossDistribution(pmf))

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.privacy.evaluation import check_evaluation
 from rrcluster.privacy.events import RoundEvent
-from rrcluster.privacy.identifier import GaussianIdentifier, IdentifierMechanism, KaryIdentifier, split_budget
+from rrcluster.privacy.identifier import IdentifierMechanism
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.plain import NoneMechanism
 from rrcluster.privacy.rules import IDENTIFIERS, check_assertions, check_delta, check_sizes, resolve_rebalance
 from rrcluster.privacy.sampling import Sampler
 from rrcluster.privacy.selection import Selection, check_covered
+from rrcluster.privacy.split import identifier_maker, resolve_share
 from rrcluster.types import Coordinates
 
 Mechanism = JointMechanism | IdentifierMechanism | NoneMechanism
@@ -65,7 +67,8 @@ class PrivacyPlan:
         min_cluster_size: int = 0,
         size_floor: float | None = None,
         identifier: str = "gaussian",
-        identifier_share: float = 0.5,
+        identifier_share: float | str = 0.5,
+        identifier_loss_bound: float = 1.0,
         accountant: str = "pld",
         sampling: str | None = None,
         adjacency: str | None = None,
@@ -78,8 +81,10 @@ class PrivacyPlan:
 
         `num_clients` and `sample_rate` are declared constants, not counted from data. `count_weight` is in units of the
         clip. `size_floor` defaults to 0.6 of the expected cluster size (to 1 under `none`, where no noise needs
-        taming). For `identifier` the noise multiplier is that of the whole round, split by `identifier_share` (with
-        k-ary identifiers: of the Gaussian ones that keep a choice as often). `sampling` and `adjacency` may be given to
+        taming). For `identifier` the noise multiplier is that of the whole round, split by `identifier_share` as if
+        identifiers were Gaussian (split.make_identifier says what stands for those), or by the formula of
+        split.split_error for `auto`; `identifier_loss_bound` is how much a loss above the client's least counts, where
+        identifiers read losses. `sampling` and `adjacency` may be given to
         assert what the mechanism must have; a contradiction raises PrivacyError. `private_evaluation` above 0 (in units
         of the clip) adds accuracy and loss, the latter clipped at `evaluation_loss_bound`, to every `joint` release.
         `secure` noise is an exact discrete Gaussian from the operating system; the noise is calibrated for num_rounds +
@@ -129,7 +134,24 @@ class PrivacyPlan:
             )
         else:
             checks.one_of(IDENTIFIERS, identifier=identifier)
-            make = _identifier_maker(common, update_clip, sample_rate, identifier, identifier_share)
+            making = partial(
+                identifier_maker,
+                common | {"update_clip": update_clip},
+                cohort_size=_cohort_size(sample_rate, num_clients),
+                loss_bound=identifier_loss_bound,
+            )
+            # Gaussian identifiers cost the same at any share, so their noise is known before the share is.
+            plain = partial(_resolve_noise, making(kind="gaussian", identifier_share=0.5), epsilon, noise_multiplier)
+            share = resolve_share(
+                identifier_share,
+                lambda: plain(delta, num_rounds + reserve_rounds, accountant),
+                kind=identifier,
+                num_clusters=num_clusters,
+                coordinates=coordinates,
+                cohort=_cohort_size(sample_rate, num_clients),
+                rounds=num_rounds,
+            )
+            make = making(kind=identifier, identifier_share=share)
         noise = _resolve_noise(make, epsilon, noise_multiplier, delta, num_rounds + reserve_rounds, accountant)
         return cls(
             make(noise),
@@ -198,36 +220,6 @@ def _joint_maker(
         )
 
     return make
-
-
-def _identifier_maker(
-    common: dict[str, Any], update_clip: float, sample_rate: float, identifier: str, identifier_share: float
-) -> Callable[[float], IdentifierMechanism]:
-    k = common["num_clusters"]
-    if k > 1 and identifier_share <= 0:
-        raise PrivacyError(
-            f"identifier_share = {identifier_share} leaves the choices unprotected; use a share between 0 and 1."
-        )
-
-    def make(whole_round: float) -> IdentifierMechanism:
-        sigma_s, sigma_theta = split_budget(whole_round, identifier_share=identifier_share if k > 1 else 0.0)
-        return IdentifierMechanism(
-            **common,
-            update_clip=update_clip,
-            noise_multiplier=sigma_theta,
-            identifier=_identifier(identifier, sigma_s, k) if k > 1 else None,
-            cohort_size=_cohort_size(sample_rate, common["num_clients"]),
-        )
-
-    return make
-
-
-def _identifier(kind: str, sigma_s: float, num_clusters: int) -> GaussianIdentifier | KaryIdentifier:
-    if kind == "gaussian":
-        return GaussianIdentifier(sigma_s)
-    from rrcluster.privacy.profiles import keep_probability
-
-    return KaryIdentifier(keep_probability(sigma_s, num_clusters))
 
 
 def _resolve_noise(

@@ -26,6 +26,7 @@ class Reports:
     destinations: Array  # (n,) int64, the block its update goes to
     valid: Array  # (n,) bool
     evaluations: Array  # (n, 2) accuracy and loss in [0, 1]
+    scores: Array  # (n, w) what identifiers read beside the choice; w = 0 where they read nothing else
 
     def padded(self, length: int) -> "Reports":
         """The same reports followed by invalid ones up to `length`: clients that dropped out."""
@@ -36,6 +37,7 @@ class Reports:
             destinations=np.pad(self.destinations, (0, missing)),
             valid=np.pad(self.valid, (0, missing)),
             evaluations=np.pad(self.evaluations, ((0, missing), (0, 0))),
+            scores=np.pad(self.scores, ((0, missing), (0, 0))),
         )
 
 
@@ -49,6 +51,8 @@ def check_reports(
     client_ids: Any = None,
     evaluations: Any = None,
     on_device: bool = False,
+    scores: Any = None,
+    score_width: int = 0,
 ) -> Reports:
     """Turn raw reports into arrays, marking those that cannot be used.
 
@@ -56,7 +60,8 @@ def check_reports(
     `destinations` where updates go when a coin moved the client (default: the choice). Of several reports with one
     client id the first is kept, valid or not, and the others are left out: one client is one row. `evaluations` are n
     pairs (accuracy, share of the loss bound): what is finite is clipped to [0, 1], what is not makes the report
-    invalid. With `on_device` a torch tensor of updates stays where it is.
+    invalid. `scores` are n rows of `score_width` numbers, all finite or the report is invalid. With `on_device` a torch
+    tensor of updates stays where it is.
     """
     rows, usable = _rows(updates, width, on_device=on_device)
     natural, known = _clusters(choices, num_clusters, "choices", len(rows))
@@ -64,10 +69,11 @@ def check_reports(
         (natural, known) if destinations is None else _clusters(destinations, num_clusters, "destinations", len(rows))
     )
     judged, sensible = _evaluations(evaluations, len(rows))
-    valid = usable & known & reachable & sensible
+    marks, scored = _scores(scores, score_width, len(rows))
+    valid = usable & known & reachable & sensible & scored
     if (kept := _first_of_each(client_ids, len(rows))) is not None:
         natural, target, valid, judged = natural[kept], target[kept], valid[kept], judged[kept]
-        rows = rows[kept]
+        rows, marks = rows[kept], marks[kept]
     rows = _zero_unless(valid, rows)
     valid = valid & np.isfinite(norms(rows))
     return Reports(
@@ -76,6 +82,7 @@ def check_reports(
         destinations=np.where(valid, target, 0),
         valid=valid,
         evaluations=np.where(valid[:, None], judged, 0.0),
+        scores=np.where(valid[:, None], marks, 0.0),
     )
 
 
@@ -125,6 +132,15 @@ def _evaluations(values: Any, length: int) -> tuple[Array, Array]:
         raise ConfigError(f"evaluations must hold one pair per update: {length} of them.")
     finite = usable & np.isfinite(rows).all(axis=1)
     return np.clip(np.where(finite[:, None], rows, 0.0), 0.0, 1.0), finite
+
+
+def _scores(values: Any, width: int, length: int) -> tuple[Array, Array]:
+    if values is None:
+        return np.zeros((length, width)), np.ones(length, dtype=bool)
+    rows, usable = _rows(values, width, "scores")
+    if len(rows) != length:
+        raise ConfigError("scores must hold one row per update; give as many as there are updates.")
+    return rows.astype(np.float64), usable & np.isfinite(norms(np.where(usable[:, None], rows, 0.0)))
 
 
 def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[Array, Array]:

@@ -5,7 +5,7 @@ from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.privacy.clip import LARGEST_COHORT, check_clip
 
 MAX_ROUNDS = 1_000_000
-IDENTIFIERS = ("gaussian", "kary")
+IDENTIFIERS = ("gaussian", "kary", "exponential", "permute-and-flip", "projection")
 REBALANCINGS = ("none", "exact", "coin", "shrinkage", "auto")
 
 # The law each mechanism samples by, and the relation it protects. Settings may assert these, not contradict them.

@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rrcluster.errors import PrivacyError
-from rrcluster.privacy.events import REPETITION_LAWS, FixedSizeKary, PoissonGaussian, RepeatAndSelect, RoundEvent
+from rrcluster.privacy.events import (
+    REPETITION_LAWS,
+    FixedSizeByLoss,
+    FixedSizeKary,
+    PoissonGaussian,
+    RepeatAndSelect,
+    RoundEvent,
+)
 
 if TYPE_CHECKING:
     from rrcluster.privacy.profiles import Array
@@ -71,7 +78,7 @@ def worst_run(runs: Sequence[tuple[RoundEvent, int]]) -> tuple[RoundEvent, int]:
     """
     events = [event for event, _ in runs]
     alike = {(type(event), getattr(event, "num_clients", None)) for event in events}
-    if len(alike) > 1 or (isinstance(events[0], FixedSizeKary) and len(set(events)) > 1):
+    if len(alike) > 1 or (isinstance(events[0], (FixedSizeKary, FixedSizeByLoss)) and len(set(events)) > 1):
         raise PrivacyError(
             "the settings to select among have guarantees of different kinds (mechanism, identifier or number of "
             "clients), and no single one covers them all; select among settings of one mechanism."

@@ -3,6 +3,7 @@
 from typing import Any
 
 from rrcluster.privacy.identifier import IdentifierMechanism
+from rrcluster.privacy.identifiers import ProjectionIdentifier
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
@@ -140,6 +141,8 @@ def _released(plan: PrivacyPlan) -> list[str]:
             sizes += ", and the noisy mean accuracy and clipped loss of earlier models on the cohort's own samples"
     else:
         sizes = "cluster sizes by privatised identifiers" if k > 1 else "the fixed cohort size"
+        if isinstance(getattr(plan.mechanism, "identifier", None), ProjectionIdentifier):
+            sizes += ", and sums of the noisy projections that these were made from"
     return [
         *shared,
         *clustered,

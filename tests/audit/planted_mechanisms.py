@@ -6,8 +6,9 @@ import numpy as np
 
 from rrcluster.audit.targets import identifier_target, joint_target
 from rrcluster.privacy.clip import clip_to_grid, grid_step, norms
-from rrcluster.privacy.events import FixedSizeGaussian
-from rrcluster.privacy.identifier import IdentifierMechanism, KaryIdentifier
+from rrcluster.privacy.events import LOSS_RULES, FixedSizeGaussian
+from rrcluster.privacy.identifier import IdentifierMechanism
+from rrcluster.privacy.identifiers import ByLossIdentifier, KaryIdentifier, ProjectionIdentifier
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.reports import check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler, PoissonSampler
@@ -257,6 +258,48 @@ class KeepsMoreThanItSays(IdentifierMechanism):
         return more.release(updates, choices, **rest)
 
 
+class LossesNotClipped(ByLossIdentifier):
+    def _clipped(self, losses, valid):
+        return (losses - losses.min(axis=1, keepdims=True)) / self.loss_bound
+
+
+class FactorTwoMissing(ByLossIdentifier):
+    """exp(-epsilon c) where exp(-epsilon c / 2) is accounted."""
+
+    def assign(self, losses, valid, *, rng):
+        return ByLossIdentifier(self.rule, 2 * self.epsilon, self.loss_bound).assign(losses, valid, rng=rng)
+
+
+class ProjectionsNotClipped(ProjectionIdentifier):
+    def noisy(self, projections, *, exact, rng):
+        return projections + super().noisy(0 * projections, exact=exact, rng=rng)
+
+
+class ProjectionNoiseForOneClip(ProjectionIdentifier):
+    @property
+    def noise_std(self):
+        return self.noise_multiplier
+
+
+def with_identifier(kind):
+    """The mechanism whose identifiers are of another kind, at the same settings; the event stays what it was."""
+
+    class Other(IdentifierMechanism):
+        def _assigned(self, reports, centres, rng):
+            if not hasattr(self.identifier, "rule") and not hasattr(self.identifier, "noisy"):
+                return super()._assigned(reports, centres, rng)  # the audit has fixed the assignment
+            other = IdentifierMechanism(**(vars(self) | {"identifier": kind(**vars(self.identifier))}))
+            return other._assigned(reports, centres, rng)
+
+    return Other
+
+
+class ProjectionsNotAccounted(IdentifierMechanism):
+    @property
+    def event(self):
+        return FixedSizeGaussian(self.noise_multiplier, self.cohort_size, self.num_clients)
+
+
 class SizesFromRawChoices(IdentifierMechanism):
     def release(self, updates, choices, **rest):
         made = super().release(updates, choices, **rest)
@@ -376,6 +419,25 @@ PLANTED = {
     "choices not privatised": ("identifier noise", *identifier(ChoicesNotPrivatised)),
     "choices not privatised, by attack": ("distinguishing, projection", *identifier(ChoicesNotPrivatised)),
     "k-ary response keeps more than it says": ("identifier noise", *identifier(KeepsMoreThanItSays, "kary")),
+    **{
+        f"{mistake} ({flavour})": ("identifier noise", *identifier(with_identifier(kind), flavour))
+        for flavour in LOSS_RULES
+        for mistake, kind in {"losses not clipped": LossesNotClipped, "factor 2 missing": FactorTwoMissing}.items()
+    },
+    "losses not clipped, by attack": (
+        "distinguishing, projection",
+        *identifier(with_identifier(LossesNotClipped), "exponential"),
+    ),
+    "projections not clipped": ("identifier noise", *identifier(with_identifier(ProjectionsNotClipped), "projection")),
+    "projections not clipped, by attack": (
+        "distinguishing, projection",
+        *identifier(with_identifier(ProjectionsNotClipped), "projection"),
+    ),
+    "projection noise for C where 2C is needed": (
+        "identifier noise",
+        *identifier(with_identifier(ProjectionNoiseForOneClip), "projection"),
+    ),
+    "projections not accounted": ("identifier noise", *identifier(ProjectionsNotAccounted, "projection")),
     "sizes from raw choices": ("sensitivity", *identifier(SizesFromRawChoices)),
     "fixed-size cohort under a Poisson account": ("sampler", *joint(with_sampler(JointMechanism, fixed_size))),
     "Poisson cohort truncated to its expectation": ("sampler", *joint(with_sampler(JointMechanism, truncated))),

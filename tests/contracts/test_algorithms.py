@@ -8,6 +8,7 @@ from torch import nn
 
 from rrcluster.algorithms import ALGORITHMS, Clients, Oracle, Tools
 from rrcluster.algorithms.applies import REMEMBERING, check_applies
+from rrcluster.audit.targets import GivenAssignment
 from rrcluster.contract import LocalSettings
 from rrcluster.data import from_arrays
 from rrcluster.engine.batched import BatchedEngine
@@ -36,6 +37,7 @@ LEARNT = {
     "fedper": 0.75,
     "mr-mtl": 0.75,
     "local": 0.65,
+    "r-dpcfl": 0.7,
 }
 
 
@@ -46,7 +48,8 @@ def network():
 def make_plan(name, mechanism, rebalance, *, num_rounds=3, **changes):
     method = ALGORITHMS[name]
     moves = rebalance in ("coin", "exact")
-    check_applies(name, mechanism, rebalance, B if moves else 0)
+    identifier = changes.get("identifier", "projection" if name == "r-dpcfl" else "gaussian")
+    check_applies(name, mechanism, rebalance, B if moves else 0, identifier=identifier)
     settings = {
         "coordinates": method.split(method.adapt(network())).coordinates,
         "num_clusters": method.num_clusters(K),
@@ -59,6 +62,7 @@ def make_plan(name, mechanism, rebalance, *, num_rounds=3, **changes):
         "rebalance": rebalance,
         "min_cluster_size": B if moves else 0,
         "noise_multiplier": None if mechanism == "none" else 0.7,
+        "identifier": identifier,
     }
     return PrivacyPlan.build(**(settings | changes))
 
@@ -139,7 +143,7 @@ def test_a_release_has_shared_and_clustered_coordinates_alone(data, name, mechan
     assert not set(split.personal) & (set(split.shared) | set(split.clustered))
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "local"])
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("local", "r-dpcfl")])
 def test_what_a_client_reports_moves_the_release_by_at_most_s(data, name):
     """Adversarial data on one client: its real update, whatever training made of it, is bounded by the mechanism."""
     method = method_for(name, data)
@@ -164,6 +168,8 @@ def test_what_a_client_reports_moves_the_release_by_at_most_s(data, name):
 def test_b_zero_is_the_base_method(data, name, mechanism):
     if mechanism == "identifier" and name in REMEMBERING:
         pytest.skip("refused: memory under fixed-size sampling")
+    if mechanism != "identifier" and name == "r-dpcfl":
+        pytest.skip("refused: per-client rows")
     rule = "coin" if mechanism == "joint" else "exact"
     base = records(data, name, make_plan(name, mechanism, "none"))
     zero = records(data, name, make_plan(name, mechanism, rule, min_cluster_size=0))
@@ -182,7 +188,7 @@ def test_personal_coordinates_stay_on_the_client(data, name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_without_privacy_every_method_learns(data, name):
-    plan = make_plan(name, "none", "none", num_rounds=60)
+    plan = make_plan(name, "none", "none", num_rounds=60) if name != "r-dpcfl" else nearly_exact(60)
     method = method_for(name, data)
     model = method.adapt(network())
     last = records(data, name, plan)[-1]
@@ -196,6 +202,71 @@ def test_without_privacy_every_method_learns(data, name):
         memory=last.memory,
     )
     assert found.accuracy > LEARNT.get(name, 0.45)
+
+
+def nearly_exact(num_rounds, **changes):
+    """r-dpcfl has no meaning without noise; this much is practically none."""
+    return make_plan("r-dpcfl", "identifier", "none", num_rounds=num_rounds, noise_multiplier=0.02, **changes)
+
+
+def test_r_dpcfl_tells_groups_apart_by_projections_alone(data):
+    method, model = ALGORITHMS["r-dpcfl"], network()
+    last = records(data, "r-dpcfl", nearly_exact(10))[-1]
+    tools = Tools(method.split(model), BatchedEngine(model), LOCAL, key=(1, 2), centres=last.state.centres)
+    clients = Clients.without_memory(data.cohort(np.arange(M)))
+    rows = method.project(clients, tools=tools)
+    assert np.linalg.norm(rows, axis=1) == pytest.approx(np.ones(M), abs=1e-6)
+    chosen = method.scores(last.state.models, replace(clients, projections=rows), tools=tools).argmin(axis=1)
+    assert max((chosen == data.groups).mean(), (chosen != data.groups).mean()) > 0.8
+
+
+def test_what_r_dpcfl_reports_is_bounded_given_the_noisy_rows(data):
+    """Adversarial data on one client: its row of numbers moves by at most 2, and its update by at most 2C."""
+    method, model = ALGORITHMS["r-dpcfl"], network()
+    mechanism = replace(make_plan("r-dpcfl", "identifier", "none").mechanism, cohort_size=12)
+    cohort = data.cohort(np.arange(12))
+    tools = Tools(method.split(model), BatchedEngine(model), LOCAL, key=(1, 2))
+    models = method.init(model, num_clusters=K, rng=np.random.default_rng(0))
+    rows, sums = [], []
+    for factor in (1.0, -1e3):
+        cohort.inputs[0] *= factor
+        clients = Clients.without_memory(cohort)
+        scores = method.project(clients, tools=tools)
+        updates = method.local(models, clients, np.zeros(12, dtype=np.int64), tools=tools).updates
+        rows.append(mechanism.identifier.noisy(np.nan_to_num(scores), exact=False, rng=np.random.default_rng(0)))
+        fixed = replace(mechanism, identifier=GivenAssignment(np.arange(12) % K))
+        sums.append(fixed.release(updates, np.zeros(12, dtype=np.int64), rng=np.random.default_rng(0)).cluster_sums)
+    assert np.linalg.norm(rows[1] - rows[0]) <= 2 * (1 + 1e-9)
+    assert np.linalg.norm(sums[1] - sums[0]) <= 2 * CLIP * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("identifier", ["exponential", "permute-and-flip"])
+@pytest.mark.parametrize("name", ["ifca", "ifca-shared", "fedcam", "fedavg"])
+def test_identifiers_by_loss_go_with_methods_that_choose_by_loss(data, name, identifier):
+    plan = make_plan(name, "identifier", "none", identifier=identifier)
+    fast, slow = records(data, name, plan), records(data, name, plan, engine=ReferenceEngine)
+    assert np.abs(vectors(fast[0]) - vectors(slow[0])).max() < 1e-4
+    resumed = records(data, name, plan, state=fast[0].state, memory=fast[0].memory)
+    assert (vectors(resumed[-1]) == vectors(fast[-1])).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "mechanism", "identifier", "text"),
+    [
+        ("oracle", "identifier", "exponential", "are not losses"),
+        ("r-dpcfl", "joint", "projection", "one noisy row per client"),
+        ("r-dpcfl", "none", "projection", "large epsilon"),
+        ("r-dpcfl", "identifier", "kary", "identifier = projection"),
+        ("ifca", "identifier", "projection", "no other makes them"),
+    ],
+)
+def test_identifiers_that_do_not_apply_say_why(data, name, mechanism, identifier, text):
+    with pytest.raises(ConfigError, match=text):
+        check_applies(name, mechanism, "none", 0, identifier=identifier)
+    if mechanism == "identifier":  # and so does the simulator, whoever made the plan
+        other = make_plan("ifca" if identifier != "projection" else "r-dpcfl", mechanism, "none", identifier=identifier)
+        with pytest.raises(ConfigError, match=r"are not losses|both or neither"):
+            records(data, name, other)
 
 
 @pytest.mark.parametrize(

@@ -138,3 +138,25 @@ def test_an_object_that_raises_spoils_only_itself():
 def test_ids_of_different_types_are_different_clients():
     reports = check(np.ones((4, 2)), [0, 0, 0, 0], client_ids=[1, "1", np.float32(0.1), 0.1])
     assert reports.valid.all()
+
+
+def test_scores_travel_with_their_report():
+    rows = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
+    reports = check(np.ones((3, 2)), [0, 1, 2], scores=rows, score_width=2, client_ids=[5, 5, 6])
+    assert reports.scores.tolist() == [[0.1, 0.2], [0.5, 0.6]]
+    assert reports.padded(4).scores.tolist() == [[0.1, 0.2], [0.5, 0.6], [0, 0], [0, 0]]
+    assert check(np.ones((1, 2)), [0]).scores.shape == (1, 0)
+
+
+@pytest.mark.parametrize("bad", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_scores_make_their_own_report_invalid_alone(bad):
+    reports = check(np.ones((3, 2)), [0, 1, 2], scores=[[1.0, 2.0], bad, [3.0, 4.0]], score_width=2)
+    assert reports.valid.tolist() == [True, False, True]
+    assert reports.scores.tolist() == [[1, 2], [0, 0], [3, 4]]
+    assert reports.updates[1].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("scores", [np.ones((2, 2)), np.ones((3, 5)), "text", 3], ids=["few", "wide", "text", "number"])
+def test_scores_that_the_caller_got_wrong_raise(scores):
+    with pytest.raises(ConfigError, match="scores"):
+        check(np.ones((3, 2)), [0, 1, 2], scores=scores, score_width=2)
