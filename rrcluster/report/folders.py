@@ -42,6 +42,7 @@ class Diagnostic:
     clustering_accuracy: float | None
     worst_decile: float | None
     seconds: float | None  # since the run was started or resumed
+    evaluated_clients: float | None = None  # how many clients it is about; None: the whole population
 
 
 @dataclass(frozen=True)
@@ -234,6 +235,7 @@ def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
         clustering_accuracy=number(entry.get("clustering_accuracy")),
         worst_decile=number(entry.get("worst_decile")),
         seconds=number(entry.get("seconds")),
+        evaluated_clients=number(entry.get("evaluated_clients")),
     )
 
 
