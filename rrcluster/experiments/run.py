@@ -10,13 +10,15 @@ from rrcluster.aggregate import ServerState
 from rrcluster.engine.evaluate import Evaluation, evaluate
 from rrcluster.engine.faults import Incidents
 from rrcluster.engine.memory import ClientMemory
+from rrcluster.engine.ranks import Ranks
 from rrcluster.engine.simulate import RoundRecord, simulate
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.fingerprint import fingerprint
 from rrcluster.experiments.folder import RunFolder
+from rrcluster.experiments.ranks import make_shared, told_machines
 from rrcluster.experiments.released import average, describe_evaluation
-from rrcluster.experiments.setup import Experiment, make_experiment
+from rrcluster.experiments.setup import Experiment
 from rrcluster.privacy.accounting import epsilon_curve
 from rrcluster.privacy.budget import affordable_releases
 from rrcluster.privacy.ledger import Ledger
@@ -69,9 +71,12 @@ def finish(running: "Running") -> RunResult:
     return running.result()
 
 
-def start(config: RunConfig) -> "Running":
-    """Make a new run folder for `config`. Nothing is written if anything about the config is wrong."""
-    experiment = make_experiment(config)
+def start(config: RunConfig, *, ranks: Ranks | None = None) -> "Running":
+    """Make a new run folder for `config`. Nothing is written if anything about the config is wrong.
+
+    `ranks`: the other processes that compute clients, if there are any.
+    """
+    experiment = make_shared(config, ranks)
     told = statement(experiment.plan)
     target = config.privacy.target_epsilon
     if target is not None and told["epsilon"] > target:
@@ -94,7 +99,7 @@ def take_up(config: RunConfig) -> "Running | None":
     return None if folder.finished else resume(config.folder)
 
 
-def resume(path: Path) -> "Running":
+def resume(path: Path, *, ranks: Ranks | None = None) -> "Running":
     """Continue the run in a folder that was stopped or killed."""
     finished = RunFolderError(f"{path}: this run has finished; `rrcluster report {path}` shows it.")
     if RunFolder(path).finished and not (path / "checkpoint").exists():
@@ -105,7 +110,7 @@ def resume(path: Path) -> "Running":
             if not config.output.keep_checkpoint:
                 folder.drop_checkpoint()
             raise finished
-        return _running(make_experiment(config), folder)
+        return _running(make_shared(config, ranks), folder)
     except BaseException:
         folder.release()
         raise
@@ -118,7 +123,7 @@ def _running(experiment: Experiment, folder: RunFolder) -> "Running":
             folder.path / "ledger.jsonl",
             secure=plan.secure,
             limit=affordable_releases(plan, config.privacy.max_epsilon),
-            made_by=fingerprint(config),
+            made_by=fingerprint(config) | told_machines(experiment.engine),
         )
         running = Running(experiment, folder, ledger)
         ledger.check_covers(0 if running.state is None else running.state.round_index)

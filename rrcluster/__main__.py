@@ -1,0 +1,5 @@
+"""`python -m rrcluster`, which is also what torchrun starts."""
+
+from rrcluster.cli import main
+
+raise SystemExit(main())
