@@ -6,6 +6,7 @@ its connections, and one that hangs is given up after a time limit; both are a `
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -135,4 +136,6 @@ def _limit() -> float:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0][:200] or type(error).__name__
+    """The gist of torch's message, without the place in its sources."""
+    line = re.sub(r"^\[\S+:\d+\] ", "", str(error).strip()).partition("\n")[0]
+    return line.partition(". ")[0][:160] or type(error).__name__
