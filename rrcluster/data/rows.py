@@ -83,7 +83,7 @@ def check_rows(
     check_samples(owner, inputs, targets, shape)
     if ids:
         check_ids(owner, inputs)
-    if num_classes and (targets.dtype.kind not in "iu" or targets.min() < 0 or targets.max() >= num_classes):
+    if num_classes and (targets.dtype.kind not in "biu" or targets.min() < 0 or targets.max() >= num_classes):
         raise DataError(f"{owner} has targets that are not classes from 0 to {num_classes - 1}; number them anew.")
 
 
