@@ -4,7 +4,8 @@
 
 Every point is a process of its own that runs rounds of `rrcluster` on fashion-mini, 40 images a client, and reports the
 median round and its peak memory; the points of a row are measured in turns, round robin, so that a machine that drifts
-slows all of them alike. Times are relative to the first point of their row.
+slows all of them alike. Times are relative to the first point of their row: processor time of one thread, which other
+programs hardly change, and for ranks the time by the clock.
 """
 
 import argparse
@@ -23,9 +24,18 @@ ROWS = {
     "cohort": [{"cohort": size, "population": 100_000} for size in (10, 100, 1_000, 10_000)],
     "population": [{"population": size} for size in (1_000, 10_000, 100_000, 1_000_000)],
     "clusters": [{"clusters": k} for k in (1, 2, 4, 8, 16)],
-    "ranks": [{"ranks": ranks, "model": "cnn", "engine": "reference"} for ranks in (1, 2)],
+    "ranks": [{"ranks": ranks, "model": "cnn", "engine": "reference", "clock": "wall"} for ranks in (1, 2)],
 }
-USUAL = {"cohort": 100, "population": 10_000, "clusters": 4, "ranks": 1, "model": "linear", "engine": "batched"}
+USUAL = {
+    "cohort": 100,
+    "population": 10_000,
+    "clusters": 4,
+    "ranks": 1,
+    "model": "linear",
+    "engine": "batched",
+    "clock": "processor",
+}
+CLOCKS = {"processor": time.process_time, "wall": time.perf_counter}
 TURNS, SECONDS = 3, 5.0  # turns of every point, and how long one of them measures at most
 LABELS = {"cohort": "expected cohort", "population": "population", "clusters": "clusters (k)", "ranks": "ranks"}
 
@@ -57,14 +67,15 @@ def measure(point):
     from rrcluster.experiments.config import from_flat
     from rrcluster.experiments.ranks import make_shared, prepare_worker
 
-    torch.set_num_threads(1 if point["model"] == "cnn" else 2)
+    torch.set_num_threads(1)
 
     def lead(ranks):
         from rrcluster.engine.simulate import simulate
 
         it = make_shared(from_flat(settings(point)), ranks)
-        began, taken = time.perf_counter(), []
-        for record in simulate(
+        clock = CLOCKS[point["clock"]]
+        began, ticks = time.perf_counter(), [clock()]
+        for _ in simulate(
             data=it.data,
             model=it.model,
             algorithm=it.algorithm,
@@ -74,11 +85,13 @@ def measure(point):
             local=it.local,
             server=it.server,
         ):
-            taken.append(record.seconds)
-            if len(taken) > 1 and time.perf_counter() - began > SECONDS:
+            ticks.append(clock())
+            if len(ticks) > 2 and time.perf_counter() - began > SECONDS:
                 break
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(json.dumps({"seconds": float(np.median(taken[1:])), "gigabytes": peak, "rounds": len(taken) - 1}))
+        print(
+            json.dumps({"seconds": float(np.median(np.diff(ticks)[1:])), "gigabytes": peak, "rounds": len(ticks) - 2})
+        )
 
     if point["ranks"] == 1:
         return lead(None)
@@ -95,8 +108,8 @@ def run(point):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    threads = {"OMP_NUM_THREADS": "1"} if point["model"] == "cnn" else {}
-    common = {"WORLD_SIZE": str(point["ranks"]), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **threads}
+    common = {"WORLD_SIZE": str(point["ranks"]), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common |= {"OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
             [sys.executable, __file__, "--point", json.dumps(point)],
@@ -112,12 +125,12 @@ def run(point):
     return json.loads(told[0])
 
 
-def measure_row(points, turns):
+def measure_row(points, turns, changes):
     """Best of `turns` medians per point, in turns."""
     found = [[] for _ in points]
     for _ in range(turns):
         for place, point in enumerate(points):
-            found[place].append(run(USUAL | point))
+            found[place].append(run(USUAL | point | changes))
             print(f"  {point}: {found[place][-1]}", file=sys.stderr)
     return [
         {
@@ -146,8 +159,8 @@ def draw(rows, folder, when):
     from matplotlib import pyplot as plt
 
     colours = dict(zip(ROWS, ("#0072B2", "#D55E00", "#009E73", "#CC79A7"), strict=True))  # Okabe and Ito
-    figure, axes = plt.subplots(1, len(rows), figsize=(3.1 * len(rows), 3.0), layout="constrained")
-    for axis, (name, points) in zip(axes, rows.items(), strict=True):
+    figure, axes = plt.subplots(1, len(rows), figsize=(3.1 * len(rows), 3.0), layout="constrained", squeeze=False)
+    for axis, (name, points) in zip(axes[0], rows.items(), strict=True):
         x = [one["point"][name] for one in points]
         y = [one["seconds"] / points[0]["seconds"] for one in points]
         axis.plot(x, y, marker="o", color=colours[name])
@@ -174,6 +187,7 @@ def main():
     parser.add_argument(
         "--row", choices=ROWS, action="append", help="only this one; its figures are kept for the others"
     )
+    parser.add_argument("--clock", choices=CLOCKS, help="by which time; for ranks, processor is that of rank 0 alone")
     parser.add_argument("--quick", action="store_true", help="one turn instead of three")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     parser.add_argument("--point", type=json.loads, help=argparse.SUPPRESS)
@@ -185,7 +199,9 @@ def main():
     known = json.loads(kept.read_text()) if kept.exists() else {"rows": {}}
     when = date.today().isoformat()
     for name in given.row or ROWS:
-        known["rows"][name] = measure_row(ROWS[name], 1 if given.quick else TURNS)
+        known["rows"][name] = measure_row(
+            ROWS[name], 1 if given.quick else TURNS, {"clock": given.clock} if given.clock else {}
+        )
     known |= {"date": when, "machine": f"{os.cpu_count()} cores, {platform.machine()}"}
     given.out.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(known, indent=1) + "\n")
