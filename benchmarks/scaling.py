@@ -164,7 +164,7 @@ def draw(rows, folder, when):
         x = [one["point"][name] for one in points]
         y = [one["seconds"] / points[0]["seconds"] for one in points]
         axis.plot(x, y, marker="o", color=colours[name])
-        if name in ("cohort", "clusters", "ranks"):
+        if name in ("cohort", "ranks"):
             power = -1 if name == "ranks" else 1
             axis.plot(x, [(value / x[0]) ** power for value in x], ls=":", color="0.5", label="in proportion")
             axis.legend(frameon=False)
