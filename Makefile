@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: install demo test lint slow bench docs clean
+.PHONY: install demo test lint slow bench scaling docs clean
 
 install: $(READY)
 
@@ -35,6 +35,10 @@ slow: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/round_time.py
+
+# How the time of a round grows: about a quarter of an hour; writes docs/results/scaling.{png,pdf,json}.
+scaling: $(READY)
+	$(BIN)/python benchmarks/scaling.py
 
 # The site, in site/: needs nothing from elsewhere once it is built.
 docs: .venv/.docs-ready

@@ -8,6 +8,7 @@
           |    +-- AssumptionError   an assumption of the theory fails, so its bound says nothing
           +-- DataError         a missing, damaged or unusable data file
           +-- RunFolderError    a run folder that cannot be written, read or resumed
+          +-- RankError         a rank of a run on several processes failed or is gone
 
 Every message names the value, the bound it breaks and the way out. None contains a raw client value.
 """
@@ -39,3 +40,7 @@ class DataError(RRClusterError):
 
 class RunFolderError(RRClusterError):
     """A run folder cannot be written, read or resumed."""
+
+
+class RankError(RRClusterError):
+    """A rank of a run on several processes failed, is gone, or does not fit the others."""

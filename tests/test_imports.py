@@ -34,6 +34,7 @@ ORDER = [
     "experiments",
     "report",
     "cli",
+    "__main__",
 ]
 REPORT_MAY_IMPORT = {"errors", "checks", "reading", "version", "report"}  # it reads run folders and recomputes nothing
 

@@ -1,8 +1,12 @@
 """The command line. This module imports nothing heavy: `rrcluster --help` answers at once."""
 
+import contextlib
+import io
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+
+from rrcluster.cli.torchrun import place, silent
 
 COMMANDS = {
     "run": "train: one run (or several seeds), with progress and a run folder",
@@ -32,8 +36,22 @@ Start here:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; exit status 0 when it worked, 2 for bad usage, 130 after Ctrl-C."""
+    """Run one command; exit status 0 when it worked, 2 for bad usage, 130 after Ctrl-C.
+
+    Of several ranks that torchrun started, only rank 0 speaks.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if silent():
+        with contextlib.redirect_stdout(io.StringIO()):
+            return _command(arguments, _nobody_hears)
+    return _command(arguments, sys.stderr.write)
+
+
+def _nobody_hears(_: str) -> None:
+    """Where a rank other than 0 complains: rank 0 says it."""
+
+
+def _command(arguments: list[str], complain: Callable[[str], object]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print_usage(sys.stdout.write)
         return 0
@@ -44,9 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
-        sys.stderr.write(f"rrcluster: {name!r} is not a command; use one of {', '.join(COMMANDS)}.\n")
+        complain(f"rrcluster: {name!r} is not a command; use one of {', '.join(COMMANDS)}.\n")
         return 2
-    return _guarded(name, rest)
+    if name != "run" and place() is not None:
+        complain(f"rrcluster {name}: only `rrcluster run` shares work among ranks; start it without torchrun.\n")
+        return 2
+    return _guarded(name, rest, complain)
 
 
 def print_usage(write: Callable[[str], object]) -> None:
@@ -56,7 +77,7 @@ def print_usage(write: Callable[[str], object]) -> None:
     write(USAGE.format(commands=lines))
 
 
-def _guarded(name: str, rest: list[str]) -> int:
+def _guarded(name: str, rest: list[str], complain: Callable[[str], object]) -> int:
     """Run the command; our own errors become one line on stderr and status 2, never a traceback."""
     from rrcluster.errors import RRClusterError
 
@@ -64,14 +85,14 @@ def _guarded(name: str, rest: list[str]) -> int:
         command: Callable[[list[str]], int] = import_module(f"rrcluster.cli.{name}").main
         return command(rest)
     except RRClusterError as error:
-        sys.stderr.write(f"rrcluster {name}: {error}\n")
+        complain(f"rrcluster {name}: {error}\n")
         return 2
     except BrokenPipeError:
         return 0
     except MemoryError:
-        sys.stderr.write(f"rrcluster {name}: not enough memory; lower --clients, --clusters or --batch-size.\n")
+        complain(f"rrcluster {name}: not enough memory; lower --clients, --clusters or --batch-size.\n")
         return 2
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"rrcluster {name}: {where}{error.strerror or 'cannot be read or written'}.\n")
+        complain(f"rrcluster {name}: {where}{error.strerror or 'cannot be read or written'}.\n")
         return 2

@@ -10,14 +10,16 @@ import numpy as np
 
 from rrcluster.algorithms import Tools
 from rrcluster.engine.memory import ClientMemory
+from rrcluster.engine.ranks import Ranks
 from rrcluster.engine.simulate import first_state
 from rrcluster.experiments.config import RunConfig
-from rrcluster.experiments.setup import Experiment, make_experiment
+from rrcluster.experiments.ranks import make_shared
+from rrcluster.experiments.setup import Experiment
 
 
-def show(config: RunConfig, *, as_json: bool) -> int:
+def show(config: RunConfig, *, as_json: bool, ranks: Ranks | None = None) -> int:
     """Print the answer."""
-    answer = estimate(config)
+    answer = estimate(config, ranks=ranks)
     if as_json:
         sys.stdout.write(json.dumps(answer, indent=2) + "\n")
         return 0
@@ -28,9 +30,9 @@ def show(config: RunConfig, *, as_json: bool) -> int:
     return 0
 
 
-def estimate(config: RunConfig) -> dict[str, Any]:
+def estimate(config: RunConfig, *, ranks: Ranks | None = None) -> dict[str, Any]:
     """Privacy by the plan; time and memory measured on one cohort's local training, whose result is thrown away."""
-    experiment = make_experiment(config)
+    experiment = make_shared(config, ranks)
     plan = experiment.plan
     seconds = _one_round(experiment)
     seeds = max(1, len(config.output.seeds))

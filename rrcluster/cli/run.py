@@ -1,20 +1,24 @@
 """`rrcluster run`: train, show progress, leave a run folder."""
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from rrcluster.cli.parse import parse, read_yaml, say
+from rrcluster.cli.torchrun import place
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 
 if TYPE_CHECKING:
+    from rrcluster.engine.ranks import Ranks
     from rrcluster.experiments.run import Running, RunResult
 
 
@@ -32,6 +36,8 @@ class RunCommand:
     rrcluster run --secure --reserve-rounds 5 --epsilon 2
 
     rrcluster run --resume runs/my-run
+
+    torchrun --nproc-per-node 2 -m rrcluster run --model cnn (clients shared by two processes; docs/scaling.md)
     """
 
     config: RunConfig = field(default_factory=RunConfig)
@@ -48,11 +54,30 @@ class RunCommand:
 def main(arguments: list[str]) -> int:
     """Run the command."""
     command = read_command(arguments)
+    if place() is None:
+        return _lead(command, None)
+    from rrcluster.engine.channel import joined
+    from rrcluster.engine.ranks import Ranks, serve
+    from rrcluster.experiments.ranks import prepare_worker
+
+    with joined() as channel:
+        if channel.rank:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 ends the run, and with it this rank
+            serve(channel, prepare_worker)
+            return 0
+        ranks = Ranks(channel)
+        status = _lead(command, ranks)
+        ranks.dismiss()
+        return status
+
+
+def _lead(command: RunCommand, ranks: "Ranks | None") -> int:
+    """What the one process does, or rank 0 of several."""
     if command.dry_run:
         from rrcluster.cli.dry_run import show
 
-        return show(command.config, as_json=command.json)
-    results = list(_runs(command))
+        return show(command.config, as_json=command.json, ranks=ranks)
+    results = list(_runs(command, ranks))
     _show(command, results)
     return 0
 
@@ -70,20 +95,22 @@ def read_command(arguments: list[str]) -> RunCommand:
     return command
 
 
-def _runs(command: RunCommand) -> "Iterator[RunResult]":
+def _runs(command: RunCommand, ranks: "Ranks | None") -> "Iterator[RunResult]":
+    from rrcluster.experiments.ranks import make_shared
     from rrcluster.experiments.run import resume, start
 
+    make = partial(make_shared, ranks=ranks)
     if command.resume is not None:
         if not (command.resume / "config.yaml").exists():
             raise RunFolderError(f"{command.resume} holds no run to resume; start one with `rrcluster run`.")
-        yield _watch(resume(command.resume), command)
+        yield _watch(resume(command.resume, make=make), command)
         return
     config = command.config
     if not config.output.seeds:
-        yield _watch(start(config), command)
+        yield _watch(start(config, make=make), command)
         return
     for seed in config.output.seeds:
-        yield _watch(start(config.with_seed(seed, config.folder / f"seed-{seed}")), command)
+        yield _watch(start(config.with_seed(seed, config.folder / f"seed-{seed}"), make=make), command)
 
 
 def _watch(running: "Running", command: RunCommand) -> "RunResult":

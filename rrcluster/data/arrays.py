@@ -27,12 +27,13 @@ class ArrayStore:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class Kept:
     """An array that is already there, as the `make_inputs` of a test set."""
 
     values: Inputs
 
     def __call__(self) -> Inputs:
+        """The array."""
         return self.values
 
 
@@ -64,20 +65,20 @@ def from_arrays(
     xs, ys = _parts(inputs), _parts(targets)
     if not xs or len(xs) != len(ys):
         raise DataError(f"inputs are of {len(xs)} clients and targets of {len(ys)}; give one of each per client.")
-    true_groups = _checked_groups(groups, len(xs))
+    true_groups = checked_groups(groups, len(xs))
     num_groups = 0 if groups is None else int(true_groups.max()) + 1
-    test_xs, test_ys = _test_parts(test_inputs, test_targets, num_groups, len(xs))
+    test_xs, test_ys = test_parts(test_inputs, test_targets, num_groups, len(xs))
     regression = _is_regression((*ys, *test_ys), num_classes)
     shape = xs[0].shape[1:]
     labelled = [(f"client {i}", x, y) for i, (x, y) in enumerate(zip(xs, ys, strict=True))]
     labelled += [(f"test set {i}", x, y) for i, (x, y) in enumerate(zip(test_xs, test_ys, strict=True))]
     for owner, x, y in labelled:
-        _check_samples(owner, x, y, shape)
+        check_samples(owner, x, y, shape)
         if ids:
-            _check_ids(owner, x)
+            check_ids(owner, x)
     classes = 0 if regression else _checked_classes((*ys, *test_ys), num_classes)
     kind, input_dtype = FLOAT if regression else IDS, IDS if ids else FLOAT
-    tests = tuple(TestSet(y.astype(kind), _Kept(x.astype(input_dtype))) for x, y in zip(test_xs, test_ys, strict=True))
+    tests = tuple(TestSet(y.astype(kind), Kept(x.astype(input_dtype))) for x, y in zip(test_xs, test_ys, strict=True))
     own_tests = true_groups.copy() if num_groups else np.arange(len(xs))
     return FederatedData(
         name=name,
@@ -100,9 +101,7 @@ def _parts(arrays: Arrays) -> Parts:
         raise DataError(f"a part of the data is not one rectangular array: {problem}") from None
 
 
-def _test_parts(
-    inputs: Arrays | None, targets: Arrays | None, num_groups: int, num_clients: int
-) -> tuple[Parts, Parts]:
+def test_parts(inputs: Arrays | None, targets: Arrays | None, num_groups: int, num_clients: int) -> tuple[Parts, Parts]:
     """The test sets as two tuples of equal length: none, one shared by all, or one per group (or client)."""
     if inputs is None and targets is None:
         return (), ()
@@ -119,7 +118,8 @@ def _test_parts(
     return xs, ys
 
 
-def _check_samples(owner: str, x: NDArray[Any], y: NDArray[Any], shape: tuple[int, ...]) -> None:
+def check_samples(owner: str, x: NDArray[Any], y: NDArray[Any], shape: tuple[int, ...]) -> None:
+    """Refuse samples that are none, of another shape, or not finite; `owner` names whose they are."""
     if x.ndim < 1 or y.ndim != 1 or len(x) != len(y) or len(y) == 0:
         raise DataError(f"{owner} has inputs {x.shape} and targets {y.shape}; it needs (s, ...) and (s,), s > 0.")
     if x.shape[1:] != shape:
@@ -133,7 +133,8 @@ def _check_samples(owner: str, x: NDArray[Any], y: NDArray[Any], shape: tuple[in
             raise DataError(f"{owner} has {what} that are not finite in float32; remove or rescale them.")
 
 
-def _check_ids(owner: str, x: NDArray[Any]) -> None:
+def check_ids(owner: str, x: NDArray[Any]) -> None:
+    """Refuse inputs that are not ids from 0."""
     if x.dtype.kind not in "iu" or x.min(initial=0) < 0:
         raise DataError(f"{owner} has inputs of type {x.dtype}, not ids; give whole numbers from 0, or leave ids out.")
 
@@ -156,7 +157,8 @@ def _checked_classes(targets: Parts, num_classes: int | None) -> int:
     return classes
 
 
-def _checked_groups(groups: ArrayLike | None, num_clients: int) -> NDArray[np.int64]:
+def checked_groups(groups: ArrayLike | None, num_clients: int) -> NDArray[np.int64]:
+    """(num_clients,) the groups as given, or zeros."""
     if groups is None:
         return np.zeros(num_clients, dtype=np.int64)
     given = np.asarray(groups)

@@ -17,7 +17,7 @@ from rrcluster.data.federated import FederatedData
 from rrcluster.data.flipped import flipped_images
 from rrcluster.data.images import ImageDataset
 from rrcluster.data.lines import SCENARIOS, noisy_lines
-from rrcluster.data.partition import Indices, assign_groups, split_equally, split_reusing
+from rrcluster.data.partition import DrawnIndices, Holdings, assign_groups, split_equally, split_reusing
 from rrcluster.data.rotated import rotated_images
 from rrcluster.data.shakespeare import by_role, load_shakespeare
 from rrcluster.data.sources import SOURCES
@@ -36,6 +36,7 @@ class Request:
     num_clients: int
     ratio: tuple[float, ...]  # of the groups; () where there are none
     reuse: bool
+    samples_per_client: int | None  # None: images are dealt out where there are enough
     concentration: float
     folder: Folder
     rng: Rng
@@ -69,6 +70,7 @@ def load_federated(
     num_groups: int | None = None,
     ratio: Sequence[float] | None = None,
     reuse: bool | None = None,
+    samples_per_client: int | None = None,
     concentration: float | None = None,
     folder: Folder = None,
 ) -> FederatedData:
@@ -76,12 +78,22 @@ def load_federated(
 
     `partition` defaults to rotation for images and to role for Shakespeare; the synthetic datasets draw their own
     groups and take none. `num_groups` or `ratio` replace the partition's groups and their proportions. `reuse` lets
-    every group use all images instead of dealing each image once; by default only fashion-mini does. `concentration`
-    (default 0.5) belongs to the partition dirichlet. All randomness is `stream(seed, "partition")`.
+    every group use all images instead of dealing each image once; by default only fashion-mini does.
+    `samples_per_client` deals nothing: every client draws that many images for itself, by formula (`DrawnIndices`), so
+    that a population of any size costs nothing to make; without it, a population that reuses images and has more
+    clients in a group than there are images draws `DRAWN_SAMPLES` each. Synthetic populations of more than
+    `HELD_CLIENTS` clients are generated client by client when asked for. `concentration` (default 0.5) belongs to the
+    partition dirichlet. All randomness is `stream(seed, "partition")`.
     """
     checks.one_of(SOURCES, data=data)
     chosen = _partition_of(data, partition)
-    given = {"num_groups": num_groups, "ratio": ratio, "reuse": reuse, "concentration": concentration}
+    given = {
+        "num_groups": num_groups,
+        "ratio": ratio,
+        "reuse": reuse,
+        "samples_per_client": samples_per_client,
+        "concentration": concentration,
+    }
     idle = sorted(name for name, value in given.items() if value is not None and name not in chosen.settings)
     if idle:
         raise ConfigError(f"{idle[0]} = {given[idle[0]]} means nothing to {chosen.description}; leave {idle[0]} out.")
@@ -90,6 +102,7 @@ def load_federated(
         num_clients=checks.count(num_clients=num_clients),
         ratio=_ratio(partition or data, chosen.ratio, num_groups, ratio),
         reuse=data in REUSED if reuse is None else reuse,
+        samples_per_client=samples_per_client,
         concentration=checks.positive(concentration=0.5 if concentration is None else concentration),
         folder=folder,
         rng=stream(seed, "partition"),
@@ -98,24 +111,46 @@ def load_federated(
 
 
 def rotation(
-    name: str, dataset: ImageDataset, *, num_clients: int, ratio: Sequence[float], reuse: bool, rng: Rng
+    name: str,
+    dataset: ImageDataset,
+    *,
+    num_clients: int,
+    ratio: Sequence[float],
+    reuse: bool,
+    rng: Rng,
+    samples_per_client: int | None = None,
 ) -> FederatedData:
     """Clients in len(ratio) groups, each with its own rotation of the images."""
     groups = assign_groups(num_clients, ratio, rng=rng)
-    indices = _split(dataset, groups, reuse=reuse, rng=rng)
+    indices = _split(dataset, groups, reuse=reuse, samples_per_client=samples_per_client, rng=rng)
     return rotated_images(name, dataset, indices=indices, groups=groups, num_groups=len(ratio))
 
 
 def label_flip(
-    name: str, dataset: ImageDataset, *, num_clients: int, ratio: Sequence[float], reuse: bool, rng: Rng
+    name: str,
+    dataset: ImageDataset,
+    *,
+    num_clients: int,
+    ratio: Sequence[float],
+    reuse: bool,
+    rng: Rng,
+    samples_per_client: int | None = None,
 ) -> FederatedData:
     """Clients in len(ratio) groups, each with its own names for the classes."""
     groups = assign_groups(num_clients, ratio, rng=rng)
-    indices = _split(dataset, groups, reuse=reuse, rng=rng)
+    indices = _split(dataset, groups, reuse=reuse, samples_per_client=samples_per_client, rng=rng)
     return flipped_images(name, dataset, indices=indices, groups=groups, num_groups=len(ratio))
 
 
-def _split(dataset: ImageDataset, groups: NDArray[np.int64], *, reuse: bool, rng: Rng) -> Indices:
+def _split(
+    dataset: ImageDataset, groups: NDArray[np.int64], *, reuse: bool, samples_per_client: int | None, rng: Rng
+) -> Holdings:
+    """Who holds which images: dealt out, or drawn by formula where that is asked for or the only way."""
+    images = len(dataset.train_labels)
+    if samples_per_client is None and reuse and np.bincount(groups).max() > images:
+        samples_per_client = min(DRAWN_SAMPLES, images)
+    if samples_per_client is not None:
+        return DrawnIndices(int(rng.integers(2**62)), len(groups), images, samples_per_client)
     if reuse:
         return split_reusing(dataset.train_labels, groups, rng=rng)
     return split_equally(dataset.train_labels, len(groups), rng=rng)
@@ -123,12 +158,28 @@ def _split(dataset: ImageDataset, groups: NDArray[np.int64], *, reuse: bool, rng
 
 def _rotation(it: Request) -> FederatedData:
     dataset = load_dataset(it.data, it.folder)
-    return rotation(it.data, dataset, num_clients=it.num_clients, ratio=it.ratio, reuse=it.reuse, rng=it.rng)
+    return rotation(
+        it.data,
+        dataset,
+        num_clients=it.num_clients,
+        ratio=it.ratio,
+        reuse=it.reuse,
+        samples_per_client=it.samples_per_client,
+        rng=it.rng,
+    )
 
 
 def _label_flip(it: Request) -> FederatedData:
     dataset = load_dataset(it.data, it.folder)
-    return label_flip(it.data, dataset, num_clients=it.num_clients, ratio=it.ratio, reuse=it.reuse, rng=it.rng)
+    return label_flip(
+        it.data,
+        dataset,
+        num_clients=it.num_clients,
+        ratio=it.ratio,
+        reuse=it.reuse,
+        samples_per_client=it.samples_per_client,
+        rng=it.rng,
+    )
 
 
 def _dirichlet(it: Request) -> FederatedData:
@@ -141,7 +192,8 @@ def _role(it: Request) -> FederatedData:
 
 
 def _synthetic(it: Request) -> FederatedData:
-    return linear_regression(num_clients=it.num_clients, ratio=it.ratio, rng=it.rng).data
+    own = 60 if it.samples_per_client is None else it.samples_per_client
+    return linear_regression(num_clients=it.num_clients, ratio=it.ratio, samples_per_client=own, rng=it.rng).data
 
 
 def _lines(it: Request) -> FederatedData:
@@ -159,9 +211,11 @@ IMAGES: dict[str, Callable[[Folder], ImageDataset]] = {
     "cifar100": load_cifar100,
 }
 REUSED = frozenset({"fashion-mini"})  # too small to give every client images of its own
+DRAWN_SAMPLES = 40  # of a client that draws its images by formula: what 1,000 clients of fashion-mini hold
 
 _EQUAL, _IMAGES = (1, 1, 1, 1), tuple(IMAGES)
-_GROUPED, _DEALT = frozenset({"num_groups", "ratio"}), frozenset({"num_groups", "ratio", "reuse"})
+_GROUPED, _GENERATED = frozenset({"num_groups", "ratio"}), frozenset({"num_groups", "ratio", "samples_per_client"})
+_DEALT = _GENERATED | {"reuse"}
 PARTITIONS: dict[str, Partition] = {
     "rotation": Partition(
         "images turned by 0, 90, 180 or 270 degrees, equal groups", _EQUAL, _rotation, _IMAGES, _DEALT
@@ -180,7 +234,7 @@ PARTITIONS: dict[str, Partition] = {
     "label-flip": Partition("classes renamed by group, equal groups", _EQUAL, _label_flip, _IMAGES, _DEALT),
 }
 GENERATED: dict[str, Partition] = {
-    "synthetic": Partition("a dataset that draws its own groups", _EQUAL, _synthetic, ("synthetic",), _GROUPED),
+    "synthetic": Partition("a dataset that draws its own groups", _EQUAL, _synthetic, ("synthetic",), _GENERATED),
     **{
         name: Partition("a dataset that draws its own groups", scenario.ratio, _lines, (name,), _GROUPED)
         for name, scenario in SCENARIOS.items()

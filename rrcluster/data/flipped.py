@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from rrcluster.data.federated import ClientStore, FederatedData, Inputs, TestSet
 from rrcluster.data.images import ImageDataset, Labels, oriented
-from rrcluster.data.partition import Indices
+from rrcluster.data.partition import Holdings, holding_sizes
 from rrcluster.data.rotated import RotatedImages
 from rrcluster.errors import ConfigError
 
@@ -51,7 +51,7 @@ class _TestImages:
 
 
 def flipped_images(
-    name: str, dataset: ImageDataset, *, indices: Indices, groups: NDArray[np.int64], num_groups: int
+    name: str, dataset: ImageDataset, *, indices: Holdings, groups: NDArray[np.int64], num_groups: int
 ) -> FederatedData:
     """The population in which group g calls class y by the name (y + g) mod num_classes.
 
@@ -68,7 +68,7 @@ def flipped_images(
         name=name,
         num_classes=classes,
         input_shape=dataset.input_shape,
-        sizes=np.array([len(picked) for picked in indices], dtype=np.int64),
+        sizes=holding_sizes(indices),
         groups=groups,
         num_groups=num_groups,
         store=FlippedLabels(store, groups, classes),

@@ -14,13 +14,13 @@ import numpy as np
 from rrcluster import checks
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
+from rrcluster.data.generated import HELD_CLIENTS, TEST_SAMPLES, Samples, generated
 from rrcluster.data.partition import assign_groups
 from rrcluster.errors import ConfigError
 from rrcluster.rng import Rng
 
 SLOPES = (1.0, -1.0, 2.0, -2.0)
 INTERCEPTS = (1.5, 0.5, -0.5, -1.5)
-TEST_SAMPLES = 1000  # per group
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,19 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
+@dataclass(frozen=True)
+class LineLaw:
+    """x uniform in [-1, 1] and y on the group's line, plus noise."""
+
+    noise_std: float
+
+    def draw(self, group: int, count: int, *, rng: Rng) -> Samples:
+        """Fresh samples of one group."""
+        x = rng.uniform(-1.0, 1.0, size=(count, 1))
+        noise = self.noise_std * rng.standard_normal(count)
+        return x, SLOPES[group] * x[:, 0] + INTERCEPTS[group] + noise
+
+
 def noisy_lines(
     name: str,
     *,
@@ -52,7 +65,8 @@ def noisy_lines(
 
     Guarantees: group g has y = SLOPES[g] x + INTERCEPTS[g] + noise, x uniform in [-1, 1], noise normal; client sizes
     uniform from least to most; groups sized as in `group_sizes`. Test sets: 1,000 fresh samples per group, noise
-    included. `ConfigError` for more groups than there are lines.
+    included. More than 20,000 clients are not held but generated when asked for (`GeneratedStore`). `ConfigError` for
+    more groups than there are lines.
     """
     checks.non_negative(noise_std=noise_std)
     least, most = checks.count(samples=sizes[0]), checks.count(samples=sizes[1], at_least=sizes[0])
@@ -60,9 +74,12 @@ def noisy_lines(
         raise ConfigError(f"{len(ratio)} groups are more than the {len(SLOPES)} lines of {name}; lower num_groups.")
     groups = assign_groups(num_clients, ratio, rng=rng)
     counts = rng.integers(least, most + 1, size=num_clients)
-    inputs, targets = _samples(groups, counts, noise_std, rng)
+    law = LineLaw(noise_std)
+    if num_clients > HELD_CLIENTS:
+        return generated(name, law, dimension=1, groups=groups, sizes=counts, num_groups=len(ratio), rng=rng)
+    inputs, targets = _samples(law, groups, counts, rng)
     tests = range(len(ratio))
-    test_inputs, test_targets = _samples(tests, [TEST_SAMPLES] * len(ratio), noise_std, rng)
+    test_inputs, test_targets = _samples(law, tests, [TEST_SAMPLES] * len(ratio), rng)
     return from_arrays(
         inputs,
         targets,
@@ -75,12 +92,7 @@ def noisy_lines(
 
 
 def _samples(
-    groups: Sequence[int] | np.ndarray, counts: Sequence[int] | np.ndarray, noise_std: float, rng: Rng
+    law: LineLaw, groups: Sequence[int] | np.ndarray, counts: Sequence[int] | np.ndarray, rng: Rng
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    inputs, targets = [], []
-    for group, count in zip(groups, counts, strict=True):
-        x = rng.uniform(-1.0, 1.0, size=(int(count), 1))
-        noise = noise_std * rng.standard_normal(int(count))
-        inputs.append(x)
-        targets.append(SLOPES[group] * x[:, 0] + INTERCEPTS[group] + noise)
-    return inputs, targets
+    drawn = [law.draw(int(group), int(count), rng=rng) for group, count in zip(groups, counts, strict=True)]
+    return [inputs for inputs, _ in drawn], [targets for _, targets in drawn]

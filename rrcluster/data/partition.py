@@ -1,15 +1,64 @@
 """Who holds what: pure functions from labels and a random stream to one index array per client."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError
-from rrcluster.rng import Rng
+from rrcluster.rng import Rng, stream
 
 Indices = tuple[NDArray[np.int64], ...]  # one array of sample positions per client
+
+
+class Holdings(Protocol):
+    """Which samples each client holds: `Indices` in memory, or `DrawnIndices` by formula."""
+
+    def __getitem__(self, client: int, /) -> NDArray[np.int64]:
+        """Positions of one client's samples."""
+
+    def __len__(self) -> int:
+        """Clients in the population."""
+
+
+@dataclass(frozen=True)
+class DrawnIndices:
+    """Every client draws its samples for itself, by formula: nothing is stored per client.
+
+    Guarantees: a client's samples are `samples_per_client` distinct positions below `num_samples`, a uniform subset,
+    independent between clients, and a function of (`key`, client id) alone: neither the number of clients nor the order
+    of asking changes them. Two clients may share samples.
+    """
+
+    key: int
+    num_clients: int
+    num_samples: int
+    samples_per_client: int
+
+    def __post_init__(self) -> None:
+        checks.count(samples_per_client=self.samples_per_client)
+        if self.samples_per_client > self.num_samples:
+            raise ConfigError(
+                f"samples_per_client = {self.samples_per_client} is more than the {self.num_samples} training samples "
+                "there are; lower it."
+            )
+
+    def __getitem__(self, client: int) -> NDArray[np.int64]:
+        own = stream(self.key, "samples", client)
+        return own.choice(self.num_samples, size=self.samples_per_client, replace=False)
+
+    def __len__(self) -> int:
+        return self.num_clients
+
+
+def holding_sizes(holdings: Holdings) -> NDArray[np.int64]:
+    """(num_clients,) how many samples each client holds."""
+    if isinstance(holdings, DrawnIndices):
+        return np.full(len(holdings), holdings.samples_per_client, dtype=np.int64)
+    return np.array([len(holdings[client]) for client in range(len(holdings))], dtype=np.int64)
 
 
 def group_sizes(num_clients: int, ratio: Sequence[float]) -> NDArray[np.int64]:
@@ -49,7 +98,7 @@ def split_equally(labels: NDArray[np.int64], num_clients: int, *, rng: Rng) -> I
     if num_clients > len(labels):
         raise ConfigError(
             f"num_clients = {num_clients} needs at least as many training samples, but there are "
-            f"{len(labels)}; lower num_clients or use a larger dataset."
+            f"{len(labels)}; lower num_clients, use a larger dataset, or set samples_per_client."
         )
     return tuple(np.array_split(rng.permutation(len(labels)), num_clients))
 
@@ -66,7 +115,7 @@ def split_reusing(labels: NDArray[np.int64], groups: NDArray[np.int64], *, rng: 
     if most > len(labels):
         raise ConfigError(
             f"num_clients = {len(groups)} puts {most} clients in one group, more than the "
-            f"{len(labels)} training samples; lower num_clients or use a larger dataset."
+            f"{len(labels)} training samples; lower num_clients, use a larger dataset, or set samples_per_client."
         )
     dealt: dict[int, NDArray[np.int64]] = {}
     for clients in members:

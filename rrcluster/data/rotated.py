@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from rrcluster.data.federated import FederatedData, TestSet
 from rrcluster.data.images import ImageDataset, Images, Labels, Level, oriented
-from rrcluster.data.partition import Indices
+from rrcluster.data.partition import Holdings, holding_sizes
 from rrcluster.errors import ConfigError
 
 MAX_ROTATIONS = 4
@@ -20,7 +20,7 @@ class RotatedImages:
 
     images: Images
     labels: Labels
-    indices: Indices  # per client
+    indices: Holdings
     turns: NDArray[np.int64]  # (num_clients,) quarter turns
     mean: Level
     std: Level
@@ -33,7 +33,7 @@ class RotatedImages:
 
 
 def rotated_images(
-    name: str, dataset: ImageDataset, *, indices: Indices, groups: NDArray[np.int64], num_groups: int
+    name: str, dataset: ImageDataset, *, indices: Holdings, groups: NDArray[np.int64], num_groups: int
 ) -> FederatedData:
     """The population in which group g sees its images turned by 90 * g degrees, counter-clockwise.
 
@@ -55,7 +55,7 @@ def rotated_images(
         name=name,
         num_classes=dataset.num_classes,
         input_shape=dataset.input_shape,
-        sizes=np.array([len(picked) for picked in indices], dtype=np.int64),
+        sizes=holding_sizes(indices),
         groups=groups,
         num_groups=num_groups,
         store=RotatedImages(dataset.train_images, dataset.train_labels, indices, groups, mean, std),

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 from rrcluster import checks
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
+from rrcluster.data.generated import HELD_CLIENTS, TEST_SAMPLES, Samples, generated
 from rrcluster.data.partition import assign_groups
 from rrcluster.errors import ConfigError
 from rrcluster.rng import Rng
-
-TEST_SAMPLES = 1000  # per group
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +23,19 @@ class LinearProblem:
     parameters: NDArray[np.float64]  # (num_groups, dimension)
     separation: float
     noise_std: float
+
+
+@dataclass(frozen=True, eq=False)
+class LinearLaw:
+    """x ~ N(0, I) and y = <x, parameters[g]> + noise."""
+
+    parameters: NDArray[np.float64]  # (num_groups, dimension)
+    noise_std: float
+
+    def draw(self, group: int, count: int, *, rng: Rng) -> Samples:
+        """Fresh samples of one group."""
+        inputs = rng.standard_normal((count, self.parameters.shape[1]))
+        return inputs, inputs @ self.parameters[group] + self.noise_std * rng.standard_normal(count)
 
 
 def linear_regression(
@@ -41,8 +53,8 @@ def linear_regression(
     Guarantees: any two parameter vectors are exactly `separation` apart, in random directions, and all have
     the same norm; the expected loss (y - <x, w>)^2 / 2 of a group has the identity as its Hessian, so strong
     convexity and smoothness are both 1; groups are sized as in `group_sizes`, client ids in random order.
-    Test sets: 1,000 fresh samples per group, noise included. `ConfigError` when there are more groups than
-    dimensions.
+    Test sets: 1,000 fresh samples per group, noise included. More than 20,000 clients are not held but generated when
+    asked for (`GeneratedStore`). `ConfigError` when there are more groups than dimensions.
     """
     checks.count(samples_per_client=samples_per_client)
     checks.count(dimension=dimension)
@@ -50,6 +62,12 @@ def linear_regression(
     checks.non_negative(noise_std=noise_std)
     groups = assign_groups(num_clients, ratio, rng=rng)
     parameters = _apart(len(ratio), dimension, separation, rng=rng)
+    if num_clients > HELD_CLIENTS:
+        law, sizes = LinearLaw(parameters, noise_std), np.full(num_clients, samples_per_client, dtype=np.int64)
+        many = generated(
+            "synthetic", law, dimension=dimension, groups=groups, sizes=sizes, num_groups=len(ratio), rng=rng
+        )
+        return LinearProblem(many, parameters, separation, noise_std)
     inputs = rng.standard_normal((num_clients, samples_per_client, dimension))
     targets = np.einsum("msd,md->ms", inputs, parameters[groups])
     targets += noise_std * rng.standard_normal(targets.shape)

@@ -1,8 +1,9 @@
 """How good the models are, measured on raw client data: a diagnostic, never part of a release.
 
 Protocol: each client picks the model with the least loss on its own *training* data; its accuracy is that model's on
-the client's test set (its group's, or its own). Means are over all clients. Where a population has no true groups, the
-clustering accuracy is NaN and there are no group accuracies.
+the client's test set (its group's, or its own). Means are over all clients; of a population of more than 10,000, over
+2,000 drawn once, the same in every round and run, so that the cost does not grow with the population. Where a
+population has no true groups, the clustering accuracy is NaN and there are no group accuracies.
 """
 
 from dataclasses import dataclass
@@ -15,10 +16,12 @@ from rrcluster.algorithms.split import Split
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.memory import ClientMemory
+from rrcluster.rng import stream
 from rrcluster.types import Array, Models
 
 _CLIENTS_AT_ONCE = 512
 _PERSONAL_CLIENTS, _PERSONAL_SAMPLES = 200, 500
+_ALL_UP_TO, _OF_LARGER = 10_000, 2_000
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Evaluation:
     group_accuracy: tuple[float, ...]  # mean over the clients of each true group
     choice_sizes: tuple[int, ...]  # clients per chosen cluster
     confusion: tuple[tuple[int, ...], ...] = ()  # clients by chosen cluster (rows) and true group; empty without groups
+    evaluated_clients: int | None = None  # how many clients all of this is about; None: the whole population
 
 
 def evaluate(
@@ -44,20 +48,20 @@ def evaluate(
     local: LocalSettings | None = None,
     memory: ClientMemory | None = None,
 ) -> Evaluation:
-    """Evaluate models on every client of the population.
+    """Evaluate models on every client of the population, or on those of `judged_clients`.
 
     Where clients end up with models of their own (`algorithm.personal`), each first makes its own from what it
     remembers; then the first 200 clients are tested, on 500 test samples each, since nothing can be shared between
     them.
     """
     tools = Tools(split, engine, local or LocalSettings(), key=(0, 0))
-    ids = np.arange(min(data.num_clients, _PERSONAL_CLIENTS) if algorithm.personal else data.num_clients)
+    ids = judged_clients(data.num_clients, personal=algorithm.personal)
     choices = _choices(models, data, ids, algorithm=algorithm, tools=tools)
     if algorithm.personal:
         recalled = memory or ClientMemory(0)
         loss, accuracy = _own_models(models, choices, data, ids, algorithm=algorithm, tools=tools, memory=recalled)
     else:
-        loss, accuracy = _cluster_models(models, choices, data, split=split, engine=engine)
+        loss, accuracy = _cluster_models(models, choices, data, ids, split=split, engine=engine)
     groups = data.groups[ids]
     return Evaluation(
         accuracy=float(accuracy.mean()),
@@ -67,7 +71,20 @@ def evaluate(
         group_accuracy=tuple(_mean(accuracy[groups == group]) for group in range(data.num_groups)),
         choice_sizes=tuple(int(size) for size in np.bincount(choices, minlength=models.num_clusters)),
         confusion=tuple(map(tuple, confusion(choices, groups, models.num_clusters, data.num_groups).tolist())),
+        evaluated_clients=None if len(ids) == data.num_clients else len(ids),
     )
+
+
+def judged_clients(num_clients: int, *, personal: bool = False) -> Array:
+    """Sorted ids of the clients that are evaluated: all, 2,000 of more than 10,000, or the first 200 if `personal`.
+
+    The 2,000 are drawn under a seed of their own: the same for every run on a population of this size.
+    """
+    if personal:
+        return np.arange(min(num_clients, _PERSONAL_CLIENTS))
+    if num_clients <= _ALL_UP_TO:
+        return np.arange(num_clients)
+    return np.sort(stream(0, "evaluation").choice(num_clients, size=_OF_LARGER, replace=False))
 
 
 def choose_all(models: Models, data: FederatedData, *, algorithm: Algorithm, split: Split, engine: Engine) -> Array:
@@ -85,17 +102,16 @@ def _choices(models: Models, data: FederatedData, ids: Array, *, algorithm: Algo
 
 
 def _cluster_models(
-    models: Models, choices: Array, data: FederatedData, *, split: Split, engine: Engine
+    models: Models, choices: Array, data: FederatedData, ids: Array, *, split: Split, engine: Engine
 ) -> tuple[Array, Array]:
-    """Loss and accuracy (M,) of each client's chosen model on its test set; NaN for clients without one."""
-    losses, accuracies = (np.full(data.num_clients, np.nan) for _ in range(2))
-    vectors = split.vectors(models)
-    for place, tests in enumerate(data.test_sets):
-        owners = np.flatnonzero(data.test_of == place)
+    """Loss and accuracy (n,) of each client's chosen model on its test set; NaN for clients without one."""
+    losses, accuracies = (np.full(len(ids), np.nan) for _ in range(2))
+    vectors, test_of = split.vectors(models), data.test_of[ids]
+    for place in np.unique(test_of[test_of >= 0]).tolist():
+        owners = np.flatnonzero(test_of == place)
         chosen, back = np.unique(choices[owners], return_inverse=True)  # only models that one of them has chosen
-        if len(owners):
-            loss, accuracy = engine.test(vectors[chosen], tests)
-            losses[owners], accuracies[owners] = loss[back], accuracy[back]
+        loss, accuracy = engine.test(vectors[chosen], data.test_sets[place])
+        losses[owners], accuracies[owners] = loss[back], accuracy[back]
     return losses, accuracies
 
 
@@ -112,10 +128,10 @@ def _own_models(
     """Loss and accuracy of each client's own model on the first samples of its test set."""
     loss, accuracy = np.full(len(ids), np.nan), np.full(len(ids), np.nan)
     own = algorithm.own_models(models, memory.recall(data.cohort(ids)), choices, tools=tools)
-    for index, tests in enumerate(data.test_sets):
-        mine = np.flatnonzero(data.test_of[ids] == index)
-        if len(mine):
-            loss[mine], accuracy[mine] = tools.engine.test(own[mine], tests.first(_PERSONAL_SAMPLES))
+    test_of = data.test_of[ids]
+    for place in np.unique(test_of[test_of >= 0]).tolist():
+        mine = np.flatnonzero(test_of == place)
+        loss[mine], accuracy[mine] = tools.engine.test(own[mine], data.test_sets[place].first(_PERSONAL_SAMPLES))
     return loss, accuracy
 
 

@@ -15,6 +15,7 @@ from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.fingerprint import fingerprint
 from rrcluster.experiments.folder import RunFolder
+from rrcluster.experiments.ranks import told_machines
 from rrcluster.experiments.released import average, describe_evaluation
 from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.privacy.accounting import epsilon_curve
@@ -120,7 +121,7 @@ def _running(experiment: Experiment, folder: RunFolder) -> "Running":
             folder.path / "ledger.jsonl",
             secure=plan.secure,
             limit=affordable_releases(plan, config.privacy.max_epsilon),
-            made_by=fingerprint(config),
+            made_by=fingerprint(config) | told_machines(experiment.engine),
         )
         running = Running(experiment, folder, ledger)
         ledger.check_covers(0 if running.state is None else running.state.round_index)

@@ -99,6 +99,7 @@ def load_population(config: RunConfig) -> FederatedData:
         num_clients=config.data.num_clients,
         seed=POPULATION_SEED if config.seed is None else config.seed,
         partition=None if config.data.data in GENERATED else config.data.partition,
+        samples_per_client=config.data.samples_per_client,
         concentration=config.data.concentration if config.data.partition == "dirichlet" else None,
         folder=config.data.data_folder,
     )

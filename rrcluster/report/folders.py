@@ -45,6 +45,7 @@ class Diagnostic:
     worst_decile: float | None
     confusion: Confusion
     seconds: float | None  # since the run was started or resumed
+    evaluated_clients: float | None = None  # how many clients it is about; None: the whole population
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,7 @@ def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
         worst_decile=number(entry.get("worst_decile")),
         confusion=_confusion(entry.get("confusion")),
         seconds=number(entry.get("seconds")),
+        evaluated_clients=number(entry.get("evaluated_clients")),
     )
 
 

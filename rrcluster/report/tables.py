@@ -220,4 +220,14 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
         sentences.append(f"Chance level: {100 * chance:g}%.")
     if "worst_decile" in metrics:
         sentences.append("Worst decile: mean accuracy of the tenth of clients that fare worst.")
-    return sentences
+    return [*sentences, *_sample_sentence(groups)]
+
+
+def _sample_sentence(groups: Sequence[RunGroup]) -> list[str]:
+    """How many clients the diagnostics are about, where it is not the whole population."""
+    finals = [(run.final, run.config.get("num_clients")) for group in groups for run in group.runs]
+    parts = sorted(
+        {(int(final.evaluated_clients), clients) for final, clients in finals if final and final.evaluated_clients}
+    )
+    told = [f"{judged:,} of {clients:,} clients" for judged, clients in parts if isinstance(clients, int)]
+    return [f"Diagnostics are over {' or '.join(told)}, the same in every run."] if told else []

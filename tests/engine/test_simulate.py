@@ -5,7 +5,7 @@ from rrcluster.algorithms import ALGORITHMS
 from rrcluster.contract import LocalSettings
 from rrcluster.data import linear_regression, load_federated
 from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.evaluate import clustering_accuracy, confusion, evaluate
+from rrcluster.engine.evaluate import clustering_accuracy, confusion, evaluate, judged_clients
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.engine.simulate import simulate
 from rrcluster.models import make_model
@@ -202,3 +202,22 @@ def test_memory_under_fixed_size_sampling_is_refused_whoever_asks(data):
 
     with pytest.raises(PrivacyError, match="keeps memory on the clients"):
         rounds(data, mechanism="identifier", algorithm="fesem")
+
+
+def judged(data):
+    model, method = make_model("linear", input_shape=data.input_shape, num_classes=0), ALGORITHMS["ifca"]
+    models = method.init(model, num_clusters=2, rng=stream(0, "init"))
+    return evaluate(models, data, algorithm=method, split=method.split(model), engine=BatchedEngine(model))
+
+
+def test_large_populations_are_judged_by_a_fixed_sample(data):
+    assert judged_clients(10_000).tolist() == list(range(10_000))
+    sample = judged_clients(1_000_000)
+    assert np.array_equal(sample, judged_clients(1_000_000))
+    assert len(np.unique(sample)) == 2_000
+    assert 450_000 < sample.mean() < 550_000
+    assert len(judged_clients(1_000_000, personal=True)) == 200
+    found = judged(load_federated("synthetic", num_clients=30_000, num_groups=2, seed=0))
+    assert (found.evaluated_clients, sum(found.choice_sizes)) == (2_000, 2_000)
+    assert np.isfinite(found.loss)
+    assert judged(data).evaluated_clients is None

@@ -207,3 +207,12 @@ def test_a_selected_run_says_that_its_epsilon_covers_the_selection(run_folder, t
     other = run_folder(tmp_path / "other", update_clip=0.3)
     assert "includes the selection of its settings" in note([chosen])
     assert UNCOVERED_TUNING in note([chosen, other])
+
+
+def test_a_sample_of_clients_is_stated(tmp_path, run_folder):
+    folder = run_folder(tmp_path / "run", num_clients=1_000_000)
+    assert "clients, the same" not in results_table(find_runs([folder])).note
+    lines = [json.loads(line) for line in (folder / "diagnostics.jsonl").read_text().splitlines()]
+    told = "".join(json.dumps(line | {"evaluated_clients": 2000}) + "\n" for line in lines)
+    (folder / "diagnostics.jsonl").write_text(told)
+    assert "over 2,000 of 1,000,000 clients, the same in every run." in results_table(find_runs([folder])).note

@@ -1,0 +1,214 @@
+"""How the time of a round grows with the cohort, the population, the number of clusters and the number of ranks.
+
+    python benchmarks/scaling.py [--quick] [--out docs/results]
+
+Every point is a process of its own that runs rounds of `rrcluster` on fashion-mini, 40 images a client, and reports the
+median round and its peak memory; the points of a row are measured in turns, round robin, so that a machine that drifts
+slows all of them alike. Times are relative to the first point of their row: processor time of one thread, which other
+programs hardly change, and for ranks the time by the clock.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import socket
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+ROWS = {
+    "cohort": [{"cohort": size, "population": 100_000} for size in (10, 100, 1_000, 10_000)],
+    "population": [{"population": size} for size in (1_000, 10_000, 100_000, 1_000_000)],
+    "clusters": [{"clusters": k} for k in (1, 2, 4, 8, 16)],
+    "ranks": [{"ranks": ranks, "model": "cnn", "engine": "reference", "clock": "wall"} for ranks in (1, 2)],
+}
+USUAL = {
+    "cohort": 100,
+    "population": 10_000,
+    "clusters": 4,
+    "ranks": 1,
+    "model": "linear",
+    "engine": "batched",
+    "clock": "processor",
+}
+CLOCKS = {"processor": time.process_time, "wall": time.perf_counter}
+TURNS, SECONDS = 3, 5.0  # turns of every point, and how long one of them measures at most
+LABELS = {"cohort": "expected cohort", "population": "population", "clusters": "clusters (k)", "ranks": "ranks"}
+
+
+def settings(point):
+    return {
+        "data": "fashion-mini",
+        "num_clients": point["population"],
+        "sample_rate": min(1.0, point["cohort"] / point["population"]),
+        "samples_per_client": 40,
+        "num_clusters": point["clusters"],
+        "model": point["model"],
+        "engine": point["engine"],
+        "num_rounds": 1000,
+        "mechanism": "joint",
+        "noise_multiplier": 1.0,
+        "delta": 1e-8,
+        "device": "cpu",
+    }
+
+
+def measure(point):
+    """In a process of its own: seconds of a median round after the first, and the peak memory; as JSON on stdout."""
+    import numpy as np
+    import torch
+
+    from rrcluster.engine.channel import joined
+    from rrcluster.engine.ranks import Ranks, serve
+    from rrcluster.experiments.config import from_flat
+    from rrcluster.experiments.ranks import make_shared, prepare_worker
+
+    torch.set_num_threads(1)
+
+    def lead(ranks):
+        from rrcluster.engine.simulate import simulate
+
+        it = make_shared(from_flat(settings(point)), ranks)
+        clock = CLOCKS[point["clock"]]
+        began, ticks = time.perf_counter(), [clock()]
+        for _ in simulate(
+            data=it.data,
+            model=it.model,
+            algorithm=it.algorithm,
+            plan=it.plan,
+            engine=it.engine,
+            streams=it.streams,
+            local=it.local,
+            server=it.server,
+        ):
+            ticks.append(clock())
+            if len(ticks) > 2 and time.perf_counter() - began > SECONDS:
+                break
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(
+            json.dumps({"seconds": float(np.median(np.diff(ticks)[1:])), "gigabytes": peak, "rounds": len(ticks) - 2})
+        )
+
+    if point["ranks"] == 1:
+        return lead(None)
+    with joined() as channel:
+        if channel.rank:
+            return serve(channel, prepare_worker)
+        ranks = Ranks(channel)
+        lead(ranks)
+        return ranks.dismiss()
+
+
+def run(point):
+    """Start the processes of one point; what rank 0 measured."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {"WORLD_SIZE": str(point["ranks"]), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common |= {"OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--point", json.dumps(point)],
+            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(point["ranks"])
+    ]
+    told = [process.communicate()[0] for process in processes]
+    if any(process.returncode for process in processes):
+        raise SystemExit(f"{point}: failed")
+    return json.loads(told[0])
+
+
+def measure_row(points, turns, changes):
+    """Best of `turns` medians per point, in turns."""
+    found = [[] for _ in points]
+    for _ in range(turns):
+        for place, point in enumerate(points):
+            found[place].append(run(USUAL | point | changes))
+            print(f"  {point}: {found[place][-1]}", file=sys.stderr)
+    return [
+        {
+            "point": point,
+            "seconds": min(one["seconds"] for one in several),
+            "gigabytes": max(one["gigabytes"] for one in several),
+        }
+        for point, several in zip(points, found, strict=True)
+    ]
+
+
+def table(rows):
+    """Markdown: relative times, the first point of each row is 1."""
+    lines = ["| varied | value | time of a round, first = 1 | peak memory (GB) |", "| --- | --- | --- | --- |"]
+    for name, points in rows.items():
+        for one in points:
+            relative = one["seconds"] / points[0]["seconds"]
+            lines.append(f"| {LABELS[name]} | {one['point'][name]:,} | {relative:.2f} | {one['gigabytes']:.2f} |")
+    return "\n".join(lines)
+
+
+def draw(rows, folder, when):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    colours = dict(zip(ROWS, ("#0072B2", "#D55E00", "#009E73", "#CC79A7"), strict=True))  # Okabe and Ito
+    figure, axes = plt.subplots(1, len(rows), figsize=(3.1 * len(rows), 3.0), layout="constrained", squeeze=False)
+    for axis, (name, points) in zip(axes[0], rows.items(), strict=True):
+        x = [one["point"][name] for one in points]
+        y = [one["seconds"] / points[0]["seconds"] for one in points]
+        axis.plot(x, y, marker="o", color=colours[name])
+        if name in ("cohort", "ranks"):
+            power = -1 if name == "ranks" else 1
+            axis.plot(x, [(value / x[0]) ** power for value in x], ls=":", color="0.5", label="in proportion")
+            axis.legend(frameon=False)
+        axis.set(xscale="log", xlabel=LABELS[name])
+        axis.set_xticks(x, [f"{value:,}" if value < 1000 else f"$10^{len(str(value)) - 1}$" for value in x])
+        axis.minorticks_off()
+        if name == "cohort":
+            axis.set(yscale="log", ylabel="time of a round, first point = 1")
+        else:
+            axis.set_ylim(0, 1.15 * max(1.2, *y))
+        axis.spines[["top", "right"]].set_visible(False)
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp = {"Title": f"Time of a round, {when}"}
+    figure.savefig(folder / "scaling.png", dpi=150, metadata=stamp)
+    figure.savefig(folder / "scaling.pdf", metadata=stamp | {"CreationDate": None})
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--row", choices=ROWS, action="append", help="only this one; its figures are kept for the others"
+    )
+    parser.add_argument("--clock", choices=CLOCKS, help="by which time; for ranks, processor is that of rank 0 alone")
+    parser.add_argument("--quick", action="store_true", help="one turn instead of three")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--point", type=json.loads, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.point:
+        measure(given.point)
+        return
+    kept = given.out / "scaling.json"
+    known = json.loads(kept.read_text()) if kept.exists() else {"rows": {}}
+    when = date.today().isoformat()
+    for name in given.row or ROWS:
+        known["rows"][name] = measure_row(
+            ROWS[name], 1 if given.quick else TURNS, {"clock": given.clock} if given.clock else {}
+        )
+    known |= {"date": when, "machine": f"{os.cpu_count()} cores, {platform.machine()}"}
+    given.out.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(known, indent=1) + "\n")
+    rows = {name: known["rows"][name] for name in ROWS if name in known["rows"]}
+    print(f"{known['machine']}, {when}\n{table(rows)}")
+    draw(rows, given.out, when)
+
+
+if __name__ == "__main__":
+    main()
