@@ -37,3 +37,27 @@ def check_applies(algorithm: str, mechanism: str, rebalance: str, min_cluster_si
         raise ConfigError(f"algorithm = {algorithm} has one model: there is nothing to rebalance; set B to 0.")
     if moves and algorithm == "oracle":
         raise ConfigError("algorithm = oracle is given the true clusters, which rebalancing would undo; set B to 0.")
+
+
+def check_init(algorithm: str, init: str) -> None:
+    """Raise where an initialisation other than `independent` has no meaning (ConfigError).
+
+    | | kmeans++, warm |
+    | --- | --- |
+    | ifca, ifca-shared, fedcam, fesem, fesem-last, fedcam-fesem | yes |
+    | fedavg, fedprox, fedper, mr-mtl, local | refused: one model |
+    | oracle | refused: its clusters are given |
+
+    Mechanism and rebalancing do not matter: the rounds of an initialisation are ordinary rounds. Methods that choose by
+    distance do so here too, once a client remembers something; before that they choose by loss.
+    """
+    if init == "independent":
+        return
+    if ALGORITHMS[algorithm].num_clusters(2) == 1:
+        raise ConfigError(
+            f"algorithm = {algorithm} has one model, so init = {init} has none to tell apart; leave it out."
+        )
+    if algorithm == "oracle":
+        raise ConfigError(
+            f"algorithm = oracle is given the true clusters, so init = {init} has nothing to do; leave it out."
+        )

@@ -14,6 +14,7 @@ from rrcluster.engine.memory import ClientMemory
 from rrcluster.engine.private_evaluation import own_evaluations
 from rrcluster.entropy import StreamSource
 from rrcluster.errors import PrivacyError
+from rrcluster.initialisation import check_schedule, opened
 from rrcluster.models.model import Model
 from rrcluster.privacy.events import REPLACE_ONE
 from rrcluster.privacy.ledger import Ledger
@@ -75,9 +76,11 @@ def simulate(
     split = algorithm.split(model)
     k = plan.mechanism.num_clusters
     memory = memory or ClientMemory(algorithm.memory_width(model))
+    check_schedule(server, num_rounds=plan.num_rounds, num_clusters=k)
     state = state or first_state(model=model, algorithm=algorithm, num_clusters=k, streams=streams)
     while state.round_index < plan.num_rounds and ledger.affords(state.round_index):
         began, t = time.perf_counter(), state.round_index
+        state = opened(state, server, fresh=lambda: algorithm.init(model, num_clusters=k, rng=streams("warm start")))
         sampled = plan.sampler.draw(data.num_clients, rng=streams("cohort", t))
         ids = faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
         clients = memory.recall(data.cohort(ids))
