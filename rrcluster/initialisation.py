@@ -1,8 +1,8 @@
 """How the k models come to differ: a schedule of the first rounds, not a release of its own.
 
 - `independent`: all k random models compete from the first round on.
-- `warm`: for `init_rounds` rounds one cluster is open and everybody trains it, which is FedAvg. Then all k models become
-  copies of it, each with a small random change, and clustering begins.
+- `warm`: for `init_rounds` rounds one cluster is open and everybody trains it, which is FedAvg. Then all k models
+  become copies of it, each with a small random change, and clustering begins.
 - `kmeans++`: over `init_rounds` rounds clusters open one after another, and clients badly served by the open ones try
   the new one. Then all compete.
 

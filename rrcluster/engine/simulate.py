@@ -29,7 +29,8 @@ from rrcluster.types import Release
 class RoundRecord:
     """One finished round: the release and the state made of releases, which are public; the rest is not.
 
-    How long the round took and how many clients failed in it depend on who took part; what clients remember is theirs.
+    How long the round took and how many clients failed in it depend on who took part; what clients remember is theirs,
+    and so is what they reported.
     """
 
     round_index: int
@@ -38,6 +39,7 @@ class RoundRecord:
     seconds: float
     incidents: Incidents
     memory: ClientMemory  # private to the clients: for the checkpoint alone
+    reports: Sent | None = None  # raw: for diagnostics alone, and not kept by a secure run
 
 
 def first_state(*, model: Model, algorithm: Algorithm, num_clusters: int, streams: StreamSource) -> ServerState:
@@ -97,12 +99,8 @@ def simulate(
         )
         trained = algorithm.local(state.models, clients, choices if destinations is None else destinations, tools=tools)
         memory = memory.updated(ids, trained.memory)
-        sent, lying = faults.tampered(
-            Sent(trained.updates, choices, destinations, ids, evaluations),
-            num_clusters=k,
-            streams=streams,
-            round_index=t,
-        )
+        honest = Sent(trained.updates, choices, destinations, ids, evaluations)
+        sent, lying = faults.tampered(honest, num_clusters=k, streams=streams, round_index=t)
         state, release = server_round(
             state,
             sent.updates,
@@ -116,7 +114,8 @@ def simulate(
             rng=streams("release", t),
         )
         incidents = Incidents(dropped=len(sampled) - len(ids), hostile=lying)
-        yield RoundRecord(t, state, release, time.perf_counter() - began, incidents, memory)
+        raw = None if plan.secure else honest
+        yield RoundRecord(t, state, release, time.perf_counter() - began, incidents, memory, raw)
 
 
 def _check_memory(algorithm: Algorithm, model: Model, plan: PrivacyPlan) -> None:

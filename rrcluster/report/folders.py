@@ -42,6 +42,8 @@ class Diagnostic:
     clustering_accuracy: float | None
     worst_decile: float | None
     seconds: float | None  # since the run was started or resumed
+    adjusted_rand: float | None = None  # this and what follows: not in the folders of older versions
+    clusters_alive: float | None = None  # clusters that some client chooses
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,8 @@ def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
         clustering_accuracy=number(entry.get("clustering_accuracy")),
         worst_decile=number(entry.get("worst_decile")),
         seconds=number(entry.get("seconds")),
+        adjusted_rand=number(entry.get("adjusted_rand")),
+        clusters_alive=number(entry.get("clusters_alive")),
     )
 
 
