@@ -24,6 +24,8 @@ class ServerSettings:
     memory: float = 0.9  # of the running averages of released sizes and sums
     average_last: float = 0.5  # the models handed out are the mean over this last part of the rounds; 0: the last ones
     exploration: float = 1.0  # how strongly early rounds tell clusters apart (choice.py); 0 is the base method
+    init: str = "independent"  # how the k models come to differ (initialisation.py)
+    init_rounds: int = 0  # rounds of the plan that `init` takes; 0 where it takes none
 
     def __post_init__(self) -> None:
         checks.positive(server_lr=self.server_lr)

@@ -17,6 +17,7 @@ from rrcluster.types import Array
 
 PRICE, TEMPERATURE = 2.0, 0.5  # at strength 1, in units of the score (nats of cross-entropy for IFCA)
 FADE_OUT = 0.5  # part of the run after which choices are plain
+_FAR = 1e12  # a score beyond any other, and finite
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Guidance:
     prices: Array  # (k,) added to a client's scores
     temperature: float  # scale of the client's own Gumbel draw
     transition: Array  # (k, k) where the rebalancing coin sends a client
+    num_open: int | None = None  # clusters that may be chosen, the first so many; None: all of them
+    newcomer_power: float = 0.0  # above 0: the last open cluster is new, and clients badly served try it
 
     @classmethod
     def plain(cls, num_clusters: int) -> "Guidance":
@@ -46,7 +49,7 @@ def fading(round_index: int, num_rounds: int) -> float:
 
 
 def choose(scores: Array, guidance: Guidance, *, uniforms: Array) -> Array:
-    """(n,) the cluster of least priced and softened score; the lowest index among equals."""
+    """(n,) the cluster of least priced and softened score among the open ones; the lowest index among equals."""
     return np.asarray(guided_scores(scores, guidance, uniforms=uniforms).argmin(axis=1))
 
 
@@ -54,9 +57,30 @@ def guided_scores(scores: Array, guidance: Guidance, *, uniforms: Array) -> Arra
     """(n, k) scores with the round's prices, softened by each client's own draw: what a choice is made from.
 
     `scores` (n, k): less is better. `uniforms` (n, k) are each client's own draws in (0, 1). Without prices and at
-    temperature 0 they are the plain scores, whatever the draws.
+    temperature 0 they are the plain scores, whatever the draws. Clusters that are not open yet are far from everybody;
+    the last open one is nearest for a client that tries it (`newcomer_probability`).
     """
+    k = scores.shape[1]
+    count = guidance.num_open or k
     priced = scores + guidance.prices
     if guidance.temperature > 0:
         priced = priced + guidance.temperature * np.log(-np.log(uniforms))
+    if count < k:
+        priced = np.where(np.arange(k) < count, priced, _FAR)
+    if guidance.newcomer_power > 0 and count > 1:
+        trying = uniforms[:, count - 1] < newcomer_probability(scores[:, :count], guidance.newcomer_power)
+        priced = np.where(trying[:, None] & (np.arange(k) == count - 1), -_FAR, priced)
     return np.asarray(priced)
+
+
+def newcomer_probability(scores: Array, power: float) -> Array:
+    """(n,) how likely a client tries the last of the open clusters: (best other score / its score) ^ power, at most 1.
+
+    This is the draw of k-means++ made by each client alone: the worse the best of the others serves it, the likelier
+    it tries the new one. The new model's own score is the yardstick, so no scale has to be known; scores are losses or
+    distances, at least 0.
+    """
+    best, new = scores[:, :-1].min(axis=1), scores[:, -1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(new > 0, best / new, 1.0)
+    return np.asarray(np.clip(np.nan_to_num(share, nan=0.0, posinf=1.0), 0.0, 1.0) ** power)

@@ -5,6 +5,7 @@ from typing import Any
 
 from rrcluster.aggregate import ServerSettings, ServerState, advance, remember, shrink, smooth_sizes
 from rrcluster.choice import PRICE, TEMPERATURE, Guidance, crowding_prices, fading
+from rrcluster.initialisation import held_still, opening
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rebalancing import coin_transition
@@ -15,11 +16,15 @@ from rrcluster.types import Release
 def guidance(state: ServerState, *, plan: PrivacyPlan, server: ServerSettings) -> Guidance:
     """What this round's clients are told beside the models: crowding prices and coins, from sizes released earlier.
 
-    Prices are zero and nobody moves before the first release; coins only ever move under `rebalance = coin`.
+    Prices are zero and nobody moves before the first release; coins only ever move under `rebalance = coin`. In the
+    rounds of an initialisation it is the schedule of initialisation.py instead, from the round's number alone.
     """
-    strength = server.exploration * fading(state.round_index, plan.num_rounds)
+    k, t = plan.mechanism.num_clusters, state.round_index
+    if t < server.init_rounds:
+        return opening(server, t, k)
+    strength = server.exploration * fading(t, plan.num_rounds)
     if state.sizes.empty:
-        return replace(Guidance.plain(plan.mechanism.num_clusters), temperature=TEMPERATURE * strength)
+        return replace(Guidance.plain(k), temperature=TEMPERATURE * strength)
     sizes, least = state.sizes.mean, plan.mechanism.min_cluster_size if plan.rebalance == "coin" else 0
     return Guidance(
         prices=PRICE * strength * crowding_prices(sizes),
@@ -63,8 +68,9 @@ def server_round(
     if release.size_noise_std > 0:
         least = max(plan.mechanism.size_floor, plan.mechanism.min_cluster_size)
         release = smooth_sizes(release, state.sizes, transition, least=least, size_floor=plan.mechanism.size_floor)
-    if plan.rebalance == "shrinkage":
+    if plan.rebalance == "shrinkage" and state.round_index >= server.init_rounds:
         release = shrink(release, state.sums, memory=server.memory)
+    release = held_still(release, server, state.round_index)
     return advance(state, release, server=server, num_rounds=plan.num_rounds), release
 
 

@@ -23,6 +23,7 @@ ORDER = [
     "choice",
     "privacy",
     "aggregate",
+    "initialisation",
     "theory",
     "data",
     "models",

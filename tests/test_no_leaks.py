@@ -106,6 +106,7 @@ RUNS = {
         "--hostile",
         "0.2",
     ],
+    "warm start": ["--mechanism", "joint", "--noise-multiplier", "1", "--init", "warm"],
     "kary": ["--mechanism", "identifier", "--identifier", "kary", "--noise-multiplier", "1", "--json"],
 }
 
@@ -199,6 +200,10 @@ def test_no_error_of_the_interface_shows_a_raw_value(planted, rng):
 def test_diagnostics_are_labelled_wherever_they_are_printed(planted, tmp_path, capsys):
     assert main(["run", *BASE, "--noise-multiplier", "1", "--out", str(tmp_path / "run"), "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)
-    for name in ("accuracy", "loss", "clustering_accuracy", "choice_sizes", "dropped"):
+    measured = json.loads((tmp_path / "run" / "diagnostics.jsonl").read_text().splitlines()[-1])
+    assert {"adjusted_rand", "clusters_alive", "signal_to_noise", "bytes_up", "bytes_down"} <= set(measured)
+    released = (tmp_path / "run" / "rounds.jsonl").read_text() + (tmp_path / "run" / "summary.json").read_text()
+    for name in set(measured) - {"round"}:
         assert name not in told
+        assert f'"{name}"' not in released
     assert {"loss", "choice_sizes"} <= set(told["diagnostic_not_private"])

@@ -70,3 +70,32 @@ def check_identifier(algorithm: str, mechanism: str, identifier: str) -> None:
             f"identifier = {identifier} draws a cluster by the client's losses, and the scores of algorithm = "
             f"{algorithm} are not losses; use identifier = kary or gaussian, or a method that chooses by loss (ifca)."
         )
+
+
+def check_init(algorithm: str, init: str) -> None:
+    """Raise where an initialisation other than `independent` has no meaning (ConfigError).
+
+    | | kmeans++, warm |
+    | --- | --- |
+    | ifca, ifca-shared, fedcam, fesem, fesem-last, fedcam-fesem | yes |
+    | fedavg, fedprox, fedper, mr-mtl, local | refused: one model |
+    | oracle | refused: its clusters are given |
+    | r-dpcfl | refused: its server makes the clusters |
+
+    Mechanism and rebalancing do not matter: the rounds of an initialisation are ordinary rounds. Methods that choose by
+    distance do so here too, once a client remembers something; before that they choose by loss.
+    """
+    if init == "independent":
+        return
+    if ALGORITHMS[algorithm].num_clusters(2) == 1:
+        raise ConfigError(
+            f"algorithm = {algorithm} has one model, so init = {init} has none to tell apart; leave it out."
+        )
+    if algorithm == "r-dpcfl":
+        raise ConfigError(
+            f"algorithm = r-dpcfl clusters clients on the server, so init = {init} has nothing to do; leave it out."
+        )
+    if algorithm == "oracle":
+        raise ConfigError(
+            f"algorithm = oracle is given the true clusters, so init = {init} has nothing to do; leave it out."
+        )

@@ -6,6 +6,7 @@ the client's test set (its group's, or its own). Means are over all clients; of 
 population has no true groups, the clustering accuracy is NaN and there are no group accuracies.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,11 @@ class Evaluation:
     choice_sizes: tuple[int, ...]  # clients per chosen cluster
     confusion: tuple[tuple[int, ...], ...] = ()  # clients by chosen cluster (rows) and true group; empty without groups
     evaluated_clients: int | None = None  # how many clients all of this is about; None: the whole population
+    best_decile: float = math.nan  # mean accuracy of the tenth of clients that fare best
+    median: float = math.nan  # median accuracy over clients
+    cluster_accuracy: tuple[float, ...] = ()  # mean over the clients that choose each cluster; NaN where nobody does
+    adjusted_rand: float = math.nan  # agreement of clusters and groups beyond chance; NaN without groups
+    clusters_alive: int = 0  # clusters that at least one client of the population chooses now; the others are dead
 
 
 def evaluate(
@@ -62,16 +68,22 @@ def evaluate(
         loss, accuracy = _own_models(models, choices, data, ids, algorithm=algorithm, tools=tools, memory=recalled)
     else:
         loss, accuracy = _cluster_models(models, choices, data, ids, split=split, engine=engine)
-    groups = data.groups[ids]
+    groups, tenth = data.groups[ids], max(1, len(accuracy) // 10)
+    ordered, sizes = np.sort(accuracy), np.bincount(choices, minlength=models.num_clusters)
     return Evaluation(
         accuracy=float(accuracy.mean()),
         loss=float(loss.mean()),
         clustering_accuracy=clustering_accuracy(choices, groups, models.num_clusters, data.num_groups),
-        worst_decile=float(np.sort(accuracy)[: max(1, len(accuracy) // 10)].mean()),
+        worst_decile=float(ordered[:tenth].mean()),
         group_accuracy=tuple(_mean(accuracy[groups == group]) for group in range(data.num_groups)),
-        choice_sizes=tuple(int(size) for size in np.bincount(choices, minlength=models.num_clusters)),
         confusion=tuple(map(tuple, confusion(choices, groups, models.num_clusters, data.num_groups).tolist())),
         evaluated_clients=None if len(ids) == data.num_clients else len(ids),
+        choice_sizes=tuple(int(size) for size in sizes),
+        best_decile=float(ordered[-tenth:].mean()),
+        median=float(np.median(accuracy)),
+        cluster_accuracy=tuple(_mean(accuracy[choices == cluster]) for cluster in range(models.num_clusters)),
+        adjusted_rand=adjusted_rand(choices, groups, models.num_clusters, data.num_groups),
+        clusters_alive=int((sizes > 0).sum()),
     )
 
 
@@ -157,3 +169,23 @@ def confusion(choices: Array, groups: Array, num_clusters: int, num_groups: int)
     if num_groups:
         np.add.at(table, (choices, groups), 1)
     return table
+
+
+def adjusted_rand(choices: Array, groups: Array, num_clusters: int, num_groups: int) -> float:
+    """The adjusted Rand index (Hubert and Arabie 1985): 1 for equal partitions, 0 on average for random ones.
+
+    (agreeing pairs - expected) / (most possible - expected), from the contingency table. 1 where both partitions put
+    all clients together, or both put each alone: they are equal. NaN where there are no groups.
+    """
+    if not num_groups:
+        return float("nan")
+    table = confusion(choices, groups, num_clusters, num_groups)
+    together = _pairs(table).sum()
+    by_cluster, by_group = _pairs(table.sum(axis=1)).sum(), _pairs(table.sum(axis=0)).sum()
+    expected = by_cluster * by_group / max(_pairs(np.array(float(len(choices)))), 1.0)
+    most = (by_cluster + by_group) / 2
+    return 1.0 if most == expected else float((together - expected) / (most - expected))
+
+
+def _pairs(counts: Array) -> Array:
+    return np.asarray(counts * (counts - 1) / 2)

@@ -15,6 +15,7 @@ from rrcluster.engine.private_evaluation import own_evaluations
 from rrcluster.engine.scoring import check_scores, told_scores, with_projections
 from rrcluster.entropy import StreamSource
 from rrcluster.errors import PrivacyError
+from rrcluster.initialisation import check_schedule, opened
 from rrcluster.models.model import Model
 from rrcluster.privacy.events import REPLACE_ONE
 from rrcluster.privacy.ledger import Ledger
@@ -29,7 +30,8 @@ from rrcluster.types import Release
 class RoundRecord:
     """One finished round: the release and the state made of releases, which are public; the rest is not.
 
-    How long the round took and how many clients failed in it depend on who took part; what clients remember is theirs.
+    How long the round took and how many clients failed in it depend on who took part; what clients remember is theirs,
+    and so is what they reported.
     """
 
     round_index: int
@@ -38,6 +40,7 @@ class RoundRecord:
     seconds: float
     incidents: Incidents
     memory: ClientMemory  # private to the clients: for the checkpoint alone
+    reports: Sent | None = None  # raw: for diagnostics alone, and not kept by a secure run
 
 
 def first_state(*, model: Model, algorithm: Algorithm, num_clusters: int, streams: StreamSource) -> ServerState:
@@ -77,9 +80,11 @@ def simulate(
     split = algorithm.split(model)
     k = plan.mechanism.num_clusters
     memory = memory or ClientMemory(algorithm.memory_width(model))
+    check_schedule(server, num_rounds=plan.num_rounds, num_clusters=k)
     state = state or first_state(model=model, algorithm=algorithm, num_clusters=k, streams=streams)
     while state.round_index < plan.num_rounds and ledger.affords(state.round_index):
         began, t = time.perf_counter(), state.round_index
+        state = opened(state, server, fresh=lambda: algorithm.init(model, num_clusters=k, rng=streams("warm start")))
         sampled = plan.sampler.draw(data.num_clients, rng=streams("cohort", t))
         ids = faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
         tools = Tools(split, engine, local, key=streams.client_key("batches", t), centres=state.centres)
@@ -97,14 +102,9 @@ def simulate(
         )
         trained = algorithm.local(state.models, clients, choices if destinations is None else destinations, tools=tools)
         memory = memory.updated(ids, trained.memory)
-        sent, lying = faults.tampered(
-            Sent(
-                trained.updates, choices, destinations, ids, evaluations, told_scores(scores, clients, plan.mechanism)
-            ),
-            num_clusters=k,
-            streams=streams,
-            round_index=t,
-        )
+        told_to_mechanism = told_scores(scores, clients, plan.mechanism)
+        honest = Sent(trained.updates, choices, destinations, ids, evaluations, told_to_mechanism)
+        sent, lying = faults.tampered(honest, num_clusters=k, streams=streams, round_index=t)
         state, release = server_round(
             state,
             sent.updates,
@@ -119,7 +119,8 @@ def simulate(
             rng=streams("release", t),
         )
         incidents = Incidents(dropped=len(sampled) - len(ids), hostile=lying)
-        yield RoundRecord(t, state, release, time.perf_counter() - began, incidents, memory)
+        raw = None if plan.secure else honest
+        yield RoundRecord(t, state, release, time.perf_counter() - began, incidents, memory, raw)
 
 
 def _check_memory(algorithm: Algorithm, model: Model, plan: PrivacyPlan) -> None:

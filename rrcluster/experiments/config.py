@@ -81,6 +81,10 @@ class MethodConfig:
     model: Literal["linear", "mlp", "cnn", "cifar-cnn", "lstm"] = "linear"
     """Network: linear (7,850 parameters on 28x28 images), mlp (159,010) or cnn (26,010); cifar-cnn (308,490); lstm for
     text (819,920)."""
+    init: Literal["independent", "kmeans++", "warm"] = "independent"
+    """How the k models come to differ: from the start, opened one after another, or copies of a FedAvg phase."""
+    init_rounds: int | None = None
+    """Rounds that kmeans++ or warm take, of the run's own; default: a tenth, kmeans++ at least one per cluster."""
     rebalance: Literal["auto", "none", "exact", "coin", "shrinkage"] = "auto"
     """How small clusters are helped; auto: coin under joint, exact otherwise, none when B = 0."""
     min_cluster_size: Annotated[int, Flag(name="min-cluster-size", aliases=["-B"])] = 0
@@ -91,6 +95,8 @@ class MethodConfig:
     def __post_init__(self) -> None:
         checks.count(num_clusters=self.num_clusters)
         checks.count(min_cluster_size=self.min_cluster_size, at_least=0)
+        if self.init_rounds is not None:
+            checks.count(init_rounds=self.init_rounds, at_least=0)
         if self.size_floor is not None:
             checks.non_negative(size_floor=self.size_floor)
 

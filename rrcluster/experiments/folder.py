@@ -28,6 +28,7 @@ from rrcluster.aggregate import RunningMean, ServerState
 from rrcluster.durable import drop_temporaries, sync_file
 from rrcluster.engine.evaluate import Evaluation
 from rrcluster.engine.faults import Incidents
+from rrcluster.engine.measures import RoundMeasures
 from rrcluster.engine.memory import ClientMemory
 from rrcluster.engine.simulate import RoundRecord
 from rrcluster.errors import RunFolderError
@@ -122,7 +123,14 @@ class RunFolder:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         return [read_evaluation(told) for line in lines if (told := json.loads(line).get("private_evaluation"))]
 
-    def add_diagnostics(self, round_index: int, evaluation: Evaluation, incidents: Incidents, seconds: float) -> None:
+    def add_diagnostics(
+        self,
+        round_index: int,
+        evaluation: Evaluation,
+        incidents: Incidents,
+        seconds: float,
+        measures: RoundMeasures | None = None,
+    ) -> None:
         """Append what was computed from raw client data, in place of what an earlier attempt at this round wrote.
 
         The time so far and the clients that failed so far are here too: both follow the secret sizes of the cohorts.
@@ -130,7 +138,7 @@ class RunFolder:
         path = self.path / "diagnostics.jsonl"
         keep_rounds_before(path, round_index)
         line = {"round": round_index, **asdict(evaluation), "seconds": round(seconds, 2)}
-        append_json(path, line | asdict(incidents))
+        append_json(path, line | asdict(incidents) | ({} if measures is None else asdict(measures)))
 
     def save_state(self, state: ServerState, memory: ClientMemory) -> None:
         """Write the checkpoint: one file, renamed into place, so it is always whole; what it follows is on disk."""

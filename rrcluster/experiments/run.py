@@ -9,6 +9,7 @@ from typing import Any
 from rrcluster.aggregate import ServerState
 from rrcluster.engine.evaluate import Evaluation, evaluate
 from rrcluster.engine.faults import Incidents
+from rrcluster.engine.measures import measure_round
 from rrcluster.engine.memory import ClientMemory
 from rrcluster.engine.simulate import RoundRecord, simulate
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
@@ -184,7 +185,7 @@ class Running:
         plan, t = self.experiment.plan, record.round_index
         epsilon = spent[self._ledger.charged_until(t) - 1] if plan.private else None
         self.folder.add_round(record, epsilon)
-        evaluation = self._evaluate(record.state, record.memory) if self._due(t, plan.num_rounds) else None
+        evaluation = self._evaluate(record.state, record.memory, record) if self._due(t, plan.num_rounds) else None
         judged = average(released, num_rounds=plan.num_rounds)
         return Progress(t, plan.num_rounds, record.release.sizes, epsilon, evaluation, judged)
 
@@ -225,8 +226,9 @@ class Running:
         every = self.experiment.config.output.evaluate_every or max(1, total // 10)
         return (round_index + 1) % every == 0 or round_index + 1 == total
 
-    def _evaluate(self, state: ServerState, memory: ClientMemory | None) -> Evaluation:
+    def _evaluate(self, state: ServerState, memory: ClientMemory | None, made: RoundRecord | None = None) -> Evaluation:
         it, last = self.experiment, state.round_index - 1
+        measures = None if made is None else measure_round(made, plan=it.plan, algorithm=it.algorithm)
         measured = evaluate(
             state.average,
             it.data,
@@ -237,7 +239,7 @@ class Running:
             memory=memory,
         )
         self._evaluated = (last, measured)
-        self.folder.add_diagnostics(last, measured, self._incidents, time.perf_counter() - self._began)
+        self.folder.add_diagnostics(last, measured, self._incidents, time.perf_counter() - self._began, measures)
         return measured
 
     def _stop(self) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 from rrcluster.aggregate import ServerSettings
 from rrcluster.algorithms import ALGORITHMS, Algorithm, Oracle
-from rrcluster.algorithms.applies import check_applies
+from rrcluster.algorithms.applies import check_applies, check_init
 from rrcluster.algorithms.split import Split
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.build import GENERATED, load_federated
@@ -16,6 +16,7 @@ from rrcluster.engine.select import pick_device, pick_engine
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import RunConfig
+from rrcluster.initialisation import check_schedule, default_rounds
 from rrcluster.models import Model, make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams
@@ -61,6 +62,8 @@ def make_experiment(
         method.min_cluster_size,
         identifier=config.privacy.identifier,
     )
+    check_init(method.algorithm, method.init)
+    server = server_settings(config)
     plan_for(config, Coordinates(0, 1))  # refuse a bad budget before any file is read
     data = data or load_population(config)
     algorithm = ALGORITHMS[method.algorithm]
@@ -81,13 +84,7 @@ def make_experiment(
         engine=(engine or partial(engine_for, config))(model),
         streams=SecureStreams() if config.seed is None else Streams(config.seed),
         local=LocalSettings(training.local_lr, training.local_epochs, training.batch_size, training.proximal),
-        server=ServerSettings(
-            server_lr=training.server_lr,
-            server_momentum=training.server_momentum,
-            memory=training.memory,
-            average_last=training.average_last,
-            exploration=training.exploration,
-        ),
+        server=server,
         faults=Faults(config.faults.dropout, config.faults.hostile),
     )
 
@@ -130,6 +127,24 @@ def _check_evaluated(config: RunConfig, algorithm: Algorithm, data: FederatedDat
             f"private_evaluation judges released models, and algorithm = {algorithm.name} gives every client one of "
             "its own; set it to 0."
         )
+
+
+def server_settings(config: RunConfig) -> ServerSettings:
+    """How the server moves the models, with the initialisation's schedule checked against the run's rounds."""
+    method, training = config.method, config.training
+    k = ALGORITHMS[method.algorithm].num_clusters(method.num_clusters)
+    usual = default_rounds(method.init, num_rounds=training.num_rounds, num_clusters=k)
+    server = ServerSettings(
+        server_lr=training.server_lr,
+        server_momentum=training.server_momentum,
+        memory=training.memory,
+        average_last=training.average_last,
+        exploration=training.exploration,
+        init=method.init,
+        init_rounds=usual if method.init_rounds is None else method.init_rounds,
+    )
+    check_schedule(server, num_rounds=training.num_rounds, num_clusters=k)
+    return server
 
 
 def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:

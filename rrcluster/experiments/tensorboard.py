@@ -6,6 +6,8 @@ from types import TracebackType
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.experiments.run import Progress
 
+_FIGURES = ("accuracy", "loss", "clustering_accuracy", "worst_decile", "adjusted_rand", "clusters_alive")
+
 
 class EventWriter:
     """Writes into `tensorboard/` of a run folder; without `diagnostics`, as in a secure run, released values alone."""
@@ -42,6 +44,6 @@ class EventWriter:
             self._writer.add_scalar("released/accuracy", progress.private_evaluation.accuracy, step)
             self._writer.add_scalar("released/loss", progress.private_evaluation.loss, step)
         if progress.evaluation is not None:
-            for name in ("accuracy", "loss", "clustering_accuracy", "worst_decile"):
+            for name in _FIGURES:
                 value = getattr(progress.evaluation, name)
                 self._writer.add_scalar(f"diagnostic_not_private/{name}", value, step)

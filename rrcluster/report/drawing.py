@@ -67,14 +67,22 @@ class Drawing:
     pdf: bytes
 
 
-def draw(name: str, paint: Callable[[Any], None], *, height: float, caption: str, alt: str) -> Drawing:
-    """Let `paint` fill an empty figure of one column's width, and render it."""
+def draw(
+    name: str,
+    paint: Callable[[Any], None],
+    *,
+    height: float,
+    caption: str,
+    alt: str,
+    width: float = COLUMN_WIDTH,
+) -> Drawing:
+    """Let `paint` fill an empty figure, of one column's width unless told, and render it."""
     matplotlib = _matplotlib()
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": f"rrcluster-{name}"}), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a label with letters that the font lacks
-        figure = Figure(figsize=(COLUMN_WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         paint(figure)
         png = _render(figure, "png", {"Software": None}, dpi=300)
         figure.set_layout_engine("none")  # everything stays where the first rendering has put it

@@ -46,6 +46,8 @@ class Diagnostic:
     confusion: Confusion
     seconds: float | None  # since the run was started or resumed
     evaluated_clients: float | None = None  # how many clients it is about; None: the whole population
+    adjusted_rand: float | None = None  # this and what follows: not in the folders of older versions
+    clusters_alive: float | None = None  # clusters that some client chooses
 
 
 @dataclass(frozen=True)
@@ -241,6 +243,8 @@ def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
         confusion=_confusion(entry.get("confusion")),
         seconds=number(entry.get("seconds")),
         evaluated_clients=number(entry.get("evaluated_clients")),
+        adjusted_rand=number(entry.get("adjusted_rand")),
+        clusters_alive=number(entry.get("clusters_alive")),
     )
 
 

@@ -20,6 +20,7 @@ ALGORITHM_NAMES = {
     "local": "Local training",
     "oracle": "Oracle",
 }
+INIT_NAMES = {"warm": " + warm start", "kmeans++": " + k-means++"}
 EXPLORING = frozenset({"ifca", "ifca-shared", "fedcam"})
 # Settings that say where a run was made, how often and how closely watched, not what was run.
 UNRELATED = frozenset(
@@ -42,7 +43,8 @@ _MAX_DIFFERENCES = 3
 def method_label(config: Mapping[str, Any]) -> str:
     """The method of a run, as in "DP-IFCA", "IFCA + shrinkage" or "RR-Cluster (IFCA), B=15".
 
-    Exploration is named where there are clusters to tell apart: without it a method is the published one.
+    Exploration and initialisation are named where there are clusters to tell apart: without them a method is the
+    published one.
 
     "DP-" stands before a base method under any mechanism but `none`; RR-Cluster is private unless it says otherwise.
     An algorithm without a display name keeps the name it was registered under.
@@ -51,7 +53,8 @@ def method_label(config: Mapping[str, Any]) -> str:
     base = ALGORITHM_NAMES.get(name, name)
     private = str(config.get("mechanism", "none")) != "none"
     rebalance, size = config.get("rebalance", "none"), number(config.get("min_cluster_size", 0))
-    explored = " + exploration" if config.get("exploration") and name in EXPLORING else ""
+    explored = INIT_NAMES.get(str(config.get("init")), "")
+    explored += " + exploration" if config.get("exploration") and name in EXPLORING else ""
     if rebalance in ("coin", "exact", "auto") and size is not None and size > 0:
         return f"RR-Cluster ({base}), B={size:g}{explored}" + ("" if private else ", no privacy")
     prefixed = f"DP-{base}" if private else base

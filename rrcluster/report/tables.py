@@ -23,7 +23,11 @@ _LABELS = {
     "clustering_accuracy": "Clustering accuracy (%)",
     "worst_decile": "Worst decile (%)",
     "loss": "Loss",
+    "adjusted_rand": "ARI",
+    "clusters_alive": "Clusters alive",
 }
+_OF_CLUSTERS = ("clustering_accuracy", "adjusted_rand", "clusters_alive")  # nothing to say about one cluster
+_NO_WINNER = ("loss", "clusters_alive")
 
 
 UNCOVERED_TUNING = (
@@ -87,8 +91,8 @@ def group_epsilon(group: RunGroup) -> str:
 
 
 def metric(group: RunGroup, name: str) -> Estimate | None:
-    """The final value of a diagnostic over the group's seeds; clustering accuracy means nothing with one cluster."""
-    if name == "clustering_accuracy" and group.first.num_clusters == 1:
+    """The final value of a diagnostic over the group's seeds; those of clusters mean nothing with one cluster."""
+    if name in _OF_CLUSTERS and group.first.num_clusters == 1:
         return None
     return estimate(_final(run, name) for run in group.runs)
 
@@ -119,11 +123,13 @@ def _num_classes(run: Run) -> int | None:
 
 
 def _metrics(groups: Sequence[RunGroup]) -> tuple[str, ...]:
-    """Accuracies; the loss in their place where there are only losses (regression)."""
+    """Accuracies, the loss in their place where there are only losses (regression); then what some run has besides."""
     has = {name: any(metric(group, name) is not None for group in groups) for name in _LABELS}
     if has["loss"] and not has["accuracy"]:
-        return ("loss", "clustering_accuracy")
-    return ("accuracy", "clustering_accuracy", "worst_decile")
+        usual: tuple[str, ...] = ("loss", "clustering_accuracy")
+    else:
+        usual = ("accuracy", "clustering_accuracy", "worst_decile")
+    return (*usual, *(name for name in ("adjusted_rand", "clusters_alive") if has[name]))
 
 
 def _final(run: Run, name: str) -> float | None:
@@ -134,7 +140,8 @@ def _final(run: Run, name: str) -> float | None:
 def _cell(name: str, value: Estimate | None) -> str:
     if value is None:
         return NOTHING
-    show = (lambda number: f"{number:.4g}") if name == "loss" else percent
+    forms = {"loss": ".4g", "adjusted_rand": ".2f", "clusters_alive": ".2g"}
+    show = (lambda number: format(number, forms[name])) if name in forms else percent
     return show(value.mean) if value.half_width is None else f"{show(value.mean)} ± {show(value.half_width)}"
 
 
@@ -169,7 +176,7 @@ def _bold(groups: Sequence[RunGroup], metrics: Sequence[str], first: int) -> fro
     for rows in arenas.values():
         for column, name in enumerate(metrics):
             estimates = [(row, value) for row in rows if (value := metric(groups[row], name)) is not None]
-            best = None if name == "loss" else clear_best([value for _, value in estimates])
+            best = None if name in _NO_WINNER else clear_best([value for _, value in estimates])
             if best is not None:
                 places.add((estimates[best][0], first + column))
     return frozenset(places)
@@ -220,6 +227,10 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
         sentences.append(f"Chance level: {100 * chance:g}%.")
     if "worst_decile" in metrics:
         sentences.append("Worst decile: mean accuracy of the tenth of clients that fare worst.")
+    if "adjusted_rand" in metrics:
+        sentences.append("ARI: adjusted Rand index of clusters and true groups.")
+    if "clusters_alive" in metrics:
+        sentences.append("Clusters alive: those that some client chooses.")
     return [*sentences, *_sample_sentence(groups)]
 
 

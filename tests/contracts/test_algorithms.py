@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+from rrcluster.aggregate import ServerSettings
 from rrcluster.algorithms import ALGORITHMS, Clients, Oracle, Tools
 from rrcluster.algorithms.applies import REMEMBERING, check_applies
 from rrcluster.audit.targets import GivenAssignment
@@ -18,6 +19,7 @@ from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.engine.simulate import simulate
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.models import from_module
+from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams
 
@@ -131,6 +133,29 @@ def test_batched_equals_reference_and_the_run_resumes(data, name, mechanism, reb
     assert np.abs(vectors(fast[0]) - vectors(slow[0])).max() < 1e-4
     resumed = records(data, name, plan, state=fast[0].state, memory=fast[0].memory)
     assert (vectors(resumed[-1]) == vectors(fast[-1])).all()
+
+
+INITIALISED = [
+    pytest.param(name, mechanism, init, id=f"{name}-{mechanism}-{init}")
+    for name in CLUSTERED
+    for mechanism in MECHANISMS
+    for init in ("kmeans++", "warm")
+    if not (mechanism == "identifier" and name in REMEMBERING)
+]
+
+
+@pytest.mark.parametrize(("name", "mechanism", "init"), INITIALISED)
+def test_every_initialisation_has_equal_engines_resumes_and_costs_nothing(data, name, mechanism, init):
+    plan, server = make_plan(name, mechanism, "none"), ServerSettings(init=init, init_rounds=2)
+    ledger = Ledger()
+    fast = records(data, name, plan, server=server, ledger=ledger)
+    resumed = records(data, name, plan, server=server, state=fast[0].state, memory=fast[0].memory)
+    assert (vectors(resumed[-1]) == vectors(fast[-1])).all()
+    assert ledger.num_charged == plan.num_rounds
+    assert np.isfinite(vectors(fast[-1])).all()
+    if mechanism == "joint":
+        slow = records(data, name, plan, server=server, engine=ReferenceEngine)
+        assert np.abs(vectors(fast[0]) - vectors(slow[0])).max() < 1e-4
 
 
 @pytest.mark.parametrize(("name", "mechanism", "rebalance"), CASES)

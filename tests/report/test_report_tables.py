@@ -106,6 +106,19 @@ def test_columns_for_what_is_mixed(tmp_path, run_folder):
     assert [row[1:5] for row in table.rows] == [("cnn", "4.00", "1e-4", "2"), ("linear", "4.00", "1e-3", "1")]
 
 
+def test_new_diagnostics_are_shown_beside_folders_that_lack_them(tmp_path, run_folder):
+    run_folder(tmp_path / "older", accuracy=0.7)
+    folder = run_folder(tmp_path / "newer", accuracy=0.8, rebalance="coin", min_cluster_size=15)
+    told = json.loads((folder / "diagnostics.jsonl").read_text().splitlines()[-1])
+    line = told | {"adjusted_rand": 0.876, "clusters_alive": 3, "signal_to_noise": [1.0, 2.0], "bytes_up": 99}
+    (folder / "diagnostics.jsonl").write_text(json.dumps(line) + "\n")
+    table = results_table(find_runs([tmp_path]))
+    assert table.columns[-3:] == ("ARI", "Clusters alive", "Seconds")
+    assert {row[-3:-1] for row in table.rows} == {("–", "–"), ("0.88", "3")}
+    assert {len(table.columns) - 3, len(table.columns) - 2} <= table.diagnostic
+    assert "adjusted Rand index" in table.note
+
+
 def test_missing_diagnostics(tmp_path, run_folder):
     run_folder(tmp_path / "a", accuracy=None)
     table = results_table(find_runs([tmp_path]))

@@ -1,0 +1,119 @@
+import math
+
+import numpy as np
+import pytest
+
+from rrcluster.algorithms import ALGORITHMS
+from rrcluster.engine.evaluate import adjusted_rand, evaluate
+from rrcluster.engine.faults import Sent
+from rrcluster.engine.measures import client_bytes, expected_norm, measure_round, signal_to_noise
+from rrcluster.engine.simulate import simulate
+from rrcluster.experiments.config import from_flat
+from rrcluster.experiments.setup import make_experiment
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.types import Coordinates
+
+
+def plan(**changes):
+    settings = {"coordinates": Coordinates(3, 5), "num_clusters": 4, "num_clients": 100, "sample_rate": 0.5}
+    settings |= {"num_rounds": 2, "update_clip": 1.0, "noise_multiplier": 2.0, "delta": 1e-3}
+    return PrivacyPlan.build(**(settings | changes))
+
+
+def index(choices, groups, num_clusters=4):
+    return adjusted_rand(np.array(choices), np.array(groups), num_clusters, max(groups) + 1)
+
+
+def test_adjusted_rand_by_hand():
+    assert index([1, 1, 0, 0], [0, 0, 1, 1]) == 1.0  # the names of clusters do not matter
+    # table [[2, 1], [0, 3]]: pairs together 1 + 3, by cluster 3 + 3, by group 1 + 6, of 15: expected 2.8, most 6.5
+    assert index([0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 1]) == pytest.approx((4 - 2.8) / (6.5 - 2.8))
+    assert index([0, 1, 0, 1], [0, 0, 1, 1]) == pytest.approx(-0.5)  # 0 together, expected 2/3, most 2
+    assert index([0, 0, 0, 0], [0, 0, 1, 1]) == 0.0  # everybody in one cluster tells nothing
+    assert index([0, 0, 0], [0, 0, 0]) == 1.0
+    assert index([0, 1, 2], [0, 1, 2]) == 1.0
+    assert math.isnan(adjusted_rand(np.array([0, 1]), np.array([0, 0]), 2, 0))
+
+
+def test_random_partitions_agree_as_chance_does(rng):
+    found = [index(rng.integers(4, size=100).tolist(), [i % 4 for i in range(100)]) for _ in range(200)]
+    assert np.mean(found) == pytest.approx(0.0, abs=0.01)
+
+
+def test_bytes_of_a_client_by_hand():
+    ifca, oracle = ALGORITHMS["ifca"], ALGORITHMS["oracle"]
+    assert client_bytes(plan(), ifca) == (4 * (3 + 4 * 5), 4 * (8 + 1))
+    assert client_bytes(plan(min_cluster_size=5), ifca) == (4 * (3 + 4 * 5), 4 * (8 + 2))  # where the coin sent it
+    assert client_bytes(plan(private_evaluation=0.25), ifca) == (2 * 4 * (3 + 4 * 5), 4 * (8 + 3))
+    assert client_bytes(plan(), oracle) == (4 * (3 + 5), 4 * (8 + 1))
+    one = plan(coordinates=Coordinates(8, 0), num_clusters=1)
+    assert client_bytes(one, ALGORITHMS["fedavg"]) == (4 * 8, 4 * 8)
+    assert client_bytes(plan(mechanism="none", noise_multiplier=None), ALGORITHMS["local"]) == (0, 0)
+    for mechanism, noise in (("identifier", 2.0), ("none", None)):
+        assert client_bytes(plan(mechanism=mechanism, noise_multiplier=noise), ifca) == (4 * 23, 4 * 9)
+
+
+def test_the_expected_norm_of_noise(rng):
+    for width in (1, 2, 50):
+        drawn = np.linalg.norm(3.0 * rng.standard_normal((20_000, width)), axis=1).mean()
+        assert expected_norm(3.0, width) == pytest.approx(drawn, rel=0.02)
+    assert expected_norm(1.0, 2) == pytest.approx(math.sqrt(math.pi / 2))
+    assert expected_norm(1.0, 0) == 0.0
+
+
+def test_signal_to_noise_by_hand():
+    it = plan()
+    updates = np.zeros((3, 8))
+    updates[0, 3], updates[1, 3], updates[2, 0] = 30.0, 0.5, 0.25  # the first is clipped to 1
+    shared, clustered = signal_to_noise(Sent(updates, np.array([2, 2, 1]), None, np.arange(3)), plan=it)
+    noise = it.mechanism.noise_std
+    assert clustered == pytest.approx((0, 0, 1.5 / expected_norm(noise, 5), 0), rel=1e-5)
+    assert shared == pytest.approx(0.25 / expected_norm(noise, 3), rel=1e-5)
+    moved = signal_to_noise(Sent(updates, np.array([2, 2, 1]), np.array([0, 2, 1]), np.arange(3)), plan=it)[1]
+    assert moved[0] > 0
+    assert signal_to_noise(
+        Sent(updates, np.zeros(3, int), None, np.arange(3)), plan=plan(mechanism="none", noise_multiplier=None)
+    ) == (None, None)
+
+
+def experiment(**changes):
+    base = {"data": "synthetic-balanced-easy", "num_clients": 40, "num_rounds": 2, "sample_rate": 0.5, "device": "cpu"}
+    return make_experiment(from_flat({**base, "local_epochs": 1, "noise_multiplier": 1.0, "delta": 1e-3, **changes}))
+
+
+def last_record(it):
+    parts = {"data": it.data, "model": it.model, "algorithm": it.algorithm, "plan": it.plan, "engine": it.engine}
+    return list(simulate(**parts, streams=it.streams, local=it.local, server=it.server, faults=it.faults))[-1]
+
+
+@pytest.mark.parametrize("mechanism", ["joint", "identifier"])
+def test_a_round_with_faults_is_measured(mechanism):
+    it = experiment(mechanism=mechanism, dropout=0.3, hostile=0.3)
+    record = last_record(it)
+    found = measure_round(record, plan=it.plan, algorithm=it.algorithm)
+    down, up = client_bytes(it.plan, it.algorithm)
+    assert found.bytes_up == up * len(record.reports.client_ids)
+    assert found.bytes_down == down * (len(record.reports.client_ids) + record.incidents.dropped)
+    assert len(found.signal_to_noise) == 4
+    assert np.isfinite(found.signal_to_noise).all()
+
+
+def test_a_secure_run_keeps_no_raw_report_to_measure():
+    it = experiment(secure=True, seed=0)
+    record = last_record(it)
+    assert record.reports is None
+    assert measure_round(record, plan=it.plan, algorithm=it.algorithm) is None
+
+
+def test_deciles_median_and_clusters_alive(rng):
+    it = experiment(data="fashion-mini", num_clients=40, num_rounds=1)
+    models = it.algorithm.init(it.model, num_clusters=4, rng=rng)
+    models.clustered[3] = 1e3 * rng.normal(size=models.clustered.shape[1])  # nobody's least loss
+    found = evaluate(models, it.data, algorithm=it.algorithm, split=it.split, engine=it.engine)
+    assert found.worst_decile <= found.median <= found.best_decile
+    assert found.worst_decile <= found.accuracy <= found.best_decile
+    assert found.choice_sizes[3] == 0
+    assert math.isnan(found.cluster_accuracy[3])
+    assert found.clusters_alive == sum(size > 0 for size in found.choice_sizes) <= 3
+    weighted = [size * mean for size, mean in zip(found.choice_sizes, found.cluster_accuracy, strict=True) if size]
+    assert sum(weighted) / 40 == pytest.approx(found.accuracy)
