@@ -31,6 +31,7 @@ class Evaluation:
     worst_decile: float  # mean accuracy of the tenth of clients that fare worst
     group_accuracy: tuple[float, ...]  # mean over the clients of each true group
     choice_sizes: tuple[int, ...]  # clients per chosen cluster
+    confusion: tuple[tuple[int, ...], ...] = ()  # clients by true group (rows) and chosen cluster
 
 
 def evaluate(
@@ -65,6 +66,10 @@ def evaluate(
         worst_decile=float(np.sort(accuracy)[: max(1, len(accuracy) // 10)].mean()),
         group_accuracy=tuple(_mean(accuracy[groups == group]) for group in range(data.num_groups)),
         choice_sizes=tuple(int(size) for size in np.bincount(choices, minlength=models.num_clusters)),
+        confusion=tuple(
+            tuple(int(size) for size in np.bincount(choices[groups == group], minlength=models.num_clusters))
+            for group in range(data.num_groups)
+        ),
     )
 
 

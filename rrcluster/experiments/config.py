@@ -41,11 +41,15 @@ class DataConfig:
     """dirichlet: how even a client's labels are; small values give it few classes."""
     num_clients: Annotated[int, Flag(name="clients")] = 1000
     """Clients in the population (M), a declared constant."""
+    max_samples: int | None = None
+    """Most samples of a client, for training and for testing, taken at equal distances; default all."""
     data_folder: str | None = None
     """Where the files of `data` are; default: the usual places."""
 
     def __post_init__(self) -> None:
         checks.count(num_clients=self.num_clients)
+        if self.max_samples is not None:
+            checks.count(max_samples=self.max_samples)
         checks.positive(concentration=self.concentration)
         if self.data_folder is not None:
             checks.path(data_folder=self.data_folder)

@@ -9,6 +9,7 @@ from rrcluster.algorithms.split import Split
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.federated import IDS, FederatedData
+from rrcluster.data.subset import at_most
 from rrcluster.engine.faults import Faults
 from rrcluster.engine.select import pick_device, pick_engine
 from rrcluster.entropy import SecureStreams, StreamSource
@@ -51,14 +52,7 @@ def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> 
     method = config.method
     check_applies(method.algorithm, config.privacy.mechanism, method.rebalance, method.min_cluster_size)
     plan_for(config, Coordinates(0, 1))  # refuse a bad budget before any file is read
-    data = data or load_federated(
-        config.data.data,
-        num_clients=config.data.num_clients,
-        seed=POPULATION_SEED if config.seed is None else config.seed,
-        partition=None if config.data.data in GENERATED else config.data.partition,
-        concentration=config.data.concentration if config.data.partition == "dirichlet" else None,
-        folder=config.data.data_folder,
-    )
+    data = data or load_population(config)
     algorithm = ALGORITHMS[method.algorithm]
     _check_evaluated(config, algorithm, data)
     if isinstance(algorithm, Oracle):
@@ -87,6 +81,19 @@ def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> 
         ),
         faults=Faults(config.faults.dropout, config.faults.hostile),
     )
+
+
+def load_population(config: RunConfig) -> FederatedData:
+    """The clients that a config asks for."""
+    data = load_federated(
+        config.data.data,
+        num_clients=config.data.num_clients,
+        seed=POPULATION_SEED if config.seed is None else config.seed,
+        partition=None if config.data.data in GENERATED else config.data.partition,
+        concentration=config.data.concentration if config.data.partition == "dirichlet" else None,
+        folder=config.data.data_folder,
+    )
+    return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
 
 
 def _check_evaluated(config: RunConfig, algorithm: Algorithm, data: FederatedData) -> None:

@@ -64,7 +64,7 @@ def _accuracy_curve(group: RunGroup) -> Curve:
 def _paint_accuracy(figure: Any, curves: dict[str, Curve], chance: float | None) -> None:
     axes = figure.subplots()
     for place, (label, (rounds, points)) in enumerate(curves.items()):
-        style = _line_style(place, marked=len(rounds) <= _MARKED)
+        style = line_style(place, marked=len(rounds) <= _MARKED)
         axes.plot(rounds, [100 * point.mean for point in points], label=plain(label), **style)
         low, high = [100 * point.low for point in points], [100 * point.high for point in points]
         if low != high:
@@ -106,7 +106,7 @@ def _paint_epsilon(figure: Any, named: dict[tuple[tuple[int, float], ...], list[
     for place, (curve, names) in enumerate(named.items()):
         rounds, spent = zip(*curve, strict=True)
         label = "all methods" if len(named) == 1 and len(names) > 1 else plain(",\n".join(names))
-        axes.plot((0, *rounds), (0, *spent), label=label, **_line_style(place, marked=False))
+        axes.plot((0, *rounds), (0, *spent), label=label, **line_style(place, marked=False))
     axes.set(xlabel="round", ylabel="epsilon spent")
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
@@ -122,10 +122,11 @@ def _sizes(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[Drawing]:
     ]
     pages = [panels[first : first + _PANELS] for first in range(0, len(panels), _PANELS)]
     seeds = any(len(group.runs) > 1 for group in groups)
-    return [_sizes_page(page, f"sizes-{at}" if at > 1 else "sizes", seeds) for at, page in enumerate(pages, start=1)]
+    return [draw_sizes(page, f"sizes-{at}" if at > 1 else "sizes", seeds) for at, page in enumerate(pages, start=1)]
 
 
-def _sizes_page(panels: Sequence[tuple[str, Run]], name: str, several_seeds: bool) -> Drawing:
+def draw_sizes(panels: Sequence[tuple[str, Run]], name: str, several_seeds: bool) -> Drawing:
+    """Released sizes over rounds, one panel per labelled run."""
     what = "Released cluster sizes over rounds: clients by their own choice, before any rebalancing."
     which = " The first seed of each method." if several_seeds else ""
     private = any(run.private for _, run in panels)
@@ -177,7 +178,8 @@ def _legend_of_all(figure: Any, column: Sequence[Any]) -> None:
     figure.legend([unique[name] for name in names], names, loc="outside lower center", ncols=3, columnspacing=1.2)
 
 
-def _line_style(place: int, *, marked: bool) -> dict[str, Any]:
+def line_style(place: int, *, marked: bool) -> dict[str, Any]:
+    """Colour, dashes and marker of the line at a place: twelve that differ."""
     return {
         "color": PALETTE[place % len(PALETTE)],
         "linestyle": DASHES[place % len(DASHES)],

@@ -42,6 +42,7 @@ class Diagnostic:
     clustering_accuracy: float | None
     worst_decile: float | None
     seconds: float | None  # since the run was started or resumed
+    confusion: tuple[tuple[float, ...], ...] = ()  # clients by true group (rows) and chosen cluster
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,12 @@ def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
         clustering_accuracy=number(entry.get("clustering_accuracy")),
         worst_decile=number(entry.get("worst_decile")),
         seconds=number(entry.get("seconds")),
+        confusion=_table(entry.get("confusion")),
     )
+
+
+def _table(value: object) -> tuple[tuple[float, ...], ...]:
+    return tuple(numbers(row) for row in value) if isinstance(value, list) else ()
 
 
 def _index(entry: Mapping[str, Any], path: Path) -> int:
