@@ -108,7 +108,6 @@ def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: Reproduc
     from rrcluster.report.reproduction import make_reproduction
 
     report = make_reproduction(plan.out, more=_more_figures(plan))
-    verdicts = _verdicts(plan)
     if command.json:
         _print_json(plan, report)
     else:
@@ -116,7 +115,7 @@ def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: Reproduc
     lost = [outcome for outcome in outcomes if outcome.status in (REFUSED, FAILED)]
     for reason in dict.fromkeys(f"{outcome.job.name}: {outcome.reason}" for outcome in lost):
         say(reason)
-    say(f"Page: {report.page}. Tables: {report.table}. Verdicts: {verdicts}")
+    say(f"Page: {report.page}. Tables: {report.table}. Verdicts: {_verdicts(plan)}")
     if len(outcomes) > len(lost):
         return 0
     say(f"rrcluster reproduce: nothing could be run for {plan.study.name}; the reasons are above.")
@@ -134,7 +133,7 @@ def _verdicts(plan: "Reproduction") -> Path:
 
     claims = {name: [asdict(claim) for claim in study.claims] for name, study in STUDIES.items()}
     name = "verdicts-quick.md" if plan.quick else "verdicts.md"
-    return write_verdicts(plan.out.parent, name, quick=plan.quick, unmeasured=claims)
+    return write_verdicts(plan.out.parent, name, quick=plan.quick, claims=claims)
 
 
 def _print(report: "ReproductionReport") -> None:

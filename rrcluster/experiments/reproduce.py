@@ -159,7 +159,13 @@ def _describe(plan: Reproduction, constants: Mapping[str, list[float]], trouble:
         "changes": {name: value for name, value in plan.changes.items() if name not in ("device", "data_folder")},
         "choices": list(study.choices),
         "columns": [
-            {"key": c.key, "panel": c.panel, "epsilon": c.epsilon, "mechanisms": list(c.mechanisms)}
+            {
+                "key": c.key,
+                "panel": c.panel,
+                "epsilon": c.epsilon,
+                "mechanisms": list(c.mechanisms),
+                "title": c.title,
+            }
             for c in plan.columns
         ],
         "rows": [_row(plan, row, trouble) for row in plan.rows],

@@ -41,7 +41,7 @@ CIFAR = Study(
         *recipes.IMAGE_CHOICES[2:],
     ),
     quick=Quick(
-        settings={"num_clients": 200, "num_rounds": 5, "local_epochs": 1, "max_samples": 20},
+        settings={"num_clients": 200, "num_rounds": 5, "local_epochs": 1, "max_samples": 20, "evaluate_every": 5},
         columns=("cifar10-eps8", "cifar100-eps8"),
         rows=("fedavg", "ifca", "rr-ifca"),
         words="200 clients of which 20 take part per round, at most 20 training images and 20 test images, 5 rounds of "

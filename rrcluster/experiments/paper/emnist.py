@@ -47,7 +47,7 @@ EMNIST = Study(
         *recipes.IMAGE_CHOICES,
     ),
     quick=Quick(
-        settings={"num_rounds": 15, "local_epochs": 2, "max_samples": 40},
+        settings={"num_rounds": 15, "local_epochs": 2, "max_samples": 40, "evaluate_every": 15},
         columns=("mild-eps8", "high-eps8"),
         rows=("fedavg", "ifca", "fesem", "rr-ifca", "ifca-explore"),
         words="at most 40 training images a client, 15 rounds of 2 local epochs; epsilon 8; without DP-FedPer and "

@@ -42,7 +42,7 @@ ROWS = (
     recipes.oracle(),
 )
 
-QUICK_SETTINGS = {"data": "fashion-mini", "num_rounds": 15, "local_epochs": 3}
+QUICK_SETTINGS = {"data": "fashion-mini", "num_rounds": 15, "local_epochs": 3, "evaluate_every": 15}
 QUICK_WORDS = "fashion-mini (10,000 bundled images, each used by all groups), 15 rounds of 3 local epochs"
 
 FASHION = Study(

@@ -40,7 +40,7 @@ SHAKESPEARE = Study(
         "delta = 1e-3, accountant and budget split as for images. There are no true clusters, so no oracle.",
     ),
     quick=Quick(
-        settings={"num_clients": 100, "sample_rate": 0.2, "num_rounds": 5, "max_samples": 10},
+        settings={"num_clients": 100, "sample_rate": 0.2, "num_rounds": 5, "max_samples": 10, "evaluate_every": 5},
         columns=("roles-eps16",),
         rows=("fedavg", "ifca", "rr-ifca"),
         words="100 roles of which 20 take part per round, at most 10 windows a role for training and for testing, 5 "

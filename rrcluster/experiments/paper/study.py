@@ -17,6 +17,7 @@ class Column:
     panel: str
     epsilon: float | None
     settings: Settings
+    title: str | None = None  # default: the budget
 
     @property
     def mechanisms(self) -> tuple[str, ...]:

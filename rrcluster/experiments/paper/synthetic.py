@@ -11,7 +11,9 @@ SYNTHETIC = Study(
     name="synthetic",
     title="Synthetic lines without privacy: which models are learnt",
     source=FIGURE,
-    columns=tuple(Column(name, name.replace("-", ", "), None, {"data": f"synthetic-{name}"}) for name in _SCENARIOS),
+    columns=tuple(
+        Column(name, "No noise", None, {"data": f"synthetic-{name}"}, name.replace("-", ", ")) for name in _SCENARIOS
+    ),
     rows=(
         Row("fedavg", "FedAvg", {NO_NOISE: one_model("fedavg")[NO_NOISE]}),
         Row("ifca", "IFCA", {NO_NOISE: clustered("ifca")[NO_NOISE]}),

@@ -16,7 +16,7 @@ from rrcluster.report.page import figure_html
 from rrcluster.report.render import to_csv, to_html, to_latex, to_markdown
 from rrcluster.report.reproduction.figures import draw_reproduction
 from rrcluster.report.reproduction.read import Reproduced, is_reproduction, read_reproduction
-from rrcluster.report.reproduction.tables import all_tables
+from rrcluster.report.reproduction.tables import how_to_read, main_tables, more_tables
 from rrcluster.report.reproduction.verdicts import verdict_table
 from rrcluster.report.statement import statement_section
 from rrcluster.report.tables import Table
@@ -24,7 +24,7 @@ from rrcluster.report.tables import Table
 
 @dataclass(frozen=True)
 class ReproductionReport:
-    """What was written, and the tables shown."""
+    """What was written, and its main tables."""
 
     page: Path
     table: Path
@@ -38,32 +38,29 @@ def make_reproduction(folder: Path, *, more: Sequence[Drawing] = ()) -> Reproduc
     The same runs give the same table.md, byte for byte: it holds no times.
     """
     it = read_reproduction(folder)
-    tables, drawings = all_tables(it), (*draw_reproduction(it), *more)
+    main = main_tables(it)
+    tables, drawings = (*main, *more_tables(it)), (*draw_reproduction(it), *more)
     write_atomic(folder / "table.csv", "\n".join(to_csv(table) for table in tables))
     write_atomic(folder / "table.tex", "\n".join(to_latex(table) for table in tables))
     return ReproductionReport(
         table=write_atomic(folder / "table.md", to_text(it, tables)),
         figures=save_figures(drawings, folder / "figures"),
         page=write_atomic(folder / "report.html", _page(it, tables, drawings)),
-        tables=tables,
+        tables=main,
     )
 
 
-def write_verdicts(
-    root: Path, name: str, *, quick: bool, unmeasured: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> Path:
+def write_verdicts(root: Path, name: str, *, quick: bool, claims: Mapping[str, Sequence[Mapping[str, Any]]]) -> Path:
     """Write the verdict table `name` from all reproductions under `root`, full ones or quick ones.
 
-    `unmeasured`: claims of every study by name; those of studies without a folder count as not yet measured.
+    `claims` of every study by name: those of studies without a folder count as not yet measured.
     """
     folders = sorted(path for path in root.iterdir() if path.is_dir() and is_reproduction(path))
     every = [
         it for it in map(read_reproduction, folders) if bool(it.about["quick"]) == quick and not it.about["changes"]
     ]
     found = {it.about["name"]: it for it in every}
-    ordered = [found[study] for study in unmeasured if study in found]
-    others = {study: claims for study, claims in unmeasured.items() if study not in found}
-    return write_atomic(root / name, to_markdown(verdict_table(ordered, others)))
+    return write_atomic(root / name, to_markdown(verdict_table(found, claims)))
 
 
 def to_text(it: Reproduced, tables: Sequence[Table]) -> str:
@@ -75,6 +72,7 @@ def to_text(it: Reproduced, tables: Sequence[Table]) -> str:
         lines += ["Changed: " + ", ".join(f"{name} = {value}" for name, value in about["changes"].items()) + ".", ""]
     for name, reason in about["absent"].items():
         lines += [f"Not run: {name} is not here. {reason}", ""]
+    lines += [*(f"- {line}" for line in how_to_read(it)), ""]
     lines += [to_markdown(table) for table in tables]
     lines += ["", "What the paper leaves open, and our choice:", "", *(f"- {choice}" for choice in about["choices"])]
     return "\n".join(lines) + "\n"
@@ -90,7 +88,7 @@ def _page(it: Reproduced, tables: Sequence[Table], drawings: Sequence[Drawing]) 
         lead=html.escape(_lead(it)),
         notices=_notices(it),
         facts=_facts(it),
-        table="\n".join(to_html(table) for table in shown),
+        table=_list("", how_to_read(it)) + "\n".join(to_html(table) for table in shown),
         figures_title="Figures",
         figures="\n".join(figure_html(drawing) for drawing in drawings) or "<p>Nothing to draw yet.</p>",
         statement=_statements(it),
@@ -102,7 +100,7 @@ def _page(it: Reproduced, tables: Sequence[Table], drawings: Sequence[Drawing]) 
 def _lead(it: Reproduced) -> str:
     return (
         f"This page sets our runs beside {it.about['source']} of the paper. identifier is the paper's mechanism, "
-        "soundly accounted; joint is ours. Accuracies are diagnostics: measured on raw client data, covered by no epsilon."
+        "soundly accounted; joint is ours. Accuracies are diagnostics: measured on raw client data, not private."
     )
 
 
@@ -140,7 +138,8 @@ def _statements(it: Reproduced) -> str:
 
 def _list(title: str, items: Sequence[str]) -> str:
     entries = "".join(f"<li>{html.escape(item)}</li>" for item in items)
-    return f"<h3>{html.escape(title)}</h3>\n<ul>{entries}</ul>"
+    heading = f"<h3>{html.escape(title)}</h3>\n" if title else ""
+    return f"{heading}<ul>{entries}</ul>\n"
 
 
 def _command(it: Reproduced) -> str:

@@ -28,11 +28,12 @@ class Column:
     panel: str
     epsilon: float | None
     mechanisms: tuple[str, ...]
+    title: str | None
 
     @property
     def budget(self) -> str:
         """Such as "epsilon 2"."""
-        return "no noise" if self.epsilon is None else f"epsilon {self.epsilon:g}"
+        return self.title or ("no noise" if self.epsilon is None else f"epsilon {self.epsilon:g}")
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def read_reproduction(folder: Path) -> Reproduced:
     about = read_json(folder / DESCRIPTION)
     try:
         columns = tuple(
-            Column(entry["key"], entry["panel"], entry["epsilon"], tuple(entry["mechanisms"]))
+            Column(entry["key"], entry["panel"], entry["epsilon"], tuple(entry["mechanisms"]), entry["title"])
             for entry in about["columns"]
         )
         rows = tuple(_row(entry, folder, about["seeds"]) for entry in about["rows"])

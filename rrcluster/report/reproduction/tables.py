@@ -16,12 +16,19 @@ _SPELLED = {"identifier": "identifier", "joint": "joint (ours)", "none": "here"}
 Head = tuple[Column, str]  # a column of the paper, and what is shown of it: published, or a mechanism
 
 
-def all_tables(it: Reproduced) -> tuple[Table, ...]:
-    """Every table of the page: the paper's, what else was measured, significance, settings."""
+def main_tables(it: Reproduced) -> tuple[Table, ...]:
+    """The paper's table with ours beside, and what is better than what."""
+    return (*_of(it, it.measure), *significance_table(it))
+
+
+def more_tables(it: Reproduced) -> tuple[Table, ...]:
+    """What else was measured, and at last the settings."""
     more = [name for name in ("clustering_accuracy", "worst_decile") if name != it.measure and _measured(it, name)]
-    measures = [it.measure, *more]
-    tables = [table for name in measures for panel in it.panels for table in panel_tables(it, panel, name)]
-    return (*tables, *significance_table(it), settings_table(it))
+    return (*(table for name in more for table in _of(it, name)), settings_table(it))
+
+
+def _of(it: Reproduced, measure: str) -> list[Table]:
+    return [table for panel in it.panels for table in panel_tables(it, panel, measure)]
 
 
 def panel_tables(it: Reproduced, panel: str, measure: str) -> list[Table]:
@@ -43,7 +50,7 @@ def _panel_table(it: Reproduced, panel: str, measure: str, columns: Sequence[Col
     ]
     if measure in ("accuracy", "mean_accuracy") and any(it.constant(column) for column in columns):
         rows.append(("Constant predictor", *(_constant(it, heads, place) for place in range(len(heads)))))
-    note = [*_note(it, measure), *(f"({place}) {reason.rstrip('.')}." for reason, place in reasons.items())]
+    note = [_note(it, measure), *(f"({place}) {reason.rstrip('.')}." for reason, place in reasons.items())]
     shown = [row for row in it.rows if any(_asked(row, head) for head in heads)]
     return Table(
         title=f"{panel}: {MEASURES[measure]}",
@@ -171,15 +178,20 @@ def _best(it: Reproduced, rows: Sequence[Row], head: Head, measure: str) -> int 
     return None if best is None else found[best][0]
 
 
-def _note(it: Reproduced, measure: str) -> list[str]:
+def _note(it: Reproduced, measure: str) -> str:
     seeds = f"Mean ± 95% t-interval over {it.num_seeds} seeds" if it.num_seeds > 1 else "One seed, no intervals"
-    said = [f"{seeds}; measured on raw client data: {DIAGNOSTIC}."]
-    if measure != "loss":
-        said.append("Bold: best of its column, with an interval above all others (bounds left out).")
-    if measure == "worst_decile":
-        said.append("Worst decile: mean accuracy of the tenth of clients that fare worst.")
-    if measure in ("accuracy", "mean_accuracy"):
-        said.append("Constant predictor: always the most frequent training target.")
+    worst = " Worst decile: mean accuracy of the tenth of clients that fare worst." if measure == "worst_decile" else ""
+    return f"{seeds}; measured on raw client data: {DIAGNOSTIC}.{worst}"
+
+
+def how_to_read(it: Reproduced) -> tuple[str, ...]:
+    """What holds for all tables."""
+    said = [
+        "published: the paper's number; identifier: the paper's mechanism, soundly accounted; joint: ours.",
+        "Bold: best of its column, with an interval above all others; bounds (the oracle) are left out.",
+    ]
+    if any(it.constant(column) for column in it.columns):
+        said.append("Constant predictor: always the most frequent training target, computed from the data.")
     if any(column.epsilon is not None for column in it.columns):
         said.append(UNCOVERED_TUNING)
-    return said
+    return tuple(said)

@@ -26,15 +26,17 @@ class Count:
         return sum(difference > 0 for difference in self.differences)
 
 
-def verdict_table(found: Sequence[Reproduced], others: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
-    """One line per claim: of the studies that have a folder, and of `others` (name -> claims), which have none yet."""
-    rows = [_line(it, claim) for it in found for claim in it.about["claims"]]
-    rows += [
-        (claim["text"], f"{name}: {claim['where']}", _kind(claim), "none yet", UNKNOWN)
-        for name, claims in others.items()
-        for claim in claims
-    ]
-    quick = " Quick versions: too small to settle anything." if any(it.about["quick"] for it in found) else ""
+def verdict_table(found: Mapping[str, Reproduced], claims: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """One line per claim (by name of the study); studies that have no folder yet have measured nothing."""
+    rows = []
+    for name, entries in claims.items():
+        rows += [
+            _line(found[name], claim)
+            if name in found
+            else (claim["text"], f"{name}: {claim['where']}", _kind(claim), "none yet", UNKNOWN)
+            for claim in entries
+        ]
+    quick = " Quick versions: too small to settle anything." if any(it.about["quick"] for it in found.values()) else ""
     return Table(
         title="The paper's claims",
         columns=("Claim", "In the paper", "Mechanism", "Evidence here", "Verdict"),
