@@ -14,7 +14,7 @@ import numpy as np
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.sources import locate
 from rrcluster.errors import DataError
-from rrcluster.experiments.config import from_flat
+from rrcluster.experiments.config import DataConfig, from_flat
 from rrcluster.experiments.files import write_json
 from rrcluster.experiments.paper.study import Answer, Column, Row, Settings, Study
 from rrcluster.experiments.setup import load_population
@@ -99,7 +99,7 @@ def plan_reproduction(
 
 def reproduce(plan: Reproduction, *, executor: Executor = one_after_another) -> Iterator[Step]:
     """Run all jobs. Stopped and started again it goes on where it was; at the end the folder describes itself."""
-    constants = {column.key: _constants(plan, column) for column in plan.columns}
+    constants = _constants(plan)
     _describe(plan, constants, {})
     trouble: dict[str, str] = {}
     for step in executor(plan.jobs):
@@ -124,16 +124,20 @@ def constant_accuracy(data: FederatedData) -> float:
     return float(right[tested].mean())
 
 
-def _constants(plan: Reproduction, column: Column) -> list[float]:
-    """The constant predictor's accuracy in a column's population, seed by seed; nothing where it cannot be had."""
-    answers = [plan.answer(row, column, mechanism) for row in plan.rows for mechanism in column.mechanisms]
-    settings = next((answer for answer in answers if isinstance(answer, dict)), None)
-    if settings is None:
-        return []
-    found = []
-    for seed in plan.seeds:
-        value = constant_accuracy(load_population(from_flat({**settings, "seed": seed}, source=column.key)))
-        found += [value] if np.isfinite(value) else []
+def _constants(plan: Reproduction) -> dict[str, list[float]]:
+    """The constant predictor's accuracy in every column's population, seed by seed; nothing where it cannot be had."""
+    known: dict[DataConfig, list[float]] = {}  # columns that differ in the budget alone have one population
+    found = {}
+    for column in plan.columns:
+        answers = [plan.answer(row, column, mechanism) for row in plan.rows for mechanism in column.mechanisms]
+        settings = next((answer for answer in answers if isinstance(answer, dict)), None)
+        if settings is None:
+            continue
+        configs = [from_flat({**settings, "seed": seed}, source=column.key) for seed in plan.seeds]
+        if configs[0].data not in known:
+            values = [constant_accuracy(load_population(config)) for config in configs]
+            known[configs[0].data] = [value for value in values if np.isfinite(value)]
+        found[column.key] = known[configs[0].data]
     return found
 
 
