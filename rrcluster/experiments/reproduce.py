@@ -21,6 +21,7 @@ from rrcluster.experiments.setup import load_population
 from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, one_after_another
 
 DESCRIPTION = "reproduction.json"
+_NO_MATTER = frozenset({"device", "data_folder"})  # where, not what
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,28 @@ class Reproduction:
 
     def answer(self, row: Row, column: Column, mechanism: str) -> Answer | None:
         """All settings of a cell's runs but seed and folder, or why there is none; None where none is asked for."""
-        asked = row.answers.get(mechanism)
+        asked = self.own(row, mechanism)
         if asked is None or isinstance(asked, str):
             return asked
-        quick = self.study.quick
-        small = quick.settings if self.quick else {}
-        swapped = {k: v for k, v in quick.answers.get(mechanism, {}).items() if k in asked} if self.quick else {}
-        settings = {**self.study.settings, **column.settings, **small, **self.changes, **asked, **swapped}
+        settings = {**self.shared, **column.settings, **self._small, **self.changes, **asked}
         return self.absent.get(settings["data"]) or {**settings, "mechanism": mechanism}
+
+    def own(self, row: Row, mechanism: str) -> Answer | None:
+        """What a row says for itself; the small version may give settings that it names other values."""
+        asked = row.answers.get(mechanism)
+        if asked is None or isinstance(asked, str) or not self.quick:
+            return asked
+        smaller = self.study.quick.answers.get(mechanism, {})
+        return {name: smaller.get(name, value) for name, value in asked.items()}
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """What all rows have in common, unless a column or a row says otherwise."""
+        return {**self.study.settings, **self._small, **self.changes}
+
+    @property
+    def _small(self) -> Settings:
+        return self.study.quick.settings if self.quick else {}
 
     def folder(self, row: Row, column: Column, mechanism: str) -> Path:
         """Where the runs of a cell are, a folder per seed, relative to `out`."""
@@ -160,8 +175,9 @@ def _describe(plan: Reproduction, constants: Mapping[str, list[float]], trouble:
         "measure": study.measure,
         "quick": study.quick.words if plan.quick else None,
         "seeds": list(plan.seeds),
-        "changes": {name: value for name, value in plan.changes.items() if name not in ("device", "data_folder")},
+        "changes": {name: value for name, value in plan.changes.items() if name not in _NO_MATTER},
         "choices": list(study.choices),
+        "shared": _spell({name: value for name, value in plan.shared.items() if name not in _NO_MATTER}),
         "columns": [
             {
                 "key": c.key,
@@ -195,12 +211,12 @@ def _row(plan: Reproduction, row: Row, trouble: Mapping[str, str]) -> dict[str, 
         "name": row.name,
         "reference": row.reference,
         "published": {column.key: plan.study.published(row, column) for column in plan.columns},
-        "settings": {mechanism: _own(answer) for mechanism, answer in row.answers.items()},
+        "settings": {mechanism: _spell(plan.own(row, mechanism) or {}) for mechanism in row.answers},
         "cells": cells,
     }
 
 
-def _own(answer: Answer) -> str:
+def _spell(answer: Answer) -> str:
     return answer if isinstance(answer, str) else ", ".join(f"{name} = {value}" for name, value in answer.items())
 
 

@@ -93,6 +93,7 @@ def folder(tmp_path, run_folder):
         "seeds": [0, 1, 2],
         "changes": {},
         "choices": ["T = 12"],
+        "shared": "num_rounds = 12",
         "columns": [column],
         "rows": rows,
         "constant": {"eps2": [0.1, 0.1, 0.1]},

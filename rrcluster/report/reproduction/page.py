@@ -74,7 +74,12 @@ def to_text(it: Reproduced, tables: Sequence[Table]) -> str:
         lines += [f"Not run: {name} is not here. {reason}", ""]
     lines += [*(f"- {line}" for line in how_to_read(it)), ""]
     lines += [to_markdown(table) for table in tables]
-    lines += ["", "What the paper leaves open, and our choice:", "", *(f"- {choice}" for choice in about["choices"])]
+    lines += [
+        "",
+        "What the paper leaves open, and our choice in the full version:",
+        "",
+        *(f"- {choice}" for choice in about["choices"]),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -92,7 +97,8 @@ def _page(it: Reproduced, tables: Sequence[Table], drawings: Sequence[Drawing]) 
         figures_title="Figures",
         figures="\n".join(figure_html(drawing) for drawing in drawings) or "<p>Nothing to draw yet.</p>",
         statement=_statements(it),
-        settings=to_html(settings) + _list("What the paper leaves open, and our choice", about["choices"]),
+        settings=to_html(settings)
+        + _list("What the paper leaves open, and our choice in the full version", about["choices"]),
         reproduce=_command(it),
     )
 

@@ -28,12 +28,12 @@ def slug(text: str) -> str:
 
 
 def band(axes: Any, points: Mapping[float, Estimate], *, label: str, **style: Any) -> None:
-    """A line through the means, in percent, and the interval around it where there is one."""
+    """A line through the means, in percent, and the interval around it, as far as it is a percentage."""
     if not points:
         return
     at = sorted(points)
     axes.plot(at, [100 * points[x].mean for x in at], label=label, **style)
-    low, high = [100 * points[x].low for x in at], [100 * points[x].high for x in at]
+    low, high = [max(0.0, 100 * points[x].low) for x in at], [min(100.0, 100 * points[x].high) for x in at]
     if low != high:
         axes.fill_between(at, low, high, color=style["color"], alpha=0.15, linewidth=0)
 

@@ -102,12 +102,13 @@ def significance_table(it: Reproduced) -> tuple[Table, ...]:
 
 def settings_table(it: Reproduced) -> Table:
     """What each row is, under each mechanism."""
-    kinds = [kind for kind in _SPELLED if any(kind in row.settings for row in it.rows)]
+    asked = {kind for row in it.rows for _, kind in row.cells}
+    kinds = [kind for kind in _SPELLED if kind in asked]
     return Table(
         title="Settings of the rows",
         columns=("Method", *("no noise" if kind == "none" else kind for kind in kinds)),
         rows=tuple((row.name, *(row.settings.get(kind, NOTHING) for kind in kinds)) for row in it.rows),
-        note="What all rows share is listed with the choices.",
+        note=f"All rows: {it.about['shared']}.",
         text_columns=frozenset(range(len(kinds) + 1)),
     )
 
