@@ -13,6 +13,7 @@ from rrcluster.report.reproduction.panels import band, level, shared_legend, slu
 from rrcluster.report.reproduction.read import MEASURES, Column, Reproduced, Row
 
 BANDS = "Bands: 95% t-interval of the mean over seeds."
+_NEAR = 15.0  # points
 _SIZE = re.compile(r"b(\d+)")  # key of a row of the sweep over B
 
 
@@ -53,9 +54,9 @@ def _paint_epsilon(figure: Any, it: Reproduced, columns: Sequence[Column], kinds
             )
             style |= {"markerfacecolor": "none"} if kind == "published" else {}
             band(axes, points, label=plain(row.name), **style)
-        constants = [found.mean for column in columns if (found := it.constant(column))]
-        if constants and it.measure == "accuracy":
-            level(axes, 100 * sum(constants) / len(constants), "constant predictor")
+        constant = _constant_level(it, columns, kinds)
+        if constant is not None:
+            level(axes, constant, "constant predictor")
         axes.set_title(spell(kind), loc="left")
         axes.set_ylabel("%")
         axes.set_xscale("log", base=2)
@@ -70,6 +71,16 @@ def _point(it: Reproduced, row: Row, column: Column, kind: str) -> Estimate | No
         return it.estimate(row, column, kind)
     told = row.published.get(column.key)
     return None if told is None else Estimate(told / 100, None, 1)
+
+
+def _constant_level(it: Reproduced, columns: Sequence[Column], kinds: Sequence[str]) -> float | None:
+    """The constant predictor in percent, where it is near enough to tell something and not squeeze the lines."""
+    constants = [100 * found.mean for column in columns if (found := it.constant(column))]
+    points = [_point(it, row, column, kind) for row in it.rows for column in columns for kind in kinds]
+    least = min(100 * point.mean for point in points if point is not None)
+    if it.measure != "accuracy" or not constants or min(constants) < least - _NEAR:
+        return None
+    return sum(constants) / len(constants)
 
 
 def _has(it: Reproduced, columns: Sequence[Column], kind: str) -> bool:
