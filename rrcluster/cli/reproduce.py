@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,7 +33,8 @@ class ReproduceCommand:
 
     The full version has five seeds and the paper's population: hours on a laptop, so start with --quick. Stopped, the
     same command goes on where it was. It leaves run folders, table.md, figures/ and report.html in its folder, and the
-    verdicts on the paper's claims beside it. Data that is not here is left out, and the table says how to get it.
+    verdicts on the paper's claims beside it (in it, with --out). Data that is not here is left out, and the table says
+    how to get it.
     """
 
     list: bool = False
@@ -79,7 +81,21 @@ def main(arguments: list[str]) -> int:
         seeds=command.seeds,
         changes=_changes(command),
     )
-    return _show(plan, _run(plan, command), command)
+    began = time.monotonic()
+    fresh = sum(not (job.folder / "models.safetensors").exists() for job in plan.jobs)
+    outcomes = _run(plan, command)
+    _write_about(plan, arguments, seconds=time.monotonic() - began, num_runs=fresh)
+    return _show(plan, outcomes, command)
+
+
+def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: float, num_runs: int) -> None:
+    """Say where the result comes from, unless this call found everything done: then what is there stays true."""
+    from rrcluster.cli.provenance import provenance
+    from rrcluster.experiments.files import write_text
+
+    if num_runs:
+        text = provenance(["reproduce", *arguments], seconds=seconds, num_runs=num_runs)
+        write_text(plan.out / "about.md", text)
 
 
 def _run(plan: "Reproduction", command: ReproduceCommand) -> "list[Outcome]":
@@ -115,7 +131,7 @@ def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: Reproduc
     lost = [outcome for outcome in outcomes if outcome.status in (REFUSED, FAILED)]
     for reason in dict.fromkeys(f"{outcome.job.name}: {outcome.reason}" for outcome in lost):
         say(reason)
-    say(f"Page: {report.page}. Tables: {report.table}. Verdicts: {_verdicts(plan)}")
+    say(f"Page: {report.page}. Tables: {report.table}. Verdicts: {_verdicts(plan, command)}")
     if len(outcomes) > len(lost):
         return 0
     say(f"rrcluster reproduce: nothing could be run for {plan.study.name}; the reasons are above.")
@@ -127,13 +143,15 @@ def _more_figures(plan: "Reproduction") -> "Sequence[Any]":  # noqa: ARG001
     return ()
 
 
-def _verdicts(plan: "Reproduction") -> Path:
+def _verdicts(plan: "Reproduction", command: ReproduceCommand) -> Path:
     from rrcluster.experiments.paper import STUDIES
     from rrcluster.report.reproduction import write_verdicts
 
     claims = {name: [asdict(claim) for claim in study.claims] for name, study in STUDIES.items()}
     name = "verdicts-quick.md" if plan.quick else "verdicts.md"
-    return write_verdicts(plan.out.parent, name, quick=plan.quick, claims=claims)
+    own = command.out is not None  # a folder of the user's choice: nothing around it is looked at
+    folders = [plan.out] if own else list(plan.out.parent.iterdir())
+    return write_verdicts((plan.out if own else plan.out.parent) / name, folders, quick=plan.quick, claims=claims)
 
 
 def _print(report: "ReproductionReport") -> None:

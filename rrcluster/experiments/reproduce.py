@@ -13,8 +13,8 @@ import numpy as np
 
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.sources import locate
-from rrcluster.errors import DataError
-from rrcluster.experiments.config import DataConfig, from_flat
+from rrcluster.errors import ConfigError, DataError
+from rrcluster.experiments.config import DataConfig, RunConfig, from_flat
 from rrcluster.experiments.files import write_json
 from rrcluster.experiments.paper.study import Answer, Column, Row, Settings, Study
 from rrcluster.experiments.setup import load_population
@@ -99,6 +99,8 @@ def plan_reproduction(
     study: Study, *, out: Path, quick: bool = False, seeds: Sequence[int] = (), changes: Settings | None = None
 ) -> Reproduction:
     """What will be run; looks which data is here, reads none of it, writes nothing."""
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds = {list(seeds)} names a seed twice; name each once.")
     own = study.quick.seeds if quick else study.seeds
     plan = Reproduction(study, quick, tuple(seeds) or own, changes or {}, out, {})
     names = {
@@ -150,10 +152,17 @@ def _constants(plan: Reproduction) -> dict[str, list[float]]:
             continue
         configs = [from_flat({**settings, "seed": seed}, source=column.key) for seed in plan.seeds]
         if configs[0].data not in known:
-            values = [constant_accuracy(load_population(config)) for config in configs]
-            known[configs[0].data] = [value for value in values if np.isfinite(value)]
+            known[configs[0].data] = _constant_of(configs)
         found[column.key] = known[configs[0].data]
     return found
+
+
+def _constant_of(configs: Sequence[RunConfig]) -> list[float]:
+    try:
+        values = [constant_accuracy(load_population(config)) for config in configs]
+    except DataError:  # damaged: the runs will be refused with the reason
+        return []
+    return [value for value in values if np.isfinite(value)]
 
 
 def _missing(name: str, folder: str | None) -> str | None:

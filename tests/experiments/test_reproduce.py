@@ -68,12 +68,19 @@ def test_twice_the_same_and_resumed_the_same(tiny, tmp_path, monkeypatch, capsys
     assert "Balanced clusters (0, 90, 180, 270 degrees): accuracy (%)" in shown.out
     assert "verdicts-quick.md" in shown.err
     text = (tmp_path / "a" / "fashion" / "table.md").read_text()
+    about = (tmp_path / "a" / "fashion" / "about.md").read_text()
+    assert "`rrcluster reproduce fashion --quick --out a/fashion`" in about
+    assert "for 20 runs" in about
+    row = read_reproduction(tmp_path / "a" / "fashion").row("rr-ifca")
+    told = row.cells["balanced-eps2", JOINT].runs[1].final.confusion
+    assert np.array(told).shape == (4, 4)
+    assert np.array(told).sum(axis=1).tolist() == [6] * 4
     drawn = {path.name for path in (tmp_path / "a" / "fashion" / "figures").iterdir()}
     assert "62.68" in text  # published
     assert "(1) refused: its clients remember" in text
     assert "Constant predictor" in text
     assert {"sizes-1.pdf", "confusion-1.png", "epsilon-1-balanced.pdf", "worst-decile-1-balanced.png"} <= drawn
-    assert "not yet measured" in (tmp_path / "a" / "verdicts-quick.md").read_text()
+    assert "not yet measured" in (tmp_path / "a" / "fashion" / "verdicts-quick.md").read_text()
 
     plan = plan_reproduction(tiny, out=tmp_path / "b" / "fashion", quick=True)
     for step in reproduce(plan):  # stopped in the middle of a run
@@ -139,6 +146,8 @@ def test_part_of_the_data_is_enough(tiny, tmp_path, monkeypatch):
 
 
 def test_the_command_line_helps(capsys):
+    assert main(["reproduce", "fashion", "--seeds", "1", "1"]) == 2
+    assert "names a seed twice" in capsys.readouterr().err
     assert main(["reproduce", "--list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in listed] == list(STUDIES)

@@ -143,11 +143,11 @@ def test_the_page_tells_what_is_missing_and_escapes_it(folder):
 
 def test_verdicts_come_from_what_there_is(folder):
     others = {"emnist": [CLAIM | {"text": "Another"}], "fashion": [CLAIM]}
-    text = write_verdicts(folder.parent, "verdicts.md", quick=False, claims=others).read_text()
+    text = write_verdicts(folder / "verdicts.md", folder.parent.iterdir(), quick=False, claims=others).read_text()
     assert "| Another | emnist: table:x | joint | none yet | not yet measured |" in text
     assert "better in 1 of 1 cells, significantly in 1, significantly worse in 0" in text
     assert "published numbers: 1 of 1 cells | holds |" in text
-    text = write_verdicts(folder.parent, "verdicts-quick.md", quick=True, claims=others).read_text()
+    text = write_verdicts(folder / "quick.md", [folder], quick=True, claims=others).read_text()
     assert text.count("not yet measured") == 2
 
 

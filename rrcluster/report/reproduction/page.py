@@ -1,7 +1,7 @@
 """What a reproduction leaves beside its runs: table.md (and CSV, LaTeX), figures and one self-contained page."""
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -50,17 +50,16 @@ def make_reproduction(folder: Path, *, more: Sequence[Drawing] = ()) -> Reproduc
     )
 
 
-def write_verdicts(root: Path, name: str, *, quick: bool, claims: Mapping[str, Sequence[Mapping[str, Any]]]) -> Path:
-    """Write the verdict table `name` from all reproductions under `root`, full ones or quick ones.
+def write_verdicts(
+    path: Path, folders: Iterable[Path], *, quick: bool, claims: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Path:
+    """Write the verdict table from the reproductions among `folders`: full ones or quick ones, nothing changed in them.
 
     `claims` of every study by name: those of studies without a folder count as not yet measured.
     """
-    folders = sorted(path for path in root.iterdir() if path.is_dir() and is_reproduction(path))
-    every = [
-        it for it in map(read_reproduction, folders) if bool(it.about["quick"]) == quick and not it.about["changes"]
-    ]
-    found = {it.about["name"]: it for it in every}
-    return write_atomic(root / name, to_markdown(verdict_table(found, claims)))
+    every = [read_reproduction(folder) for folder in sorted(folders) if is_reproduction(folder)]
+    kept = [it for it in every if bool(it.about["quick"]) == quick and not it.about["changes"]]
+    return write_atomic(path, to_markdown(verdict_table({it.about["name"]: it for it in kept}, claims)))
 
 
 def to_text(it: Reproduced, tables: Sequence[Table]) -> str:
