@@ -124,6 +124,22 @@ def test_no_job_is_refused(name, quick, tmp_path, monkeypatch):
         assert plan_for(noisy, Coordinates(0, 1)).num_rounds == config.training.num_rounds
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_budget_can_be_calibrated(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("rrcluster.experiments.reproduce.locate", lambda name, folder: {})
+    done = set()
+    for quick in (False, True):
+        for job in plan_reproduction(STUDIES[name], out=tmp_path, quick=quick, seeds=(0,)).jobs:
+            config = job.config
+            clusters = ALGORITHMS[config.method.algorithm].num_clusters(config.method.num_clusters)
+            key = (config.privacy, clusters, config.data.num_clients, config.training.num_rounds)
+            if config.privacy.mechanism != "none" and key not in done:
+                spent = plan_for(config, Coordinates(0, 1)).epsilon()
+                assert 0.95 * config.privacy.epsilon <= spent <= config.privacy.epsilon
+            done.add(key)
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_what_is_left_out_would_be_refused(name, tmp_path, monkeypatch):
     monkeypatch.setattr("rrcluster.experiments.reproduce.locate", lambda name, folder: {})

@@ -13,7 +13,7 @@ SHAKESPEARE = Study(
     name="shakespeare",
     title="Shakespeare: next character by speaking role",
     source=TABLE,
-    columns=columns({"roles": ("300 speaking roles", {})}, (4, 8, 16)),
+    columns=columns({"roles": ("Speaking roles", {})}, (4, 8, 16)),
     rows=(
         Row("fedavg", "DP-FedAvg", one_model("fedavg"), padded((4.47, 13.43, 17.53))),
         Row("fedper", "DP-FedPer", remembering("fedper"), padded((13.09, 13.14, 13.18))),
@@ -34,8 +34,8 @@ SHAKESPEARE = Study(
         "(819,920 parameters; the paper says LSTM).",
         "Optimiser: SGD, batch 20, one local epoch, local_lr 0.5, server_lr 1 (not stated). Clip: C = 0.2.",
         f"k = 2 and B = {_B} for all methods (the paper tunes k in 2, 4 and B in 4, 8, 12).",
-        "Text: all 37 plays of the Moby edition, roles of at least 1,000 characters, at most 2,000 training windows "
-        "each (the paper uses LEAF's edition).",
+        "Text: 300 roles of at least 1,000 characters, drawn from all 37 plays of the Moby edition, at most 2,000 "
+        "training windows each (the paper uses LEAF's edition).",
         "A dash of the paper (DP-FedCAM: does not converge) is an empty cell.",
         "delta = 1e-3, accountant and budget split as for images. There are no true clusters, so no oracle.",
     ),
