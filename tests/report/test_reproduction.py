@@ -58,6 +58,9 @@ def test_holm_by_hand():
         (Count(2, (0.1, -0.1), 1, 1), "some", HOLDS),
         (Count(2, (0.1, -0.1), 0, 0), "some", PARTLY),
         (Count(2, (-0.1, -0.1), 0, 2), "some", FAILS),
+        (Count(2, (-0.1, 0.1), 0, 0), "not worse", HOLDS),
+        (Count(2, (-0.1, 0.1), 0, 1), "not worse", PARTLY),
+        (Count(2, (-0.1, -0.1), 0, 2), "not worse", FAILS),
     ],
 )
 def test_verdicts(counted, needs, expected):

@@ -43,7 +43,7 @@ class Row:
 class Claim:
     """A sentence of the paper as comparisons: in every cell, is the first row of a pair better than the second?
 
-    `needs` some: it is enough that one cell shows it.
+    `needs` some: it is enough that one cell shows it; not worse: that no cell shows the opposite.
     """
 
     text: str
@@ -51,7 +51,7 @@ class Claim:
     mechanism: str
     pairs: tuple[tuple[str, str], ...]  # (better, worse) rows
     measure: str | None = None  # default: that of the study
-    needs: Literal["all", "some"] = "all"
+    needs: Literal["all", "some", "not worse"] = "all"
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ def verdict_table(found: Mapping[str, Reproduced], claims: Mapping[str, Sequence
         rows=tuple(rows),
         note="Holds: significantly better in every cell (one-sided paired t-tests over seeds at 5%, adjusted by Holm's "
         "method within the claim). Does not hold: significantly better in no cell, and not better at all in at least "
-        f"half of them. Otherwise it holds partly. Claims about some budget need one cell.{quick}",
+        f"half of them. Otherwise it holds partly. Claims about some budget need one cell; claims of "
+        f"being competitive, none that is significantly worse.{quick}",
         diagnostic=frozenset({3, 4}),
         text_columns=frozenset(range(5)),
     )
@@ -70,6 +71,8 @@ def verdict(counted: Count, needs: str) -> str:
         return UNKNOWN
     if needs == "some":
         return HOLDS if counted.higher else PARTLY if counted.above else FAILS
+    if needs == "not worse":
+        return FAILS if counted.lower == measured else PARTLY if counted.lower else HOLDS
     if counted.higher == counted.cells:
         return HOLDS
     return FAILS if counted.higher == 0 and 2 * counted.above <= measured else PARTLY
