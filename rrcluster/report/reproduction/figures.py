@@ -126,12 +126,13 @@ def _paint_deciles(figure: Any, it: Reproduced, column: Column, kinds: Sequence[
             found = [it.estimate(row, column, kind, measure) for row in shown]
             places = [place for place, point in enumerate(found) if point is not None]
             points = [point for point in found if point is not None]
-            width = [100 * (point.half_width or 0.0) for point in points]
             means = [100 * point.mean for point in points]
-            axes.errorbar(means, places, xerr=width, fmt=marker, color=colour, label=label, elinewidth=0.8)
+            down = [100 * min(point.mean, point.mean - point.low) for point in points]  # as far as it is a percentage
+            up = [100 * min(1 - point.mean, point.high - point.mean) for point in points]
+            axes.errorbar(means, places, xerr=[down, up], fmt=marker, color=colour, label=label, elinewidth=0.8)
         axes.set_yticks(range(len(shown)), [plain(row.name) for row in shown])
         axes.set_ylim(len(shown) - 0.5, -0.5)
-        axes.set_title(spell(kind), loc="left")
+        axes.set_title(kind, loc="left")  # the names of the rows leave no room for more
     stack[-1].set_xlabel("accuracy (%)")
     shared_legend(figure, stack)
 
