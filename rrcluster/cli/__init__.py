@@ -11,6 +11,7 @@ from rrcluster.cli.torchrun import place, silent
 COMMANDS = {
     "run": "train: one run (or several seeds), with progress and a run folder",
     "sweep": "every combination of the settings in a file; or choose the best of them privately",
+    "reproduce": "a table or figure of the paper, ours beside theirs, with seeds and intervals",
     "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
     "audit": "try to refute the privacy claims of the installed code; exit status 1 when one fails",
     "theory": "the convergence bounds term by term, as printed and as corrected, over B",

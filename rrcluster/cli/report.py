@@ -43,6 +43,8 @@ def main(arguments: list[str]) -> int:
     command = parse(ReportCommand(), arguments, prog="rrcluster report")
     if not command.runs:
         raise ConfigError("report needs at least one run folder; `rrcluster report runs/my-run`.")
+    if len(command.runs) == 1 and command.out is None and _reproduced(command.runs[0]):
+        return 0
     if command.table_only:
         show_table(command.runs, as_json=command.json)
         return 0
@@ -57,6 +59,17 @@ def main(arguments: list[str]) -> int:
     say(f"Page: {report.page}")
     say(f"Figures: {report.page.parent / 'figures'}; tables: {', '.join(str(path) for path in report.tables)}")
     return 0
+
+
+def _reproduced(folder: Path) -> bool:
+    """Write the tables, figures and page of a folder of `rrcluster reproduce` again; False for any other folder."""
+    from rrcluster.report.reproduction import is_reproduction, make_reproduction
+
+    if not is_reproduction(folder):
+        return False
+    report = make_reproduction(folder)
+    say(f"Page: {report.page}. Tables: {report.table}")
+    return True
 
 
 def show_table(runs: Sequence[Path], *, as_json: bool = False) -> None:

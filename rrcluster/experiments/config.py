@@ -44,11 +44,15 @@ class DataConfig:
     samples_per_client: int | None = None
     """Every client draws this many images for itself, by formula, instead of being dealt its share of them: for
     populations of any size. Default: dealt; 40 where fashion-mini has more clients in a group than images."""
+    max_samples: int | None = None
+    """Most samples of a client, for training and for testing, taken at equal distances; default all."""
     data_folder: str | None = None
     """Where the files of `data` are; default: the usual places."""
 
     def __post_init__(self) -> None:
         checks.count(num_clients=self.num_clients)
+        if self.max_samples is not None:
+            checks.count(max_samples=self.max_samples)
         checks.positive(concentration=self.concentration)
         if self.samples_per_client is not None:
             checks.count(samples_per_client=self.samples_per_client)

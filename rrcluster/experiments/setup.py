@@ -11,6 +11,7 @@ from rrcluster.algorithms.split import Split
 from rrcluster.contract import Engine, LocalSettings
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.federated import IDS, FederatedData
+from rrcluster.data.subset import at_most
 from rrcluster.engine.faults import Faults
 from rrcluster.engine.select import pick_device, pick_engine
 from rrcluster.entropy import SecureStreams, StreamSource
@@ -91,7 +92,7 @@ def make_experiment(
 
 def load_population(config: RunConfig) -> FederatedData:
     """The clients of a config: a function of its data settings and its seed."""
-    return load_federated(
+    data = load_federated(
         config.data.data,
         num_clients=config.data.num_clients,
         seed=POPULATION_SEED if config.seed is None else config.seed,
@@ -100,6 +101,7 @@ def load_population(config: RunConfig) -> FederatedData:
         concentration=config.data.concentration if config.data.partition == "dirichlet" else None,
         folder=config.data.data_folder,
     )
+    return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
 
 
 def engine_for(config: RunConfig, model: Model) -> Engine:

@@ -31,7 +31,8 @@ def render_page(groups: Sequence[RunGroup], *, table: Table, drawings: Sequence[
         notices=_notices(groups, labels),
         facts=_facts(groups),
         table=to_html(table),
-        figures="\n".join(_figure(drawing) for drawing in drawings) or "<p>No finished round to draw yet.</p>",
+        figures_title="Figures",
+        figures="\n".join(figure_html(drawing) for drawing in drawings) or "<p>No finished round to draw yet.</p>",
         statement=statement_section(groups, labels),
         settings=settings_section(groups, labels),
         reproduce=reproduce_section(groups, out=out),
@@ -140,7 +141,8 @@ def _strong(text: str) -> str:
     return f"<strong>{html.escape(head + colon)}</strong>{html.escape(rest)}" if colon else html.escape(text)
 
 
-def _figure(drawing: Drawing) -> str:
+def figure_html(drawing: Drawing) -> str:
+    """A figure with its caption, and words for those who cannot see it."""
     return (
         f'<figure>\n<div class="plot" role="img" aria-label="{html.escape(drawing.alt)}">{drawing.svg}</div>\n'
         f"<figcaption>{html.escape(drawing.caption)}</figcaption>\n</figure>"

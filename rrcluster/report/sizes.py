@@ -21,7 +21,7 @@ def draw_sizes(groups: Sequence[RunGroup]) -> list[Drawing]:
     shown, note = one_each(groups)
     panels = [(label, run) for label, run in _first_runs(shown) if any(entry.sizes for entry in run.rounds)]
     which = _which(shown) + note
-    return [_natural(page, _numbered("sizes", at), which) for at, page in enumerate(_pages(panels), 1)]
+    return [draw_natural(page, _numbered("sizes", at), which) for at, page in enumerate(_pages(panels), 1)]
 
 
 def draw_rebalanced(groups: Sequence[RunGroup]) -> list[Drawing]:
@@ -58,7 +58,8 @@ def _least(run: Run) -> float:
     return (number(run.config.get("min_cluster_size")) or 0.0) if moving else 0.0
 
 
-def _natural(panels: Named, name: str, which: str) -> Drawing:
+def draw_natural(panels: Named, name: str, which: str) -> Drawing:
+    """Released sizes over rounds, one panel per named run; `which` says of which seed."""
     what = "Released cluster sizes over rounds: clients by their own choice, before any rebalancing."
     private = any(run.private for _, run in panels)
     noise = " Noise can make a size negative; it is shown as released." if private else ""

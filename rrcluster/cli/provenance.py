@@ -1,0 +1,42 @@
+"""Where a result comes from: command, version, commit, machine and time, in a file beside the tables."""
+
+import os
+import platform
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def provenance(arguments: Sequence[str], *, seconds: float, num_runs: int) -> str:
+    """A short Markdown page. The time is that of this call; runs that were finished before it took none of it."""
+    from rrcluster.version import __version__
+
+    lines = {
+        "command": f"`{shlex.join(['rrcluster', *arguments])}`",
+        "version": f"rrcluster {__version__}, commit {_commit() or 'unknown'}",
+        "machine": _machine(),
+        "time": f"{seconds:.0f} s for {num_runs} runs made by this call",
+    }
+    return "".join(f"- {name}: {value}\n" for name, value in lines.items())
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this package lies in, marked where files were changed; None without one."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        ask = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        return subprocess.run(ask, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _machine() -> str:
+    """Architecture, cores and accelerator; no names of machines or people."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    device = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return f"{platform.system()} {platform.machine()}, {cores} cores{device}, torch {torch.__version__}"
