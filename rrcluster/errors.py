@@ -8,6 +8,7 @@
           |    +-- AssumptionError   an assumption of the theory fails, so its bound says nothing
           +-- DataError         a missing, damaged or unusable data file
           +-- RunFolderError    a run folder that cannot be written, read or resumed
+          +-- WorkerError       a worker process that died or failed
 
 Every message names the value, the bound it breaks and the way out. None contains a raw client value.
 """
@@ -39,3 +40,7 @@ class DataError(RRClusterError):
 
 class RunFolderError(RRClusterError):
     """A run folder cannot be written, read or resumed."""
+
+
+class WorkerError(RRClusterError):
+    """A worker process could not be started, died or failed; no other is left running."""

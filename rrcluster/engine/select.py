@@ -1,15 +1,20 @@
 """Which engine and device a run uses."""
 
+import os
+
 import torch
 
 from rrcluster import checks
 from rrcluster.contract import Engine
 from rrcluster.engine.batched import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.engine.workers import WorkersEngine, cores, is_the_cnn
 from rrcluster.errors import ConfigError
+from rrcluster.models.compiled import compiled
 from rrcluster.models.model import Model
 
-ENGINES = ("auto", "batched", "reference")
+ENGINES = ("auto", "batched", "reference", "workers")
+_WORTH_WORKERS = 3e7  # samples trained on in a round, times parameters: about 0.1 s one by one (benchmarks/README.md)
 
 
 def pick_device(name: str) -> torch.device:
@@ -29,10 +34,34 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def pick_engine(name: str, *, model: Model, device: torch.device) -> Engine:
-    """`auto`: batched, but one client at a time for convolutions and recurrences on a CPU: batched, they are slower."""
+def pick_engine(name: str, *, model: Model, device: torch.device, samples: float = 0.0) -> Engine:
+    """`auto`: batched, but on a CPU one client at a time for convolutions and recurrences: batched, they are slower.
+
+    Then in worker processes, if training on `samples` samples a round (all epochs of all clients) is enough work to be
+    worth starting them, and there is a second core or a compiled network to gain by.
+    """
     checks.one_of(ENGINES, engine=name)
-    alone = device.type == "cpu" and (model.convolutional or model.recurrent)
-    if name == "reference" or (name == "auto" and alone):
-        return ReferenceEngine(model, device)
-    return BatchedEngine(model, device)
+    if name == "workers" and (device.type != "cpu" or not _can_share()):
+        raise ConfigError(
+            f"engine = workers runs on the processor of a POSIX system, not on device = {device.type} under {os.name}; "
+            "use engine = auto."
+        )
+    if name == "auto" and device.type == "cpu" and (model.convolutional or model.recurrent):
+        name = "workers" if _worth_workers(model, samples) else "reference"
+    if name == "workers":
+        return WorkersEngine(model)
+    return ReferenceEngine(model, device) if name == "reference" else BatchedEngine(model, device)
+
+
+def describe(engine: Engine) -> str:
+    """What computes, for the record: numbers of two engines may differ in their last bits."""
+    return engine.name if isinstance(engine, WorkersEngine) else type(engine).__name__
+
+
+def _worth_workers(model: Model, samples: float) -> bool:
+    enough = samples * model.num_parameters >= _WORTH_WORKERS
+    return enough and _can_share() and (cores() > 1 or (is_the_cnn(model) and compiled("cnn") is not None))
+
+
+def _can_share() -> bool:
+    return os.name == "posix"

@@ -221,7 +221,7 @@ class OutputConfig:
     """Run folder; default runs/<name>."""
     device: str = "auto"
     """auto, cpu or cuda."""
-    engine: Literal["auto", "batched", "reference"] = "auto"
+    engine: Literal["auto", "batched", "reference", "workers"] = "auto"
     """How clients are run; all engines give the same numbers."""
     evaluate_every: int | None = None
     """Rounds between diagnostic evaluations; default: ten in a run."""

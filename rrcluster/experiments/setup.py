@@ -69,13 +69,15 @@ def make_experiment(config: RunConfig, *, data: FederatedData | None = None) -> 
     )
     device = pick_device(config.output.device)
     training = config.training
+    plan = plan_for(config, algorithm.split(model).coordinates)
+    samples = plan.sampler.expected_size * data.max_size * training.local_epochs
     return Experiment(
         config=config,
         data=data,
         model=model,
         algorithm=algorithm,
-        plan=plan_for(config, algorithm.split(model).coordinates),
-        engine=pick_engine(config.output.engine, model=model, device=device),
+        plan=plan,
+        engine=pick_engine(config.output.engine, model=model, device=device, samples=samples),
         streams=SecureStreams() if config.seed is None else Streams(config.seed),
         local=LocalSettings(training.local_lr, training.local_epochs, training.batch_size, training.proximal),
         server=ServerSettings(
