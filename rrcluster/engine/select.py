@@ -14,7 +14,9 @@ from rrcluster.models.compiled import compiled
 from rrcluster.models.model import Model
 
 ENGINES = ("auto", "batched", "reference", "workers")
-_WORTH_WORKERS = 3e7  # samples trained on in a round, times parameters: about 0.1 s one by one (benchmarks/README.md)
+# Samples trained on in a round, times parameters, from which worker processes pay within a few rounds: compiled ones
+# start in a fraction of a second, those that import torch in a few (benchmarks/README.md).
+_WORTH_COMPILED, _WORTH_TORCH = 3e7, 3e8
 
 
 def pick_device(name: str) -> torch.device:
@@ -59,8 +61,11 @@ def describe(engine: Engine) -> str:
 
 
 def _worth_workers(model: Model, samples: float) -> bool:
-    enough = samples * model.num_parameters >= _WORTH_WORKERS
-    return enough and _can_share() and (cores() > 1 or (is_the_cnn(model) and compiled("cnn") is not None))
+    work = samples * model.num_parameters
+    if not _can_share() or work < _WORTH_COMPILED:
+        return False
+    fast = is_the_cnn(model) and compiled("cnn") is not None
+    return fast or (cores() > 1 and work >= _WORTH_TORCH)
 
 
 def _can_share() -> bool:

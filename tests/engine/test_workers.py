@@ -328,8 +328,11 @@ def test_auto_takes_workers_where_there_is_enough_to_do(monkeypatch):
     assert isinstance(pick_engine("auto", model=cnn(), device=CPU, samples=100), ReferenceEngine)
     assert isinstance(pick_engine("workers", model=cnn(), device=CPU, samples=0), WorkersEngine)
     assert isinstance(pick_engine("auto", model=make_model("mlp", **shape), device=CPU), BatchedEngine)
-    monkeypatch.setattr(select, "cores", lambda: 1)
     lstm = make_model("lstm", input_shape=(8,), num_classes=80)
+    assert isinstance(pick_engine("auto", model=lstm, device=CPU, samples=100), ReferenceEngine)
+    monkeypatch.setattr(select, "cores", lambda: 2)
+    assert isinstance(pick_engine("auto", model=lstm, device=CPU, samples=1e9), WorkersEngine)
+    monkeypatch.setattr(select, "cores", lambda: 1)
     assert isinstance(pick_engine("auto", model=lstm, device=CPU, samples=1e9), ReferenceEngine)
     with pytest.raises(ConfigError, match="engine = workers runs on the processor"):
         pick_engine("workers", model=cnn(), device=torch.device("cuda"))
