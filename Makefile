@@ -35,6 +35,7 @@ slow: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/round_time.py
+	$(BIN)/python benchmarks/compare_cpu.py
 
 clean:
 	rm -rf .venv runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -59,10 +59,9 @@ def engine():
 
 def gone(process_id):
     try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
         return True
-    state = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     return state == "Z"  # ended, but not yet collected by its new parent
 
 
