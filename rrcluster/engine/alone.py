@@ -1,9 +1,12 @@
 """What a worker process does for one client at a time. Numbers and numpy arrays only, so that no worker needs torch."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from rrcluster.types import Array
+
+Measure = Callable[[Array, Array], Array]  # inputs (n, *input), targets (n,) -> (k, 2)
 
 
 @dataclass(frozen=True)
@@ -32,5 +35,5 @@ class Alone(Protocol):
     ) -> Array:
         """SGD from `start` (d,) over samples (n, *input), n > 0, visited as `orders` (epochs, n) says: -> (d,)."""
 
-    def measure(self, vectors: Array, inputs: Array, targets: Array) -> Array:
+    def measuring(self, vectors: Array) -> Measure:
         """Sums over samples (n, *input) of the loss and of right answers, for k models: (k, d) -> (k, 2) float64."""

@@ -2,12 +2,12 @@
 
 import ctypes
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 
-from rrcluster.engine.alone import Steps
+from rrcluster.engine.alone import Measure, Steps
 from rrcluster.types import Array
 
 LANES = 16  # outputs are padded to multiples of this
@@ -25,7 +25,8 @@ class CompiledCnn:
         self._train, self._measure = self._library.rrcluster_cnn_train, self._library.rrcluster_cnn_measure
         self._train.argtypes = [pointer] * 4 + [size] * 4 + [real] * 2 + [pointer] * 2
         self._measure.argtypes = [pointer, size, pointer, pointer, size, size, pointer]
-        self._places, self._held = packed_layout(outputs)
+        self._places = packed_layout(outputs)
+        self._back = np.argsort(self._places)[: num_parameters(outputs)]  # padding sorts last
 
     def train(
         self,
@@ -61,11 +62,14 @@ class CompiledCnn:
             raise MemoryError(f"no memory to train in batches of {steps.batch_size}")
         return self._unpack(weights)
 
-    def measure(self, vectors: Array, inputs: Array, targets: Array) -> Array:
+    def measuring(self, vectors: Array) -> Measure:
         """(k, d) -> (k, 2)."""
+        return partial(self._sums, np.stack([self._pack(vector) for vector in vectors]))
+
+    def _sums(self, weights: Array, inputs: Array, targets: Array) -> Array:
         images, classes = self._samples(inputs, targets)
-        sums, weights = np.zeros((len(vectors), 2)), np.stack([self._pack(vector) for vector in vectors])
-        where = (weights.ctypes.data, len(vectors), images.ctypes.data, classes.ctypes.data)
+        sums = np.zeros((len(weights), 2))
+        where = (weights.ctypes.data, len(weights), images.ctypes.data, classes.ctypes.data)
         if self._measure(*where, len(images), self.outputs, sums.ctypes.data):
             raise MemoryError("no memory to measure a client")
         return sums
@@ -80,24 +84,26 @@ class CompiledCnn:
 
     def _pack(self, vector: Array) -> Array:
         """The parameters as cnn.c holds them, on a boundary of 64 bytes: faster, though not needed."""
-        room = np.zeros(len(self._places) + LANES, dtype=np.float32)
+        room = np.empty(len(self._places) + LANES, dtype=np.float32)
         first = (-room.ctypes.data // 4) % LANES
         packed = room[first : first + len(self._places)]
-        packed[self._held] = np.asarray(vector, dtype=np.float32)[self._places[self._held]]
-        return packed
+        return np.take(np.append(np.asarray(vector, dtype=np.float32), np.float32(0)), self._places, out=packed)
 
     def _unpack(self, packed: Array) -> Array:
-        vector = np.empty(int(self._held.sum()), dtype=np.float32)
-        vector[self._places[self._held]] = packed[self._held]
-        return vector
+        return packed[self._back]
+
+
+def num_parameters(outputs: int) -> int:
+    """d."""
+    return 25_680 + 33 * outputs
 
 
 @lru_cache(maxsize=4)
-def packed_layout(outputs: int) -> tuple[Array, Array]:
-    """For each packed entry its place in the flat vector, and whether it holds one at all (padding does not)."""
+def packed_layout(outputs: int) -> Array:
+    """For each packed entry its place in the flat vector; padding comes from a zero after its end."""
     shapes = [(16, 1, 8, 8), (16,), (32, 16, 4, 4), (32,), (32, 512), (32,), (outputs, 32), (outputs,)]
     w1, b1, w2, b2, w3, b3, w4, b4 = _numbered(shapes)
-    missing = -outputs % LANES
+    missing, end = -outputs % LANES, b4[-1] + 1
     packed = [
         w1.reshape(16, 64).T,
         b1,
@@ -105,11 +111,10 @@ def packed_layout(outputs: int) -> tuple[Array, Array]:
         b2,
         w3.reshape(32, 32, 16).transpose(2, 1, 0),  # PyTorch flattens channel by channel, we place by place
         b3,
-        np.pad(w4.T, ((0, 0), (0, missing)), constant_values=-1),
-        np.pad(b4, (0, missing), constant_values=-1),
+        np.pad(w4.T, ((0, 0), (0, missing)), constant_values=end),
+        np.pad(b4, (0, missing), constant_values=end),
     ]
-    places = np.concatenate([part.reshape(-1) for part in packed])
-    return places, places >= 0
+    return np.concatenate([part.reshape(-1) for part in packed])
 
 
 def _numbered(shapes: Sequence[tuple[int, ...]]) -> list[Array]:

@@ -1,10 +1,12 @@
 """One client at a time by PyTorch's own kernels, on one thread: images and their weights channels last."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrcluster.engine.alone import Steps
+from rrcluster.engine.alone import Measure, Steps
 from rrcluster.models.loss import sample_losses
 from rrcluster.types import Array
 
@@ -40,9 +42,12 @@ class TorchAlone:
                 self._step(_channels_last(samples[chosen]), answers[chosen], steps, pull, masks)
         return self._dump()
 
-    @torch.no_grad()
-    def measure(self, vectors: Array, inputs: Array, targets: Array) -> Array:
+    def measuring(self, vectors: Array) -> Measure:
         """(k, d) -> (k, 2)."""
+        return partial(self._sums, vectors)
+
+    @torch.no_grad()
+    def _sums(self, vectors: Array, inputs: Array, targets: Array) -> Array:
         samples, answers = _channels_last(_tensor(inputs)), _tensor(targets)
         sums = np.zeros((len(vectors), 2))
         for place, vector in enumerate(vectors):

@@ -5,17 +5,15 @@ It closes with the process that started it, however that one ends. Only a worker
 
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rrcluster.engine.alone import Alone, Steps
 from rrcluster.engine.arena import Arena, Slot
-from rrcluster.engine.order import batch_orders
 from rrcluster.types import Array
 
 
@@ -46,35 +44,39 @@ class Recipe:
 class Job:
     """Arrays in shared memory, and what to do with each of their rows.
 
-    `spans` (P, 2) says which samples of `inputs` and `targets` belong to a row. To train: `clients` (P,), `start`
-    (P, d), optionally `anchor` (P, d) and `trainable` (d,); `result` is (P, d). To measure: `vectors` (k, d); `result`
-    is (P, k, 2).
+    `spans` (P, 2) says which samples of `inputs` and `targets` belong to a row. To train: `orders` (P, epochs, s),
+    `start` (P, d), optionally `anchor` (P, d) and `trainable` (d,); `result` is (P, d). To measure: `vectors` (k, d);
+    `result` is (P, k, 2).
     """
 
     size: int  # of the shared memory
     slots: Mapping[str, Slot]
     steps: Steps | None = None  # None: measure
-    key: tuple[int, int] = (0, 0)
+
+    def begun(self, alone: Alone, arrays: Mapping[str, Array]) -> Callable[[int], Array]:
+        """What makes the result of a row."""
+        if self.steps is None:
+            measure = alone.measuring(arrays["vectors"])
+            return lambda row: measure(*_samples(arrays, row))
+        return partial(_trained, alone, self.steps, arrays)
 
 
-def do(alone: Alone, job: Job, arrays: Mapping[str, Array], row: int) -> None:
-    """One row of a job."""
+def _samples(arrays: Mapping[str, Array], row: int) -> tuple[Array, Array]:
     first, last = arrays["spans"][row]
-    inputs, targets = arrays["inputs"][first:last], arrays["targets"][first:last]
-    if job.steps is None:
-        arrays["result"][row] = alone.measure(arrays["vectors"], inputs, targets)
-        return
-    start = arrays["start"][row]
+    return arrays["inputs"][first:last], arrays["targets"][first:last]
+
+
+def _trained(alone: Alone, steps: Steps, arrays: Mapping[str, Array], row: int) -> Array:
+    start: Array = arrays["start"][row]
+    inputs, targets = _samples(arrays, row)
     if not len(inputs):
-        arrays["result"][row] = start
-        return
-    clients, sizes = arrays["clients"][row : row + 1], np.array([last - first])
-    arrays["result"][row] = alone.train(
+        return start
+    return alone.train(
         start,
         inputs,
         targets,
-        orders=batch_orders(job.key, clients, sizes, epochs=job.steps.epochs)[0],
-        steps=job.steps,
+        orders=arrays["orders"][row, :, : len(inputs)],
+        steps=steps,
         anchor=arrays["anchor"][row] if "anchor" in arrays else start,
         moving=arrays.get("trainable"),
     )
@@ -82,19 +84,17 @@ def do(alone: Alone, job: Job, arrays: Mapping[str, Array], row: int) -> None:
 
 def serve(connection: Connection, descriptor: int) -> None:
     """Work until the connection closes. What goes wrong is told by kind and place: a message may hold raw values."""
-    arena, job, arrays = Arena(descriptor), None, {}
-    alone = connection.recv().made()
+    arena, alone = Arena(descriptor), connection.recv().made()
     while True:
         said: Any = connection.recv()
         if isinstance(said, Job):
-            job = said
-            arena.attach(job.size)
-            arrays = {name: arena.view(slot) for name, slot in job.slots.items()}
+            arena.attach(said.size)
+            arrays = {name: arena.view(slot) for name, slot in said.slots.items()}
+            result, made = arrays["result"], said.begun(alone, arrays)
             continue
-        assert job is not None
         try:
             for row in said:
-                do(alone, job, arrays, row)
+                result[row] = made(row)
         except Exception as error:
             connection.send(_kind_and_place(error))
         else:

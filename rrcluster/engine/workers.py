@@ -12,6 +12,7 @@ from torch import nn
 from rrcluster.contract import LocalSettings
 from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine.alone import Steps
+from rrcluster.engine.order import batch_orders
 from rrcluster.engine.pool import Pool
 from rrcluster.engine.worker import Job, Recipe
 from rrcluster.errors import ConfigError
@@ -85,13 +86,13 @@ class WorkersEngine:
         for first, part in enumerate(_passes(cohort, self.capacity)):
             rows = slice(first * self.capacity, (first + 1) * self.capacity)
             inputs, targets, spans = _flat(part)
-            arrays = {"inputs": inputs, "targets": targets, "spans": spans, "clients": part.clients}
-            arrays["start"] = trained[rows]
+            arrays = {"inputs": inputs, "targets": targets, "spans": spans, "start": trained[rows]}
+            arrays["orders"] = batch_orders(key, part.clients, part.sizes, epochs=local.local_epochs)
             if anchor is not None and local.proximal:
                 arrays["anchor"] = np.asarray(anchor[rows], dtype=np.float32)
             if trainable is not None:
                 arrays["trainable"] = np.asarray(trainable, dtype=np.float32)
-            trained[rows] = self._do(arrays, arrays["start"].shape, "<f4", steps=steps, key=key)
+            trained[rows] = self._do(arrays, arrays["start"].shape, "<f4", steps)
         return trained
 
     def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
@@ -123,15 +124,7 @@ class WorkersEngine:
         arrays["vectors"] = np.asarray(vectors, dtype=np.float32)
         return self._do(arrays, (len(spans), len(vectors), 2), "<f8")
 
-    def _do(
-        self,
-        arrays: dict[str, Array],
-        shape: tuple[int, ...],
-        kind: str,
-        *,
-        steps: Steps | None = None,
-        key: tuple[int, int] = (0, 0),
-    ) -> Array:
+    def _do(self, arrays: dict[str, Array], shape: tuple[int, ...], kind: str, steps: Steps | None = None) -> Array:
         if not len(arrays["spans"]):
             return np.zeros(shape, dtype=kind)
         if not self._pools:
@@ -139,7 +132,7 @@ class WorkersEngine:
         pool = self._pools[0]
         slots = pool.lay(arrays, (shape, kind))
         try:
-            pool.run(Job(pool.arena.size, slots, steps, key), np.diff(arrays["spans"], axis=1)[:, 0])
+            pool.run(Job(pool.arena.size, slots, steps), np.diff(arrays["spans"], axis=1)[:, 0])
         except BaseException:  # it has closed: the next call starts anew
             self._pools.clear()
             raise

@@ -20,7 +20,7 @@ from rrcluster.data import from_arrays
 from rrcluster.data.federated import TestSet
 from rrcluster.engine import select
 from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.compiled_alone import packed_layout
+from rrcluster.engine.compiled_alone import num_parameters, packed_layout
 from rrcluster.engine.order import batch_orders
 from rrcluster.engine.pool import _shared_out
 from rrcluster.engine.reference import ReferenceEngine
@@ -153,9 +153,11 @@ def test_what_is_not_a_number_stays_so_and_spoils_only_its_client(engine, rng):
 
 
 def test_the_packed_layout_holds_every_parameter_once():
-    places, held = packed_layout(10)
-    assert sorted(places[held].tolist()) == list(range(26_010))
-    assert (~held).sum() == 33 * 6
+    places = packed_layout(10)
+    assert sorted(places[places < 26_010].tolist()) == list(range(26_010))
+    assert (places == 26_010).sum() == 33 * 6
+    assert num_parameters(10) == 26_010
+    assert num_parameters(62) == cnn(62).num_parameters
 
 
 @pytest.mark.parametrize("name", ["cnn", "cifar-cnn", "lstm"])
@@ -175,7 +177,7 @@ def test_pytorch_one_client_at_a_time_equals_the_reference(name, rng):
         start[0], cohort.inputs[0], cohort.targets[0], orders=orders, steps=steps, anchor=anchor[0], moving=moving
     )
     assert np.abs(trained - expected[0]).max() < 1e-4
-    loss, right = alone.measure(start, cohort.inputs[0], cohort.targets[0])[0] / 7
+    loss, right = alone.measuring(start)(cohort.inputs[0], cohort.targets[0])[0] / 7
     theirs = slow.measure(start, cohort)
     assert (loss, right) == (pytest.approx(theirs[0][0, 0], abs=1e-5), pytest.approx(theirs[1][0, 0]))
 
