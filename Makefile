@@ -35,6 +35,7 @@ slow: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/round_time.py
+	$(BIN)/python benchmarks/compare_cpu.py
 
 # How the time of a round grows: about a quarter of an hour; writes docs/results/scaling.{png,pdf,json}.
 scaling: $(READY)

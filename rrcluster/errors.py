@@ -9,6 +9,7 @@
           +-- DataError         a missing, damaged or unusable data file
           +-- RunFolderError    a run folder that cannot be written, read or resumed
           +-- RankError         a rank of a run on several processes failed or is gone
+          +-- WorkerError       a worker process that died or failed
 
 Every message names the value, the bound it breaks and the way out. None contains a raw client value.
 """
@@ -44,3 +45,7 @@ class RunFolderError(RRClusterError):
 
 class RankError(RRClusterError):
     """A rank of a run on several processes failed, is gone, or does not fit the others."""
+
+
+class WorkerError(RRClusterError):
+    """A worker process could not be started, died or failed; no other is left running."""

@@ -94,6 +94,9 @@ def test_what_sees_raw_values_neither_prints_nor_warns(path):
 
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "tarfile", "zipfile"}
 FORBIDDEN_IMPORTS |= {"subprocess", "runpy", "code", "imp", "multiprocessing.managers"}
+# What starts programs, and what passes between a process and the workers it started. No file has a say in either.
+ALLOWED_IMPORTS = {"engine/pool.py": "subprocess", "models/compiled.py": "subprocess"}
+ALLOWED_IMPORTS |= {"engine/workers.py": "pickle", "engine/worker.py": "pickle"}
 FORBIDDEN_CALLS = {
     "eval",
     "exec",
@@ -118,13 +121,14 @@ FORBIDDEN_CALLS |= {"shutil.unpack_archive"}
 
 @pytest.mark.parametrize("path", EVERYTHING, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_files_are_read_without_executing_them(path):
+    forbidden = FORBIDDEN_IMPORTS - {ALLOWED_IMPORTS.get(str(path.relative_to(PACKAGE)))}
     for node in ast.walk(parsed(path)):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
-        assert not {name.split(".")[0] for name in names} & FORBIDDEN_IMPORTS, f"{path} imports {names}"
+        assert not {name.split(".")[0] for name in names} & forbidden, f"{path} imports {names}"
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             assert called not in FORBIDDEN_CALLS, f"{path}, line {node.lineno}: {called}"

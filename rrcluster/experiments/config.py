@@ -242,7 +242,7 @@ class OutputConfig:
     """Run folder; default runs/<name>."""
     device: str = "auto"
     """auto, cpu or cuda."""
-    engine: Literal["auto", "batched", "reference"] = "auto"
+    engine: Literal["auto", "batched", "reference", "workers"] = "auto"
     """How clients are run; all engines give the same numbers."""
     capacity: int | None = None
     """Most clients trained together (bounds memory, never changes results); default: what suits the model."""

@@ -7,9 +7,12 @@ differ by raw values alone. The ledger compares these fingerprints before it let
 import hashlib
 import json
 import platform
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rrcluster.experiments.config import RunConfig
+
+if TYPE_CHECKING:
+    from rrcluster.contract import Engine
 
 # Where a run is written, watched and read from; they change no release.
 _NO_MATTER = frozenset(
@@ -17,12 +20,12 @@ _NO_MATTER = frozenset(
 )
 
 
-def fingerprint(config: RunConfig) -> dict[str, Any]:
+def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
     """Settings as one digest, and everything else by name, so that an error can say what changed."""
     import numpy as np
     import torch
 
-    from rrcluster.engine.select import pick_device
+    from rrcluster.engine.select import describe, pick_device
     from rrcluster.version import __version__
 
     device = pick_device(config.output.device).type
@@ -34,5 +37,6 @@ def fingerprint(config: RunConfig) -> dict[str, Any]:
         "numpy": np.__version__,
         "device": device,
         "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
+        "engine": describe(engine),
         "threads": torch.get_num_threads(),
     }

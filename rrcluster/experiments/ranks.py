@@ -11,7 +11,7 @@ from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.fingerprint import fingerprint
 from rrcluster.experiments.setup import Experiment, make_experiment
 
-_ALIKE = ("config", "rrcluster", "torch", "numpy", "device")  # what all ranks must have in common
+_ALIKE = ("config", "rrcluster", "torch", "numpy", "device", "engine")  # what all ranks must have in common
 
 
 def make_shared(config: RunConfig, ranks: Ranks | None) -> Experiment:
@@ -29,14 +29,17 @@ def make_shared(config: RunConfig, ranks: Ranks | None) -> Experiment:
         )
     ranks.prepare(config.flat())
     experiment = make_experiment(config)
-    return replace(experiment, engine=RankedEngine(experiment.engine, ranks, _machines(config, ranks.ready())))
+    return replace(
+        experiment,
+        engine=RankedEngine(experiment.engine, ranks, _machines(fingerprint(config, experiment.engine), ranks.ready())),
+    )
 
 
 def prepare_worker(settings: Mapping[str, Any]) -> Worker:
     """What another rank makes of the settings that rank 0 sends."""
     config = from_flat(dict(settings), source="rank 0")
     experiment = make_experiment(config)
-    return Worker(experiment.engine, experiment.data, fingerprint(config))
+    return Worker(experiment.engine, experiment.data, fingerprint(config, experiment.engine))
 
 
 def told_machines(engine: Engine) -> dict[str, Any]:
@@ -44,9 +47,8 @@ def told_machines(engine: Engine) -> dict[str, Any]:
     return {"ranks": list(engine.machines)} if isinstance(engine, RankedEngine) else {}
 
 
-def _machines(config: RunConfig, others: list[Mapping[str, Any]]) -> tuple[str, ...]:
+def _machines(own: Mapping[str, Any], others: list[Mapping[str, Any]]) -> tuple[str, ...]:
     """The other ranks' machines; a `RankError` where their versions or devices are not those of rank 0."""
-    own = fingerprint(config)
     for rank, about in enumerate(others, start=1):
         for name in _ALIKE:
             if about.get(name) != own[name]:

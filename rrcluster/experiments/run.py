@@ -122,7 +122,7 @@ def _running(experiment: Experiment, folder: RunFolder) -> "Running":
             folder.path / "ledger.jsonl",
             secure=plan.secure,
             limit=affordable_releases(plan, config.privacy.max_epsilon),
-            made_by=fingerprint(config) | told_machines(experiment.engine),
+            made_by=fingerprint(config, experiment.engine) | told_machines(experiment.engine),
         )
         running = Running(experiment, folder, ledger)
         ledger.check_covers(0 if running.state is None else running.state.round_index)

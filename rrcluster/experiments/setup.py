@@ -76,13 +76,15 @@ def make_experiment(
         make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
     )
     training = config.training
+    plan = plan_for(config, algorithm.split(model).coordinates)
+    samples = plan.sampler.expected_size * data.max_size * training.local_epochs
     return Experiment(
         config=config,
         data=data,
         model=model,
         algorithm=algorithm,
-        plan=plan_for(config, algorithm.split(model).coordinates),
-        engine=(engine or partial(engine_for, config))(model),
+        plan=plan,
+        engine=(engine or partial(engine_for, config, samples=samples))(model),
         streams=SecureStreams() if config.seed is None else Streams(config.seed),
         local=LocalSettings(training.local_lr, training.local_epochs, training.batch_size, training.proximal),
         server=server,
@@ -104,13 +106,14 @@ def load_population(config: RunConfig) -> FederatedData:
     return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
 
 
-def engine_for(config: RunConfig, model: Model) -> Engine:
-    """The engine of a config."""
+def engine_for(config: RunConfig, model: Model, *, samples: float = 0.0) -> Engine:
+    """The engine of a config; `samples` are those that a round trains on."""
     output = config.output
     return pick_engine(
         output.engine,
         model=model,
         device=pick_device(output.device),
+        samples=samples,
         capacity=output.capacity,
         precision=output.precision,
     )

@@ -210,3 +210,18 @@ def test_tensorboard_tags_diagnostics_as_such(tmp_path):
     assert "released/epsilon" in tags
     assert "diagnostic_not_private/accuracy" in tags
     assert all(tag.startswith(("released/", "diagnostic_not_private/")) for tag in tags)
+
+
+def test_a_run_in_worker_processes_resumes_to_the_same_models_and_says_what_computed(tiny, tmp_path):
+    del tiny["noise_multiplier"]  # nothing to account, to be quick
+    tiny |= {"mechanism": "none", "algorithm": "fedavg", "model": "cnn", "engine": "workers"}
+    tiny |= {"num_clients": 1000, "sample_rate": 0.004, "num_rounds": 2}
+    whole = rr.run(**tiny)
+    rounds = start(from_flat(tiny | {"out": str(tmp_path / "stopped")})).rounds()
+    next(rounds)
+    with pytest.raises(KeyboardInterrupt):
+        rounds.throw(KeyboardInterrupt())
+    resumed = finish(resume(tmp_path / "stopped"))
+    assert (resumed.models.shared == whole.models.shared).all()
+    assert all(line["made_by"]["engine"].startswith("workers") for line in lines(tmp_path / "run" / "ledger.jsonl"))
+    assert resumed.evaluation == whole.evaluation

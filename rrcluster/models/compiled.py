@@ -1,0 +1,73 @@
+"""Networks written in C: compiled for this machine on first use, the library kept in the user's cache folder.
+
+The library's name is a digest of its source, the flags, the compiler and the processor: a changed one of these compiles
+anew, and a home folder shared by different machines holds one library for each.
+"""
+
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+COMPILERS = ("cc", "gcc", "clang")
+_FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-w", "-fPIC", "-shared")
+_SWITCH = "RRCLUSTER_COMPILE"  # 0: never compile
+
+
+@cache
+def compiled(name: str) -> Path | None:
+    """The library made of `<name>.c`, or None, with one line saying why, where it cannot be made."""
+    source = Path(__file__).with_name(f"{name}.c")
+    if os.environ.get(_SWITCH) == "0":
+        return None
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        return _say(name, f"no C compiler ({', '.join(COMPILERS)}) found")
+    target = _folder() / f"{name}-{_digest(source, compiler)}.so"
+    try:
+        if not target.exists():
+            _compile(compiler, source, target)
+    except (OSError, subprocess.SubprocessError) as error:
+        return _say(name, f"{compiler} failed ({type(error).__name__})")
+    return target
+
+
+def _compile(compiler: str, source: Path, target: Path) -> None:
+    """Under a temporary name first: a library that is there is whole, whoever else compiles it meanwhile."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        made = Path(folder) / target.name
+        command = [compiler, *_FLAGS, str(source), "-o", str(made), "-lm"]
+        subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
+        made.replace(target)
+
+
+def _digest(source: Path, compiler: str) -> str:
+    version = subprocess.run([compiler, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=20).stdout
+    parts = (source.read_bytes(), " ".join(_FLAGS).encode(), version, _processor().encode())
+    return hashlib.blake2b(b"\0".join(parts), digest_size=8).hexdigest()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    return "\n".join(
+        sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
+    )
+
+
+def _folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "rrcluster" / "native"
+
+
+def _say(name: str, reason: str) -> Path | None:
+    logging.getLogger("rrcluster").warning("%s: PyTorch trains the %s instead, more slowly.", reason, name)
+    return None
