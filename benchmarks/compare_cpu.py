@@ -62,8 +62,10 @@ def started(command, path):
         text=True,
         env=environment,
     )
-    while (line := process.stdout.readline()) and line.strip() != "ready":
-        pass
+    while (line := process.stdout.readline()).strip() != "ready":
+        if not line:
+            process.wait()
+            break
     return process
 
 
@@ -94,6 +96,9 @@ def main(turns=7, clients=CLIENTS):
         path = Path(folder) / "workload.npz"
         write_workload(path, clients)
         running = {name: started(command, path) for name, command in contenders().items()}
+        for name in [name for name, process in running.items() if process.poll() is not None]:
+            print(f"{name}: did not start; run benchmarks/contend_{name}.py by hand to see why")
+            del running[name]
         times = {name: {"train": [], "ifca": []} for name in running}
         for _ in range(turns):
             for word in ("train", "ifca"):

@@ -16,7 +16,7 @@ from rrcluster.errors import WorkerError
 from rrcluster.types import Array
 
 _IN_HAND = 2  # parts a worker has at a time: one to do, and one so that it never waits for the next
-_PARTS = 16  # per worker: small ones even out clients of different sizes
+_PARTS = 64  # per worker: small ones even out clients of different sizes
 _SECONDS_TO_END = 5.0
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _PROGRAM = (
