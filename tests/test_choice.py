@@ -54,7 +54,7 @@ def test_guidance_comes_from_releases_only_and_is_plain_at_strength_zero(rng):
     assert (first.prices == 0).all()
     assert first.temperature == TEMPERATURE
     out = release(np.zeros((90, 2)), [0] * 60 + [1] * 30, plan=plan(), rng=rng)
-    state = remember(state, out, memory=0.9)
+    state = remember(state, out, memory=0.9, sums=False)
     told = guidance(state, plan=plan(), server=ServerSettings())
     assert np.allclose(told.prices, PRICE * crowding_prices(out.sizes))
     assert (told.transition == np.eye(3)).all()

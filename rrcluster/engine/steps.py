@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rrcluster.engine.compiled import Losses
 from rrcluster.engine.tables import Table
+from rrcluster.models.compiled_losses import Losses
 from rrcluster.models.model import Model
 
 _BUCKET = 16  # clients: a recorded step serves every number of them up to the next multiple

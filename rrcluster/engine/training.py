@@ -10,12 +10,12 @@ from torch import Tensor
 
 from rrcluster.contract import LocalSettings
 from rrcluster.data.federated import Cohort
-from rrcluster.engine.compiled import losses_of
 from rrcluster.engine.graphs import Recorder
 from rrcluster.engine.kernels.cnn import LARGEST_BATCH, FusedCnn, fused_form
 from rrcluster.engine.order import visits
 from rrcluster.engine.steps import Pull, RecordedSteps, plain_steps
 from rrcluster.engine.tables import Table
+from rrcluster.models.compiled_losses import losses_of
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 

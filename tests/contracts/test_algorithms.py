@@ -140,7 +140,7 @@ INITIALISED = [
     for name in CLUSTERED
     for mechanism in MECHANISMS
     for init in ("kmeans++", "warm")
-    if not (mechanism == "identifier" and name in REMEMBERING)
+    if not (mechanism == "identifier" and name in REMEMBERING) and name != "r-dpcfl"
 ]
 
 

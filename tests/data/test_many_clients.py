@@ -172,6 +172,6 @@ def test_a_bad_sample_is_found_when_its_client_is_read_and_only_the_client_is_na
     data = from_rows(inputs, targets, [0, 2, 4, 6], num_classes=2)
     assert data.cohort([0]).sizes.tolist() == [2]
     with pytest.raises(DataError, match="client 1 has inputs that are not finite"):
-        data.cohort([1])
+        _ = data.cohort([1]).inputs
     with pytest.raises(DataError, match="client 2 has targets that are not classes from 0 to 1"):
-        data.cohort([2])
+        _ = data.cohort([2]).inputs

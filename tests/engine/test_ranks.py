@@ -222,11 +222,10 @@ def test_secure_runs_stay_in_one_process():
 def test_ranks_of_another_version_are_refused():
     from rrcluster.experiments.fingerprint import fingerprint
 
-    config = from_flat({})
-    same = fingerprint(config)
-    assert _machines(config, [same]) == (f"{same['machine']}, {same['threads']} threads",)
+    same = fingerprint(from_flat({}), ReferenceEngine(model()))
+    assert _machines(same, [same]) == (f"{same['machine']}, {same['threads']} threads",)
     with pytest.raises(RankError, match=r"rank 2 has torch 1\.0"):
-        _machines(config, [same, same | {"torch": "1.0"}])
+        _machines(same, [same, same | {"torch": "1.0"}])
     assert told_machines(RankedEngine(None, None, ("a machine",))) == {"ranks": ["a machine"]}
     assert told_machines(ReferenceEngine(model())) == {}
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from rrcluster.contract import CPU, LocalSettings
 from rrcluster.data import from_arrays
-from rrcluster.data.federated import TestSet
+from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine import select
 from rrcluster.engine.batched import BatchedEngine
 from rrcluster.engine.compiled_alone import num_parameters, packed_layout
@@ -127,7 +127,7 @@ def test_not_a_bit_depends_on_the_number_of_workers_or_on_the_rest_of_the_cohort
 def test_clients_without_samples_and_cohorts_without_clients(engine, rng):
     data, start = population(rng, [4, 6]), starts(engine.model, 2, rng)
     cohort = data.cohort(np.arange(2))
-    cohort.sizes[0] = 0
+    cohort = Cohort.of_arrays(cohort.clients, cohort.inputs, cohort.targets, np.array([0, 6]))
     trained = engine.train(start, cohort, local=LOCAL, key=KEY)
     assert (trained[0] == start[0]).all()
     assert (trained[1] != start[1]).any()

@@ -74,7 +74,7 @@ def test_twice_the_same_and_resumed_the_same(tiny, tmp_path, monkeypatch, capsys
     row = read_reproduction(tmp_path / "a" / "fashion").row("rr-ifca")
     told = row.cells["balanced-eps2", JOINT].runs[1].final.confusion
     assert np.array(told).shape == (4, 4)
-    assert np.array(told).sum(axis=1).tolist() == [6] * 4
+    assert np.array(told).sum(axis=0).tolist() == [6] * 4  # by true group
     drawn = {path.name for path in (tmp_path / "a" / "fashion" / "figures").iterdir()}
     assert "62.68" in text  # published
     assert "(1) refused: its clients remember" in text

@@ -1,6 +1,6 @@
 """The clients' losses as one compiled program, where that pays and can be had."""
 
-import warnings
+import logging
 from collections.abc import Callable
 
 import torch
@@ -44,6 +44,6 @@ class _Compiled:
                 self._losses = torch.compile(self._plain, dynamic=False)
                 return self._losses(parameters, inputs, targets, present)
             except Exception as error:  # whatever a compiler may raise
-                warnings.warn(f"torch.compile failed ({type(error).__name__}); running uncompiled.", stacklevel=2)
+                logging.getLogger("rrcluster").warning("torch.compile failed (%s); running uncompiled.", error)
                 self._losses = self._plain
         return self._losses(parameters, inputs, targets, present)
