@@ -11,7 +11,7 @@ all and is skipped. A client whose batch is empty does not move.
 
 Channels come last throughout. `vectors` (G, D) holds conv1 (64 taps, 16) and bias, conv2 (16 taps, 16, 32) and bias,
 fc1 (512, 32) and bias, fc2 (32, CLASSES) and bias: `cnn.py` permutes the model's own order into this one. Images are
-34 x 34, zero in the outer three rows and columns.
+34 x 34, zero in the outer three rows and columns. Sizes are not specialised: one compilation serves all of them.
 """
 
 import triton
@@ -118,7 +118,7 @@ def _pool2(z2, h2, place2, room, N: tl.constexpr, TRAIN: tl.constexpr):
         tl.store(place2 + target, place, mask=ok)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_blocks", "S", "BLOCKS"])
 def forward(
     vectors, images, where, model_of, data_of, scratch, h1, place1, h2, place2, num_blocks, S, BLOCKS,
     D: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, TRAIN: tl.constexpr, PRECISION: tl.constexpr,
@@ -180,7 +180,7 @@ def _logits(
     return tl.where((label < CLASSES)[None, :], logits, float("-inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["S", "TILES"])
 def judge(
     vectors, targets, where, model_of, data_of, h2, losses, hits, S, TILES,
     ROWS: tl.constexpr, CLASSES: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
@@ -203,7 +203,7 @@ def judge(
     tl.store(hits + slot, tl.where(present, hit, 0.0), mask=rows < S)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["S"])
 def classify(
     vectors, targets, where, rates, h2, dh2, S,
     ROWS: tl.constexpr, CLASSES: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
@@ -314,7 +314,7 @@ def _conv1_gradient(
     tl.store(target + 1024 + channel, step_bias)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_blocks", "S", "BLOCKS"])
 def backward(
     vectors, images, where, scratch, place1, place2, dh2, dz2, partial, num_blocks, S, BLOCKS,
     D: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
@@ -339,7 +339,7 @@ def backward(
             _conv1_gradient(images, where, first, room, slopes, into, N, TILE, PRECISION)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["S", "BLOCKS"])
 def update(
     vectors, where, rates, h1, dz2, partial, S, BLOCKS,
     D: tl.constexpr, N: tl.constexpr, OF_PARTIAL: tl.constexpr, PRECISION: tl.constexpr,
