@@ -25,7 +25,7 @@ from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
 from rrcluster.types import Array, Models, NoisyEvaluation
 
-_SECONDS_BETWEEN_CHECKPOINTS = 1.0
+_SECONDS_BETWEEN_CHECKPOINTS = 1.0  # at least; and no more than a twentieth of the time goes into them
 
 MakeExperiment = Callable[[RunConfig], Experiment]
 
@@ -156,15 +156,18 @@ class Running:
         secure = self.experiment.plan.secure
         spent, released = self._epsilon_by_release(), self.folder.private_evaluations()
         self._began = saved = time.perf_counter()
+        pause = _SECONDS_BETWEEN_CHECKPOINTS
         try:
             for record in self._records():
                 released += [] if record.release.evaluation is None else [record.release.evaluation]
                 self._incidents = self._incidents.plus(record.incidents)
                 progress = self._note(record, spent, released)
                 self.state, self._memory = record.state, record.memory
-                if secure or time.perf_counter() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
+                if secure or time.perf_counter() - saved > pause:
+                    began = time.perf_counter()
                     self.folder.save_state(record.state, record.memory)
                     saved = time.perf_counter()
+                    pause = max(_SECONDS_BETWEEN_CHECKPOINTS, 20 * (saved - began))
                 yield progress
             self._end()
         except BaseException:

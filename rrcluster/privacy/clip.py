@@ -59,8 +59,9 @@ def clip_to_grid(updates: Any, *, update_clip: float) -> Any:
     factor = np.where(size == 0, 1.0, factor) / grid_step(update_clip)
     if not isinstance(updates, np.ndarray):
         return _on_device(updates, usable, factor)
-    scaled = np.where(usable[:, None], updates, 0.0) * factor[:, None]
-    return np.trunc(scaled).astype(np.int64)
+    rows = updates if usable.all() else np.where(usable[:, None], updates, 0.0)
+    scaled = np.multiply(rows, factor[:, None], dtype=np.float64)
+    return scaled.astype(np.int64)  # rounds towards zero
 
 
 def _on_device(updates: Any, usable: Array, factor: Array) -> Any:
