@@ -10,13 +10,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import numpy as np
-
-from rrcluster.data.lines import SCENARIOS
-from rrcluster.experiments.synthetic import NOISES, STARTS, Comparison, Rate, compare, fitted_lines, population, study
-from rrcluster.report.scenarios import Panel, scenario_figure
-
-POINTS = 60  # shown per group
+from rrcluster.cli.scenario_panels import draw_scenarios
+from rrcluster.experiments.synthetic import NOISES, STARTS, Comparison, Rate, compare, study
 
 
 def main() -> None:
@@ -33,7 +28,10 @@ def main() -> None:
         outcomes = [one for some in pool.map(one_seed, jobs) for one in some]
     print(markdown(compare(outcomes)))
     print(f"\n{len(outcomes)} runs in {time.perf_counter() - began:.0f} s")
-    draw_figure(asked.out)
+    drawing = draw_scenarios()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / "synthetic.png").write_bytes(drawing.png)
+    (asked.out / "synthetic.pdf").write_bytes(drawing.pdf)
 
 
 def one_seed(job):
@@ -57,28 +55,6 @@ def markdown(rows: list[Comparison]) -> str:
 def rate(it: Rate) -> str:
     low, high = it.interval
     return f"{it.share:.0%} ({100 * low:.0f} to {100 * high:.0f})"
-
-
-def draw_figure(out: Path, seed: int = 0) -> None:
-    panels = {}
-    for scenario, by_method in fitted_lines(seed).items():
-        data, rng = population(scenario, seed), np.random.default_rng(seed)
-        points = [shown(data, group, rng) for group in range(len(SCENARIOS[scenario].ratio))]
-        name = scenario.removeprefix("synthetic-").replace("-", ", ")
-        panels[name] = {
-            method: Panel(points, [tuple(line) for line in lines.tolist()]) for method, lines in by_method.items()
-        }
-    drawing = scenario_figure(panels, caption="Final models (dashed) over samples of the four groups (colours).")
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "synthetic.png").write_bytes(drawing.png)
-    (out / "synthetic.pdf").write_bytes(drawing.pdf)
-
-
-def shown(data, group, rng):
-    cohort = data.cohort(np.flatnonzero(data.groups == group))
-    x, y = cohort.inputs[:, :, 0].ravel(), cohort.targets.ravel()
-    some = rng.choice(len(x), POINTS, replace=False)
-    return x[some].tolist(), y[some].tolist()
 
 
 if __name__ == "__main__":

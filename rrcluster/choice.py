@@ -17,7 +17,7 @@ from rrcluster.types import Array
 
 PRICE, TEMPERATURE = 2.0, 0.5  # at strength 1, in units of the score (nats of cross-entropy for IFCA)
 FADE_OUT = 0.5  # part of the run after which choices are plain
-_FAR = 1e12  # a score beyond any other, and finite
+FAR = 1e12  # a score beyond any other, and finite
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ def guided_scores(scores: Array, guidance: Guidance, *, uniforms: Array) -> Arra
     if guidance.temperature > 0:
         priced = priced + guidance.temperature * np.log(-np.log(uniforms))
     if count < k:
-        priced = np.where(np.arange(k) < count, priced, _FAR)
+        priced = np.where(np.arange(k) < count, priced, FAR)
     if guidance.newcomer_power > 0 and count > 1:
         trying = uniforms[:, count - 1] < newcomer_probability(scores[:, :count], guidance.newcomer_power)
-        priced = np.where(trying[:, None] & (np.arange(k) == count - 1), -_FAR, priced)
+        priced = np.where(trying[:, None] & (np.arange(k) == count - 1), -FAR, priced)
     return np.asarray(priced)
 
 
@@ -81,6 +81,6 @@ def newcomer_probability(scores: Array, power: float) -> Array:
     distances, at least 0.
     """
     best, new = scores[:, :-1].min(axis=1), scores[:, -1]
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = np.where(new > 0, best / new, 1.0)
     return np.asarray(np.clip(np.nan_to_num(share, nan=0.0, posinf=1.0), 0.0, 1.0) ** power)

@@ -86,9 +86,9 @@ class SecureRng:
     """
 
     def random(self, size: Shape = 1) -> Array:
-        """Uniforms in (0, 1)."""
-        words = os_words(int(np.prod(size))) >> np.uint64(11)
-        return np.asarray((words.astype(np.float64) + 0.5) * 2.0**-53).reshape(size)
+        """Uniforms in (0, 1): odd multiples of 2^-53, all of them floating-point numbers, so never 0 or 1."""
+        words = os_words(int(np.prod(size))) >> np.uint64(12)
+        return np.asarray((words.astype(np.float64) + 0.5) * 2.0**-52).reshape(size)
 
     def uniform(self, low: float = 0.0, high: float = 1.0, size: Shape = 1) -> Array:
         """Uniforms in (low, high)."""

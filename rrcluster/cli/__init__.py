@@ -90,7 +90,9 @@ def _guarded(name: str, rest: list[str], complain: Callable[[str], object]) -> i
         return 2
     except BrokenPipeError:
         return 0
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":  # torch's own
+            raise
         complain(f"rrcluster {name}: not enough memory; lower --clients, --clusters or --batch-size.\n")
         return 2
     except OSError as error:

@@ -101,6 +101,7 @@ def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: flo
 def _run(plan: "Reproduction", command: ReproduceCommand) -> "list[Outcome]":
     from rrcluster.cli.sweep_view import SweepView
     from rrcluster.experiments.reproduce import reproduce
+    from rrcluster.experiments.stack import pick_executor
     from rrcluster.experiments.sweep import Outcome
 
     for reason in plan.absent.values():
@@ -108,7 +109,7 @@ def _run(plan: "Reproduction", command: ReproduceCommand) -> "list[Outcome]":
     outcomes: list[Outcome] = []
     with SweepView(plan.jobs, hidden=command.quiet or command.json) as view:
         try:
-            for step in reproduce(plan):
+            for step in reproduce(plan, executor=pick_executor(plan.jobs)):
                 view.update(step)
                 outcomes += [step] if isinstance(step, Outcome) else []
         except KeyboardInterrupt:
@@ -138,9 +139,13 @@ def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: Reproduc
     return 1
 
 
-def _more_figures(plan: "Reproduction") -> "Sequence[Any]":  # noqa: ARG001
+def _more_figures(plan: "Reproduction") -> "Sequence[Any]":
     """Figures that are not made from diagnostics alone, by study."""
-    return ()
+    if plan.study.name != "synthetic":
+        return ()
+    from rrcluster.cli.scenario_panels import draw_scenarios
+
+    return (draw_scenarios(),)
 
 
 def _verdicts(plan: "Reproduction", command: ReproduceCommand) -> Path:

@@ -14,6 +14,7 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.entropy import StreamSource
+from rrcluster.privacy.reports import as_numpy
 from rrcluster.rng import client_uniforms
 from rrcluster.types import Array
 
@@ -87,7 +88,7 @@ Attack = Callable[[Array, Any, int], list[Report]]  # update, choice, number of 
 
 
 def _update(change: Callable[[Array], Any]) -> Attack:
-    return lambda update, choice, _: [(change(np.asarray(update, dtype=np.float64)), choice)]
+    return lambda update, choice, _: [(change(np.asarray(as_numpy(update), dtype=np.float64)), choice)]
 
 
 def _choice(change: Callable[[int], Any]) -> Attack:

@@ -3,7 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from rrcluster.algorithms.algorithm import Algorithm, Clients, Tools, projects
+from rrcluster.choice import FAR
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.identifiers import ByLossIdentifier, ProjectionIdentifier
 from rrcluster.types import Array
@@ -37,7 +40,9 @@ def told_scores(scores: Array, clients: Clients, mechanism: Mechanism) -> Array 
     """(n, w) what the identifiers read: projections, or the guided losses that the choice was made from; or None."""
     if not _reads(mechanism):
         return None
-    return scores if clients.projections is None else clients.projections
+    if clients.projections is not None:
+        return clients.projections
+    return np.where(np.isfinite(scores), scores, FAR)  # a model that diverged is a bad one, not a broken report
 
 
 def _reads(mechanism: Mechanism) -> bool:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rrcluster.aggregate import ServerSettings, ServerState
 from rrcluster.algorithms.algorithm import Algorithm, Tools
@@ -39,8 +39,8 @@ class RoundRecord:
     release: Release
     seconds: float
     incidents: Incidents
-    memory: ClientMemory  # private to the clients: for the checkpoint alone
-    reports: Sent | None = None  # raw: for diagnostics alone, and not kept by a secure run
+    memory: ClientMemory = field(repr=False)  # private to the clients: for the checkpoint alone
+    reports: Sent | None = field(default=None, repr=False)  # raw: for diagnostics alone, and not kept by a secure run
 
 
 def first_state(*, model: Model, algorithm: Algorithm, num_clusters: int, streams: StreamSource) -> ServerState:

@@ -32,12 +32,15 @@ def sgd_step(
 ) -> None:
     """One SGD step, in place: params (G, d), rows of the table where (G, S), rates (G, 1).
 
-    A row of -1 is padding and counts for nothing; a client with nothing else does not move.
+    A row of -1 is padding and counts for nothing; a client with nothing else does not move. Padding is zeros, never a
+    row of the table: that would be another client's sample, and 0 times what it makes of a weight may be no number.
     """
     present, rows = where >= 0, where.clamp(min=0)
     batch = table.inputs.index_select(0, rows.flatten()).reshape(*rows.shape, *table.inputs.shape[1:])
+    batch = torch.where(present.reshape(*present.shape, *[1] * (batch.ndim - 2)), batch, 0)
+    targets = torch.where(present, table.targets[rows], 0)
     leaves = {name: value.detach().requires_grad_() for name, value in model.unflatten(params).items()}
-    losses = losses_of(leaves, batch, table.targets[rows], present)
+    losses = losses_of(leaves, batch, targets, present)
     parts = torch.autograd.grad(losses.sum(), list(leaves.values()))
     with torch.no_grad():
         gradient = model.flatten(dict(zip(leaves, parts, strict=True)))

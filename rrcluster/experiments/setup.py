@@ -23,6 +23,7 @@ from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams
 from rrcluster.types import Coordinates
 
+_USUAL_SAMPLES = 50  # of a client, where no setting says
 POPULATION_SEED = 0  # public: deals a dataset out to simulated clients where the run itself has no seed
 
 
@@ -77,7 +78,7 @@ def make_experiment(
     )
     training = config.training
     plan = plan_for(config, algorithm.split(model).coordinates)
-    samples = plan.sampler.expected_size * data.max_size * training.local_epochs
+    samples = plan.sampler.expected_size * _public_size(config) * training.local_epochs
     return Experiment(
         config=config,
         data=data,
@@ -90,6 +91,11 @@ def make_experiment(
         server=server,
         faults=Faults(config.faults.dropout, config.faults.hostile),
     )
+
+
+def _public_size(config: RunConfig) -> int:
+    """About how many samples a client has, from settings alone: what is decided by it is written down."""
+    return config.data.samples_per_client or config.data.max_samples or _USUAL_SAMPLES
 
 
 def load_population(config: RunConfig) -> FederatedData:

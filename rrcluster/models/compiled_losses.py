@@ -44,6 +44,8 @@ class _Compiled:
                 self._losses = torch.compile(self._plain, dynamic=False)
                 return self._losses(parameters, inputs, targets, present)
             except Exception as error:  # whatever a compiler may raise
-                logging.getLogger("rrcluster").warning("torch.compile failed (%s); running uncompiled.", error)
+                logging.getLogger("rrcluster").warning(
+                    "torch.compile failed (%s); running uncompiled.", type(error).__name__
+                )
                 self._losses = self._plain
         return self._losses(parameters, inputs, targets, present)

@@ -4,8 +4,9 @@ An event is what a mechanism says it did. No accountant looks at a mechanism, so
 `noise_multiplier` is always noise std / L2 sensitivity *under the event's own adjacency*.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from typing import Any, ClassVar
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError
@@ -26,6 +27,7 @@ class PoissonGaussian:
     sampling: ClassVar[str] = "Poisson"
 
     def __post_init__(self) -> None:
+        _in_full_precision(self)
         checks.positive(noise_multiplier=self.noise_multiplier)
         checks.rate(sample_rate=self.sample_rate)
 
@@ -45,6 +47,7 @@ class FixedSizeGaussian:
     sampling: ClassVar[str] = "fixed-size without replacement"
 
     def __post_init__(self) -> None:
+        _in_full_precision(self)
         checks.positive(noise_multiplier=self.noise_multiplier)
         _check_cohort(self.cohort_size, self.num_clients)
 
@@ -67,6 +70,7 @@ class FixedSizeKary:
     sampling: ClassVar[str] = "fixed-size without replacement"
 
     def __post_init__(self) -> None:
+        _in_full_precision(self)
         checks.positive(noise_multiplier=self.noise_multiplier)
         checks.count(num_clusters=self.num_clusters, at_least=2)
         _check_cohort(self.cohort_size, self.num_clients)
@@ -96,6 +100,7 @@ class FixedSizeByLoss:
     sampling: ClassVar[str] = "fixed-size without replacement"
 
     def __post_init__(self) -> None:
+        _in_full_precision(self)
         checks.positive(noise_multiplier=self.noise_multiplier)
         checks.one_of(LOSS_RULES, rule=self.rule)
         checks.positive(identifier_epsilon=self.identifier_epsilon)
@@ -122,6 +127,7 @@ class RepeatAndSelect:
     law: str
 
     def __post_init__(self) -> None:
+        _in_full_precision(self)
         checks.count(num_rounds=self.num_rounds)
         checks.one_of(REPETITION_LAWS, law=self.law)
         if checks.positive(mean_repetitions=self.mean_repetitions) <= 1:
@@ -142,6 +148,15 @@ class RepeatAndSelect:
 
 
 Event = RoundEvent | RepeatAndSelect
+
+
+def _in_full_precision(event: Any) -> None:
+    """Make every number Python's own: a half-precision one equals it, and would be accounted in half precision."""
+    for part in fields(event):
+        value = getattr(event, part.name)
+        if isinstance(value, bool) or not isinstance(value, Real):
+            continue
+        object.__setattr__(event, part.name, int(value) if isinstance(value, Integral) else float(value))
 
 
 def _check_cohort(cohort_size: int, num_clients: int) -> None:

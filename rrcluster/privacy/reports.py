@@ -129,7 +129,7 @@ def _evaluations(values: Any, length: int) -> tuple[Array, Array]:
         return np.zeros((length, 2)), np.ones(length, dtype=bool)
     rows, usable = _rows(values, 2, "evaluations")
     if len(rows) != length:
-        raise ConfigError(f"evaluations must hold one pair per update: {length} of them.")
+        raise ConfigError("evaluations must hold one pair per update; give as many as there are updates.")
     finite = usable & np.isfinite(rows).all(axis=1)
     return np.clip(np.where(finite[:, None], rows, 0.0), 0.0, 1.0), finite
 
@@ -140,7 +140,9 @@ def _scores(values: Any, width: int, length: int) -> tuple[Array, Array]:
     rows, usable = _rows(values, width, "scores")
     if len(rows) != length:
         raise ConfigError("scores must hold one row per update; give as many as there are updates.")
-    return rows.astype(np.float64), usable & np.isfinite(norms(np.where(usable[:, None], rows, 0.0)))
+    with np.errstate(over="ignore"):
+        marks = rows.astype(np.float64)
+    return marks, usable & np.isfinite(norms(np.where(usable[:, None], marks, 0.0)))
 
 
 def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[Array, Array]:
