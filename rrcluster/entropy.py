@@ -80,7 +80,7 @@ class SecureRng:
     """The part of `numpy.random.Generator` that this package uses, on operating-system entropy alone.
 
     Integers, permutations and subsets are exactly uniform. Events of probability p happen with a probability within
-    2^-53 of p: uniforms are odd multiples of 2^-54, in (0, 1). `standard_normal` is the rounded inverse of the normal
+    2^-53 of p: uniforms are odd multiples of 2^-53, in (0, 1). `standard_normal` is the rounded inverse of the normal
     distribution function at such a uniform: for first models and for the argmax of identifiers, never for released
     noise, which is exact (privacy/discrete.py). A method that is not here raises instead of falling back.
     """

@@ -79,3 +79,11 @@ def test_the_operating_system_is_asked_for_every_draw(monkeypatch):
     assert secure_rng().random(3).tolist() == [2.0**-54] * 3
     assert asked == [24]
     assert os.urandom is entropy.os.urandom
+
+
+def test_secure_uniforms_are_never_0_or_1(monkeypatch):
+    for word in (0, 2**64 - 1):
+        monkeypatch.setattr(entropy, "os_words", lambda count, word=word: np.full(count, word, dtype=np.uint64))
+        drawn = entropy.SecureRng().random(3)
+        assert ((drawn > 0) & (drawn < 1)).all()
+        assert np.isfinite(entropy.SecureRng().standard_normal(3)).all()

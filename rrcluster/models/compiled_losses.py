@@ -44,8 +44,7 @@ class _Compiled:
                 self._losses = torch.compile(self._plain, dynamic=False)
                 return self._losses(parameters, inputs, targets, present)
             except Exception as error:  # whatever a compiler may raise
-                logging.getLogger("rrcluster").warning(
-                    "torch.compile failed (%s); running uncompiled.", type(error).__name__
-                )
+                kind = type(error).__name__  # no more: its text may tell how many clients there are
+                logging.getLogger("rrcluster").warning("torch.compile failed (%s); running uncompiled.", kind)
                 self._losses = self._plain
         return self._losses(parameters, inputs, targets, present)

@@ -253,3 +253,22 @@ def test_regression_has_no_accuracy_to_measure(engine, rng):
     loss, accuracy = engine(model).measure(np.stack([model.init(rng=rng)]), data.cohort(np.arange(1)))
     assert np.isfinite(loss).all()
     assert np.isnan(accuracy).all()
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
+@pytest.mark.parametrize("place", [0, 2])
+def test_one_client_s_enormous_numbers_change_no_bit_of_another_s_update(name, place, rng):
+    """Finite, and so let in: whatever they overflow to must stay with their client, also where batches are padded."""
+    model = model_named(name)
+    data = population(rng, [7, 7, 7, 4], name)
+    inputs = [data.cohort([client]).inputs[0].copy() for client in range(4)]
+    targets = [data.cohort([client]).targets[0] for client in range(4)]
+    inputs[place][:] = 3e38
+    wild = from_arrays(inputs, targets, num_classes=10).cohort(np.arange(4))
+    start = np.stack([model.init(rng=rng)] * 4)
+    local = LocalSettings(local_lr=0.1, local_epochs=2, batch_size=5)
+    trained = BatchedEngine(model).train(start, wild, local=local, key=KEY)
+    calm = BatchedEngine(model).train(start, data.cohort(np.arange(4)), local=local, key=KEY)
+    others = np.arange(4) != place
+    assert np.isfinite(trained[others]).all()
+    assert (trained[others] == calm[others]).all()

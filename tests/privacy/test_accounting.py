@@ -435,3 +435,13 @@ def test_importing_is_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_numbers_of_low_precision_are_accounted_in_full_precision():
+    """A half-precision 30 equals 30.0 and hashes alike: it must neither be accounted nor remembered in half precision."""
+    low = FixedSizeGaussian(np.float16(30), np.int16(100), np.int64(1000))
+    assert (type(low.noise_multiplier), type(low.cohort_size), type(low.num_clients)) == (float, int, int)
+    events = (low, FixedSizeGaussian(30.0, 100, 1000))
+    first, then = (epsilon(event, num_rounds=100, delta=1e-4, accountant="rdp") for event in events)
+    assert first == then
+    assert first == pytest.approx(0.20631, abs=1e-4)

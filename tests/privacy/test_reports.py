@@ -160,3 +160,9 @@ def test_hostile_scores_make_their_own_report_invalid_alone(bad):
 def test_scores_that_the_caller_got_wrong_raise(scores):
     with pytest.raises(ConfigError, match="scores"):
         check(np.ones((3, 2)), [0, 1, 2], scores=scores, score_width=2)
+
+
+def test_a_wrong_number_of_evaluations_is_refused_without_saying_how_many_clients_there_are():
+    with pytest.raises(ConfigError, match="as many as there are updates") as refused:
+        check_reports(np.zeros((37, 2)), [0] * 37, width=2, num_clusters=1, evaluations=np.zeros((3, 2)))
+    assert "37" not in str(refused.value)
