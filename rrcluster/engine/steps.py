@@ -37,19 +37,22 @@ def sgd_step(
     """
     present, rows = where >= 0, where.clamp(min=0)
     batch = table.inputs.index_select(0, rows.flatten()).reshape(*rows.shape, *table.inputs.shape[1:])
-    batch = torch.where(present.reshape(*present.shape, *[1] * (batch.ndim - 2)), batch, 0)
-    targets = torch.where(present, table.targets[rows], 0)
+    targets = table.targets[rows]
+    if batch.is_cuda or not present.all():  # a recorded step cannot ask
+        batch = torch.where(present.reshape(*present.shape, *[1] * (batch.ndim - 2)), batch, 0)
+        targets = torch.where(present, targets, 0)
     leaves = {name: value.detach().requires_grad_() for name, value in model.unflatten(params).items()}
     losses = losses_of(leaves, batch, targets, present)
     parts = torch.autograd.grad(losses.sum(), list(leaves.values()))
     with torch.no_grad():
-        gradient = model.flatten(dict(zip(leaves, parts, strict=True)))
-        if pull.anchors is not None:
-            towards = pull.proximal * (params - pull.anchors)
-            gradient = gradient + torch.where(present.any(1)[:, None], towards, 0.0)
-        if pull.moving is not None:
-            gradient = torch.where(pull.moving, gradient, 0.0)
-        params.sub_(rates * gradient)
+        for layer, part in zip(model.layers, parts, strict=True):
+            place, gradient = slice(layer.start, layer.stop), part.flatten(1)
+            if pull.anchors is not None:
+                towards = pull.proximal * (params[:, place] - pull.anchors[:, place])
+                gradient = gradient + torch.where(present.any(1)[:, None], towards, 0.0)
+            if pull.moving is not None:
+                gradient = torch.where(pull.moving[place], gradient, 0.0)
+            params[:, place].addcmul_(gradient, rates, value=-1.0)
 
 
 def plain_steps(

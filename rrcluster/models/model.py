@@ -5,6 +5,7 @@ Everywhere outside this folder a model is one flat float32 vector, in the order 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -58,7 +59,7 @@ class Model:
         if not self.layers:
             raise ConfigError(f"model {self.name} has no parameters to train.")
 
-    @property
+    @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """Every parameter with its place in the flat vector."""
         layers, start = [], 0

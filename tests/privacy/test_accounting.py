@@ -438,7 +438,7 @@ def test_importing_is_light():
 
 
 def test_numbers_of_low_precision_are_accounted_in_full_precision():
-    """A half-precision 30 equals 30.0 and hashes alike: it must neither be accounted nor remembered in half precision."""
+    """A half-precision 30 equals 30.0 and hashes alike; it must not be accounted, or remembered, as such."""
     low = FixedSizeGaussian(np.float16(30), np.int16(100), np.int64(1000))
     assert (type(low.noise_multiplier), type(low.cohort_size), type(low.num_clients)) == (float, int, int)
     events = (low, FixedSizeGaussian(30.0, 100, 1000))
