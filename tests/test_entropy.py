@@ -76,7 +76,7 @@ def test_what_is_not_offered_raises_and_nothing_can_be_stored():
 def test_the_operating_system_is_asked_for_every_draw(monkeypatch):
     asked = []
     monkeypatch.setattr(entropy.os, "urandom", lambda count: asked.append(count) or bytes(count))
-    assert secure_rng().random(3).tolist() == [2.0**-54] * 3
+    assert secure_rng().random(3).tolist() == [2.0**-53] * 3
     assert asked == [24]
     assert os.urandom is entropy.os.urandom
 

@@ -75,7 +75,7 @@ def test_one_hostile_evaluation_spoils_only_itself(bad):
 def test_torch_evaluations_pass_and_mistakes_of_the_caller_raise():
     settings = {"width": 2, "num_clusters": 3}
     assert check_reports(np.ones((1, 2)), [0], evaluations=torch.tensor([[0.5, 0.5]]), **settings).valid.all()
-    with pytest.raises(ConfigError, match="one pair per update: 2"):
+    with pytest.raises(ConfigError, match="one pair per update; give as many"):
         check_reports(np.ones((2, 2)), [0, 1], evaluations=[[0.5, 0.5]], **settings)
     with pytest.raises(ConfigError, match="evaluations have 3 coordinates"):
         check_reports(np.ones((1, 2)), [0], evaluations=np.ones((1, 3)), **settings)
