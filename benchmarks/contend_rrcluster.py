@@ -14,7 +14,7 @@ from rrcluster.models import make_model
 def main(path, name="workers"):
     inputs, targets, starts = load(path)
     count, samples = targets.shape
-    cohort = Cohort(np.arange(count), inputs, targets, np.full(count, samples))
+    cohort = Cohort.of_arrays(np.arange(count), inputs, targets, np.full(count, samples))
     model = make_model("cnn", input_shape=(1, 28, 28), num_classes=10)
     engine = pick_engine(name, model=model, device=CPU)
     local = LocalSettings(RATE, EPOCHS, BATCH)
