@@ -93,7 +93,7 @@ def _guarded(name: str, rest: list[str], complain: Callable[[str], object]) -> i
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":  # torch's own
             raise
-        complain(f"rrcluster {name}: not enough memory; lower --clients, --clusters or --batch-size.\n")
+        complain(f"rrcluster {name}: not enough memory; lower --capacity, --clients, --clusters or --batch-size.\n")
         return 2
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -56,11 +56,6 @@ class Cohort:
         """(n, s) int64 classes, or float32."""
         return self._stacked[1]
 
-    @property
-    def width(self) -> int:
-        """s."""
-        return int(self.sizes.max(initial=0))
-
     @cached_property
     def _stacked(self) -> tuple[Inputs, Targets]:
         return self.stack()

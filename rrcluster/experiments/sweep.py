@@ -96,7 +96,8 @@ def steps_of(job: Job, *, make: MakeExperiment = make_experiment) -> Iterator[St
     except RRClusterError as error:
         yield Outcome(job, REFUSED, str(error))
     except (RuntimeError, ArithmeticError, MemoryError) as error:
-        yield Outcome(job, FAILED, f"{type(error).__name__}: {error}")
+        # its text may hold shapes, and so the size of a cohort: it stays out of files
+        yield Outcome(job, FAILED, f"{type(error).__name__}; run it alone to see more.")
 
 
 def describe(grid: Grid, outcomes: Sequence[Outcome]) -> dict[str, Any]:
