@@ -2,26 +2,21 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 import numpy as np
 
 from rrcluster.engine.arena import Arena, Slot, unnamed_file
+from rrcluster.engine.spawned import ended, started
 from rrcluster.engine.worker import Job, Recipe
 from rrcluster.errors import WorkerError
 from rrcluster.types import Array
 
 _IN_HAND = 2  # parts a worker has at a time: one to do, and one so that it never waits for the next
 _PARTS = 64  # per worker: small ones even out clients of different sizes
-_SECONDS_TO_END = 5.0
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-_PROGRAM = (
-    "import sys; sys.path[:] = {path!r}; from rrcluster.engine.worker import main; main({socket}, {memory}, sys.path)"
-)
+_SECONDS_TO_DIE = 5.0
 
 
 class Pool:
@@ -34,7 +29,7 @@ class Pool:
         self._workers: dict[Connection, subprocess.Popen[bytes]] = {}
         try:
             for _ in range(num_workers):
-                connection, process = _started(self._memory)
+                connection, process = started("rrcluster.engine.worker", (self._memory,))
                 self._workers[connection] = process
             for connection in self._workers:
                 connection.send(recipe)
@@ -99,7 +94,7 @@ class Pool:
     def _death(self, connection: Connection) -> WorkerError:
         process = self._workers[connection]
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_SECONDS_TO_END)
+            process.wait(_SECONDS_TO_DIE)
         return WorkerError(
             f"worker process {process.pid} died with exit code {process.returncode} (-9: killed, often for want of "
             "memory); see its own messages. `rrcluster run --resume` goes on; engine = reference does without workers."
@@ -110,36 +105,11 @@ class Pool:
         for connection in self._workers:
             connection.close()
         for process in self._workers.values():
-            _ended(process)
+            ended(process)
         self._workers = {}
         if self._memory >= 0:
             os.close(self._memory)
             self._memory = -1
-
-
-def _started(memory: int) -> tuple[Connection, subprocess.Popen[bytes]]:
-    """A worker, in a session of its own: Ctrl-C reaches this process alone, which then ends its workers."""
-    ours, theirs = Pipe()
-    with theirs:
-        program = _PROGRAM.format(path=sys.path, socket=theirs.fileno(), memory=memory)
-        process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(), memory),
-            env=os.environ | _ONE_THREAD,
-            start_new_session=True,
-        )
-    return ours, process
-
-
-def _ended(process: subprocess.Popen[bytes]) -> None:
-    """A worker notices the closed connection after the row it is at; we do not wait for that."""
-    process.terminate()
-    try:
-        process.wait(_SECONDS_TO_END)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _shared_out(weights: Array, num_workers: int) -> list[list[int]]:

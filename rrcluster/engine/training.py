@@ -20,7 +20,7 @@ from rrcluster.models.model import Model
 from rrcluster.types import Array
 
 _BUCKET = 32  # clients: a recorded program serves every number up to the next multiple
-_LARGEST_RECORDED = 1024  # clients: beyond, kernels are long and launching them one by one costs nothing
+_LARGEST_RECORDED = 256  # clients: beyond, kernels are long and launching them one by one costs nothing
 
 
 @dataclass(frozen=True, eq=False)

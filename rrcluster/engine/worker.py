@@ -4,7 +4,6 @@ It closes with the process that started it, however that one ends. Only a worker
 """
 
 import pickle
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -109,9 +108,8 @@ def _kind_and_place(error: Exception) -> str:
     return f"{type(error).__name__}{place}"
 
 
-def main(socket: int, descriptor: int, path: list[str]) -> None:
-    """The process: `path` is where its parent imports from."""
-    sys.path[:] = path
+def main(socket: int, descriptor: int) -> None:
+    """The process."""
     with Connection(socket) as connection:
         try:
             serve(connection, descriptor)

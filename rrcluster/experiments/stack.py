@@ -4,10 +4,13 @@ Runs of one network go in step, each in a thread of its own, and share an engine
 are those it gets alone; one that is refused or fails leaves the stack, and the others go on.
 """
 
+import os
 import queue
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
+
+import torch
 
 from rrcluster.contract import Engine
 from rrcluster.data.federated import FederatedData
@@ -17,10 +20,14 @@ from rrcluster.engine.stacked import Stack, StackedEngine
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.setup import Experiment, engine_for, load_population, make_experiment
+from rrcluster.experiments.shares import in_processes
 from rrcluster.experiments.sweep import REFUSED, Executor, Job, Outcome, Step, one_after_another, steps_of
 from rrcluster.models.model import Model
+from rrcluster.models.zoo import MODELS
 
 LARGEST_STACK = 160  # runs
+_LARGEST_SHARE = 18  # runs for which one process is enough
+_MOST_PROCESSES, _CORES_EACH, _MEMORY_EACH = 8, 2, 12 * 2**30
 
 
 def pick_executor(todo: Sequence[Job]) -> Executor:
@@ -34,6 +41,43 @@ def pick_executor(todo: Sequence[Job]) -> Executor:
 
 
 def stacked(todo: Sequence[Job]) -> Iterator[Step]:
+    """Runs of one network at once, in as many processes as their hosts' work needs; a job's numbers are the same.
+
+    Networks that keep a device busy by themselves stay in one process.
+    """
+    light = [job for job in todo if not _heavy(job)]
+    shares = shared_out(light, min(_room(), -(-len(light) // _LARGEST_SHARE)))
+    yield from in_processes(shares) if len(shares) > 1 else in_this_process(light)
+    yield from in_this_process([job for job in todo if _heavy(job)])
+
+
+def shared_out(todo: Sequence[Job], processes: int) -> list[list[Job]]:
+    """Equal shares of every kind of job, those on one population together: each process then holds few of them."""
+    shares: list[list[Job]] = [[] for _ in range(max(processes, 1))]
+    kinds: dict[object, list[Job]] = {}
+    for job in todo:
+        kinds.setdefault(tuple(job.settings.get(name) for name in ("model", "algorithm")), []).append(job)
+    for jobs in kinds.values():
+        jobs.sort(
+            key=lambda job: [str(job.settings.get(name)) for name in ("seed", "data", "partition", "concentration")]
+        )
+        for place, job in enumerate(jobs):
+            shares[place * len(shares) // len(jobs)].append(job)
+    return [share for share in shares if share]
+
+
+def _heavy(job: Job) -> bool:
+    shipped = MODELS.get(str(job.settings.get("model")))
+    return shipped is not None and shipped.heavy
+
+
+def _room() -> int:
+    """How many processes this machine has cores and device memory for."""
+    memory = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
+    return min(_MOST_PROCESSES, (os.cpu_count() or 1) // _CORES_EACH, memory // _MEMORY_EACH)
+
+
+def in_this_process(todo: Sequence[Job]) -> Iterator[Step]:
     """Runs of one network at once, up to `LARGEST_STACK` of them; the rest after them."""
     alike: dict[object, list[Job]] = {}
     for job in todo:

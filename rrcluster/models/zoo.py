@@ -18,6 +18,7 @@ class Shipped:
     takes: str  # in words, for errors
     shape: tuple[int, ...] | None = None  # the only input shape it takes; None: any
     ids: bool = False  # inputs are ids (int64) of a sequence, not numbers
+    heavy: bool = False  # training a cohort keeps a GPU busy by itself
 
     def fits(self, input_shape: tuple[int, ...], ids: bool) -> bool:
         """Whether the model can be trained on such inputs."""
@@ -29,8 +30,8 @@ MODELS: dict[str, Shipped] = {
     "linear": Shipped(linear, "numbers of any shape"),
     "mlp": Shipped(mlp, "numbers of any shape"),
     "cnn": Shipped(cnn, "1 x 28 x 28 images", shape=(1, 28, 28)),
-    "cifar-cnn": Shipped(cifar_cnn, "3 x 32 x 32 images", shape=(3, 32, 32)),
-    "lstm": Shipped(character_lstm, "sequences of character ids", ids=True),
+    "cifar-cnn": Shipped(cifar_cnn, "3 x 32 x 32 images", shape=(3, 32, 32), heavy=True),
+    "lstm": Shipped(character_lstm, "sequences of character ids", ids=True, heavy=True),
 }
 
 

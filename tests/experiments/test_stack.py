@@ -8,20 +8,22 @@ import pytest
 from rrcluster.contract import LocalSettings
 from rrcluster.data import from_arrays
 from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.spawned import started
 from rrcluster.engine.stacked import Stack, StackedEngine
 from rrcluster.experiments.grid import read_grid
 from rrcluster.experiments.load import load
-from rrcluster.experiments.stack import pick_executor, stacked
-from rrcluster.experiments.sweep import FINISHED, REFUSED, Outcome, jobs, one_after_another
+from rrcluster.experiments.shares import in_processes
+from rrcluster.experiments.stack import pick_executor, shared_out, stacked
+from rrcluster.experiments.sweep import FAILED, FINISHED, REFUSED, Going, Outcome, jobs, one_after_another
 from rrcluster.models import make_model
 from rrcluster.rng import Streams
 
 
-def grid(tmp_path, name):
+def grid(tmp_path, name, *, num_rounds=4):
     settings = {
         "data": "synthetic",
         "num_clients": 60,
-        "num_rounds": 4,
+        "num_rounds": num_rounds,
         "num_clusters": 2,
         "delta": 0.01,
         "noise_multiplier": 1.0,
@@ -69,6 +71,48 @@ def test_a_run_that_is_refused_leaves_the_stack(both):
 
 def test_on_a_cpu_runs_go_one_after_another(tmp_path):
     assert pick_executor(jobs(grid(tmp_path, "cpu"))) is one_after_another
+
+
+def test_in_two_processes_runs_give_what_they_give_in_one(both, tmp_path):
+    _, (_, together) = both
+    found = outcomes(lambda todo: in_processes(shared_out(todo, 2)), grid(tmp_path, "shared out"))
+    assert {name: step.status for name, step in found.items()} == {name: step.status for name, step in together.items()}
+    for name, step in found.items():
+        if step.status == FINISHED:
+            ours, theirs = (load(one.job.folder).models for one in (step, together[name]))
+            assert np.abs(ours.clustered - theirs.clustered).max(initial=0) < 1e-5
+
+
+def test_shares_have_equally_many_jobs_of_every_kind_and_few_populations(tmp_path):
+    todo = jobs(grid(tmp_path, "unused"))
+    shares = shared_out(todo, 2)
+    assert sorted(job.name for share in shares for job in share) == sorted(job.name for job in todo)
+    assert [len(share) for share in shares] == [4, 4]
+    assert [{job.settings["seed"] for job in share} for share in shares] == [{0}, {1}]
+    assert shared_out(todo[:1], 5) == [[todo[0]]]
+
+
+def test_jobs_of_a_process_that_dies_have_failed_and_the_others_go_on(tmp_path, monkeypatch):
+    shares = shared_out(jobs(grid(tmp_path, "killed", num_rounds=40)), 2)
+    spawned = []
+
+    def recorded(module):
+        spawned.append(started(module))
+        return spawned[-1]
+
+    monkeypatch.setattr("rrcluster.experiments.shares.started", recorded)
+    status, killed = {}, False
+    for step in in_processes(shares):
+        if isinstance(step, Going) and step.job.settings["seed"] == 0 and not killed:
+            spawned[0][1].kill()
+            killed = True
+        elif isinstance(step, Outcome):
+            status.setdefault(step.job.settings["seed"], []).append(step.status)
+    assert killed
+    assert len(status[0]) == len(status[1]) == 4
+    assert FAILED in status[0]
+    assert set(status[1]) == {FINISHED, REFUSED}
+    assert all(process.poll() is not None for _, process in spawned)
 
 
 def test_calls_of_many_runs_are_one_call(rng):

@@ -1,0 +1,41 @@
+"""A Python process of ours that talks over a connection, imports from where this one does, and has one thread."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+_SECONDS_TO_END = 5.0
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main({descriptors})"
+
+
+def started(module: str, files: Sequence[int] = ()) -> tuple[Connection, subprocess.Popen[bytes]]:
+    """Run `main` of a module, with descriptors of its end of the connection and of `files`.
+
+    In a session of its own: Ctrl-C reaches this process alone, which then ends the others.
+    """
+    ours, theirs = Pipe()
+    with theirs:
+        descriptors = (theirs.fileno(), *files)
+        program = _PROGRAM.format(path=sys.path, module=module, descriptors=", ".join(map(str, descriptors)))
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.DEVNULL,
+            pass_fds=descriptors,
+            env=os.environ | _ONE_THREAD,
+            start_new_session=True,
+        )
+    return ours, process
+
+
+def ended(process: subprocess.Popen[bytes]) -> int:
+    """End it, if it has not ended, and its exit code. Whatever it does is not waited for."""
+    process.terminate()
+    try:
+        return process.wait(_SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
