@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
+OWN_CALLS = "thread_local"  # what a recording may be spoilt by: other threads of a stack use the device meanwhile
 _KEPT = 16  # recorded programs of one engine; the one unused for longest goes first
 
 
@@ -24,7 +25,7 @@ class Recorded:
             program(*self._inputs)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, capture_error_mode=OWN_CALLS):
             self._output = program(*self._inputs)
 
     def __call__(self, *inputs: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from rrcluster.models.model import Model
 from rrcluster.types import Array
 
 _BUCKET = 32
-_LARGEST_RECORDED = 4096  # clients times models
+_LARGEST_RECORDED = 1024  # clients times models: what one run asks; those of a stack differ in size every time
 _SAMPLES_RECORDED = 2**14
 _IMAGES_AT_ONCE = 2**19  # of the kernels: bounds memory to about a gigabyte
 

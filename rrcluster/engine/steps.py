@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rrcluster.engine.graphs import OWN_CALLS
 from rrcluster.engine.tables import Table
 from rrcluster.models.compiled_losses import Losses
 from rrcluster.models.model import Model
@@ -114,7 +115,7 @@ class RecordedSteps:
             self._step(count)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode=OWN_CALLS):
             self._step(count)
         return graph
 
