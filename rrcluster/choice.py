@@ -30,6 +30,11 @@ class Guidance:
     num_open: int | None = None  # clusters that may be chosen, the first so many; None: all of them
     newcomer_power: float = 0.0  # above 0: the last open cluster is new, and clients badly served try it
 
+    @property
+    def by_chance(self) -> bool:
+        """Whether a choice reads the client's own draws."""
+        return self.temperature > 0 or self.newcomer_power > 0
+
     @classmethod
     def plain(cls, num_clusters: int) -> "Guidance":
         """Choose the least score and stay."""

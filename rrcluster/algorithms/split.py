@@ -1,6 +1,7 @@
 """Which coordinates of a model are shared by all, which belong to a cluster, and which never leave the client."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,16 +55,23 @@ class Split:
     def vectors(self, models: Models, clusters: Array | None = None) -> Array:
         """Full float32 vectors (n, d) for the given clusters (default: one per cluster); personal places are zero."""
         full = np.zeros((models.num_clusters, self.num_parameters), dtype=np.float32)
-        full[:, _places(self.shared)] = models.shared
-        full[:, _places(self.clustered)] = models.clustered
+        shared, clustered = self._places
+        full[:, shared], full[:, clustered] = models.shared, models.clustered
         return full if clusters is None else full[clusters]
 
     def report(self, change: Any) -> Any:
         """What leaves a client: (n, d) -> (n, d_s + d_c), array or tensor as it came. Personal coordinates stay."""
+        return change if self._reported is None else change[:, self._reported]
+
+    @cached_property
+    def _places(self) -> tuple[Any, Any]:
+        return _places(self.shared), _places(self.clustered)
+
+    @cached_property
+    def _reported(self) -> Array | None:
+        """The places that are reported; None where that is all of them, in order."""
         places = np.concatenate([self.shared, self.clustered])
-        if len(places) == change.shape[1] and (places[1:] > places[:-1]).all():
-            return change
-        return change[:, places]
+        return None if len(places) == self.num_parameters and (places[1:] > places[:-1]).all() else places
 
 
 def _places(indices: Array) -> Any:

@@ -88,6 +88,15 @@ class TestSet:
         return self.make_inputs()
 
 
+@dataclass(frozen=True)
+class _TestStore:
+    test_sets: tuple[TestSet, ...]
+
+    def client(self, client: int) -> tuple[Inputs, Targets]:
+        """The samples of one test set."""
+        return self.test_sets[client].inputs, self.test_sets[client].targets
+
+
 @dataclass(frozen=True, eq=False)
 class FederatedData:
     """A population of clients, their training samples and their test sets.
@@ -118,6 +127,23 @@ class FederatedData:
     def max_size(self) -> int:
         """The most samples any client has: pad to this for arrays of one shape in every round."""
         return int(self.sizes.max())
+
+    @cached_property
+    def tests(self) -> "FederatedData":
+        """The test sets as a population: client j of it has the samples of test_sets[j]."""
+        count = len(self.test_sets)
+        return FederatedData(
+            name=f"tests of {self.name}",
+            num_classes=self.num_classes,
+            input_shape=self.input_shape,
+            sizes=np.array([len(tests.targets) for tests in self.test_sets], dtype=np.int64),
+            groups=np.zeros(count, dtype=np.int64),
+            num_groups=0,
+            store=_TestStore(self.test_sets),
+            test_sets=(),
+            test_of=np.full(count, -1),
+            input_dtype=self.input_dtype,
+        )
 
     def cohort(self, clients: ArrayLike, *, pad_to: int | None = None) -> Cohort:
         """The data of these clients, in this order, padded to their largest size or to `pad_to`; stacked on first use.

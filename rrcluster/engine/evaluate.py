@@ -7,6 +7,7 @@ population has no true groups, the clustering accuracy is NaN and there are no g
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ from rrcluster.engine.memory import ClientMemory
 from rrcluster.rng import stream
 from rrcluster.types import Array, Models
 
+_FEW_SETS = 16
 _CLIENTS_AT_ONCE = 512
 _PERSONAL_CLIENTS, _PERSONAL_SAMPLES = 200, 500
 _ALL_UP_TO, _OF_LARGER = 10_000, 2_000
@@ -119,12 +121,32 @@ def _cluster_models(
     """Loss and accuracy (n,) of each client's chosen model on its test set; NaN for clients without one."""
     losses, accuracies = (np.full(len(ids), np.nan) for _ in range(2))
     vectors, test_of = split.vectors(models), data.test_of[ids]
+    judge = _few_sets if len(data.test_sets) <= _FEW_SETS else _many_sets
+    for owners, loss, accuracy in judge(vectors, choices, test_of, data, engine):
+        losses[owners], accuracies[owners] = loss, accuracy
+    return losses, accuracies
+
+
+def _few_sets(
+    vectors: Array, choices: Array, test_of: Array, data: FederatedData, engine: Engine
+) -> Iterator[tuple[Array, Array, Array]]:
+    """Test set by test set, which many clients share: only models that one of them has chosen."""
     for place in np.unique(test_of[test_of >= 0]).tolist():
         owners = np.flatnonzero(test_of == place)
-        chosen, back = np.unique(choices[owners], return_inverse=True)  # only models that one of them has chosen
+        chosen, back = np.unique(choices[owners], return_inverse=True)
         loss, accuracy = engine.test(vectors[chosen], data.test_sets[place])
-        losses[owners], accuracies[owners] = loss[back], accuracy[back]
-    return losses, accuracies
+        yield owners, loss[back], accuracy[back]
+
+
+def _many_sets(
+    vectors: Array, choices: Array, test_of: Array, data: FederatedData, engine: Engine
+) -> Iterator[tuple[Array, Array, Array]]:
+    """Cluster by cluster, where clients have test sets of their own: those of some hundred clients in one call."""
+    for cluster in np.unique(choices[test_of >= 0]).tolist():
+        members = np.flatnonzero((choices == cluster) & (test_of >= 0))
+        for owners in np.array_split(members, -(-len(members) // _CLIENTS_AT_ONCE)):
+            loss, accuracy = engine.measure(vectors[[cluster]], data.tests.cohort(test_of[owners]))
+            yield owners, loss[:, 0], accuracy[:, 0]
 
 
 def _own_models(

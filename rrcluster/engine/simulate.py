@@ -90,7 +90,7 @@ def simulate(
         tools = Tools(split, engine, local, key=streams.client_key("batches", t), centres=state.centres)
         clients = with_projections(memory.recall(data.cohort(ids)), algorithm, plan.mechanism, tools=tools)
         told = guidance(state, plan=plan, server=server)
-        uniforms = client_uniforms(streams.client_key("choice", t), ids, k)
+        uniforms = client_uniforms(streams.client_key("choice", t), ids, k if told.by_chance else 0)
         scores = guided_scores(algorithm.scores(state.models, clients, tools=tools), told, uniforms=uniforms)
         choices = scores.argmin(axis=1)
         destinations = None

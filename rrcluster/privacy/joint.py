@@ -129,7 +129,7 @@ class JointMechanism:
         sums = cluster_sums(clustered, reports.destinations, num_clusters=self.num_clusters)
         counts = np.bincount(reports.choices[reports.valid], minlength=self.num_clusters)
         totals = noise  # fresh, and ours: the sums are added in place
-        totals[: ends[0]] += as_numpy(shared.sum(axis=0))
+        totals[: ends[0]] += as_numpy(shared.sum(axis=0)) if ends[0] else 0
         totals[ends[0] : ends[1]] += sums.ravel()
         totals[ends[1] : ends[2]] += counts * self.count_units
         totals[ends[2] :] += self._evaluation_units(reports)

@@ -18,6 +18,8 @@ def cluster_sums(messages: Any, assignment: Array, *, num_clusters: int) -> Arra
     if not isinstance(messages, np.ndarray):
         import torch
 
+        if not messages.shape[1]:
+            return np.zeros((num_clusters, 0), dtype=np.int64)
         sums = messages.new_zeros(num_clusters, messages.shape[1])
         sums.index_add_(0, torch.as_tensor(assignment, device=messages.device), messages)
         return np.asarray(sums.cpu().numpy())

@@ -1,0 +1,48 @@
+"""Clients that share test sets, and clients that have their own, are judged alike."""
+
+import numpy as np
+import pytest
+
+from rrcluster.data import from_arrays
+from rrcluster.engine import evaluate as module
+from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.models import make_model
+
+
+@pytest.fixture
+def population(rng):
+    """Twenty clients with test sets of their own, of different sizes."""
+
+    def samples(*sizes):
+        return [rng.normal(size=(n, 6)) for n in sizes], [rng.integers(3, size=n) for n in sizes]
+
+    test_inputs, test_targets = samples(*range(1, 21))
+    return from_arrays(*samples(*[5] * 20), test_inputs=test_inputs, test_targets=test_targets, num_classes=3)
+
+
+@pytest.mark.parametrize("engine", [BatchedEngine, ReferenceEngine])
+def test_many_test_sets_at_once_give_what_each_gives_alone(population, rng, engine):
+    model = make_model("linear", input_shape=(6,), num_classes=3)
+    vectors = np.stack([model.init(rng=rng) for _ in range(3)]).astype(np.float32)
+    choices, test_of = rng.integers(3, size=20), population.test_of.copy()
+    test_of[4] = -1
+    found = {}
+    for judge in (module._few_sets, module._many_sets):
+        figures = np.full((20, 2), np.nan)
+        for owners, loss, accuracy in judge(vectors, choices, test_of, population, engine(model)):
+            figures[owners] = np.stack([loss, accuracy], axis=1)
+        found[judge] = figures
+    few, many = found.values()
+    assert np.isnan(few[4]).all()
+    assert np.isnan(many[4]).all()
+    assert len(np.unique(few[:, 0])) == 20, "every client has a loss of its own"
+    np.testing.assert_allclose(few, many, atol=1e-6)
+
+
+def test_the_population_of_test_sets_holds_their_samples(population):
+    for place, tests in enumerate(population.test_sets):
+        inputs, targets = population.tests.store.client(place)
+        assert np.array_equal(inputs, tests.inputs)
+        assert np.array_equal(targets, tests.targets)
+    assert population.tests is population.tests, "an engine finds it on its device again"
