@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError
+from rrcluster.models.fixed import edges, edges_coarse, pooled_linear
 from rrcluster.models.images import cifar_cnn, cnn, linear, mlp
 from rrcluster.models.model import Model
 from rrcluster.models.text import character_lstm
@@ -16,21 +17,26 @@ class Shipped:
 
     make: Callable[[tuple[int, ...], int], Model]
     takes: str  # in words, for errors
-    shape: tuple[int, ...] | None = None  # the only input shape it takes; None: any
+    shapes: tuple[tuple[int, ...], ...] = ()  # the only input shapes it takes; none: any
     ids: bool = False  # inputs are ids (int64) of a sequence, not numbers
     heavy: bool = False  # training a cohort keeps a GPU busy by itself
 
     def fits(self, input_shape: tuple[int, ...], ids: bool) -> bool:
         """Whether the model can be trained on such inputs."""
         one_axis = len(input_shape) == 1 or not self.ids
-        return self.ids == ids and self.shape in (None, input_shape) and one_axis
+        return self.ids == ids and (not self.shapes or input_shape in self.shapes) and one_axis
 
+
+_IMAGES, _EITHER = ((1, 28, 28), (3, 32, 32)), "1 x 28 x 28 or 3 x 32 x 32 images"
 
 MODELS: dict[str, Shipped] = {
     "linear": Shipped(linear, "numbers of any shape"),
+    "pooled-linear": Shipped(pooled_linear, _EITHER, shapes=_IMAGES),
+    "edges": Shipped(edges, _EITHER, shapes=_IMAGES),
+    "edges-coarse": Shipped(edges_coarse, _EITHER, shapes=_IMAGES),
     "mlp": Shipped(mlp, "numbers of any shape"),
-    "cnn": Shipped(cnn, "1 x 28 x 28 images", shape=(1, 28, 28)),
-    "cifar-cnn": Shipped(cifar_cnn, "3 x 32 x 32 images", shape=(3, 32, 32), heavy=True),
+    "cnn": Shipped(cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
+    "cifar-cnn": Shipped(cifar_cnn, "3 x 32 x 32 images", shapes=((3, 32, 32),), heavy=True),
     "lstm": Shipped(character_lstm, "sequences of character ids", ids=True, heavy=True),
 }
 

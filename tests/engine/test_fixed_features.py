@@ -1,0 +1,39 @@
+"""The fixed features of images, on images small enough for paper."""
+
+import pytest
+import torch
+
+from rrcluster.models.fixed import LENGTH, Edges, Pooled
+
+
+def test_pooling_by_hand_keeps_the_norm_of_a_smooth_image():
+    image = torch.tensor([[[[1.0, 1.0, 3.0, 3.0], [1.0, 1.0, 3.0, 3.0]]]])
+    assert Pooled(2)(image).tolist() == [[2.0, 6.0]]
+    assert Pooled(2)(image).norm() == pytest.approx(image.norm())
+
+
+def test_edges_by_hand():
+    # Columns 0, 0, 1, 1: the gradient points to the right, in the two middle columns. One cell; directions 45 degrees
+    # apart have 1, sqrt(1/2), 0, 0, 0, 0, 0, sqrt(1/2) of it.
+    image = torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(1, 1, 4, 4)
+    raw = torch.tensor([1.0, 0.5**0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5**0.5])
+    for squared in (False, True):
+        expected = raw.square() if squared else raw
+        expected = expected - expected.mean()
+        found = Edges(4, 2, squared=squared)(image)[0]
+        assert torch.allclose(found[:8], LENGTH * expected / expected.norm(), atol=1e-4)
+        assert torch.allclose(found[8:], LENGTH * torch.tensor([-0.5, 0.5, -0.5, 0.5]), atol=1e-4)
+
+
+def test_contrast_changes_no_edge_feature_and_a_turn_moves_them(rng):
+    images = torch.as_tensor(rng.normal(size=(2, 1, 28, 28)))
+    features = Edges(7, 4, squared=True)
+    assert torch.allclose(features(3 * images + 1), features(images), atol=1e-4)
+    turned = features(torch.rot90(images, dims=(2, 3)))[:, :128].reshape(2, 8, 4, 4)
+    there = features(images)[:, :128].reshape(2, 8, 4, 4)
+    # a quarter turn against the clock: the cells turn, and what pointed right (0) now points up (6)
+    assert torch.allclose(turned, torch.rot90(there, dims=(2, 3)).roll(-2, dims=1), atol=1e-4)
+
+
+def test_a_blank_image_has_no_features():
+    assert (Edges(4, 4, squared=False)(torch.full((1, 3, 32, 32), 0.7)) == 0).all()
