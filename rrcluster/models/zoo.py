@@ -7,7 +7,7 @@ from rrcluster import checks
 from rrcluster.errors import ConfigError
 from rrcluster.models.images import cifar_cnn, cnn, linear, mlp
 from rrcluster.models.model import Model
-from rrcluster.models.text import character_lstm
+from rrcluster.models.text import bigram, character_lstm, fourgram, trigram
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,9 @@ MODELS: dict[str, Shipped] = {
     "cnn": Shipped(cnn, "1 x 28 x 28 images", shape=(1, 28, 28)),
     "cifar-cnn": Shipped(cifar_cnn, "3 x 32 x 32 images", shape=(3, 32, 32)),
     "lstm": Shipped(character_lstm, "sequences of character ids", ids=True),
+    "bigram": Shipped(bigram, "sequences of character ids", ids=True),
+    "trigram": Shipped(trigram, "sequences of character ids", ids=True),
+    "fourgram": Shipped(fourgram, "sequences of character ids", ids=True),
 }
 
 
