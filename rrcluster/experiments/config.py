@@ -82,10 +82,22 @@ class MethodConfig:
     """Federated method; local and oracle are the floor and the ceiling."""
     num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
     """Models to train (k); methods without clusters always train one."""
-    model: Literal["linear", "pooled-linear", "edges", "edges-coarse", "mlp", "cnn", "cifar-cnn", "lstm"] = "linear"
+    model: Literal[
+        "linear",
+        "pooled-linear",
+        "edges",
+        "edges-coarse",
+        "mlp",
+        "cnn",
+        "cifar-cnn",
+        "lstm",
+        "bigram",
+        "trigram",
+        "fourgram",
+    ] = "linear"
     """Network: linear (7,850 parameters on 28x28 images), mlp (159,010) or cnn (26,010); linear on smaller images:
-    pooled-linear (1,970), on fixed features: edges (4,420), edges-coarse (1,780); cifar-cnn (308,490); lstm for text
-    (819,920)."""
+    pooled-linear (1,970), on fixed features: edges (4,420), edges-coarse (1,780); cifar-cnn (308,490); for text lstm
+    (819,920), bigram (6,480), trigram (12,880), fourgram (19,280)."""
     init: Literal["independent", "kmeans++", "warm"] = "independent"
     """How the k models come to differ: from the start, opened one after another, or copies of a FedAvg phase."""
     init_rounds: int | None = None

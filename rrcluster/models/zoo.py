@@ -8,7 +8,7 @@ from rrcluster.errors import ConfigError
 from rrcluster.models.fixed import edges, edges_coarse, pooled_linear
 from rrcluster.models.images import cifar_cnn, cnn, linear, mlp
 from rrcluster.models.model import Model
-from rrcluster.models.text import character_lstm
+from rrcluster.models.text import bigram, character_lstm, fourgram, trigram
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,9 @@ MODELS: dict[str, Shipped] = {
     "cnn": Shipped(cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
     "cifar-cnn": Shipped(cifar_cnn, "3 x 32 x 32 images", shapes=((3, 32, 32),), heavy=True),
     "lstm": Shipped(character_lstm, "sequences of character ids", ids=True, heavy=True),
+    "bigram": Shipped(bigram, "sequences of character ids", ids=True),
+    "trigram": Shipped(trigram, "sequences of character ids", ids=True),
+    "fourgram": Shipped(fourgram, "sequences of character ids", ids=True),
 }
 
 

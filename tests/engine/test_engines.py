@@ -35,8 +35,10 @@ class UserNet(nn.Module):
         return self.head(hidden + self.mix(hidden))
 
 
-SHAPES = {"cifar-cnn": (3, 32, 32), "lstm": (24,)}  # of the inputs; 28 x 28 images otherwise
-CLASSES = {"lstm": 80}
+NGRAMS = {"bigram": 1, "trigram": 2, "fourgram": 3}  # characters that it looks at
+TEXT = ["lstm", *NGRAMS]
+SHAPES = {"cifar-cnn": (3, 32, 32)} | dict.fromkeys(TEXT, (24,))  # of the inputs; 28 x 28 images otherwise
+CLASSES = dict.fromkeys(TEXT, 80)
 
 
 def model_named(name):
@@ -46,7 +48,7 @@ def model_named(name):
 
 
 def population(rng, sizes, name="linear"):
-    shape, classes, ids = SHAPES.get(name, (1, 28, 28)), CLASSES.get(name, 10), name == "lstm"
+    shape, classes, ids = SHAPES.get(name, (1, 28, 28)), CLASSES.get(name, 10), name in TEXT
     inputs = [rng.integers(80, size=(size, *shape)) if ids else rng.normal(size=(size, *shape)) for size in sizes]
     targets = [rng.integers(classes, size=size) for size in sizes]
     return from_arrays(inputs, targets, num_classes=classes, ids=ids)
@@ -104,6 +106,29 @@ def test_the_lstm_by_hand():
     (found,) = lstm(torch.full((1, 1, 1, 1), 0.5), parameters, "r", 0).flatten().tolist()
     i, g, o = (torch.tensor(0.5 * w + 0.5) for w in (1.0, 2.0, 3.0))
     assert found == pytest.approx(float(torch.sigmoid(o) * torch.tanh(torch.sigmoid(i) * torch.tanh(g))), abs=1e-6)
+
+
+@pytest.mark.parametrize(("name", "before"), NGRAMS.items())
+def test_an_ngram_adds_a_row_for_each_of_the_last_characters_and_a_bias(name, before, rng):
+    model = make_model(name, input_shape=(5,), num_classes=4)
+    vector, ids = model.init(rng=rng), rng.integers(4, size=5)
+    rows, bias = vector[:-4].reshape(before, 4, 4), vector[-4:]  # by place, character and next character
+    expected = bias + sum(rows[place, character] for place, character in enumerate(ids[-before:]))
+    (found,) = model.single(model.unflatten(torch.as_tensor(vector)), torch.as_tensor(ids)[None])
+    assert found.numpy() == pytest.approx(expected, abs=1e-6)
+    assert (model.head == np.arange(len(vector) - 4, len(vector))).all()  # personal in FedPer: the bias alone
+
+
+@pytest.mark.parametrize("name", NGRAMS)
+def test_an_ngram_reads_no_character_before_its_own(name, rng):
+    model, ids = make_model(name, input_shape=(6,), num_classes=5), rng.integers(5, size=(1, 6))
+    parameters = model.unflatten(torch.as_tensor(model.init(rng=rng)))
+    first = model.single(parameters, torch.as_tensor(ids))
+    for place in range(6):
+        other = ids.copy()
+        other[0, place] = (ids[0, place] + 1) % 5
+        changed = not torch.equal(model.single(parameters, torch.as_tensor(other)), first)
+        assert changed == (place >= 6 - NGRAMS[name])
 
 
 @pytest.mark.parametrize("engine", [ReferenceEngine, BatchedEngine])
@@ -178,6 +203,7 @@ def test_the_models_have_the_sizes_they_are_known_by():
     assert model_named("mlp").num_parameters == 159_010
     assert model_named("cifar-cnn").num_parameters == 308_490
     assert model_named("lstm").num_parameters == 819_920
+    assert [model_named(name).num_parameters for name in NGRAMS] == [6_480, 12_880, 19_280]
 
 
 def test_init_depends_on_the_stream_alone_and_follows_the_default_law():
@@ -211,9 +237,11 @@ def test_models_that_cannot_be_private_are_refused():
     [
         ("cnn", (3, 32, 32), False, "use model = linear or pooled-linear or edges or edges-coarse or mlp or cifar-cnn"),
         ("cifar-cnn", (1, 28, 28), False, "3 x 32 x 32 images.*use model = linear or .*mlp or cnn"),
-        ("linear", (80,), True, "not ids of shape .*use model = lstm"),
+        ("linear", (80,), True, "not ids of shape .*use model = lstm or bigram or trigram or fourgram"),
         ("lstm", (80,), False, "character ids.*use model = linear or mlp"),
         ("lstm", (80, 2), True, "use model = one of your own"),
+        ("trigram", (80,), False, "character ids.*use model = linear or mlp"),
+        ("fourgram", (2,), True, "the last 3 characters, and the inputs have 2; use longer windows"),
     ],
 )
 def test_a_pair_that_does_not_fit_names_the_models_that_do(name, shape, ids, expected):
@@ -223,7 +251,7 @@ def test_a_pair_that_does_not_fit_names_the_models_that_do(name, shape, ids, exp
 
 def test_every_shipped_model_has_a_hand_written_grouped_form():
     assert all(model_named(name).grouped_form is not None for name in MODELS)
-    assert [name for name in MODELS if model_named(name).takes_ids] == ["lstm"]
+    assert [name for name in MODELS if model_named(name).takes_ids] == TEXT
 
 
 def test_engine_and_device_by_name():
@@ -231,6 +259,7 @@ def test_engine_and_device_by_name():
     assert isinstance(pick_engine("batched", model=model, device=cpu), BatchedEngine)
     assert isinstance(pick_engine("auto", model=model_named("linear"), device=cpu), BatchedEngine)
     assert isinstance(pick_engine("auto", model=model_named("lstm"), device=cpu), ReferenceEngine)
+    assert isinstance(pick_engine("auto", model=model_named("trigram"), device=cpu), BatchedEngine)
     with pytest.raises(ConfigError, match="abacus"):
         pick_device("abacus")
     if not torch.cuda.is_available():

@@ -160,12 +160,12 @@ def test_the_packed_layout_holds_every_parameter_once():
     assert num_parameters(62) == cnn(62).num_parameters
 
 
-@pytest.mark.parametrize("name", ["cnn", "cifar-cnn", "lstm"])
+@pytest.mark.parametrize("name", ["cnn", "cifar-cnn", "lstm", "trigram"])
 def test_pytorch_one_client_at_a_time_equals_the_reference(name, rng):
-    shape = {"cifar-cnn": (3, 32, 32), "lstm": (6,)}.get(name, (1, 28, 28))
+    shape = {"cifar-cnn": (3, 32, 32), "lstm": (6,), "trigram": (6,)}.get(name, (1, 28, 28))
     model = make_model(name, input_shape=shape, num_classes=12)
-    inputs = rng.integers(12, size=(7, *shape)) if name == "lstm" else rng.normal(size=(7, *shape))
-    data = from_arrays([inputs], [rng.integers(12, size=7)], num_classes=12, ids=name == "lstm")
+    inputs = rng.integers(12, size=(7, *shape)) if model.takes_ids else rng.normal(size=(7, *shape))
+    data = from_arrays([inputs], [rng.integers(12, size=7)], num_classes=12, ids=model.takes_ids)
     cohort, start = data.cohort([0]), starts(model, 1, rng)
     local, anchor, moving = LocalSettings(0.1, 2, 3, 0.3), start + 0.01, rng.random(start.shape[1]) < 0.7
     slow = ReferenceEngine(model)
