@@ -41,8 +41,10 @@ class BatchedEngine:
     _judge: Judge = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_trainer", Trainer(self.model, self.device, self.capacity, self.precision))
-        object.__setattr__(self, "_judge", Judge(self.model, self.device, self.capacity, self.precision))
+        fixed = self.model.fixed
+        trained = self.model if fixed is None else fixed.rest  # features are computed once, for the tables
+        object.__setattr__(self, "_trainer", Trainer(trained, self.device, self.capacity, self.precision))
+        object.__setattr__(self, "_judge", Judge(trained, self.device, self.capacity, self.precision, fixed=fixed))
 
     def losses(self, vectors: Array, cohort: Cohort) -> Array:
         """(k, d) -> (G, k)."""
@@ -114,12 +116,12 @@ class BatchedEngine:
         """The population's samples on the device, or the cohort's where they would not fit or are there already."""
         population = cohort.population
         if population is None or self.device.type == "cpu":
-            return cohort_table(cohort, self.device)
+            return cohort_table(cohort, self.device, fixed=self.model.fixed)
         if population not in self._tables:
             room = _POPULATION_SHARE * torch.cuda.get_device_properties(self.device).total_memory
             if population_bytes(population) > room:
-                return cohort_table(cohort, self.device)
-            self._tables[population] = population_table(population, self.device)
+                return cohort_table(cohort, self.device, fixed=self.model.fixed)
+            self._tables[population] = population_table(population, self.device, fixed=self.model.fixed)
         return self._tables[population]
 
     def _tensor(self, values: Array) -> Tensor:
