@@ -71,3 +71,18 @@ def test_the_two_forms_of_a_model_must_be_one_vector():
     other = make_model("edges", input_shape=(1, 28, 28), num_classes=5)
     with pytest.raises(ConfigError, match=r"1768 parameters.*2210.*same vector"):
         replace(model, fixed=other.fixed)
+
+
+def test_features_kept_for_a_population_change_nothing(rng, monkeypatch):
+    model = make_model("edges-coarse", input_shape=(3, 32, 32), num_classes=4)
+    inputs = [rng.normal(size=(size, 3, 32, 32)) for size in (3, 1, 5)]
+    data = from_arrays(inputs, [rng.integers(4, size=len(own)) for own in inputs], num_classes=4)
+    cohort, models = data.cohort(np.array([2, 0])), np.stack([model.init(rng=rng) for _ in range(2)])
+    found = []
+    for room in (0, 2**30):
+        monkeypatch.setattr("rrcluster.engine.batched._KEPT_ON_CPU", room)
+        engine = BatchedEngine(model)
+        found.append((engine.losses(models, cohort), engine.train(models, cohort, local=LocalSettings(), key=(1, 2))))
+        assert len(engine._tables) == (room > 0)
+    assert (found[0][0] == found[1][0]).all()
+    assert (found[0][1] == found[1][1]).all()
