@@ -56,7 +56,7 @@ def test_registries_hold_what_the_command_line_offers():
 
     assert offered(MethodConfig, "algorithm") == set(rr.ALGORITHMS)
     assert offered(PrivacyConfig, "mechanism") == set(rr.MECHANISMS)
-    assert offered(MethodConfig, "model") == set(MODELS)
+    assert offered(MethodConfig, "model") == {"auto", *MODELS}
     assert offered(MethodConfig, "rebalance") == set(REBALANCINGS)
     assert offered(PrivacyConfig, "identifier") == set(IDENTIFIERS)
     assert offered(PrivacyConfig, "accountant") == set(ACCOUNTANTS)

@@ -22,6 +22,7 @@ from rrcluster.engine.training import Trainer, TrainingCall, join
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 
+_KEPT_ON_CPU = 2**30  # bytes of samples, their features being less: a larger population's are computed by cohort
 _POPULATION_SHARE = 0.3  # of the device's memory: a larger population is uploaded cohort by cohort
 
 
@@ -41,8 +42,10 @@ class BatchedEngine:
     _judge: Judge = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_trainer", Trainer(self.model, self.device, self.capacity, self.precision))
-        object.__setattr__(self, "_judge", Judge(self.model, self.device, self.capacity, self.precision))
+        fixed = self.model.fixed
+        trained = self.model if fixed is None else fixed.rest  # features are computed once, for the tables
+        object.__setattr__(self, "_trainer", Trainer(trained, self.device, self.capacity, self.precision))
+        object.__setattr__(self, "_judge", Judge(trained, self.device, self.capacity, self.precision, fixed=fixed))
 
     def losses(self, vectors: Array, cohort: Cohort) -> Array:
         """(k, d) -> (G, k)."""
@@ -111,16 +114,24 @@ class BatchedEngine:
         return changes
 
     def _table(self, cohort: Cohort) -> Table:
-        """The population's samples on the device, or the cohort's where they would not fit or are there already."""
-        population = cohort.population
-        if population is None or self.device.type == "cpu":
-            return cohort_table(cohort, self.device)
+        """The population's samples on the device, or the cohort's where they would not fit or are there already.
+
+        On a CPU they are there already; what is kept is the features of a model that begins with fixed ones.
+        """
+        population, fixed = cohort.population, self.model.fixed
+        if population is None or (self.device.type == "cpu" and fixed is None):
+            return cohort_table(cohort, self.device, fixed=fixed)
         if population not in self._tables:
-            room = _POPULATION_SHARE * torch.cuda.get_device_properties(self.device).total_memory
-            if population_bytes(population) > room:
-                return cohort_table(cohort, self.device)
-            self._tables[population] = population_table(population, self.device)
+            if population_bytes(population) > self._room():
+                return cohort_table(cohort, self.device, fixed=fixed)
+            self._tables[population] = population_table(population, self.device, fixed=fixed)
         return self._tables[population]
+
+    def _room(self) -> float:
+        """Bytes that the samples of a population may take."""
+        if self.device.type == "cpu":
+            return _KEPT_ON_CPU
+        return _POPULATION_SHARE * torch.cuda.get_device_properties(self.device).total_memory
 
     def _tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values), device=self.device)

@@ -13,7 +13,7 @@ from rrcluster.engine.graphs import Recorder
 from rrcluster.engine.kernels.cnn import FusedCnn, fused_form
 from rrcluster.engine.tables import Table
 from rrcluster.models.loss import sample_losses
-from rrcluster.models.model import Model
+from rrcluster.models.model import FixedPart, Model
 from rrcluster.types import Array
 
 _BUCKET = 32
@@ -25,8 +25,11 @@ _IMAGES_AT_ONCE = 2**19  # of the kernels: bounds memory to about a gigabyte
 class Judge:
     """Measures models. One that is asked again about a test set finds it on the device."""
 
-    def __init__(self, model: Model, device: torch.device, capacity: int, precision: str) -> None:
-        """Nothing is uploaded before the first use."""
+    def __init__(
+        self, model: Model, device: torch.device, capacity: int, precision: str, *, fixed: FixedPart | None = None
+    ) -> None:
+        """Nothing is uploaded before the first use. `fixed`: what makes the model's inputs from samples."""
+        self._fixed = fixed
         self._model, self._device, self._capacity = model, device, capacity
         self._fused = fused_form(model, device, precision)
         self._recorder = Recorder()
@@ -104,6 +107,7 @@ class Judge:
         if tests in self._tests:
             return self._tests[tests]
         inputs, targets = self._tensor(tests.inputs), self._tensor(tests.targets)
+        inputs = inputs if self._fixed is None else self._fixed.of(inputs)
         table = Table(inputs, targets, np.zeros(1, dtype=np.int64), of_population=False)
         if tests.keep and self._device.type == "cuda":
             self._tests[tests] = table

@@ -62,21 +62,31 @@ class Reproduction:
         asked = self.own(row, mechanism)
         if asked is None or isinstance(asked, str):
             return asked
-        settings = {**self.shared, **column.settings, **self._small, **self.changes, **asked}
+        shared = self._of_model(asked.get("model", self.shared.get("model")))
+        settings = {**shared, **column.settings, **self._small, **self.changes, **asked}
         return self.absent.get(settings["data"]) or {**settings, "mechanism": mechanism}
 
     def own(self, row: Row, mechanism: str) -> Answer | None:
-        """What a row says for itself; the small version may give settings that it names other values."""
+        """What a row says for itself; the small version may give settings that it names other values.
+
+        A row that names its network has that network's settings, unless it names them too.
+        """
         asked = row.answers.get(mechanism)
-        if asked is None or isinstance(asked, str) or not self.quick:
+        if asked is None or isinstance(asked, str):
             return asked
-        smaller = self.study.quick.answers.get(mechanism, {})
+        asked = {**self.study.by_model.get(asked.get("model", ""), {}), **asked}
+        smaller = self.study.quick.answers.get(mechanism, {}) if self.quick else {}
         return {name: smaller.get(name, value) for name, value in asked.items()}
 
     @property
     def shared(self) -> dict[str, Any]:
         """What all rows have in common, unless a column or a row says otherwise."""
-        return {**self.study.settings, **self._small, **self.changes}
+        asked = {**self.study.settings, **self._small, **self.changes}
+        return {**self._of_model(asked.get("model")), **self._small, **self.changes}
+
+    def _of_model(self, model: str | None) -> dict[str, Any]:
+        """The study's settings with those of a network."""
+        return {**self.study.settings, **self.study.by_model.get(model or "", {})}
 
     @property
     def _small(self) -> Settings:

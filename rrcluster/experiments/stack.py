@@ -67,8 +67,10 @@ def shared_out(todo: Sequence[Job], processes: int) -> list[list[Job]]:
 
 
 def _heavy(job: Job) -> bool:
-    shipped = MODELS.get(str(job.settings.get("model")))
-    return shipped is not None and shipped.heavy
+    try:
+        return MODELS[job.config.method.model].heavy
+    except RRClusterError:  # it will be refused
+        return False
 
 
 def _room() -> int:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from rrcluster.models.model import Model, Parameters
+from rrcluster.models.model import FixedPart, Model, Parameters
 
 
 class AdditiveNet(nn.Module):
@@ -23,14 +23,16 @@ class AdditiveNet(nn.Module):
 
 
 def additive(model: Model) -> Model:
-    """`model` twice, summed. Grouped form: the sum of the two grouped forms."""
+    """`model` twice, summed. Grouped form: the sum of the two grouped forms. Fixed features are those of `model`."""
 
     def grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
         return model.grouped(_half("common.", parameters), inputs) + model.grouped(
             _half("residual.", parameters), inputs
         )
 
-    return replace(model, name=f"{model.name}+{model.name}", module=AdditiveNet(model.module), grouped_form=grouped)
+    fixed = None if model.fixed is None else FixedPart(model.fixed.features, additive(model.fixed.rest))
+    name, module = f"{model.name}+{model.name}", AdditiveNet(model.module)
+    return replace(model, name=name, module=module, grouped_form=grouped, fixed=fixed)
 
 
 def _half(prefix: str, parameters: Parameters) -> Parameters:

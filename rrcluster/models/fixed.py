@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, pad
 
 from rrcluster.models.layers import dense
-from rrcluster.models.model import Model, Parameters
+from rrcluster.models.model import FixedPart, Model, Parameters
 
 DIRECTIONS = 8  # of edges
 LENGTH = 20.0  # Euclidean norm of an image's edges, and of its cells' means; normalised 28 x 28 pixels have about 28
@@ -54,10 +54,14 @@ class Edges(nn.Module):
         grey = pad(images.mean(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
         right = grey[:, :, 1:-1, 2:] - grey[:, :, 1:-1, :-2]
         down = grey[:, :, 2:, 1:-1] - grey[:, :, :-2, 1:-1]
-        angles = [2 * pi * place / DIRECTIONS for place in range(DIRECTIONS)]
-        edges = torch.cat([torch.relu(cos(angle) * right + sin(angle) * down) for angle in angles], dim=1)
-        in_cells = avg_pool2d(edges.square() if self.squared else edges, self.cell)
+        angles = (2 * pi * place / DIRECTIONS for place in range(DIRECTIONS))
+        in_cells = torch.cat([self._along(cos(angle) * right + sin(angle) * down) for angle in angles], dim=1)
         return torch.cat([_standard(in_cells), _standard(avg_pool2d(images, self.square))], dim=1)
+
+    def _along(self, slope: Tensor) -> Tensor:
+        """(s, 1, h, w) the gradient's part along a direction -> (s, 1, h / cell, w / cell) mean of what is positive."""
+        edge = torch.relu(slope)
+        return avg_pool2d(edge.square() if self.squared else edge, self.cell)
 
 
 def _standard(features: Tensor) -> Tensor:
@@ -85,10 +89,16 @@ def edges(input_shape: tuple[int, ...], outputs: int) -> Model:
 def _on(name: str, features: nn.Module, input_shape: tuple[int, ...], outputs: int) -> Model:
     """A linear layer on `features`. Nobody's own parameters enter them: all clients' images go through at once."""
     width = features(torch.zeros(1, *input_shape)).shape[1]
+    last = nn.Linear(width, outputs)
 
     def grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
         found = features(inputs.flatten(0, 1)).reshape(*inputs.shape[:2], width)
         return dense(found, parameters["1.weight"], parameters["1.bias"])
 
-    module = nn.Sequential(features, nn.Linear(width, outputs))
-    return Model(name, module, grouped_form=grouped, init_scale=_INIT_SCALE)
+    rest = Model(f"{name}, after its features", last, grouped_form=_last, init_scale=_INIT_SCALE)
+    module = nn.Sequential(features, last)
+    return Model(name, module, grouped_form=grouped, init_scale=_INIT_SCALE, fixed=FixedPart(features, rest))
+
+
+def _last(parameters: Parameters, inputs: Tensor) -> Tensor:
+    return dense(inputs, parameters["weight"], parameters["bias"])

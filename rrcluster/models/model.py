@@ -18,6 +18,7 @@ from rrcluster.types import Array
 
 Parameters = Mapping[str, Tensor]
 Grouped = Callable[[Parameters, Tensor], Tensor]
+_SAMPLES_AT_ONCE = 512  # whose features are computed together: more of them leave a core's cache
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,19 @@ class Layer:
     shape: tuple[int, ...]
     start: int
     stop: int
+
+
+@dataclass(frozen=True, eq=False)
+class FixedPart:
+    """A model that begins with a map nobody trains: what an engine may compute once per sample, and the rest."""
+
+    features: Callable[[Tensor], Tensor]  # (s, *input) -> (s, *features), each sample by itself
+    rest: "Model"  # takes the features; its flat vector is that of the whole model
+
+    def of(self, inputs: Tensor) -> Tensor:
+        """The features of many samples, some at a time."""
+        with torch.no_grad():
+            return torch.cat([self.features(part) for part in torch.split(inputs, _SAMPLES_AT_ONCE)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +62,7 @@ class Model:
     takes_ids: bool = False  # inputs are int64 ids, not float32 numbers
     samples_at_once: int = 16384  # most samples of one forward pass without gradients: bounds memory
     clients_at_once: int = 1024  # most clients that train together, likewise
+    fixed: FixedPart | None = None  # the same model in two parts, where it begins with a map that nobody trains
 
     def __post_init__(self) -> None:
         buffers = [name for name, _ in self.module.named_buffers()]
@@ -58,6 +73,11 @@ class Model:
             )
         if not self.layers:
             raise ConfigError(f"model {self.name} has no parameters to train.")
+        if self.fixed is not None and self.fixed.rest.num_parameters != self.num_parameters:
+            raise ConfigError(
+                f"model {self.name} has {self.num_parameters} parameters, and what follows its fixed features has "
+                f"{self.fixed.rest.num_parameters}; both must be the same vector."
+            )
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:

@@ -1,9 +1,20 @@
 """The fixed features of images, on images small enough for paper."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
+from rrcluster.contract import LocalSettings
+from rrcluster.data import from_arrays
+from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.errors import ConfigError
+from rrcluster.models import make_model
+from rrcluster.models.additive import additive
 from rrcluster.models.fixed import LENGTH, Edges, Pooled
+from rrcluster.rng import Streams
 
 
 def test_pooling_by_hand_keeps_the_norm_of_a_smooth_image():
@@ -37,3 +48,41 @@ def test_contrast_changes_no_edge_feature_and_a_turn_moves_them(rng):
 
 def test_a_blank_image_has_no_features():
     assert (Edges(4, 4, squared=False)(torch.full((1, 3, 32, 32), 0.7)) == 0).all()
+
+
+@pytest.mark.parametrize("sizes", [[3, 1, 4], []])
+def test_features_computed_once_per_sample_train_the_model_that_the_module_trains(sizes, rng):
+    model = additive(make_model("edges", input_shape=(1, 28, 28), num_classes=4))  # two of them, as FedCAM has it
+    inputs = [rng.normal(size=(size, 1, 28, 28)) for size in (*sizes, 2)]
+    data = from_arrays(inputs, [rng.integers(4, size=len(own)) for own in inputs], num_classes=4)
+    cohort = data.cohort(np.arange(len(sizes)))
+    start = np.stack([model.init(rng=rng) for _ in (*sizes, 0)])
+    local, key = LocalSettings(local_lr=0.01, local_epochs=2, batch_size=2), Streams(1).client_key("batches", 0)
+    slow, fast = ReferenceEngine(model), BatchedEngine(model)
+    expected = slow.train(start[: len(sizes)], cohort, local=local, key=key)
+    trained = fast.train(start[: len(sizes)], cohort, local=local, key=key)
+    assert trained.shape == expected.shape
+    assert np.allclose(trained, expected, atol=1e-4)
+    assert np.allclose(fast.losses(start, cohort), slow.losses(start, cohort), atol=1e-4)
+
+
+def test_the_two_forms_of_a_model_must_be_one_vector():
+    model = make_model("edges", input_shape=(1, 28, 28), num_classes=4)
+    other = make_model("edges", input_shape=(1, 28, 28), num_classes=5)
+    with pytest.raises(ConfigError, match=r"1768 parameters.*2210.*same vector"):
+        replace(model, fixed=other.fixed)
+
+
+def test_features_kept_for_a_population_change_nothing(rng, monkeypatch):
+    model = make_model("edges-coarse", input_shape=(3, 32, 32), num_classes=4)
+    inputs = [rng.normal(size=(size, 3, 32, 32)) for size in (3, 1, 5)]
+    data = from_arrays(inputs, [rng.integers(4, size=len(own)) for own in inputs], num_classes=4)
+    cohort, models = data.cohort(np.array([2, 0])), np.stack([model.init(rng=rng) for _ in range(2)])
+    found = []
+    for room in (0, 2**30):
+        monkeypatch.setattr("rrcluster.engine.batched._KEPT_ON_CPU", room)
+        engine = BatchedEngine(model)
+        found.append((engine.losses(models, cohort), engine.train(models, cohort, local=LocalSettings(), key=(1, 2))))
+        assert len(engine._tables) == (room > 0)
+    assert (found[0][0] == found[1][0]).all()
+    assert (found[0][1] == found[1][1]).all()

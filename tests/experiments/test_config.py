@@ -75,3 +75,14 @@ def test_labels_tell_runs_apart():
         )
     }
     assert len(labels) == 5
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [("fashion-mini", "edges"), ("emnist", "edges-coarse"), ("shakespeare", "lstm"), ("synthetic", "linear")],
+)
+def test_the_usual_network_is_written_down_by_name(data, expected):
+    config = from_flat({"data": data})
+    assert config.method.model == config.flat()["model"] == expected
+    assert from_flat({"data": data, "model": "mlp"}).method.model == "mlp"
+    assert from_flat(config.flat()) == config

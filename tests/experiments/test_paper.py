@@ -196,3 +196,19 @@ def test_another_model_leaves_the_rows_that_name_theirs(tmp_path, monkeypatch):
     assert models.pop("DP-FedPer") == "cnn"
     assert set(models.values()) == {"mlp"}
     assert {job.config.privacy.delta for job in plan.jobs} == {1e-4}
+
+
+def test_a_network_brings_its_own_clip_wherever_it_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("rrcluster.experiments.reproduce.locate", lambda name, folder: {})
+    study = dataclasses.replace(STUDIES["fashion"], by_model={"cnn": {"update_clip": 0.7}, "mlp": {"local_lr": 0.9}})
+
+    def found(changes):
+        plan = plan_reproduction(study, out=tmp_path, seeds=(0,), changes=changes)
+        clips = {job.values["row"]: job.config.privacy.update_clip for job in plan.jobs}
+        return clips.pop("DP-FedPer"), set(clips.values()), {job.config.training.local_lr for job in plan.jobs}
+
+    usual, rate = study.settings["update_clip"], study.settings["local_lr"]
+    assert found({}) == (0.7, {usual}, {rate})  # DP-FedPer names the cnn for itself
+    assert found({"model": "cnn"}) == (0.7, {0.7}, {rate})
+    assert found({"model": "mlp"})[1:] == ({usual}, {0.9, rate})
+    assert plan_reproduction(study, out=tmp_path, changes={"model": "cnn"}).shared["update_clip"] == 0.7

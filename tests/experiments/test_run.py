@@ -164,7 +164,7 @@ def test_models_are_shared_and_clustered_coordinates_alone(tiny, tmp_path):
     result = rr.run(**tiny)
     saved = load_file(tmp_path / "run" / "models.safetensors")
     assert set(saved) == {"shared", "clustered"}
-    assert saved["clustered"].shape == (4, 7850)
+    assert saved["clustered"].shape == (4, 4420)
     assert np.allclose(saved["clustered"], result.models.clustered, atol=1e-6)
 
 

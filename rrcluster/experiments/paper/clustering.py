@@ -43,9 +43,11 @@ CLUSTERING = Study(
         ),
     ),
     settings=recipes.FASHION,
+    by_model=recipes.BY_MODEL,
     choices=(
         "Clients: all 1,000 are judged, under the best one-to-one matching of clusters to rotations (every published "
         "entry is a multiple of 1/64, so 64 clients were judged there).",
+        recipes.EDGES,
         *recipes.IMAGE_CHOICES,
     ),
     quick=Quick(

@@ -39,11 +39,13 @@ EMNIST = Study(
         *recipes.ours(),
     ),
     settings=recipes.EMNIST,
+    by_model=recipes.BY_MODEL,
     choices=(
         "Data: the 116,323 images of ByMerge's test file, divided 80/20 (the paper names all 814,255 images and no "
         "division); not comparable number for number.",
         "Test images: 100 per client, in the label proportions of its training images (not stated).",
         "There are no true clusters, so no oracle and no clustering accuracy.",
+        recipes.COARSE,
         *recipes.IMAGE_CHOICES,
     ),
     quick=Quick(

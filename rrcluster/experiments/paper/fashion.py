@@ -52,7 +52,8 @@ FASHION = Study(
     columns=columns({"balanced": _BALANCED, "imbalanced": _IMBALANCED}, (2, 4, 8)),
     rows=ROWS,
     settings=recipes.FASHION,
-    choices=recipes.IMAGE_CHOICES,
+    by_model=recipes.BY_MODEL,
+    choices=(recipes.EDGES, *recipes.IMAGE_CHOICES),
     quick=Quick(
         settings=QUICK_SETTINGS,
         columns=("balanced-eps2", "balanced-eps8", "balanced-no-noise", "imbalanced-eps8"),
@@ -120,7 +121,8 @@ INTRO = Study(
     columns=columns({"balanced": _BALANCED}, (1, 2, 4, 8, 16)),
     rows=(*map(_unpublished, _INTRO), *recipes.ours()[:1], recipes.oracle()),
     settings=recipes.FASHION,
-    choices=("Epsilons: 1, 2, 4, 8, 16 (not stated).", *recipes.IMAGE_CHOICES),
+    by_model=recipes.BY_MODEL,
+    choices=("Epsilons: 1, 2, 4, 8, 16 (not stated).", recipes.EDGES, *recipes.IMAGE_CHOICES),
     quick=Quick(
         settings=QUICK_SETTINGS,
         columns=("balanced-eps2", "balanced-eps8"),
@@ -152,7 +154,8 @@ CURVES = Study(
     columns=columns({"balanced": _BALANCED}, (2, 4), no_noise=False),
     rows=tuple(map(_unpublished, ("fedavg", "ifca", "fesem", "fedcam", "rr-ifca", "ifca-explore"))),
     settings=recipes.FASHION | {"evaluate_every": 5},
-    choices=("Population: balanced (not stated).", *recipes.IMAGE_CHOICES),
+    by_model=recipes.BY_MODEL,
+    choices=("Population: balanced (not stated).", recipes.EDGES, *recipes.IMAGE_CHOICES),
     quick=Quick(
         settings=QUICK_SETTINGS | {"evaluate_every": 3},
         columns=("balanced-eps2", "balanced-eps4"),
@@ -203,9 +206,11 @@ ABLATION = Study(
         Row("shrink", "B = 0, shrinkage", {JOINT: {"algorithm": "ifca", "exploration": 0.0, "rebalance": "shrinkage"}}),
     ),
     settings=recipes.FASHION,
+    by_model=recipes.BY_MODEL,
     choices=(
         "B: 0 to 24 in steps of 4, all below qM/k = 25 (the paper's values are not printed).",
         "Size floor: 15 in every row, so that B alone changes; two rows change the floor alone.",
+        recipes.EDGES,
         *recipes.IMAGE_CHOICES,
     ),
     quick=Quick(

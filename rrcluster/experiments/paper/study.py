@@ -92,6 +92,7 @@ class Study:
     figures: tuple[str, ...] = ("epsilon", "worst-decile")
     spotlights: tuple[Spotlight, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    by_model: Mapping[str, Settings] = field(default_factory=dict)  # of runs with that network, over `settings`
 
     def row(self, key: str) -> Row:
         """The row of that key."""
