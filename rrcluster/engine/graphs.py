@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 OWN_CALLS = "thread_local"  # what a recording may be spoilt by: other threads of a stack use the device meanwhile
-_KEPT = 16  # recorded programs of one engine; the one unused for longest goes first
+_KEPT = 48  # recorded programs of one engine; the one unused for longest goes first
 
 
 class Recorded:

@@ -41,7 +41,9 @@ class Judge:
         Accuracy is NaN for regression. All questions are about clients of one table and ask of equally many models.
         """
         if self._fused is None:
-            return [self._asked(vectors, cohort, table) for vectors, cohort in questions]
+            asked = [self._asked(vectors, cohort, table) for vectors, cohort in questions]
+            figures = torch.cat(asked).double().cpu().numpy()  # one wait for all of them
+            return np.split(figures, np.cumsum([len(answer) for answer in asked])[:-1])
         k, counts = len(questions[0][0]), [len(cohort.clients) for _, cohort in questions]
         models = self._models(np.concatenate([vectors for vectors, _ in questions]))
         starts = np.concatenate([table.starts(cohort.clients) for _, cohort in questions])
@@ -51,19 +53,22 @@ class Judge:
         figures = self._means(models, table, rows, real, k=k, base=places).double().cpu().numpy()
         return np.split(figures, np.cumsum(counts)[:-1])
 
-    def _asked(self, vectors: Array, cohort: Cohort, table: Table) -> Array:
-        models, starts, parts = self._models(vectors), table.starts(cohort.clients), []
-        for first in range(0, len(starts), self._capacity):
-            chunk = slice(first, first + self._capacity)
+    def _asked(self, vectors: Array, cohort: Cohort, table: Table) -> Tensor:
+        models, starts, width = self._models(vectors), table.starts(cohort.clients), int(cohort.sizes.max(initial=0))
+        even = self._device.type == "cuda" and cohort.sizes.sum() >= 0.8 * width * len(starts)
+        at_once = min(self._capacity, max(1, self._model.samples_at_once // max(width, 1))) if even else self._capacity
+        parts = [torch.zeros(0, len(vectors), 2, device=self._device)]
+        for first in range(0, len(starts), at_once):
+            chunk = slice(first, first + at_once)
             rows, sizes = self._rows(starts[chunk], cohort.sizes[chunk]), self._tensor(cohort.sizes[chunk])
-            parts.append(self._module_means(models, table, rows, sizes).double().cpu().numpy())
-        return np.concatenate(parts) if parts else np.zeros((0, len(vectors), 2))
+            means = self._even_means if even and rows.numel() else partial(_by_module, self._model)
+            parts.append(means(models, table, rows, sizes))
+        return torch.cat(parts)
 
-    def _module_means(self, models: Tensor, table: Table, rows: Tensor, sizes: Tensor) -> Tensor:
-        """By the module: recorded for a cohort of a population whose clients are about equally large."""
-        fits = 0 < rows.numel() <= min(_SAMPLES_RECORDED, self._model.samples_at_once) and table.of_population
-        if self._device.type != "cuda" or not fits or int(sizes.sum()) < 0.8 * rows.numel():
-            return _by_module(self._model, models, table, rows, sizes)
+    def _even_means(self, models: Tensor, table: Table, rows: Tensor, sizes: Tensor) -> Tensor:
+        """By the module, on clients about equally large: recorded for what one run asks of a population."""
+        if rows.numel() > _SAMPLES_RECORDED or not table.of_population:
+            return _padded_by_module(self._model, table, models, rows, sizes)
         more = -len(rows) % _BUCKET
         padded = torch.nn.functional.pad(rows, (0, 0, 0, more), value=-1)
         counts = torch.nn.functional.pad(sizes, (0, more))
