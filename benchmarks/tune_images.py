@@ -7,10 +7,10 @@
 | fashion | EMNIST, four rotations | rotated FashionMNIST |
 | emnist | FashionMNIST, Dirichlet 0.5 and 0.1 | EMNIST, Dirichlet |
 | cnn | EMNIST, four rotations | rotated FashionMNIST with the cnn |
-| cifar | CIFAR-10, rotations 2:1:1, seeds 7 and 8 | rotated CIFAR-10; the same images, dealt anew: not disjoint |
+| cifar | CIFAR-10, rotations 2:1:1 | rotated CIFAR-10; the same images in other groups of clients: not disjoint |
 
-Every method has the same grid, and all settings are compared at the same (epsilon, delta): the noise is calibrated to
-it. B is 0.8 of the expected cluster size. Accuracy is measured on raw data, and no epsilon covers this choice.
+All settings are compared at the same (epsilon, delta): the noise is calibrated to it. DP-FedAvg has the clips that
+DP-IFCA has. Accuracy is measured on raw data, and no epsilon covers this choice.
 """
 
 import argparse
@@ -22,71 +22,110 @@ from statistics import fmean
 from rrcluster.experiments.stack import pick_executor
 from rrcluster.experiments.sweep import FINISHED, Job, Outcome
 
-COMMON = {"num_clients": 1000, "delta": 1e-3, "mechanism": "joint", "batch_size": 20, "evaluate_every": 1000}
-METHODS = (("fedavg", 1), ("ifca", 2), ("ifca", 4))  # algorithm, k
-SMALL = ("linear", "pooled-linear", "edges", "edges-coarse")
-GRIDS = {
-    "fashion": {
-        "population": ({"data": "emnist", "partition": "rotation"},),
-        "epsilon": (2, 8),
-        "model": SMALL,
-        "update_clip": (0.2, 0.4, 0.8),
-        "local_lr": (0.02, 0.05),
-        "local_epochs": (5, 10),
-        "sample_rate": (0.1, 0.3),
-        "num_rounds": (100,),
-    },
-    "emnist": {
-        "population": tuple(
-            {"data": "fashion-mnist", "partition": "dirichlet", "concentration": concentration}
-            for concentration in (0.5, 0.1)
-        ),
-        "epsilon": (2, 8),
-        "model": SMALL,
-        "update_clip": (0.2, 0.4, 0.8),
-        "local_lr": (0.05,),
-        "local_epochs": (5, 10),
-        "sample_rate": (0.1, 0.3),
-        "num_rounds": (100,),
-    },
-    "cnn": {
-        "population": ({"data": "emnist", "partition": "rotation"},),
-        "epsilon": (2, 8),
-        "model": ("cnn",),
-        "update_clip": (0.2, 0.4, 0.8),
-        "local_lr": (0.03, 0.05, 0.1),
-        "local_epochs": (5,),
-        "sample_rate": (0.1, 0.2, 0.3),
-        "num_rounds": (100,),
-    },
-    "cifar": {
-        "population": ({"data": "cifar10", "partition": "rotation-imbalanced"},),
-        "epsilon": (4, 8),
-        "model": (*SMALL, "cifar-cnn"),
-        "update_clip": (0.2, 0.4, 0.8),
-        "local_lr": (0.05,),
-        "local_epochs": (5,),
-        "sample_rate": (0.1, 0.3),
-        "num_rounds": (100,),
-    },
+COMMON = {
+    "num_clients": 1000,
+    "num_clusters": 4,
+    "algorithm": "ifca",
+    "delta": 1e-3,
+    "mechanism": "joint",
+    "batch_size": 20,
+    "local_epochs": 5,
+    "local_lr": 0.05,
+    "update_clip": 0.4,
+    "average_last": 0.5,
+    "evaluate_every": 1000,
 }
-SEEDS = {"cifar": (7, 8)}
+ROTATED = {"data": "emnist", "partition": "rotation"}
+DEALT = {"data": "fashion-mnist", "partition": "dirichlet"}
+COLOUR = {"data": "cifar10", "partition": "rotation-imbalanced", "num_clusters": 3, "min_cluster_size": 0}
+EDGES, CLIPS = ("edges", "edges-coarse"), (0.2, 0.4, 0.8)
+FEDAVG = {"algorithm": "fedavg", "min_cluster_size": 0}
 
 
-def combinations(grid):
-    """Flat settings without seed and folder: every combination with every method."""
-    for values in itertools.product(*grid.values()):
-        chosen = dict(zip(grid, values, strict=True))
-        population = chosen.pop("population")
-        for algorithm, k in METHODS:
-            coins = int(0.8 * COMMON["num_clients"] * chosen["sample_rate"] / k) if k > 1 else 0
-            method = {"algorithm": algorithm, "num_clusters": k, "min_cluster_size": coins}
-            yield {**COMMON, **population, **chosen, **method}
+def cohorts(sample_rate, num_rounds=100):
+    """B is 0.8 of the expected cluster size."""
+    return {"sample_rate": sample_rate, "num_rounds": num_rounds, "min_cluster_size": int(200 * sample_rate)}
+
+
+def every(**axes):
+    """Every combination: a list of mappings."""
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+SINGLE = (  # one change at a time
+    {},
+    {"server_momentum": 0.5},
+    {"average_last": 0.25},
+    {"average_last": 0.75},
+    {"count_weight": 0.1},
+    {"local_epochs": 2},
+    {"local_epochs": 10},
+    {"local_lr": 0.1},
+    cohorts(0.3, 50),
+    cohorts(0.3, 200),
+    cohorts(0.5, 60),
+    {"algorithm": "oracle", "min_cluster_size": 0},
+    FEDAVG,
+)
+METHODS = ({}, {"rebalance": "shrinkage", "min_cluster_size": 0}, {"num_clusters": 2, "min_cluster_size": 90}, FEDAVG)
+
+
+def fashion():
+    for axes in every(model=EDGES, epsilon=(2, 8), update_clip=CLIPS):
+        for sample_rate in (0.1, 0.3):
+            yield ROTATED | axes | cohorts(sample_rate)
+        yield ROTATED | axes | cohorts(0.3) | FEDAVG
+    for axes in every(model=EDGES, epsilon=(2, 8)):
+        for sample_rate in (0.1, 0.3):
+            yield ROTATED | axes | {"local_lr": 0.02} | cohorts(sample_rate)
+    for axes in every(epsilon=(2, 8), update_clip=(0.2, 0.4)):
+        for sample_rate in (0.1, 0.3):
+            yield ROTATED | axes | {"model": "linear"} | cohorts(sample_rate)
+    for model, change in itertools.product(EDGES, SINGLE):
+        yield ROTATED | {"model": model, "epsilon": 4} | cohorts(0.3) | change
+
+
+def emnist():
+    for axes in every(concentration=(0.5, 0.1), epsilon=(2, 8), model=EDGES):
+        for method in METHODS:
+            yield DEALT | axes | cohorts(0.3) | method
+    for axes in every(concentration=(0.5, 0.1), update_clip=(0.2, 0.8)):
+        for method in (METHODS[0], *METHODS[2:]):
+            yield DEALT | axes | {"model": "edges-coarse", "epsilon": 2} | cohorts(0.3) | method
+    for axes in every(concentration=(0.5, 0.1), epsilon=(2, 8)):
+        yield DEALT | axes | {"model": "linear", "update_clip": 0.2} | cohorts(0.1)
+
+
+def cnn():
+    for axes in every(epsilon=(2, 8), update_clip=CLIPS, local_lr=(0.03, 0.1)):
+        yield ROTATED | axes | {"model": "cnn"} | cohorts(0.2)
+    for epsilon in (2, 8):
+        for cohort in (cohorts(0.3), cohorts(0.2, 200)):
+            yield ROTATED | {"model": "cnn", "epsilon": epsilon} | cohort
+
+
+def cifar():
+    for axes in every(model=EDGES, update_clip=CLIPS):
+        yield cohorts(0.3) | COLOUR | {"epsilon": 4} | axes
+    for model in ("pooled-linear", "linear"):
+        yield cohorts(0.3) | COLOUR | {"epsilon": 4, "model": model}
+    for clip in (0.3, 1.0):
+        small = {"epsilon": 8, "model": "cifar-cnn", "update_clip": clip, "local_epochs": 2}
+        yield cohorts(0.3, 50) | COLOUR | small
+
+
+GRIDS = {"fashion": fashion, "emnist": emnist, "cnn": cnn, "cifar": cifar}
+
+
+def combinations(study):
+    """Flat settings without seed and folder, each once."""
+    found = [COMMON | settings for settings in GRIDS[study]()]
+    return [settings for place, settings in enumerate(found) if settings not in found[:place]]
 
 
 def jobs(study, *, seeds, device, out):
     made = []
-    for place, settings in enumerate(combinations(GRIDS[study])):
+    for place, settings in enumerate(combinations(study)):
         for seed in seeds:
             folder = out / study / f"{place:04d}" / f"seed-{seed}"
             whole = {**settings, "seed": seed, "device": device, "out": str(folder)}
@@ -104,11 +143,11 @@ def accuracy(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=GRIDS)
-    parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("runs/tune"))
     given = parser.parse_args()
-    todo = jobs(given.study, seeds=given.seeds or SEEDS.get(given.study, (0, 1)), device=given.device, out=given.out)
+    todo = jobs(given.study, seeds=given.seeds, device=given.device, out=given.out)
     measured = {}
     for step in pick_executor(todo)(todo):
         if isinstance(step, Outcome):
@@ -120,10 +159,9 @@ def main():
     ranked = sorted(measured.items(), key=lambda pair: -fmean(pair[1]))
     rows = [{"accuracy": round(fmean(values), 2), "runs": len(values), **json.loads(key)} for key, values in ranked]
     (given.out / given.study / "ranked.json").write_text(json.dumps(rows, indent=1) + "\n")
-    shown = [name for name in GRIDS[given.study] if name != "population"]
     for row in rows:
-        settings = ", ".join(f"{name} {row[name]}" for name in ("concentration", *shown) if name in row)
-        print(f"{row['accuracy']:6.2f}  {row['algorithm']} k={row['num_clusters']}  {settings}")
+        own = {name: value for name, value in row.items() if COMMON.get(name) != value}
+        print(" ".join(f"{name}={value}" for name, value in own.items()))
 
 
 if __name__ == "__main__":
