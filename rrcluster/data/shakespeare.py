@@ -9,6 +9,7 @@ import hashlib
 import os
 import string
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -60,8 +61,12 @@ def load_shakespeare(folder: str | os.PathLike[str] | None = None) -> tuple[Role
     return roles
 
 
+@lru_cache(maxsize=1)  # a table of many runs reads the same plays again and again
 def parse_plays(content: bytes) -> tuple[Role, ...]:
-    """The roles in a table (tab separated: play, speaker, speech, line; one row per line spoken)."""
+    """The roles in a table (tab separated: play, speaker, speech, line; one row per line spoken); texts are read-only.
+
+    The last table's roles are remembered.
+    """
     rows = content.removesuffix(b"\n").split(b"\n")
     expect(rows[0] == "\t".join(_COLUMNS).encode(), f"the columns {', '.join(_COLUMNS)}", "another first row")
     codes = _codes()
@@ -72,7 +77,10 @@ def parse_plays(content: bytes) -> tuple[Role, ...]:
         line = codes[np.frombuffer(cells[3] + b"\n", dtype=np.uint8)]
         expect(bool((line < len(VOCABULARY)).all()), f"characters of the vocabulary in row {number}", "others")
         texts.setdefault((cells[0].decode(), cells[1].decode()), []).append(line)
-    return tuple(Role(*who, np.concatenate(lines)) for who, lines in texts.items())
+    roles = tuple(Role(*who, np.concatenate(lines)) for who, lines in texts.items())
+    for role in roles:
+        role.text.flags.writeable = False
+    return roles
 
 
 def _codes() -> Characters:

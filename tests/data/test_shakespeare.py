@@ -160,3 +160,13 @@ def test_the_real_plays():
     data = load_federated("shakespeare", partition="role", num_clients=300, seed=0)
     assert (data.sizes.min() >= 720, data.sizes.max()) == (True, 2000)
     assert min(len(test.targets) for test in data.test_sets) >= 120
+
+
+def test_the_same_table_is_parsed_once_and_its_texts_cannot_be_changed():
+    table = b"play\tspeaker\tspeech\tline\nA\tFOOL\t1\tHo ho\nA\tFOOL\t2\tHa\n"
+    (role,) = parse_plays(table)
+    assert parse_plays(bytes(bytearray(table)))[0] is role
+    with pytest.raises(ValueError, match="read-only"):
+        role.text[0] = 1
+    (other,) = parse_plays(table.replace(b"FOOL", b"KING"))
+    assert (other.speaker, role.speaker) == ("KING", "FOOL")

@@ -99,7 +99,9 @@ def test_populations_are_the_papers():
     assert STUDIES["shakespeare"].settings["num_clients"] == 300
     for name, study in STUDIES.items():
         assert len(study.seeds) >= 5
-        assert name == "synthetic" or (study.settings["sample_rate"], study.settings["delta"]) == (0.1, 1e-3)
+        rate = 1.0 if name == "shakespeare" else 0.1  # said among its choices
+        assert name == "synthetic" or (study.settings["sample_rate"], study.settings["delta"]) == (rate, 1e-3)
+    assert any("the paper: q = 0.1" in choice for choice in STUDIES["shakespeare"].choices)
     high, mild = (next(c for c in STUDIES["emnist"].columns if c.key.startswith(key)) for key in ("high", "mild"))
     assert (high.settings["concentration"], mild.settings["concentration"]) == (0.1, 0.5)
 
