@@ -22,12 +22,12 @@ def provenance(arguments: Sequence[str], *, seconds: float, num_runs: int) -> st
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that this package lies in, marked where files were changed.
+    """The commit of the checkout that this package lies in, marked where files were changed; None without one.
 
-    In a copy without its history it is what `RRCLUSTER_COMMIT` says, if anything.
+    `RRCLUSTER_COMMIT` says it where the files were copied and their history was not.
     """
     root = Path(__file__).parents[2]
-    if not (root / ".git").exists():
+    if "RRCLUSTER_COMMIT" in os.environ or not (root / ".git").exists():
         return os.environ.get("RRCLUSTER_COMMIT")
     try:
         ask = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]

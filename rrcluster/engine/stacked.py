@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from rrcluster.contract import LocalSettings, Updates
 from rrcluster.data.federated import Cohort, TestSet
@@ -84,13 +85,25 @@ class Stack:
 
 def _answer(tickets: Sequence[_Ticket], many: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
     try:
-        for ticket, answer in zip(tickets, many([ticket.call for ticket in tickets]), strict=True):
+        for ticket, answer in zip(tickets, _several_passes(many, [ticket.call for ticket in tickets]), strict=True):
             ticket.answer = answer
     except Exception as error:
         for ticket in tickets:
             ticket.error = error
     for ticket in tickets:
         ticket.done = True
+
+
+def _several_passes(many: Callable[[Sequence[Any]], Sequence[Any]], calls: Sequence[Any]) -> list[Any]:
+    """All calls at once; in two parts where the device has no memory for that, and so on. No answer depends on it."""
+    try:
+        return list(many(calls))
+    except torch.OutOfMemoryError:
+        if len(calls) < 2:
+            raise
+    torch.cuda.empty_cache()
+    half = len(calls) // 2
+    return _several_passes(many, calls[:half]) + _several_passes(many, calls[half:])
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,15 +11,17 @@ from multiprocessing.connection import Connection, wait
 from rrcluster.engine.spawned import ended, started
 from rrcluster.experiments.sweep import FAILED, Job, Outcome, Step
 
+_SHARED_OUT = 0.95  # of a device's memory; the rest is for what processes need before they compute
+
 
 class _Share:
     """A process and its jobs. Leaving the block ends it, whatever it does: its runs can be resumed."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job], part: float) -> None:
         self.left = {job.folder: job for job in jobs}  # not over
         self.connection, self._process = started(__name__)
         with suppress(OSError):  # one that died at once is noticed by its silence
-            self.connection.send(list(jobs))
+            self.connection.send((list(jobs), part))
 
     def steps(self) -> Iterator[Step]:
         """What it says next. If it is gone, all its jobs that were not over have failed."""
@@ -43,9 +45,9 @@ class _Share:
 
 
 def in_processes(shares: Sequence[Sequence[Job]]) -> Iterator[Step]:
-    """Run every share in a process of its own; steps come as they happen."""
+    """Run every share in a process of its own, with an equal part of a device's memory; steps come as they happen."""
     with ExitStack() as stack:
-        processes = [stack.enter_context(_Share(share)) for share in shares]
+        processes = [stack.enter_context(_Share(share, _SHARED_OUT / len(shares))) for share in shares]
         while working := {process.connection: process for process in processes if process.left}:
             for ready in wait(list(working)):
                 yield from next(process for connection, process in working.items() if connection is ready).steps()
@@ -53,8 +55,13 @@ def in_processes(shares: Sequence[Sequence[Job]]) -> Iterator[Step]:
 
 def main(socket: int) -> None:
     """The process: run what is sent, until it is done or nobody listens."""
+    import torch
+
     from rrcluster.experiments.stack import in_this_process
 
     with Connection(socket) as connection, suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        for step in in_this_process(connection.recv()):
+        jobs, part = connection.recv()
+        if torch.cuda.is_available():
+            torch.cuda.set_per_process_memory_fraction(part)  # it then frees what it has cached before it fails
+        for step in in_this_process(jobs):
             connection.send(step)

@@ -4,6 +4,7 @@ Runs of one network go in step, each in a thread of its own, and share an engine
 are those it gets alone; one that is refused or fails leaves the stack, and the others go on.
 """
 
+import gc
 import os
 import queue
 import threading
@@ -90,6 +91,14 @@ def in_this_process(todo: Sequence[Job]) -> Iterator[Step]:
     for jobs in alike.values():
         for first in range(0, len(jobs), LARGEST_STACK):
             yield from _together(jobs[first : first + LARGEST_STACK])
+            _free_cached()
+
+
+def _free_cached() -> None:
+    """Give back the device memory of a stack that is over: another process may need it."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _network(config: RunConfig) -> tuple[object, ...]:

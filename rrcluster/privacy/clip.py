@@ -35,7 +35,9 @@ def check_clip(update_clip: float) -> None:
 def norms(updates: Any) -> Array:
     """(n,) L2 norms in float64; not finite where a coordinate is not finite or the square overflows."""
     if not isinstance(updates, np.ndarray):
-        return np.asarray(updates.double().square().sum(dim=1).sqrt().cpu().numpy())
+        import torch
+
+        return np.asarray(torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64).cpu().numpy())
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(np.sqrt(np.einsum("nd,nd->n", updates, updates, dtype=np.float64, casting="unsafe")))
 
@@ -68,6 +70,7 @@ def _on_device(updates: Any, usable: Array, factor: Array) -> Any:
     """The same rounding where the updates are."""
     import torch
 
-    kept = torch.as_tensor(usable, device=updates.device)[:, None]
+    if not usable.all():
+        updates = torch.where(torch.as_tensor(usable, device=updates.device)[:, None], updates, 0.0)
     scale = torch.as_tensor(factor, device=updates.device)[:, None]
-    return (torch.where(kept, updates, 0.0).double() * scale).trunc().long()
+    return (updates * scale).long()  # a product of float32 and float64 is float64, and whole numbers round towards zero

@@ -4,12 +4,13 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from rrcluster.contract import LocalSettings
 from rrcluster.data import from_arrays
 from rrcluster.engine.batched import BatchedEngine
 from rrcluster.engine.spawned import started
-from rrcluster.engine.stacked import Stack, StackedEngine
+from rrcluster.engine.stacked import Stack, StackedEngine, _several_passes
 from rrcluster.experiments.grid import read_grid
 from rrcluster.experiments.load import load
 from rrcluster.experiments.shares import in_processes
@@ -148,6 +149,25 @@ def test_calls_of_many_runs_are_one_call(rng):
     for answer, (start, clusters, cohort, local, key) in zip(answers, calls, strict=True):
         alone = BatchedEngine(model).changes(start, clusters, cohort, local=local, key=key)
         assert np.abs(answer - alone).max() < 1e-6
+
+
+def test_what_does_not_fit_in_memory_at_once_is_done_in_several_passes():
+    asked = []
+
+    def two_at_most(calls):
+        asked.append(len(calls))
+        if len(calls) > 2:
+            raise torch.OutOfMemoryError("too large")
+        return [10 * call for call in calls]
+
+    assert _several_passes(two_at_most, range(7)) == [0, 10, 20, 30, 40, 50, 60]
+    assert asked == [7, 3, 1, 2, 4, 2, 2]
+
+    def never(calls):
+        raise torch.OutOfMemoryError("too large")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        _several_passes(never, [1, 2])
 
 
 def test_an_error_reaches_everybody_who_shared_the_call(rng):
