@@ -53,7 +53,7 @@ FASHION = Study(
     rows=ROWS,
     settings=recipes.FASHION,
     by_model=recipes.BY_MODEL,
-    choices=(recipes.EDGES, *recipes.IMAGE_CHOICES),
+    choices=(*recipes.EDGES, *recipes.IMAGE_CHOICES),
     quick=Quick(
         settings=QUICK_SETTINGS,
         columns=("balanced-eps2", "balanced-eps8", "balanced-no-noise", "imbalanced-eps8"),
@@ -122,7 +122,7 @@ INTRO = Study(
     rows=(*map(_unpublished, _INTRO), *recipes.ours()[:1], recipes.oracle()),
     settings=recipes.FASHION,
     by_model=recipes.BY_MODEL,
-    choices=("Epsilons: 1, 2, 4, 8, 16 (not stated).", recipes.EDGES, *recipes.IMAGE_CHOICES),
+    choices=("Epsilons: 1, 2, 4, 8, 16 (not stated).", *recipes.EDGES, *recipes.IMAGE_CHOICES),
     quick=Quick(
         settings=QUICK_SETTINGS,
         columns=("balanced-eps2", "balanced-eps8"),
@@ -155,7 +155,7 @@ CURVES = Study(
     rows=tuple(map(_unpublished, ("fedavg", "ifca", "fesem", "fedcam", "rr-ifca", "ifca-explore"))),
     settings=recipes.FASHION | {"evaluate_every": 5},
     by_model=recipes.BY_MODEL,
-    choices=("Population: balanced (not stated).", recipes.EDGES, *recipes.IMAGE_CHOICES),
+    choices=("Population: balanced (not stated).", *recipes.EDGES, *recipes.IMAGE_CHOICES),
     quick=Quick(
         settings=QUICK_SETTINGS | {"evaluate_every": 3},
         columns=("balanced-eps2", "balanced-eps4"),
@@ -210,7 +210,7 @@ ABLATION = Study(
     choices=(
         "B: 0 to 24 in steps of 4, all below qM/k = 25 (the paper's values are not printed).",
         "Size floor: 15 in every row, so that B alone changes; two rows change the floor alone.",
-        recipes.EDGES,
+        *recipes.EDGES,
         *recipes.IMAGE_CHOICES,
     ),
     quick=Quick(
