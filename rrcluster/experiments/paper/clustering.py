@@ -47,7 +47,7 @@ CLUSTERING = Study(
     choices=(
         "Clients: all 1,000 are judged, under the best one-to-one matching of clusters to rotations (every published "
         "entry is a multiple of 1/64, so 64 clients were judged there).",
-        recipes.EDGES,
+        *recipes.EDGES,
         *recipes.IMAGE_CHOICES,
     ),
     quick=Quick(

@@ -45,7 +45,7 @@ EMNIST = Study(
         "division); not comparable number for number.",
         "Test images: 100 per client, in the label proportions of its training images (not stated).",
         "There are no true clusters, so no oracle and no clustering accuracy.",
-        recipes.COARSE,
+        *recipes.COARSE,
         *recipes.IMAGE_CHOICES,
     ),
     quick=Quick(

@@ -38,6 +38,11 @@ ROWS = (
         rebalanced("fedcam"),
         padded((53.91, 58.65, 64.78), (46.12, 47.95, 50.78)),
     ),
+    Row(
+        "rr-ifca-large",
+        f"RR-Cluster (IFCA), B = {recipes.COIN_B}",
+        {IDENTIFIER: rebalanced("ifca", exact=recipes.COIN_B)[IDENTIFIER]},
+    ),
     *recipes.ours(),
     recipes.oracle(),
 )
@@ -53,7 +58,7 @@ FASHION = Study(
     rows=ROWS,
     settings=recipes.FASHION,
     by_model=recipes.BY_MODEL,
-    choices=(recipes.EDGES, *recipes.IMAGE_CHOICES),
+    choices=(*recipes.EDGES, *recipes.IMAGE_CHOICES),
     quick=Quick(
         settings=QUICK_SETTINGS,
         columns=("balanced-eps2", "balanced-eps8", "balanced-no-noise", "imbalanced-eps8"),
@@ -62,12 +67,19 @@ FASHION = Study(
     ),
     pairs=(
         *recipes.COMPARED,
+        ("rr-ifca-large", "ifca", IDENTIFIER),
         ("rr-fedcam", "fedcam", IDENTIFIER),
         ("rr-fedcam", "fedcam", JOINT),
         ("rr-fesem", "fesem", JOINT),
     ),
     claims=(
         Claim("RR-Cluster improves on DP-IFCA in every cell", TABLE, IDENTIFIER, (("rr-ifca", "ifca"),)),
+        Claim(
+            f"The same with B = {recipes.COIN_B}, beyond the paper's grid",
+            "not in the paper",
+            IDENTIFIER,
+            (("rr-ifca-large", "ifca"),),
+        ),
         Claim("RR-Cluster improves on DP-FedCAM in every cell", TABLE, IDENTIFIER, (("rr-fedcam", "fedcam"),)),
         Claim(
             "RR-Cluster improves on DP-FeSEM in every cell (here under joint)",
@@ -122,7 +134,7 @@ INTRO = Study(
     rows=(*map(_unpublished, _INTRO), *recipes.ours()[:1], recipes.oracle()),
     settings=recipes.FASHION,
     by_model=recipes.BY_MODEL,
-    choices=("Epsilons: 1, 2, 4, 8, 16 (not stated).", recipes.EDGES, *recipes.IMAGE_CHOICES),
+    choices=("Epsilons: 1, 2, 4, 8, 16 (not stated).", *recipes.EDGES, *recipes.IMAGE_CHOICES),
     quick=Quick(
         settings=QUICK_SETTINGS,
         columns=("balanced-eps2", "balanced-eps8"),
@@ -155,7 +167,7 @@ CURVES = Study(
     rows=tuple(map(_unpublished, ("fedavg", "ifca", "fesem", "fedcam", "rr-ifca", "ifca-explore"))),
     settings=recipes.FASHION | {"evaluate_every": 5},
     by_model=recipes.BY_MODEL,
-    choices=("Population: balanced (not stated).", recipes.EDGES, *recipes.IMAGE_CHOICES),
+    choices=("Population: balanced (not stated).", *recipes.EDGES, *recipes.IMAGE_CHOICES),
     quick=Quick(
         settings=QUICK_SETTINGS | {"evaluate_every": 3},
         columns=("balanced-eps2", "balanced-eps4"),
@@ -210,7 +222,7 @@ ABLATION = Study(
     choices=(
         "B: 0 to 24 in steps of 4, all below qM/k = 25 (the paper's values are not printed).",
         "Size floor: 15 in every row, so that B alone changes; two rows change the floor alone.",
-        recipes.EDGES,
+        *recipes.EDGES,
         *recipes.IMAGE_CHOICES,
     ),
     quick=Quick(
