@@ -139,7 +139,7 @@ def final(tried, method):
     best = sorted(seen, key=lambda run: -run["accuracy"])[:FINALISTS]
     means = [
         [
-            float(np.mean([tried(method, run["settings"], epsilon=epsilon, seed=seed) for seed in NEW_SEEDS]))
+            round(np.mean([tried(method, run["settings"], epsilon=epsilon, seed=seed) for seed in NEW_SEEDS]), 2)
             for epsilon in EPSILONS
         ]
         for run in best
