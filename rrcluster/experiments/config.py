@@ -142,7 +142,7 @@ class PrivacyConfig:
     """Target delta; at most 1/(10 M) is advised, more than 1/M refused."""
     noise_multiplier: float | None = None
     """Noise std / sensitivity (of the whole round), instead of epsilon."""
-    update_clip: float = 0.2
+    update_clip: float = 0.4
     """Largest L2 norm of a client's update (C)."""
     count_weight: float = 0.25
     """joint: weight of the count row, in units of the clip."""
