@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -87,12 +87,12 @@ def read_command(arguments: list[str]) -> RunCommand:
     default = RunCommand()
     if arguments and not arguments[0].startswith("-"):
         settings = read_yaml(arguments[0])
-        default = RunCommand(config=from_flat(settings, source=arguments[0]))
+        default = RunCommand(config=from_flat(settings, source=arguments[0], settled=False))
         arguments = arguments[1:]
     command = parse(default, arguments, prog="rrcluster run")
     if command.resume is not None and command.config != RunConfig():
         raise ConfigError("--resume takes all settings from the run folder; give no others.")
-    return command
+    return replace(command, config=command.config.settled())
 
 
 def _runs(command: RunCommand, ranks: "Ranks | None") -> "Iterator[RunResult]":

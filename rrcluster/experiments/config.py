@@ -309,8 +309,6 @@ class RunConfig:
     output: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
-        if self.method.model == "auto":  # resolved here, so that nobody else has to know
-            object.__setattr__(self, "method", replace(self.method, model=_USUAL_MODELS.get(self.data.data, "linear")))
         if not self.privacy.secure:
             if self.output.seed is None:
                 raise ConfigError("seed must be a whole number; only secure = true goes without one.")
@@ -343,6 +341,12 @@ class RunConfig:
         """Where the run is written."""
         return self.output.out or Path("runs") / self.label
 
+    def settled(self) -> "RunConfig":
+        """With every `auto` that a later version could read otherwise replaced by what it means today: the network."""
+        if self.method.model != "auto":
+            return self
+        return replace(self, method=replace(self.method, model=_USUAL_MODELS.get(self.data.data, "linear")))
+
     def with_seed(self, seed: int, out: Path) -> "RunConfig":
         """This config for one seed alone, written to `out`."""
         return replace(self, output=replace(self.output, seed=seed, seeds=(), out=out, name=self.label))
@@ -370,8 +374,11 @@ FIELDS: dict[str, str] = {
 }  # setting -> section
 
 
-def from_flat(settings: dict[str, Any], *, source: str = "config") -> RunConfig:
-    """A config from a flat mapping, every name and type checked; `source` names the file in errors."""
+def from_flat(settings: dict[str, Any], *, source: str = "config", settled: bool = True) -> RunConfig:
+    """A config from a flat mapping, every name and type checked; `source` names the file in errors.
+
+    Not `settled` is for those who change it further.
+    """
     from rrcluster.experiments.coerce import coerce
 
     sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
@@ -379,7 +386,8 @@ def from_flat(settings: dict[str, Any], *, source: str = "config") -> RunConfig:
         if name not in FIELDS:
             raise ConfigError(f"{source}: setting {name!r} is not known; {closest(str(name))}")
         sections[FIELDS[name]][name] = coerce(SECTIONS[FIELDS[name]], name, value, source=source)
-    return RunConfig(**{name: SECTIONS[name](**values) for name, values in sections.items()})
+    config = RunConfig(**{name: SECTIONS[name](**values) for name, values in sections.items()})
+    return config.settled() if settled else config
 
 
 def closest(name: str) -> str:

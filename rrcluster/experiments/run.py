@@ -75,6 +75,7 @@ def finish(running: "Running") -> RunResult:
 
 def start(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Running":
     """Make a new run folder for `config`. Nothing is written if anything about the config is wrong."""
+    config = config.settled()
     experiment = make(config)
     told = statement(experiment.plan)
     target = config.privacy.target_epsilon
@@ -89,6 +90,7 @@ def start(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Runn
 
 def take_up(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Running | None":
     """Start the run of `config`, or go on with it where it was stopped; None where its folder holds it, finished."""
+    config = config.settled()
     if not (config.folder / "config.yaml").exists():
         return start(config, make=make)
     folder, found = RunFolder.open(config.folder)

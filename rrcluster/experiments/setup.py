@@ -56,6 +56,7 @@ def make_experiment(
     `data`: what an experiment with the same data settings and seed has loaded already. `engine`: what runs the clients,
     instead of what the config says.
     """
+    config = config.settled()
     method = config.method
     check_applies(
         method.algorithm,

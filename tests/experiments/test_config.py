@@ -3,8 +3,9 @@ import dataclasses
 import pytest
 import yaml
 
+from rrcluster.cli.run import read_command
 from rrcluster.errors import ConfigError
-from rrcluster.experiments.config import FIELDS, RunConfig, from_flat
+from rrcluster.experiments.config import FIELDS, DataConfig, RunConfig, from_flat
 
 
 def test_every_setting_has_one_name_and_one_line_of_help():
@@ -86,3 +87,13 @@ def test_the_usual_network_is_written_down_by_name(data, expected):
     assert config.method.model == config.flat()["model"] == expected
     assert from_flat({"data": data, "model": "mlp"}).method.model == "mlp"
     assert from_flat(config.flat()) == config
+    assert RunConfig(data=DataConfig(data=data)).settled() == config
+
+
+def test_a_flag_decides_on_the_network_of_a_file_that_names_none(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("data: fashion-mini\n")
+    assert read_command([str(file), "--data", "synthetic"]).config.method.model == "linear"
+    assert read_command([str(file)]).config.method.model == "edges"
+    assert read_command(["--data", "emnist"]).config.method.model == "edges-coarse"
+    assert read_command(["--model", "mlp"]).config.method.model == "mlp"
