@@ -1,16 +1,18 @@
-"""Linear models on fixed features of images: a map that nobody trains, the same for everybody, then one linear layer.
+"""Models on fixed features of images: a map that nobody trains, the same for everybody, then a layer or two.
 
 Under client-level privacy noise grows with the number of trained parameters, and a good fixed map leaves few of them.
 The maps here are formulas without any constant learnt from data, so they cost no privacy.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from math import cos, pi, sin
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, pad
 
-from rrcluster.models.layers import dense
+from rrcluster.models.images import linear, mlp
 from rrcluster.models.model import FixedPart, Model, Parameters
 
 DIRECTIONS = 8  # of edges
@@ -20,7 +22,6 @@ _COARSE = {28: 7, 32: 8}  # side -> side of a cell: 4 x 4 cells
 _FINE = 4  # side of a cell: 7 x 7 or 8 x 8 cells
 _MEANS = {28: 4, 32: 8}  # side -> side of the squares whose means are features beside the edges: 7 x 7, or 4 x 4 x 3
 _TINY = 1e-6  # a blank image has no edges: its features are 0
-_INIT_SCALE = 0.05  # as for `linear`
 
 
 class Pooled(nn.Module):
@@ -72,33 +73,39 @@ def _standard(features: Tensor) -> Tensor:
 
 def pooled_linear(input_shape: tuple[int, ...], outputs: int) -> Model:
     """One linear layer on an image made smaller, 28 x 28 to 14 x 14 and 32 x 32 to 8 x 8: 1,970 or 1,930 parameters."""
-    return _on("pooled-linear", Pooled(_POOLED[input_shape[-1]]), input_shape, outputs)
+    return _on("pooled-linear", Pooled(_POOLED[input_shape[-1]]), linear, input_shape, outputs)
 
 
 def edges_coarse(input_shape: tuple[int, ...], outputs: int) -> Model:
     """One linear layer on squared edges in 4 x 4 cells, and means: 1,780 parameters on 28 x 28, 1,770 on 32 x 32."""
     side = input_shape[-1]
-    return _on("edges-coarse", Edges(_COARSE[side], _MEANS[side], squared=True), input_shape, outputs)
+    return _on("edges-coarse", Edges(_COARSE[side], _MEANS[side], squared=True), linear, input_shape, outputs)
 
 
 def edges(input_shape: tuple[int, ...], outputs: int) -> Model:
     """One linear layer on edges in cells of 4 x 4 pixels, and means: 4,420 parameters on 28 x 28, 5,610 on 32 x 32."""
-    return _on("edges", Edges(_FINE, _MEANS[input_shape[-1]], squared=False), input_shape, outputs)
+    return _on("edges", Edges(_FINE, _MEANS[input_shape[-1]], squared=False), linear, input_shape, outputs)
 
 
-def _on(name: str, features: nn.Module, input_shape: tuple[int, ...], outputs: int) -> Model:
-    """A linear layer on `features`. Nobody's own parameters enter them: all clients' images go through at once."""
+def edges_mlp(input_shape: tuple[int, ...], outputs: int) -> Model:
+    """The features of `edges` and 200 hidden units, where there is little noise: 90,410 parameters, or 114,210."""
+    return _on("edges-mlp", Edges(_FINE, _MEANS[input_shape[-1]], squared=False), mlp, input_shape, outputs)
+
+
+def _on(
+    name: str,
+    features: nn.Module,
+    make: Callable[[tuple[int, ...], int], Model],
+    input_shape: tuple[int, ...],
+    outputs: int,
+) -> Model:
+    """A network on `features`. Nobody's own parameters enter them: all clients' images go through at once."""
     width = features(torch.zeros(1, *input_shape)).shape[1]
-    last = nn.Linear(width, outputs)
+    rest = replace(make((width,), outputs), name=f"{name}, after its features")
 
     def grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
         found = features(inputs.flatten(0, 1)).reshape(*inputs.shape[:2], width)
-        return dense(found, parameters["1.weight"], parameters["1.bias"])
+        return rest.grouped({place.removeprefix("1."): value for place, value in parameters.items()}, found)
 
-    rest = Model(f"{name}, after its features", last, grouped_form=_last, init_scale=_INIT_SCALE)
-    module = nn.Sequential(features, last)
-    return Model(name, module, grouped_form=grouped, init_scale=_INIT_SCALE, fixed=FixedPart(features, rest))
-
-
-def _last(parameters: Parameters, inputs: Tensor) -> Tensor:
-    return dense(inputs, parameters["weight"], parameters["bias"])
+    module = nn.Sequential(features, rest.module)
+    return Model(name, module, grouped_form=grouped, init_scale=rest.init_scale, fixed=FixedPart(features, rest))

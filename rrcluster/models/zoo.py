@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError
-from rrcluster.models.fixed import edges, edges_coarse, pooled_linear
+from rrcluster.models.fixed import edges, edges_coarse, edges_mlp, pooled_linear
 from rrcluster.models.images import cifar_cnn, cnn, linear, mlp
 from rrcluster.models.model import Model
 from rrcluster.models.text import bigram, character_lstm, fourgram, trigram
@@ -34,6 +34,7 @@ MODELS: dict[str, Shipped] = {
     "pooled-linear": Shipped(pooled_linear, _EITHER, shapes=_IMAGES),
     "edges": Shipped(edges, _EITHER, shapes=_IMAGES),
     "edges-coarse": Shipped(edges_coarse, _EITHER, shapes=_IMAGES),
+    "edges-mlp": Shipped(edges_mlp, _EITHER, shapes=_IMAGES),
     "mlp": Shipped(mlp, "numbers of any shape"),
     "cnn": Shipped(cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
     "cifar-cnn": Shipped(cifar_cnn, "3 x 32 x 32 images", shapes=((3, 32, 32),), heavy=True),

@@ -196,10 +196,11 @@ def test_the_models_have_the_sizes_they_are_known_by():
     assert model_named("pooled-linear").num_parameters == 1_970
     assert model_named("edges").num_parameters == 4_420
     assert model_named("edges-coarse").num_parameters == 1_780
+    assert model_named("edges-mlp").num_parameters == 90_410
     assert [
         make_model(name, input_shape=(3, 32, 32), num_classes=10).num_parameters
-        for name in ("pooled-linear", "edges", "edges-coarse")
-    ] == [1_930, 5_610, 1_770]
+        for name in ("pooled-linear", "edges", "edges-coarse", "edges-mlp")
+    ] == [1_930, 5_610, 1_770, 114_210]
     assert model_named("mlp").num_parameters == 159_010
     assert model_named("cifar-cnn").num_parameters == 308_490
     assert model_named("lstm").num_parameters == 819_920
@@ -235,7 +236,12 @@ def test_models_that_cannot_be_private_are_refused():
 @pytest.mark.parametrize(
     ("name", "shape", "ids", "expected"),
     [
-        ("cnn", (3, 32, 32), False, "use model = linear or pooled-linear or edges or edges-coarse or mlp or cifar-cnn"),
+        (
+            "cnn",
+            (3, 32, 32),
+            False,
+            "use model = linear or pooled-linear or edges or edges-coarse or edges-mlp or mlp or cifar-cnn",
+        ),
         ("cifar-cnn", (1, 28, 28), False, "3 x 32 x 32 images.*use model = linear or .*mlp or cnn"),
         ("linear", (80,), True, "not ids of shape .*use model = lstm or bigram or trigram or fourgram"),
         ("lstm", (80,), False, "character ids.*use model = linear or mlp"),
