@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
@@ -31,8 +32,10 @@ def started(module: str, files: Sequence[int] = ()) -> tuple[Connection, subproc
     return ours, process
 
 
-def ended(process: subprocess.Popen[bytes]) -> int:
-    """End it, if it has not ended, and its exit code. Whatever it does is not waited for."""
+def ended(process: subprocess.Popen[bytes], *, patience: float = 0.0) -> int:
+    """End it, if it has not ended after `patience` seconds, and its exit code. Else what it does is not waited for."""
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(patience)
     process.terminate()
     try:
         return process.wait(_SECONDS_TO_END)

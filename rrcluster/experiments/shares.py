@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection, wait
 from rrcluster.engine.spawned import ended, started
 from rrcluster.experiments.sweep import FAILED, Job, Outcome, Step
 
+_SECONDS_TO_SAY_WHY = 5.0  # an error is printed, and becomes the exit code, after the connection has closed
 _SHARED_OUT = 0.95  # of a device's memory; the rest is for what processes need before they compute
 
 
@@ -18,7 +19,7 @@ class _Share:
     """A process and its jobs. Leaving the block ends it, whatever it does: its runs can be resumed."""
 
     def __init__(self, jobs: Sequence[Job], part: float) -> None:
-        self.left = {job.folder: job for job in jobs}  # not over
+        self.left = list(jobs)  # not over
         self.connection, self._process = started(__name__)
         with suppress(OSError):  # one that died at once is noticed by its silence
             self.connection.send((list(jobs), part))
@@ -28,12 +29,13 @@ class _Share:
         try:
             step: Step = self.connection.recv()
         except (EOFError, OSError):
-            lost, self.left, code = self.left, {}, ended(self._process)
-            for job in lost.values():
+            lost, self.left, code = self.left, [], ended(self._process, patience=_SECONDS_TO_SAY_WHY)
+            for job in lost:
                 yield Outcome(job, FAILED, f"its process ended with exit code {code}; the same command goes on.")
             return
         if isinstance(step, Outcome):
-            del self.left[step.job.folder]
+            places = [job.folder for job in self.left]
+            del self.left[places.index(step.job.folder)]
         yield step
 
     def __enter__(self) -> "_Share":

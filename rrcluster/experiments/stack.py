@@ -22,7 +22,7 @@ from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.setup import Experiment, engine_for, load_population, make_experiment
 from rrcluster.experiments.shares import in_processes
-from rrcluster.experiments.sweep import REFUSED, Executor, Job, Outcome, Step, one_after_another, steps_of
+from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, one_after_another, steps_of
 from rrcluster.models.model import Model
 from rrcluster.models.zoo import MODELS
 
@@ -160,6 +160,8 @@ def _together(jobs: Sequence[Job]) -> Iterator[Step]:
         try:
             for step in steps_of(job, make=partial(shared.experiment, side)):
                 steps.put(step)
+        except Exception as error:  # a full disk, say: alone it would end the sweep, which nobody here would notice
+            steps.put(Outcome(job, FAILED, f"{type(error).__name__}; run it alone to see more."))
         finally:
             shared.leave(side)
             steps.put(None)

@@ -1,5 +1,6 @@
 """Runs stacked on one engine give what each gives alone, and one that fails does not stop the others."""
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -8,11 +9,13 @@ import torch
 
 from rrcluster.contract import LocalSettings
 from rrcluster.data import from_arrays
+from rrcluster.engine import spawned
 from rrcluster.engine.batched import BatchedEngine
 from rrcluster.engine.spawned import started
 from rrcluster.engine.stacked import Stack, StackedEngine, _several_passes
 from rrcluster.experiments.grid import read_grid
 from rrcluster.experiments.load import load
+from rrcluster.experiments.setup import load_population
 from rrcluster.experiments.shares import in_processes
 from rrcluster.experiments.stack import pick_executor, shared_out, stacked
 from rrcluster.experiments.sweep import FAILED, FINISHED, REFUSED, Going, Outcome, jobs, one_after_another
@@ -114,6 +117,44 @@ def test_jobs_of_a_process_that_dies_have_failed_and_the_others_go_on(tmp_path, 
     assert FAILED in status[0]
     assert set(status[1]) == {FINISHED, REFUSED}
     assert all(process.poll() is not None for _, process in spawned)
+
+
+def test_a_process_that_fails_says_so_before_it_is_ended(tmp_path, monkeypatch, capfd):
+    """The connection closes before Python prints the error: whoever ended the process then would hide it."""
+    slowly = "\ntry:\n    main({descriptors})\nfinally:\n    import time; time.sleep(0.5)"
+    monkeypatch.setattr(spawned, "_PROGRAM", spawned._PROGRAM.replace("; main({descriptors})", slowly))
+    (only, *_) = jobs(grid(tmp_path, "failed"))
+    shares = [[dataclasses.replace(only, settings={**only.settings, "data_folder": _Unreadable()})]]
+    (step,) = in_processes(shares)
+    assert step.status == FAILED
+    assert "exit code 1" in step.reason
+    assert "no such thing here" in capfd.readouterr().err
+
+
+class _Unreadable:
+    def __reduce__(self):
+        return exec, ("raise ValueError('no such thing here')",)
+
+
+def test_two_jobs_in_one_folder_both_have_an_outcome(tmp_path):
+    (first, *_) = jobs(grid(tmp_path, "twice"))
+    second = dataclasses.replace(first, name="the same again")
+    steps = [step for step in in_processes([[first, second]]) if isinstance(step, Outcome)]
+    assert sorted(step.job.name for step in steps) == sorted([first.name, second.name])
+    assert FINISHED in {step.status for step in steps}
+
+
+def test_a_run_that_nobody_foresaw_to_fail_is_reported_too(tmp_path, monkeypatch):
+    def full(config):
+        if config.seed:
+            raise OSError(28, "No space left on device")
+        return load_population(config)
+
+    monkeypatch.setattr("rrcluster.experiments.stack.load_population", full)
+    found = outcomes(stacked, grid(tmp_path, "full"))
+    by_seed = {seed: {s.status for s in found.values() if s.job.settings["seed"] == seed} for seed in (0, 1)}
+    assert by_seed == {0: {FINISHED, REFUSED}, 1: {FAILED}}
+    assert all(step.reason == "OSError; run it alone to see more." for step in found.values() if step.status == FAILED)
 
 
 def test_calls_of_many_runs_are_one_call(rng):
