@@ -22,7 +22,7 @@ from rrcluster.rng import stream
 from rrcluster.types import Array, Models
 
 _FEW_SETS = 16
-_CLIENTS_AT_ONCE = 512
+_CLIENTS_AT_ONCE, _SAMPLES_AT_ONCE = 512, 2**16  # whichever is reached first
 _PERSONAL_CLIENTS, _PERSONAL_SAMPLES = 200, 500
 _ALL_UP_TO, _OF_LARGER = 10_000, 2_000
 
@@ -110,7 +110,7 @@ def choose_all(models: Models, data: FederatedData, *, algorithm: Algorithm, spl
 def _choices(models: Models, data: FederatedData, ids: Array, *, algorithm: Algorithm, tools: Tools) -> Array:
     parts = [
         algorithm.scores(models, Clients.without_memory(data.cohort(part)), tools=tools).argmin(axis=1)
-        for part in np.array_split(ids, -(-len(ids) // _CLIENTS_AT_ONCE))
+        for part in _parts(ids, _CLIENTS_AT_ONCE)
     ]
     return np.concatenate(parts)
 
@@ -141,12 +141,23 @@ def _few_sets(
 def _many_sets(
     vectors: Array, choices: Array, test_of: Array, data: FederatedData, engine: Engine
 ) -> Iterator[tuple[Array, Array, Array]]:
-    """Cluster by cluster, where clients have test sets of their own: those of some hundred clients in one call."""
+    """Cluster by cluster, where there are about as many test sets as clients: as many in one call as memory allows.
+
+    A set that several clients of a cluster share is judged once for all of them.
+    """
+    longest = int(data.tests.sizes.max(initial=1))  # the others are padded to it
+    at_once = max(1, min(_CLIENTS_AT_ONCE, _SAMPLES_AT_ONCE // max(longest, 1)))
     for cluster in np.unique(choices[test_of >= 0]).tolist():
         members = np.flatnonzero((choices == cluster) & (test_of >= 0))
-        for owners in np.array_split(members, -(-len(members) // _CLIENTS_AT_ONCE)):
-            loss, accuracy = engine.measure(vectors[[cluster]], data.tests.cohort(test_of[owners]))
-            yield owners, loss[:, 0], accuracy[:, 0]
+        for places in _parts(np.unique(test_of[members]), at_once):
+            loss, accuracy = engine.measure(vectors[[cluster]], data.tests.cohort(places))
+            owners = members[np.isin(test_of[members], places)]
+            own = np.searchsorted(places, test_of[owners])
+            yield owners, loss[own, 0], accuracy[own, 0]
+
+
+def _parts(ids: Array, at_most: int) -> list[Array]:
+    return np.array_split(ids, -(-len(ids) // at_most))
 
 
 def _own_models(

@@ -40,6 +40,36 @@ def test_many_test_sets_at_once_give_what_each_gives_alone(population, rng, engi
     np.testing.assert_allclose(few, many, atol=1e-6)
 
 
+def test_a_test_set_that_clients_share_is_judged_once_and_large_ones_not_all_at_once(rng, monkeypatch):
+    model = make_model("linear", input_shape=(6,), num_classes=3)
+    groups, sizes = np.arange(100) % 20, np.arange(20) + 3  # twenty sets for a hundred clients
+    data = from_arrays(
+        rng.normal(size=(100, 5, 6)),
+        rng.integers(3, size=(100, 5)),
+        groups=groups,
+        test_inputs=[rng.normal(size=(n, 6)) for n in sizes],
+        test_targets=[rng.integers(3, size=n) for n in sizes],
+        num_classes=3,
+    )
+    asked = []
+
+    class Noted(BatchedEngine):
+        def measure(self, vectors, cohort):
+            asked.append(cohort.targets.shape)
+            return super().measure(vectors, cohort)
+
+    monkeypatch.setattr(module, "_SAMPLES_AT_ONCE", 5 * sizes.max() + 1)
+    vectors, choices = np.stack([model.init(rng=rng) for _ in range(2)]), (groups >= 13).astype(int)
+    found = np.full((100, 2), np.nan)
+    for owners, loss, accuracy in module._many_sets(vectors, choices, data.test_of, data, Noted(model)):
+        found[owners] = np.stack([loss, accuracy], axis=1)
+    assert sum(sets for sets, _ in asked) == 20
+    assert max(sets * longest for sets, longest in asked) <= 5 * sizes.max()
+    for client in range(100):
+        alone = BatchedEngine(model).test(vectors[choices[[client]]], data.test_sets[groups[client]])
+        np.testing.assert_allclose(found[client], np.concatenate(alone), atol=1e-6)
+
+
 def test_the_population_of_test_sets_holds_their_samples(population):
     for place, tests in enumerate(population.test_sets):
         inputs, targets = population.tests.store.client(place)
