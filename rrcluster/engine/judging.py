@@ -54,9 +54,9 @@ class Judge:
         return np.split(figures, np.cumsum(counts)[:-1])
 
     def _asked(self, vectors: Array, cohort: Cohort, table: Table) -> Tensor:
-        models, starts, width = self._models(vectors), table.starts(cohort.clients), int(cohort.sizes.max(initial=0))
-        even = self._device.type == "cuda" and cohort.sizes.sum() >= 0.8 * width * len(starts)
-        at_once = min(self._capacity, max(1, self._model.samples_at_once // max(width, 1))) if even else self._capacity
+        models, starts = self._models(vectors), table.starts(cohort.clients)
+        together = _together(cohort.sizes, self._model.samples_at_once) if self._device.type == "cuda" else 0
+        even, at_once = together > 0, min(self._capacity, together or self._capacity)
         parts = [torch.zeros(0, len(vectors), 2, device=self._device)]
         for first in range(0, len(starts), at_once):
             chunk = slice(first, first + at_once)
@@ -128,6 +128,17 @@ class Judge:
 
     def _tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values), device=self._device)
+
+
+def _together(sizes: Array, most_samples: int) -> int:
+    """How many clients make one pass of at most so many samples, padding included.
+
+    0 where they are not about equally large, or one alone has more than that.
+    """
+    width = int(sizes.max(initial=0))
+    if width > most_samples or sizes.sum() < 0.8 * width * len(sizes):
+        return 0
+    return most_samples // max(width, 1)
 
 
 def _by_kernels(

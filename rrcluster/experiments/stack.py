@@ -5,7 +5,6 @@ are those it gets alone; one that is refused or fails leaves the stack, and the 
 """
 
 import gc
-import os
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from rrcluster.data.federated import FederatedData
 from rrcluster.engine.batched import BatchedEngine
 from rrcluster.engine.select import pick_device
 from rrcluster.engine.stacked import Stack, StackedEngine
+from rrcluster.engine.workers import cores
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.setup import Experiment, engine_for, load_population, make_experiment
@@ -75,9 +75,9 @@ def _heavy(job: Job) -> bool:
 
 
 def _room() -> int:
-    """How many processes this machine has cores and device memory for."""
+    """How many processes there are cores for that we may use, and device memory."""
     memory = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
-    return min(_MOST_PROCESSES, (os.cpu_count() or 1) // _CORES_EACH, memory // _MEMORY_EACH)
+    return min(_MOST_PROCESSES, cores() // _CORES_EACH, memory // _MEMORY_EACH)
 
 
 def in_this_process(todo: Sequence[Job]) -> Iterator[Step]:

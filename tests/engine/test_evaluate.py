@@ -6,6 +6,7 @@ import pytest
 from rrcluster.data import from_arrays
 from rrcluster.engine import evaluate as module
 from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.judging import _together
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.models import make_model
 
@@ -76,3 +77,12 @@ def test_the_population_of_test_sets_holds_their_samples(population):
         assert np.array_equal(inputs, tests.inputs)
         assert np.array_equal(targets, tests.targets)
     assert population.tests is population.tests, "an engine finds it on its device again"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [([10, 10, 9], 10), ([10, 1, 1], 0), ([], 100), ([0, 0], 100), ([100], 1), ([101, 101], 0)],
+)
+def test_no_pass_on_a_device_has_more_samples_than_the_model_says(sizes, expected):
+    """Clients larger than that are judged in several passes, like clients of unequal sizes."""
+    assert _together(np.array(sizes, dtype=np.int64), 100) == expected

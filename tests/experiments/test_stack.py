@@ -2,6 +2,7 @@
 
 import dataclasses
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from rrcluster.experiments.grid import read_grid
 from rrcluster.experiments.load import load
 from rrcluster.experiments.setup import load_population
 from rrcluster.experiments.shares import in_processes
-from rrcluster.experiments.stack import pick_executor, shared_out, stacked
+from rrcluster.experiments.stack import _room, pick_executor, shared_out, stacked
 from rrcluster.experiments.sweep import FAILED, FINISHED, REFUSED, Going, Outcome, jobs, one_after_another
 from rrcluster.models import make_model
 from rrcluster.rng import Streams
@@ -117,6 +118,15 @@ def test_jobs_of_a_process_that_dies_have_failed_and_the_others_go_on(tmp_path, 
     assert FAILED in status[0]
     assert set(status[1]) == {FINISHED, REFUSED}
     assert all(process.poll() is not None for _, process in spawned)
+
+
+@pytest.mark.parametrize(("ours", "gib", "expected"), [(64, 140, 8), (4, 140, 2), (64, 24, 2), (1, 140, 0)])
+def test_a_sweep_starts_no_more_processes_than_it_may_use_cores_for(ours, gib, expected, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(ours)))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(total_memory=gib * 2**30))
+    assert _room() == expected
 
 
 def test_a_process_that_fails_says_so_before_it_is_ended(tmp_path, monkeypatch, capfd):
