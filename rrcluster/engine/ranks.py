@@ -66,12 +66,14 @@ class Ranks:
 class RankedEngine:
     """An engine that computes its own share of every cohort and has the other ranks compute theirs.
 
-    Cohorts must be those of the data that the others prepared. Test sets are rank 0's own business.
+    Cohorts of other data than the others prepared are computed here: they know clients by their ids. Test sets, alone
+    or as a population of their own, are rank 0's own business.
     """
 
     own: Engine
     ranks: Ranks
     machines: tuple[str, ...]  # of the other ranks: what a repeated round must not change
+    data: FederatedData  # what the others prepared
 
     def losses(self, vectors: Array, cohort: Cohort) -> Array:
         """(k, d) -> (G, k)."""
@@ -113,6 +115,8 @@ class RankedEngine:
         self, word: str, cohort: Cohort, settings: dict[str, Any], common: dict[str, Array], rows: dict[str, Array]
     ) -> dict[str, Array]:
         """Do a job in shares; `common` arrays go to every rank, of `rows` (G, ...) each gets those of its clients."""
+        if cohort.population is not self.data:
+            return _JOBS[word](self.own, cohort, settings, common | rows)
         shares = split_work(cohort.sizes, self.ranks.channel.size)
         asked = [rank for rank in self.ranks.others if shares[rank].start < shares[rank].stop]
         for rank in asked:
@@ -122,7 +126,7 @@ class RankedEngine:
                 arrays |= packed(name, values[share])
             self.ranks.channel.send(Message(word, settings, arrays), to=rank)
         own = {name: values[shares[0]] for name, values in rows.items()}
-        parts = [_JOBS[word](self.own, part_of(cohort, shares[0]), settings, common | own)]
+        parts = [_JOBS[word](self.own, self.data.cohort(cohort.clients[shares[0]]), settings, common | own)]
         parts += [dict(self.ranks.answer(rank).arrays) for rank in asked]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -157,16 +161,6 @@ def split_work(sizes: Array, num_ranks: int) -> list[slice]:
     cuts = np.searchsorted(middles, total * np.arange(1, num_ranks) / num_ranks, side="right")
     bounds = [0, *cuts.tolist(), len(work)]
     return [slice(first, last) for first, last in pairwise(bounds)]
-
-
-def part_of(cohort: Cohort, share: slice) -> Cohort:
-    """Some clients of a cohort, padded no further than they need."""
-    if cohort.population is not None:
-        return cohort.population.cohort(cohort.clients[share])
-    longest = int(cohort.sizes[share].max(initial=0))
-    return Cohort.of_arrays(
-        cohort.clients[share], cohort.inputs[share, :longest], cohort.targets[share, :longest], cohort.sizes[share]
-    )
 
 
 def packed(name: str, rows: Array) -> dict[str, Array]:

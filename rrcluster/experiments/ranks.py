@@ -29,10 +29,8 @@ def make_shared(config: RunConfig, ranks: Ranks | None) -> Experiment:
         )
     ranks.prepare(config.flat())
     experiment = make_experiment(config)
-    return replace(
-        experiment,
-        engine=RankedEngine(experiment.engine, ranks, _machines(fingerprint(config, experiment.engine), ranks.ready())),
-    )
+    machines = _machines(fingerprint(config, experiment.engine), ranks.ready())
+    return replace(experiment, engine=RankedEngine(experiment.engine, ranks, machines, experiment.data))
 
 
 def prepare_worker(settings: Mapping[str, Any]) -> Worker:

@@ -14,6 +14,7 @@ from rrcluster.contract import LocalSettings
 from rrcluster.data import from_arrays
 from rrcluster.engine.batched import BatchedEngine
 from rrcluster.engine.channel import Message, _limit
+from rrcluster.engine.evaluate import evaluate
 from rrcluster.engine.ranks import RankedEngine, Ranks, Worker, packed, serve, split_work, unpacked
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.engine.simulate import simulate
@@ -97,7 +98,7 @@ def test_ranks_give_the_rows_of_one_engine(engine, exact, size, clients):
     plain = {"local": LocalSettings(0.1, 1, 5), "key": (5, 6)}
     how["trainable"] = np.arange(vectors.shape[1]) % 3 > 0
     with crew(size, worker(data, engine)) as (ranks, raised):
-        shared = RankedEngine(engine(model()), ranks, ())
+        shared = RankedEngine(engine(model()), ranks, (), data)
         pairs = [
             (alone.losses(vectors, cohort), shared.losses(vectors, cohort)),
             (np.stack(alone.measure(vectors, cohort)), np.stack(shared.measure(vectors, cohort))),
@@ -140,11 +141,30 @@ def test_a_whole_simulation_is_bit_for_bit_that_of_one_process():
     data = population(list(range(1, 26)))
     one = simulated(ReferenceEngine, data)
     with crew(3, worker(data)) as (ranks, _):
-        many = simulated(lambda net: RankedEngine(ReferenceEngine(net), ranks, ()), data)
+        many = simulated(lambda net: RankedEngine(ReferenceEngine(net), ranks, (), data), data)
     assert len(one) == len(many) == 4
     for a, b in zip(one, many, strict=True):
         assert np.array_equal(a.state.models.clustered, b.state.models.clustered)
         assert np.array_equal(a.release.sizes, b.release.sizes)
+
+
+def test_ranks_judge_test_sets_not_training_samples():
+    """More than a few test sets are judged as a population of their own, which the other ranks do not have."""
+    rng = stream(0, "own tests")
+
+    def samples(size):
+        return rng.standard_normal((40, size, 5)).astype(np.float32), rng.integers(0, 3, size=(40, size))
+
+    (inputs, targets), (test_inputs, test_targets) = samples(6), samples(4)
+    data = from_arrays(inputs, targets, test_inputs=list(test_inputs), test_targets=list(test_targets), num_classes=3)
+    net, algorithm = model(), ALGORITHMS["ifca"]
+    models = algorithm.init(net, num_clusters=2, rng=stream(1, "models"))
+    common = {"algorithm": algorithm, "split": algorithm.split(net)}
+    alone = evaluate(models, data, engine=ReferenceEngine(net), **common)
+    with crew(3, worker(data)) as (ranks, _):
+        shared = evaluate(models, data, engine=RankedEngine(ReferenceEngine(net), ranks, (), data), **common)
+    assert 0.1 < alone.accuracy < 0.9
+    assert (shared.accuracy, shared.loss, shared.worst_decile) == (alone.accuracy, alone.loss, alone.worst_decile)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +183,7 @@ def test_a_rank_that_fails_ends_the_run_and_is_named(problem, told):
 
     prepare = lambda _: Worker(Broken(), data, {"machine": "here"})  # noqa: E731
     with crew(2, prepare) as (ranks, raised):
-        shared = RankedEngine(ReferenceEngine(model()), ranks, ())
+        shared = RankedEngine(ReferenceEngine(model()), ranks, (), data)
         with pytest.raises(RankError, match=told) as caught:
             shared.losses(np.zeros((1, shared.own.model.num_parameters)), data.cohort(np.arange(4)))
     assert "83.65" not in str(caught.value)
@@ -226,7 +246,7 @@ def test_ranks_of_another_version_are_refused():
     assert _machines(same, [same]) == (f"{same['machine']}, {same['threads']} threads",)
     with pytest.raises(RankError, match=r"rank 2 has torch 1\.0"):
         _machines(same, [same, same | {"torch": "1.0"}])
-    assert told_machines(RankedEngine(None, None, ("a machine",))) == {"ranks": ["a machine"]}
+    assert told_machines(RankedEngine(None, None, ("a machine",), None)) == {"ranks": ["a machine"]}
     assert told_machines(ReferenceEngine(model())) == {}
 
 
