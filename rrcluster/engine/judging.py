@@ -114,7 +114,7 @@ class Judge:
         inputs, targets = self._tensor(tests.inputs), self._tensor(tests.targets)
         inputs = inputs if self._fixed is None else self._fixed.of(inputs)
         table = Table(inputs, targets, np.zeros(1, dtype=np.int64), of_population=False)
-        if tests.keep and self._device.type == "cuda":
+        if tests.keep and (self._device.type == "cuda" or self._fixed is not None):
             self._tests[tests] = table
         return table
 

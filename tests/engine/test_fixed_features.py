@@ -86,3 +86,20 @@ def test_features_kept_for_a_population_change_nothing(rng, monkeypatch):
         assert len(engine._tables) == (room > 0)
     assert (found[0][0] == found[1][0]).all()
     assert (found[0][1] == found[1][1]).all()
+
+
+def test_features_of_a_test_set_are_computed_once_too(rng):
+    model = make_model("edges", input_shape=(1, 28, 28), num_classes=4)
+    seen = []
+
+    def counted(images):
+        seen.append(len(images))
+        return model.fixed.features(images)
+
+    engine = BatchedEngine(replace(model, fixed=replace(model.fixed, features=counted)))
+    inputs, targets = rng.normal(size=(1, 9, 1, 28, 28)), rng.integers(4, size=(1, 9))
+    data = from_arrays(inputs, targets, test_inputs=inputs[0], test_targets=targets[0], num_classes=4)
+    vectors = np.stack([model.init(rng=rng) for _ in range(2)])
+    first, again = (engine.test(vectors, data.test_sets[0]) for _ in range(2))
+    assert seen == [9]
+    assert np.array_equal(first, again)
