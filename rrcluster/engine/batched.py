@@ -23,7 +23,7 @@ from rrcluster.models.model import Model
 from rrcluster.types import Array
 
 _KEPT_ON_CPU = 2**30  # bytes of samples, their features being less: a larger population's are computed by cohort
-_POPULATION_SHARE = 0.3  # of the device's memory: a larger population is uploaded cohort by cohort
+_POPULATION_SHARE = 0.3  # of the device's memory that we may use: a larger population is uploaded cohort by cohort
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,8 @@ class BatchedEngine:
         """Bytes that the samples of a population may take."""
         if self.device.type == "cpu":
             return _KEPT_ON_CPU
-        return _POPULATION_SHARE * torch.cuda.get_device_properties(self.device).total_memory
+        ours = torch.cuda.get_per_process_memory_fraction(self.device)  # less than 1 beside other processes of a sweep
+        return _POPULATION_SHARE * ours * torch.cuda.get_device_properties(self.device).total_memory
 
     def _tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values), device=self.device)

@@ -1,5 +1,7 @@
 """Every fast path equals the slow one that reads like the definition."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -314,3 +316,11 @@ def test_one_client_s_enormous_numbers_change_no_bit_of_another_s_update(name, p
     others = np.arange(4) != place
     assert np.isfinite(trained[others]).all()
     assert (trained[others] == calm[others]).all()
+
+
+def test_a_process_with_part_of_a_device_uploads_no_population_larger_than_a_share_of_that(monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(total_memory=1000))
+    engine = BatchedEngine(model_named("linear"), torch.device("cuda"))
+    for part in (1.0, 0.125):
+        monkeypatch.setattr("torch.cuda.get_per_process_memory_fraction", lambda device, part=part: part)
+        assert engine._room() == 300 * part
