@@ -22,9 +22,8 @@ def provenance(arguments: Sequence[str], *, seconds: float, num_runs: int) -> st
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that this package lies in, marked where files were changed; None without one.
-
-    `RRCLUSTER_COMMIT` says it where the files were copied and their history was not.
+    """What `RRCLUSTER_COMMIT` says, where files were copied without their history; else the commit of the checkout that
+    this package lies in, marked where files were changed; None without one.
     """
     root = Path(__file__).parents[2]
     if "RRCLUSTER_COMMIT" in os.environ or not (root / ".git").exists():

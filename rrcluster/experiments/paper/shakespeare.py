@@ -34,6 +34,7 @@ SHAKESPEARE = Study(
         Row("ifca-shared", "DP-IFCA, only the bias clustered", {JOINT: _SHARED, NO_NOISE: _SHARED}),
     ),
     settings=recipes.TEXT,
+    by_model=recipes.BY_TEXT_MODEL,
     choices=(
         "Network: the paper has an LSTM of unstated size. Here an additive 4-gram: a row of weights for each of the "
         "last three characters, and a bias, added up (19,280 parameters), which noise hurts less than the 819,920 of "
@@ -47,8 +48,8 @@ SHAKESPEARE = Study(
         "Optimiser: SGD, batch 20, one local epoch, local_lr 10, server_lr 1, server momentum 0.5 (not stated). Clip: "
         "C = 10.",
         f"k = 2 for all methods (the paper tunes k in 2, 4). B = {_COIN_B} with coins under joint, B = {_EXACT_B} "
-        "under identifier: the ends of the paper's grid 4, 8, 12 in proportion to the cohort. Exploration was worse "
-        "on the other roles, so RR-Cluster is without it under joint too.",
+        "under identifier: the ends of the paper's grid 4, 8, 12 in proportion to the cohort. Single runs on "
+        "the other roles were worse with exploration, so RR-Cluster is without it under joint too.",
         "Text: 300 roles of at least 1,000 characters, drawn for each seed from all 37 plays of the Moby edition, at "
         "most 320 windows each for training and for testing (the paper uses LEAF's edition).",
         "A dash of the paper (DP-FedCAM: does not converge) is an empty cell.",
