@@ -29,7 +29,7 @@ def test_released_evaluations_are_written_as_such(judged, tmp_path):
     assert summary["accuracy_noise_std"] > 0
     privacy = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert "noisy mean accuracy and clipped loss" in str(privacy["released"])
-    assert privacy["noise"]["evaluation_weight"] == pytest.approx(0.25 * 0.2)
+    assert privacy["noise"]["evaluation_weight"] == pytest.approx(0.25 * 0.4)
 
 
 def test_it_costs_noise_not_epsilon(judged, tmp_path):
