@@ -134,3 +134,14 @@ def test_the_site_has_the_examples_and_the_changelog(site):
     assert (site / "examples" / "grid.yaml").read_text() == (ROOT / "examples" / "grid.yaml").read_text()
     assert "Unreleased" in (site / "changelog" / "index.html").read_text()
     assert 'href="../examples/grid.yaml"' in (site / "tuning" / "index.html").read_text()
+
+
+def test_no_two_pages_have_one_address():
+    """`x.md` and `x/README.md` would both be x/ on the site, and one of them would be lost."""
+    both = [
+        page
+        for page in DOCS.rglob("*.md")
+        for name in ("README.md", "index.md")
+        if (page.with_suffix("") / name).exists()
+    ]
+    assert not both
