@@ -9,7 +9,8 @@ from typing import Any
 
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.coerce import coerce
-from rrcluster.experiments.config import FIELDS, SECTIONS, closest
+from rrcluster.experiments.config import closest
+from rrcluster.experiments.sections import FIELDS, SECTIONS
 
 # One value for the whole grid: they say where and how it is run, not what.
 _ONE_VALUE = frozenset({"name", "out", "device", "engine", "tensorboard", "keep_checkpoint", "evaluate_every"})

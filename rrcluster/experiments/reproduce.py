@@ -14,9 +14,10 @@ import numpy as np
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.sources import locate
 from rrcluster.errors import ConfigError, DataError
-from rrcluster.experiments.config import DataConfig, RunConfig, from_flat
+from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.files import write_json
 from rrcluster.experiments.paper.study import Answer, Column, Row, Settings, Study
+from rrcluster.experiments.sections import DataConfig
 from rrcluster.experiments.setup import load_population
 from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, one_after_another
 

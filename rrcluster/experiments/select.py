@@ -14,12 +14,13 @@ from pathlib import Path
 
 from rrcluster.entropy import StreamSource
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
-from rrcluster.experiments.config import MethodConfig, RunConfig, TrainingConfig, from_flat
+from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.grid import Grid
 from rrcluster.experiments.public_score import PUBLIC_DATA, PublicScore
 from rrcluster.experiments.released import average
 from rrcluster.experiments.run import Running
+from rrcluster.experiments.sections import MethodConfig, TrainingConfig
 from rrcluster.experiments.setup import Experiment, make_experiment, plan_for
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.calibrate import calibrate

@@ -5,7 +5,8 @@ import yaml
 
 from rrcluster.cli.run import read_command
 from rrcluster.errors import ConfigError
-from rrcluster.experiments.config import FIELDS, DataConfig, RunConfig, from_flat
+from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.experiments.sections import FIELDS, DataConfig
 
 
 def test_every_setting_has_one_name_and_one_line_of_help():
