@@ -49,7 +49,7 @@ class AccountCommand:
     """identifier: how choices are privatised."""
     identifier_share: float | Literal["auto"] = 0.5
     """identifier: share of the round's budget that the choices get; auto: the least error by docs/privacy.md."""
-    num_parameters: Annotated[int, Flag(name="parameters")] = 7850
+    num_parameters: Annotated[int, Flag(name="parameters")] = 4420
     """identifier: coordinates of the model, which --identifier-share auto weighs."""
     json: bool = False
     """Print the answer as JSON."""

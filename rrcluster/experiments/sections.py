@@ -34,7 +34,7 @@ class DataConfig:
         "synthetic-imbalanced-easy",
         "synthetic-imbalanced-hard",
     ] = "fashion-mini"
-    """Dataset; fashion-mini comes with the package, `rrcluster data list` shows where to get the others."""
+    """Dataset; fashion-mini comes with the package, `rrcluster data get NAME` gets the others, or says how."""
     partition: Literal["rotation", "rotation-imbalanced", "dirichlet", "role", "label-flip"] = "rotation"
     """How clients differ (shakespeare is by role; the synthetic sets draw their own groups)."""
     concentration: float = 0.5

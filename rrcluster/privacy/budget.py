@@ -54,7 +54,7 @@ def account(
     """Ask every accountant. Give `epsilon` (noise is calibrated) or `noise_multiplier` (epsilon follows).
 
     Settings: mechanism ("joint"), sample_rate (0.1), num_rounds (100), num_clients (1000), num_clusters (4),
-    count_weight, private_evaluation, identifier, identifier_share, and num_parameters (7850), which only the split
+    count_weight, private_evaluation, identifier, identifier_share, and num_parameters (4420), which only the split
     `auto` looks at. A setting that no accountant could accept raises PrivacyError.
     """
     rows = tuple(_row(name, epsilon, noise_multiplier, delta, settings) for name in ACCOUNTANTS)
@@ -73,7 +73,7 @@ def calibrate(*, epsilon: float, delta: float = 1e-4, accountant: str = "pld", *
     return multiplier
 
 
-def _plan(*, num_parameters: int = 7850, **settings: Any) -> PrivacyPlan:
+def _plan(*, num_parameters: int = 4420, **settings: Any) -> PrivacyPlan:
     defaults: dict[str, Any] = {
         "coordinates": Coordinates(0, num_parameters),
         "num_clusters": 4,
