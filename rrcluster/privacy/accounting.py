@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rrcluster import checks
 from rrcluster.errors import ConfigError, UnsupportedEvent
 from rrcluster.privacy.events import (
@@ -172,7 +174,8 @@ def _gaussian_epsilon(noise_multiplier: float, num_rounds: int, delta: float) ->
     """Without sampling, T Gaussians are one with multiplier z / sqrt(T): closed form of Balle, Wang 2018."""
     from dp_accounting import get_epsilon_gaussian
 
-    return float(get_epsilon_gaussian(noise_multiplier / math.sqrt(num_rounds), delta))
+    with np.errstate(divide="ignore"):  # far in the tail it takes the logarithm of a delta that rounds to 0
+        return float(get_epsilon_gaussian(noise_multiplier / math.sqrt(num_rounds), delta))
 
 
 def _pld_epsilon(pld: "LossDistribution", num_rounds: int, delta: float) -> float:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rrcluster.errors import ConfigError, PrivacyError, UnsupportedEvent
@@ -87,6 +87,7 @@ def test_extremes(make, q, target, rounds, delta):
     check_smallest(event, calibrate(event, **run), **run)
 
 
+@example(target=1.0, rounds=1, delta=1e-7, rate=1.0, name="pld", poissonian=False)  # far in the tail
 @given(
     target=st.floats(0.2, 20),
     rounds=st.integers(1, 300),
