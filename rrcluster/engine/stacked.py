@@ -95,7 +95,7 @@ def _answer(tickets: Sequence[_Ticket], many: Callable[[Sequence[Any]], Sequence
 
 
 def _several_passes(many: Callable[[Sequence[Any]], Sequence[Any]], calls: Sequence[Any]) -> list[Any]:
-    """All calls at once; in two parts where the device has no memory for that, and so on. No answer depends on it."""
+    """All calls at once; in halves where the device has no memory for that. Answers differ by rounding at most."""
     try:
         return list(many(calls))
     except torch.OutOfMemoryError:

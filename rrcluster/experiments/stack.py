@@ -42,14 +42,18 @@ def pick_executor(todo: Sequence[Job]) -> Executor:
 
 
 def stacked(todo: Sequence[Job]) -> Iterator[Step]:
-    """Runs of one network at once, in as many processes as their hosts' work needs; a job's numbers are the same.
+    """Runs of one network at once, in as many processes as their hosts' work needs: a job's numbers are the same.
 
-    Networks that keep a device busy by themselves stay in one process.
+    (To the last bit or within rounding, as engine/stacked.py says.) Networks that keep a device busy by themselves stay
+    in one process, after the others.
     """
-    light = [job for job in todo if not _heavy(job)]
+    light: list[Job] = []
+    heavy: list[Job] = []
+    for job in todo:
+        (heavy if _heavy(job) else light).append(job)
     shares = shared_out(light, min(_room(), -(-len(light) // _LARGEST_SHARE)))
     yield from in_processes(shares) if len(shares) > 1 else in_this_process(light)
-    yield from in_this_process([job for job in todo if _heavy(job)])
+    yield from in_this_process(heavy)
 
 
 def shared_out(todo: Sequence[Job], processes: int) -> list[list[Job]]:
