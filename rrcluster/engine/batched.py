@@ -131,7 +131,8 @@ class BatchedEngine:
         """Bytes that the samples of a population may take."""
         if self.device.type == "cpu":
             return _KEPT_ON_CPU
-        ours = torch.cuda.get_per_process_memory_fraction(self.device)  # less than 1 beside other processes of a sweep
+        with torch.cuda.device(self.device):
+            ours = torch.cuda.get_per_process_memory_fraction()  # less than 1 beside other processes of a sweep
         return _POPULATION_SHARE * ours * torch.cuda.get_device_properties(self.device).total_memory
 
     def _tensor(self, values: Array) -> Tensor:
