@@ -78,6 +78,8 @@ def client_words(key: tuple[Any, Any], clients: Any, count: int, like: Any = Non
 
 def client_uniforms(key: tuple[int, int], clients: np.ndarray, count: int = 1) -> np.ndarray:
     """Uniform draws in (0, 1), (n, count), keyed by client id."""
+    if not count:
+        return np.zeros((len(clients), 0))
     words = client_words(key, np.asarray(clients, dtype=np.int64), count)
     return np.asarray((words.astype(np.float64) + 0.5) / 2.0**32)
 

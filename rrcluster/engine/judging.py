@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rrcluster.data.federated import Cohort, TestSet
-from rrcluster.engine.graphs import Recorder
+from rrcluster.engine.graphs import Recorder, Tape
 from rrcluster.engine.kernels.cnn import FusedCnn, fused_form
 from rrcluster.engine.tables import Table
 from rrcluster.models.loss import sample_losses
@@ -32,7 +32,7 @@ class Judge:
         self._fixed = fixed
         self._model, self._device, self._capacity = model, device, capacity
         self._fused = fused_form(model, device, precision)
-        self._recorder = Recorder()
+        self._recorder = Recorder(Tape())
         self._tests: WeakKeyDictionary[TestSet, Table] = WeakKeyDictionary()
 
     def clients(self, questions: Sequence[tuple[Array, Cohort]], table: Table) -> list[Array]:

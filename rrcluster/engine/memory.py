@@ -20,7 +20,7 @@ class ClientMemory:
     def recall(self, cohort: Cohort) -> Clients:
         """The clients of a cohort with what each remembers; zeros for who remembers nothing."""
         memory = np.zeros((len(cohort.clients), self.width), dtype=np.float32)
-        known = np.array([int(client) in self.rows for client in cohort.clients], dtype=bool)
+        known = np.array([client in self.rows for client in cohort.clients.tolist()], dtype=bool)
         for place in np.flatnonzero(known):
             memory[place] = self.rows[int(cohort.clients[place])]
         return Clients(cohort, memory, known)

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from rrcluster.engine.graphs import OWN_CALLS
+from rrcluster.engine.graphs import Tape
 from rrcluster.engine.tables import Table
 from rrcluster.models.compiled_losses import Losses
 from rrcluster.models.model import Model
@@ -78,11 +79,11 @@ class RecordedSteps:
     """The same as CUDA graphs: one recording per number of active clients, rounded up, all on the same tensors."""
 
     def __init__(
-        self, model: Model, losses_of: Losses, table: Table, *, room: int, batch_size: int, pull: Pull
+        self, model: Model, losses_of: Losses, table: Table, *, tape: Tape, room: int, batch_size: int, pull: Pull
     ) -> None:
         """For up to `room` clients; `pull` says what is added, its tensors are copied at every use."""
         device = table.inputs.device
-        self._model, self._losses_of, self._table = model, losses_of, table
+        self._model, self._losses_of, self._table, self._tape = model, losses_of, table, tape
         self._bucket = _COMPILED_BUCKET if model.convolutional else _BUCKET
         self._params = torch.zeros(room, model.num_parameters, device=device)
         self._rows = torch.full((room, batch_size), -1, dtype=torch.int64, device=device)
@@ -102,22 +103,11 @@ class RecordedSteps:
                 kept[: len(given)] = given
         buckets = {some: min(-(-some // self._bucket) * self._bucket, len(self._params)) for some in set(active)}
         for bucket in sorted(set(buckets.values()) - set(self._graphs)):
-            self._graphs[bucket] = self._record(bucket)  # no rows yet: nothing moves
+            self._graphs[bucket] = self._tape.record(partial(self._step, bucket))[0]  # no rows yet: nothing moves
         for rows, some in zip(where, active, strict=True):
             self._rows[:count] = rows
             self._graphs[buckets[some]].replay()
         params.copy_(self._params[:count])
-
-    def _record(self, count: int) -> torch.cuda.CUDAGraph:
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._step(count)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode=OWN_CALLS):
-            self._step(count)
-        return graph
 
     def _step(self, count: int) -> None:
         sgd_step(

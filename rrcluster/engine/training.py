@@ -1,5 +1,6 @@
 """Local training of stacked clients, from a call's arrays to the change of each client's model."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from rrcluster.contract import LocalSettings
 from rrcluster.data.federated import Cohort
-from rrcluster.engine.graphs import Recorder
+from rrcluster.engine.graphs import Recorder, Tape
 from rrcluster.engine.kernels.cnn import LARGEST_BATCH, FusedCnn, fused_form
 from rrcluster.engine.order import visits
 from rrcluster.engine.steps import Pull, RecordedSteps, plain_steps
@@ -21,6 +22,7 @@ from rrcluster.types import Array
 
 _BUCKET = 32  # clients: a recorded program serves every number up to the next multiple
 _LARGEST_RECORDED = 256  # clients: beyond, kernels are long and launching them one by one costs nothing
+_KEPT = 16  # programs of recorded steps, each for a population and a number of clients
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +40,8 @@ class TrainingCall:
     @property
     def shape(self) -> tuple[object, ...]:
         """Calls of the same shape can run as one program."""
-        local = self.local
-        alone = self if self.anchor is not None or self.trainable is not None else None
-        return local.local_epochs, local.batch_size, local.proximal, alone
+        local, moving = self.local, None if self.trainable is None else self.trainable.tobytes()
+        return local.local_epochs, local.batch_size, local.proximal, self.anchor is None, moving
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +94,7 @@ def join(calls: Sequence[TrainingCall], table: Table) -> Part:
         keys=np.repeat(np.array([call.key for call in calls], dtype=np.int64), counts, axis=0),
         rates=np.repeat(np.array([call.local.local_lr for call in calls], dtype=np.float32), counts),
         local=first.local,
-        anchor=first.anchor,
+        anchor=None if first.anchor is None else np.concatenate([call.anchor for call in calls]),
         trainable=first.trainable,
     )
 
@@ -105,8 +106,9 @@ class Trainer:
         """Nothing is recorded or compiled before the first use."""
         self._model, self._device, self._capacity = model, device, capacity
         self._fused = fused_form(model, device, precision)
-        self._recorder, self._losses_of = Recorder(), losses_of(model, device)
-        self._recorded: dict[object, RecordedSteps] = {}
+        self._tape, self._losses_of = Tape(), losses_of(model, device)
+        self._recorder = Recorder(self._tape)
+        self._recorded: OrderedDict[object, RecordedSteps] = OrderedDict()
 
     def train(self, part: Part, table: Table) -> Tensor:
         """(G, d) what training changes, in the part's order. At most `capacity` clients run at once, largest first."""
@@ -132,15 +134,14 @@ class Trainer:
     def _by_kernels(self, fused: FusedCnn, part: Part, table: Table, batch: int) -> Tensor:
         count, epochs = len(part.clients), part.local.local_epochs
         width = -(-int(part.sizes.max()) // batch) * batch
-        padded = np.zeros((-(-count // _BUCKET) * _BUCKET, 6), dtype=np.int64)
-        padded[:count] = part.integers
-        rates = np.resize(part.rates, len(padded))
-        inputs = (self._tensor(part.vectors), self._tensor(padded), self._tensor(rates))
+        integers, rates = _rounded_up(part.integers), _rounded_up(part.rates)
         program: Callable[..., Tensor] = partial(_kernel_program, fused, table, epochs, width, batch)
         if count <= _LARGEST_RECORDED and table.of_population:
-            key = (table, epochs, width, batch, len(padded), len(part.vectors))
+            vectors = part.vectors if len(part.vectors) <= _BUCKET else _rounded_up(part.vectors)
+            key = (table, epochs, width, batch, len(integers), len(vectors))
+            inputs = (self._tensor(vectors), self._tensor(integers), self._tensor(rates))
             return self._recorder.run(key, program, *inputs)[:count].clone()
-        return program(*inputs)[:count]
+        return program(self._tensor(part.vectors), self._tensor(integers), self._tensor(rates))[:count]
 
     def _by_autograd(self, part: Part, table: Table, batch: int) -> Tensor:
         local, integers = part.local, self._tensor(part.integers)
@@ -164,21 +165,30 @@ class Trainer:
         count = len(integers)
         padded = torch.nn.functional.pad(integers, (0, 0, 0, -count % _BUCKET))
         program = partial(_where, epochs=epochs, width=width, batch=batch)
-        return self._recorder.run(("where", len(padded), epochs, width, batch), program, padded)[:, :count]
+        return self._recorder.run(("where", len(padded), epochs, width, batch), program, padded)[:, :count].clone()
 
     def _steps(self, table: Table, count: int, batch: int, pull: Pull) -> RecordedSteps:
         bucket = 2 * _BUCKET if self._model.convolutional else _BUCKET
         room = -(-count // bucket) * bucket
         key = (table, room, batch, pull.proximal, pull.moving is None)
         if key not in self._recorded:
-            self._recorded = {old: steps for old, steps in self._recorded.items() if old[1:] != key[1:]}  # type: ignore[index]
+            if len(self._recorded) >= _KEPT:
+                self._recorded.popitem(last=False)
             self._recorded[key] = RecordedSteps(
-                self._model, self._losses_of, table, room=room, batch_size=batch, pull=pull
+                self._model, self._losses_of, table, tape=self._tape, room=room, batch_size=batch, pull=pull
             )
+        self._recorded.move_to_end(key)
         return self._recorded[key]
 
     def _tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values), device=self._device)
+
+
+def _rounded_up(rows: Array) -> Array:
+    """The rows, followed by zeros up to the next multiple of `_BUCKET`."""
+    full = np.zeros((-(-len(rows) // _BUCKET) * _BUCKET, *rows.shape[1:]), dtype=rows.dtype)
+    full[: len(rows)] = rows
+    return full
 
 
 def _kernel_program(

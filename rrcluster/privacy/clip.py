@@ -47,14 +47,15 @@ def grid_step(update_clip: float) -> float:
     return float(2.0 ** (math.floor(math.log2(update_clip)) - GRID_BITS))
 
 
-def clip_to_grid(updates: Any, *, update_clip: float) -> Any:
+def clip_to_grid(updates: Any, *, update_clip: float, known: Array | None = None) -> Any:
     """Scale each row to norm at most `update_clip` and round towards zero: (n, d) float -> (n, d) int64 grid units.
 
     Guarantee: for every finite row, ||row of the result|| * grid_step(update_clip) <= update_clip. A row whose norm is
-    not finite becomes zero. A row is at most 2^31 units long, so sums of 2^31 rows cannot overflow.
+    not finite becomes zero. A row is at most 2^31 units long, so sums of 2^31 rows cannot overflow. `known` are `norms`
+    of these very rows where the caller has them: the guarantee rests on them.
     """
     check_clip(update_clip)
-    size = norms(updates)
+    size = norms(updates) if known is None else known
     usable = np.isfinite(size)
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.where(usable, np.minimum(1.0, update_clip * _MARGIN / size), 0.0)

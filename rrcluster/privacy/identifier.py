@@ -138,7 +138,7 @@ class IdentifierMechanism:
         noise = self._noise(step, rng)
         noisy, statistics = self._assigned(reports, centres, rng)
         assignment = rebalance(noisy, num_clusters=self.num_clusters, min_cluster_size=self.min_cluster_size, rng=rng)
-        messages = clip_to_grid(reports.updates, update_clip=self.update_clip)
+        messages = clip_to_grid(reports.updates, update_clip=self.update_clip, known=reports.norms)
         shared, clustered = split_columns(messages, self.coordinates)
         sums = cluster_sums(clustered, assignment, num_clusters=self.num_clusters)
         return make_release(

@@ -124,7 +124,7 @@ class JointMechanism:
             evaluations=evaluations,
             on_device=True,
         )
-        messages = clip_to_grid(reports.updates, update_clip=self.update_clip)
+        messages = clip_to_grid(reports.updates, update_clip=self.update_clip, known=reports.norms)
         shared, clustered = split_columns(messages, self.coordinates)
         sums = cluster_sums(clustered, reports.destinations, num_clusters=self.num_clusters)
         counts = np.bincount(reports.choices[reports.valid], minlength=self.num_clusters)

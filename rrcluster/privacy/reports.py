@@ -25,6 +25,7 @@ class Reports:
     choices: Array  # (n,) int64, where the client says it belongs
     destinations: Array  # (n,) int64, the block its update goes to
     valid: Array  # (n,) bool
+    norms: Array  # (n,) float64, of the updates
     evaluations: Array  # (n, 2) accuracy and loss in [0, 1]
     scores: Array  # (n, w) what identifiers read beside the choice; w = 0 where they read nothing else
 
@@ -36,6 +37,7 @@ class Reports:
             choices=np.pad(self.choices, (0, missing)),
             destinations=np.pad(self.destinations, (0, missing)),
             valid=np.pad(self.valid, (0, missing)),
+            norms=np.pad(self.norms, (0, missing)),
             evaluations=np.pad(self.evaluations, ((0, missing), (0, 0))),
             scores=np.pad(self.scores, ((0, missing), (0, 0))),
         )
@@ -75,12 +77,14 @@ def check_reports(
         natural, target, valid, judged = natural[kept], target[kept], valid[kept], judged[kept]
         rows, marks = rows[kept], marks[kept]
     rows = _zero_unless(valid, rows)
-    valid = valid & np.isfinite(norms(rows))
+    lengths = norms(rows)
+    valid = valid & np.isfinite(lengths)
     return Reports(
         updates=_zero_unless(valid, rows),
         choices=np.where(valid, natural, 0),
         destinations=np.where(valid, target, 0),
         valid=valid,
+        norms=np.where(valid, lengths, 0.0),
         evaluations=np.where(valid[:, None], judged, 0.0),
         scores=np.where(valid[:, None], marks, 0.0),
     )

@@ -1,5 +1,6 @@
 """Every fast path equals the slow one that reads like the definition."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from rrcluster.engine.batched import BatchedEngine
 from rrcluster.engine.order import batch_orders
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.engine.select import pick_device, pick_engine
+from rrcluster.engine.training import Trainer, TrainingCall
 from rrcluster.errors import ConfigError
 from rrcluster.models import MODELS, from_module, make_model
 from rrcluster.models.layers import lstm
@@ -320,7 +322,36 @@ def test_one_client_s_enormous_numbers_change_no_bit_of_another_s_update(name, p
 
 def test_a_process_with_part_of_a_device_uploads_no_population_larger_than_a_share_of_that(monkeypatch):
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(total_memory=1000))
+    monkeypatch.setattr("torch.cuda.device", nullcontext)
     engine = BatchedEngine(model_named("linear"), torch.device("cuda"))
     for part in (1.0, 0.125):
-        monkeypatch.setattr("torch.cuda.get_per_process_memory_fraction", lambda device, part=part: part)
+        monkeypatch.setattr("torch.cuda.get_per_process_memory_fraction", lambda part=part: part)
         assert engine._room() == 300 * part
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_device_has_room_for_a_population_by_whatever_name_it_is_called():
+    for name in ("cuda", "cuda:0"):
+        assert BatchedEngine(model_named("linear"), torch.device(name))._room() > 2**30
+
+
+@pytest.mark.parametrize("proximal", [0.0, 0.1])
+def test_calls_that_move_the_same_coordinates_run_as_one_program_and_change_nothing(proximal, rng, monkeypatch):
+    model, data = model_named("edges"), population(rng, [4, 3, 5])  # its features of a population stay on the device
+    cohort, local = data.cohort(np.arange(3)), LocalSettings(local_epochs=2, batch_size=2, proximal=proximal)
+    moving = np.arange(model.num_parameters) % 2 == 0
+
+    def call(mask):
+        start, anchor = (rng.normal(size=(3, model.num_parameters)).astype(np.float32) for _ in range(2))
+        return TrainingCall(start, np.arange(3), cohort, local, (1, 2), anchor if proximal else None, mask)
+
+    calls = [call(moving), call(moving.copy()), call(~moving)]
+    engine, passes, train = BatchedEngine(model), [], Trainer.train
+    monkeypatch.setattr(Trainer, "train", lambda self, part, table: passes.append(part) or train(self, part, table))
+    together = engine.train_many(calls)
+    assert [len(part.clients) for part in passes] == [6, 3]
+    for changed, one in zip(together, calls, strict=True):
+        alone = engine.train_many([one])[0]
+        assert (changed - alone).abs().max() < 1e-6
+        assert (changed.numpy()[:, ~one.trainable] == 0).all()
+        assert (changed.numpy()[:, one.trainable] != 0).any(axis=1).all()
