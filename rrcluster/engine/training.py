@@ -75,6 +75,11 @@ class Part:
         )
 
     @property
+    def batch(self) -> int:
+        """Samples of the largest step."""
+        return min(self.local.batch_size, int(self.sizes.max(initial=0)))
+
+    @property
     def integers(self) -> Array:
         """(G, 6) what a device needs to know of each client, in one array."""
         columns = self.model_of, self.clients, self.starts, self.sizes, self.keys[:, 0], self.keys[:, 1]
@@ -112,24 +117,29 @@ class Trainer:
 
     def train(self, part: Part, table: Table) -> Tensor:
         """(G, d) what training changes, in the part's order. At most `capacity` clients run at once, largest first."""
-        order = np.argsort(-part.sizes, kind="stable")
-        if 0 < len(order) <= self._capacity and (order == np.arange(len(order))).all() and part.sizes[0]:
+        order, at_once = np.argsort(-part.sizes, kind="stable"), self._at_once(part)
+        if 0 < len(order) <= at_once and (order == np.arange(len(order))).all() and part.sizes[0]:
             return self._chunk(part, table)
         result = torch.zeros(len(order), part.vectors.shape[1], device=self._device)
-        for first in range(0, len(order), self._capacity):
-            chosen = order[first : first + self._capacity]
+        for first in range(0, len(order), at_once):
+            chosen = order[first : first + at_once]
             chunk = part.rows(chosen)
             if chunk.sizes.any():
                 result[torch.as_tensor(chosen, device=self._device)] = self._chunk(chunk, table)
         return result
 
     def _chunk(self, part: Part, table: Table) -> Tensor:
-        local, width = part.local, int(part.sizes.max())
-        batch = min(local.batch_size, width)
-        plain = local.proximal == 0 and part.trainable is None
-        if self._fused is not None and plain and batch <= LARGEST_BATCH:
-            return self._by_kernels(self._fused, part, table, batch)
-        return self._by_autograd(part, table, batch)
+        fused, batch = self._kernels_for(part), part.batch
+        return self._by_autograd(part, table, batch) if fused is None else self._by_kernels(fused, part, table, batch)
+
+    def _kernels_for(self, part: Part) -> FusedCnn | None:
+        plain = part.local.proximal == 0 and part.trainable is None
+        return self._fused if plain and part.batch <= LARGEST_BATCH else None
+
+    def _at_once(self, part: Part) -> int:
+        """Compiled steps stay within what is recorded: every other number of clients would be compiled anew."""
+        compiled = self._device.type == "cuda" and self._model.convolutional
+        return min(self._capacity, _LARGEST_RECORDED) if compiled and not self._kernels_for(part) else self._capacity
 
     def _by_kernels(self, fused: FusedCnn, part: Part, table: Table, batch: int) -> Tensor:
         count, epochs = len(part.clients), part.local.local_epochs

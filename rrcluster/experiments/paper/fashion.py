@@ -165,7 +165,7 @@ CURVES = Study(
     source="fig:conv_curve (a figure: no numbers are printed)",
     columns=columns({"balanced": _BALANCED}, (2, 4), no_noise=False),
     rows=tuple(map(_unpublished, ("fedavg", "ifca", "fesem", "fedcam", "rr-ifca", "ifca-explore"))),
-    settings=recipes.FASHION | {"evaluate_every": 5},
+    settings=recipes.FASHION,
     by_model=recipes.BY_MODEL,
     choices=("Population: balanced (not stated).", *recipes.EDGES, *recipes.IMAGE_CHOICES),
     quick=Quick(

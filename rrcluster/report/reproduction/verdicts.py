@@ -9,6 +9,7 @@ from rrcluster.report.reproduction.read import Reproduced
 from rrcluster.report.tables import Table
 
 HOLDS, PARTLY, FAILS, UNKNOWN = "holds", "holds partly", "does not hold", "not yet measured"
+_SHOWN = 0.0005  # of accuracy: a smaller difference of means is 0.0 points in every table
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,12 @@ class Count:
     differences: tuple[float, ...]  # of the measured cells
     higher: int  # significantly
     lower: int  # significantly
+    least: float = 0.0  # a mean that is higher by no more than this is not higher
 
     @property
     def above(self) -> int:
         """Cells in which the mean is higher, significantly or not."""
-        return sum(difference > 0 for difference in self.differences)
+        return sum(difference > self.least for difference in self.differences)
 
 
 def verdict_table(found: Mapping[str, Reproduced], claims: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
@@ -42,9 +44,9 @@ def verdict_table(found: Mapping[str, Reproduced], claims: Mapping[str, Sequence
         columns=("Claim", "In the paper", "Mechanism", "Evidence here", "Verdict"),
         rows=tuple(rows),
         note="Holds: significantly better in every cell (one-sided paired t-tests over seeds at 5%, adjusted by Holm's "
-        "method within the claim). Does not hold: significantly better in no cell, and not better at all in at least "
-        f"half of them. Otherwise it holds partly. Claims about some budget need one cell; claims of "
-        f"being competitive, none that is significantly worse.{quick}",
+        "method within the claim). Does not hold: significantly better in no cell, and not better by 0.1 points, "
+        f"rounded, in at least half of them. Otherwise it holds partly. Claims about some budget need one cell; claims "
+        f"of being competitive, none that is significantly worse.{quick}",
         diagnostic=frozenset({3, 4}),
         text_columns=frozenset(range(5)),
     )
@@ -61,6 +63,7 @@ def count(it: Reproduced, claim: Mapping[str, Any]) -> Count:
         differences=tuple(one.difference.mean for one in measured),
         higher=sum(p < compare.LEVEL for p in compare.holm([one.p_higher for one in measured])),
         lower=sum(p < compare.LEVEL for p in compare.holm([one.p_lower for one in measured])),
+        least=0.0 if _in_loss(it, claim) else _SHOWN,
     )
 
 
@@ -92,7 +95,7 @@ def _evidence(it: Reproduced, claim: Mapping[str, Any], counted: Count) -> str:
     measured = len(counted.differences)
     if measured == 0:
         return "; ".join(["none yet", *_published(it, claim)])
-    loss = (claim["measure"] or it.measure) == "loss"
+    loss = _in_loss(it, claim)
     low, high = (edge(counted.differences) * (1 if loss else 100) for edge in (min, max))
     left = "" if measured == counted.cells else f" ({counted.cells - measured} more not measured)"
     spread = f"{low:+.4g} to {high:+.4g} of loss" if loss else f"{low:+.1f} to {high:+.1f} points"
@@ -101,6 +104,10 @@ def _evidence(it: Reproduced, claim: Mapping[str, Any], counted: Count) -> str:
         f"in {counted.lower}; differences {spread}; {it.num_seeds} seeds"
     )
     return "; ".join([text, *_published(it, claim)])
+
+
+def _in_loss(it: Reproduced, claim: Mapping[str, Any]) -> bool:
+    return bool((claim["measure"] or it.measure) == "loss")
 
 
 def _published(it: Reproduced, claim: Mapping[str, Any]) -> list[str]:
