@@ -32,9 +32,9 @@ class ReproduceCommand:
     rrcluster reproduce fashion --device cuda
 
     The full version has five seeds and the paper's population: hours on a laptop, so start with --quick. Stopped, the
-    same command goes on where it was. It leaves run folders, table.md, figures/ and report.html in its folder, and the
-    verdicts on the paper's claims beside it (in it, with --out). Data that is not here is left out, and the table says
-    how to get it.
+    same command goes on where it was, and runs that a table beside it has made already are taken over. It leaves run
+    folders, table.md, figures/ and report.html in its folder, and the verdicts on the paper's claims beside it (in it,
+    with --out). Data that is not here is left out, and the table says how to get it.
     """
 
     list: bool = False
@@ -67,6 +67,7 @@ def main(arguments: list[str]) -> int:
         return _list(command)
     from rrcluster.experiments.paper import STUDIES, find_study
     from rrcluster.experiments.reproduce import plan_reproduction
+    from rrcluster.experiments.reuse import take_over
 
     if name is None:
         raise ConfigError(
@@ -81,11 +82,20 @@ def main(arguments: list[str]) -> int:
         seeds=command.seeds,
         changes=_changes(command),
     )
+    if taken := take_over(plan.jobs, _beside(plan.out)):
+        say(f"{taken} of {len(plan.jobs)} runs are those of another table, made already, and are taken over.")
     began = time.monotonic()
     fresh = sum(not (job.folder / "models.safetensors").exists() for job in plan.jobs)
     outcomes = _run(plan, command)
     _write_about(plan, arguments, seconds=time.monotonic() - began, num_runs=fresh)
     return _show(plan, outcomes, command)
+
+
+def _beside(out: Path) -> list[Path]:
+    """The reproductions in the same folder as this one."""
+    from rrcluster.experiments.reproduce import DESCRIPTION
+
+    return sorted(file.parent for file in out.parent.glob(f"*/{DESCRIPTION}") if file.parent != out)
 
 
 def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: float, num_runs: int) -> None:

@@ -16,6 +16,7 @@ from rrcluster.experiments import paper
 from rrcluster.experiments.paper import STUDIES
 from rrcluster.experiments.paper.study import IDENTIFIER, JOINT, NO_NOISE, Spotlight
 from rrcluster.experiments.reproduce import constant_accuracy, plan_reproduction, reproduce
+from rrcluster.experiments.reuse import take_over
 from rrcluster.experiments.sweep import FINISHED, Going, Outcome, one_after_another
 from rrcluster.report.reproduction import read_reproduction
 from rrcluster.report.reproduction.page import to_text
@@ -105,6 +106,24 @@ def test_the_executor_is_given_every_job(tiny, tmp_path):
     assert seen == list(plan.jobs)
     assert steps[-1] == Outcome(plan.jobs[0], FINISHED)
     assert {job.config.seed for job in seen} == {3}
+
+
+def test_a_run_of_the_same_settings_is_taken_over_from_another_table(tiny, tmp_path):
+    first = plan_reproduction(tiny, out=tmp_path / "a", quick=True, seeds=(0,))
+    list(one_after_another(first.jobs[:2]))
+    (first.jobs[1].folder / "models.safetensors").unlink()  # not finished
+    (first.jobs[2].folder).mkdir(parents=True)
+    (first.jobs[2].folder / "config.yaml").write_text("- damaged")
+    (first.jobs[2].folder / "models.safetensors").touch()
+    again = plan_reproduction(tiny, out=tmp_path / "b", quick=True, seeds=(0,))
+    others = plan_reproduction(tiny, out=tmp_path / "c", quick=True, seeds=(0,), changes={"delta": 2e-2})
+    assert take_over(others.jobs, [first.out]) == 0
+    assert take_over(again.jobs, [first.out, others.out]) == 2  # its two columns have the same noise here
+    assert list(one_after_another(again.jobs[:1])) == [Outcome(again.jobs[0], FINISHED)]  # no round was run
+    one, other = (job.folder / "rounds.jsonl" for job in (first.jobs[0], again.jobs[0]))
+    assert one.read_text() == other.read_text()
+    assert not again.jobs[1].folder.exists()
+    assert take_over(again.jobs, [first.out]) == 0
 
 
 def test_a_refused_run_is_told_in_its_cell(tiny, tmp_path):

@@ -1,0 +1,63 @@
+"""Runs that another reproduction has made already. Tables and figures of the paper share cells; a run is made once."""
+
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import yaml
+
+from rrcluster.errors import RRClusterError
+from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.experiments.files import write_text
+from rrcluster.experiments.folder import RunFolder
+from rrcluster.experiments.sweep import Job
+from rrcluster.reading import plain_yaml, read_text
+
+
+def take_over(jobs: Sequence[Job], reproductions: Iterable[Path]) -> int:
+    """Copy the finished runs of exactly these settings from other reproductions; how many there were.
+
+    Everything but the folder is the same, so a copy is what the job would have made on the machine that made it.
+    """
+    wanted: dict[str, list[Job]] = {}
+    for job in jobs:
+        if not job.folder.exists() and (config := _config(job)) is not None:
+            wanted.setdefault(_settings(config), []).append(job)
+    taken = 0
+    for path in (file.parent for place in reproductions for file in sorted(place.glob("*/*/*/config.yaml"))):
+        if not wanted:
+            break
+        if RunFolder(path).finished and (found := _found(path)) is not None:
+            for job in wanted.pop(_settings(found), []):
+                _copy(path, job.folder, job.config)
+                taken += 1
+    return taken
+
+
+def _copy(source: Path, target: Path, config: RunConfig) -> None:
+    """Into place at once: half a copy is never taken for a run."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    half = target.with_name(f".{target.name}.copy")
+    shutil.rmtree(half, ignore_errors=True)
+    shutil.copytree(source, half, ignore=shutil.ignore_patterns("checkpoint"))
+    write_text(half / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
+    half.rename(target)
+
+
+def _settings(config: RunConfig) -> str:
+    return json.dumps({name: value for name, value in config.flat().items() if name != "out"}, sort_keys=True)
+
+
+def _config(job: Job) -> RunConfig | None:
+    try:
+        return job.config
+    except RRClusterError:  # it will be refused
+        return None
+
+
+def _found(path: Path) -> RunConfig | None:
+    try:
+        return from_flat(plain_yaml(read_text(path / "config.yaml")))
+    except (RRClusterError, OSError, ValueError, TypeError, AttributeError):  # damaged, or of another version
+        return None
