@@ -22,6 +22,10 @@ class Tape:
     every thread.
     """
 
+    def __init__(self) -> None:
+        """No device is asked for before the first recording."""
+        self._memory: Any = None
+
     def record(self, program: Callable[[], Tensor | None]) -> tuple[torch.cuda.CUDAGraph, Tensor | None]:
         """Run once to compile and to choose kernels, then record; a result lies where each replay writes it.
 
@@ -29,21 +33,25 @@ class Tape:
         """
         stream, current = self._stream, torch.cuda.current_stream()
         stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            program()
-        current.wait_stream(stream)
+        try:
+            with torch.cuda.stream(stream):
+                program()
+        finally:
+            current.wait_stream(stream)
+        self._memory = self._memory or torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory, stream=stream, capture_error_mode=_SPOILT_BY):
-            result = program()
+        try:
+            with torch.cuda.graph(graph, pool=self._memory, stream=stream, capture_error_mode=_SPOILT_BY):
+                result = program()
+        except BaseException:  # torch may leave us on that stream, and the memory marked as being recorded in
+            torch.cuda.set_stream(current)
+            self._memory = None
+            raise
         return graph, result
 
     @cached_property
     def _stream(self) -> torch.cuda.Stream:
         return torch.cuda.Stream()  # type: ignore[no-untyped-call]
-
-    @cached_property
-    def _memory(self) -> Any:
-        return torch.cuda.graph_pool_handle()
 
 
 class Recorded:

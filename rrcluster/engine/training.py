@@ -60,10 +60,14 @@ class Part:
     trainable: Array | None
 
     def rows(self, chosen: Array) -> "Part":
-        """Some of the clients, in this order."""
+        """Some of the clients, in this order; of many models, those that they start from."""
+        vectors, model_of = self.vectors, self.model_of[chosen]
+        if len(vectors) > len(chosen):
+            used, model_of = np.unique(model_of, return_inverse=True)
+            vectors = vectors[used]
         return Part(
-            self.vectors,
-            self.model_of[chosen],
+            vectors,
+            model_of,
             self.clients[chosen],
             self.starts[chosen],
             self.sizes[chosen],

@@ -355,3 +355,15 @@ def test_calls_that_move_the_same_coordinates_run_as_one_program_and_change_noth
         assert (changed - alone).abs().max() < 1e-6
         assert (changed.numpy()[:, ~one.trainable] == 0).all()
         assert (changed.numpy()[:, one.trainable] != 0).any(axis=1).all()
+
+
+def test_a_pass_holds_the_models_of_its_own_clients_alone(rng, monkeypatch):
+    model, data, held, chunk = model_named("linear"), population(rng, [4, 3, 5, 2, 6]), [], Trainer._chunk
+    monkeypatch.setattr(
+        Trainer, "_chunk", lambda self, part, table: held.append(part.vectors.shape[0]) or chunk(self, part, table)
+    )
+    start = np.stack([model.init(rng=rng) for _ in range(5)])
+    few = BatchedEngine(model, capacity=2).train(start, data.cohort(np.arange(5)), local=LocalSettings(), key=KEY)
+    assert held == [2, 2, 1]
+    whole = BatchedEngine(model).train(start, data.cohort(np.arange(5)), local=LocalSettings(), key=KEY)
+    assert np.abs(few - whole).max() < 1e-6

@@ -56,6 +56,7 @@ def test_holm_by_hand():
         (Count(2, (0.1, -0.1), 1, 0), "all", PARTLY),
         (Count(2, (0.1, -0.1), 0, 0), "all", FAILS),
         (Count(2, (0.0003, 0.0003), 0, 0, least=0.0005), "all", FAILS),  # 0.0 points
+        (Count(2, (0.0003, 0.0003), 1, 0, least=0.0005), "all", PARTLY),  # but not by chance
         (Count(2, (0.1, -0.1), 1, 1), "some", HOLDS),
         (Count(2, (0.1, -0.1), 0, 0), "some", PARTLY),
         (Count(2, (-0.1, -0.1), 0, 2), "some", FAILS),

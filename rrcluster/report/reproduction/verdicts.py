@@ -20,12 +20,12 @@ class Count:
     differences: tuple[float, ...]  # of the measured cells
     higher: int  # significantly
     lower: int  # significantly
-    least: float = 0.0  # a mean that is higher by no more than this is not higher
+    least: float = 0.0  # a mean that is higher by less than this is not higher, unless significantly
 
     @property
     def above(self) -> int:
         """Cells in which the mean is higher, significantly or not."""
-        return sum(difference > self.least for difference in self.differences)
+        return max(self.higher, sum(difference > 0 and difference >= self.least for difference in self.differences))
 
 
 def verdict_table(found: Mapping[str, Reproduced], claims: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
@@ -44,9 +44,9 @@ def verdict_table(found: Mapping[str, Reproduced], claims: Mapping[str, Sequence
         columns=("Claim", "In the paper", "Mechanism", "Evidence here", "Verdict"),
         rows=tuple(rows),
         note="Holds: significantly better in every cell (one-sided paired t-tests over seeds at 5%, adjusted by Holm's "
-        "method within the claim). Does not hold: significantly better in no cell, and not better by 0.1 points, "
-        f"rounded, in at least half of them. Otherwise it holds partly. Claims about some budget need one cell; claims "
-        f"of being competitive, none that is significantly worse.{quick}",
+        "method within the claim). Does not hold: significantly better in no cell, and not better at all (by 0.1 "
+        "points of accuracy, rounded) in at least half of them. Otherwise it holds partly. Claims about some budget "
+        f"need one cell; claims of being competitive, none that is significantly worse.{quick}",
         diagnostic=frozenset({3, 4}),
         text_columns=frozenset(range(5)),
     )
