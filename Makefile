@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: install demo test lint slow bench scaling docs clean
+.PHONY: install demo test lint slow bench bench-gpu scaling docs clean
 
 install: $(READY)
 
@@ -36,6 +36,10 @@ slow: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/round_time.py
 	$(BIN)/python benchmarks/compare_cpu.py
+
+# Needs fashion-mnist and a CUDA build of torch in .venv.
+bench-gpu: $(READY)
+	$(BIN)/python benchmarks/gpu.py
 
 # How the time of a round grows: about a quarter of an hour; writes docs/results/scaling.{png,pdf,json}.
 scaling: $(READY)
