@@ -41,10 +41,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _list(command: DataCommand) -> int:
-    from rrcluster.data import list_sources
+    from rrcluster.data.sources import NOT_HERE, list_sources
 
     rows = [asdict(row) for row in list_sources(command.folder)]
-    _print(command, rows, "Data", {"where": lambda where: str(where or "not here")})
+    _print(command, rows, "Data", {})
+    if not command.json and any(row["where"] == NOT_HERE for row in rows):
+        say("`rrcluster data get NAME` gets what is not here, or says how.")
     return 0
 
 

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> int:
         seeds=command.seeds,
         changes=_changes(command),
     )
-    if taken := take_over(plan.jobs, _beside(plan.out)):
+    if taken := take_over(plan.jobs, _beside(plan, command)):
         say(f"{taken} of {len(plan.jobs)} runs are those of another table, made already, and are taken over.")
     began = time.monotonic()
     fresh = sum(not (job.folder / "models.safetensors").exists() for job in plan.jobs)
@@ -91,11 +91,12 @@ def main(arguments: list[str]) -> int:
     return _show(plan, outcomes, command)
 
 
-def _beside(out: Path) -> list[Path]:
-    """The reproductions in the same folder as this one."""
+def _beside(plan: "Reproduction", command: ReproduceCommand) -> list[Path]:
+    """The other reproductions in the usual folder; nothing around a folder of the user's choice is looked at."""
     from rrcluster.experiments.reproduce import DESCRIPTION
 
-    return sorted(file.parent for file in out.parent.glob(f"*/{DESCRIPTION}") if file.parent != out)
+    found = () if command.out else plan.out.parent.glob(f"*/{DESCRIPTION}")
+    return sorted(file.parent for file in found if file.parent != plan.out)
 
 
 def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: float, num_runs: int) -> None:
@@ -164,7 +165,7 @@ def _verdicts(plan: "Reproduction", command: ReproduceCommand) -> Path:
 
     claims = {name: [asdict(claim) for claim in study.claims] for name, study in STUDIES.items()}
     name = "verdicts-quick.md" if plan.quick else "verdicts.md"
-    own = command.out is not None  # a folder of the user's choice: nothing around it is looked at
+    own = command.out is not None
     folders = [plan.out] if own else list(plan.out.parent.iterdir())
     return write_verdicts((plan.out if own else plan.out.parent) / name, folders, quick=plan.quick, claims=claims)
 
@@ -190,14 +191,17 @@ def _list(command: ReproduceCommand) -> int:
     from rrcluster.experiments.paper import STUDIES
     from rrcluster.experiments.reproduce import plan_reproduction
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, study in STUDIES.items():
         plans = [
             plan_reproduction(study, out=Path(), quick=quick, changes=_changes(command)) for quick in (False, True)
         ]
         here = "yes" if not plans[0].absent else f"without {', '.join(plans[0].absent)}"
-        runs = {"runs": len(plans[0].jobs), "quick_runs": len(plans[1].jobs)}
-        rows.append({"name": name, "reproduces": study.title, "in_the_paper": study.source, "data_here": here, **runs})
+        counts = (len(replace(plan, absent={}).jobs) for plan in plans)  # with all data here
+        rows.append(
+            {"name": name, "reproduces": study.title, "in_the_paper": study.source, "data_here": here}
+            | dict(zip(("runs", "quick_runs"), counts, strict=True))
+        )
     if command.json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return 0
@@ -211,6 +215,8 @@ def _list(command: ReproduceCommand) -> int:
     for row in rows:
         table.add_row(*(str(row[head]) for head in heads))
     Console().print(table)
+    if any(row["data_here"] != "yes" for row in rows):
+        say("`rrcluster data get NAME` gets data that is not here, or says how.")
     return 0
 
 

@@ -13,6 +13,7 @@ from rrcluster.data.content import content_digest, content_size
 from rrcluster.errors import DataError
 
 __all__ = [
+    "NOT_HERE",
     "SOURCES",
     "FileReport",
     "Source",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 ENVIRONMENT = "RRCLUSTER_DATA"
+NOT_HERE = "not here"
 _BUNDLED = Path(__file__).parent / "bundled"
 _DEBIAN = Path("/usr/share/datasets")
 _MOST = 1 << 28  # bytes read of a file whose size is not recorded
@@ -187,6 +189,6 @@ def _list_source(entry: Source, folder: str | os.PathLike[str] | None) -> Source
             paths = list(locate(entry.name, folder).values())
             where, size = str(paths[0].parent), sum(path.stat().st_size for path in paths)
         except DataError:
-            where, size = "not here", sum(file.download_bytes or file.bytes for file in entry.files)
-    where = "bundled" if entry.bundled and where != "not here" else where
+            where, size = NOT_HERE, sum(file.download_bytes or file.bytes for file in entry.files)
+    where = "bundled" if entry.bundled and where != NOT_HERE else where
     return SourceReport(entry.name, where, size, entry.licence, entry.description)

@@ -132,6 +132,7 @@ def test_account_gives_the_documented_multipliers():
 def test_data_list_and_check():
     told = {row["name"] for row in json.loads(rrcluster("data", "list", "--json").stdout)}
     assert {"fashion-mini", "fashion-mnist", "synthetic"} <= told
+    assert "rrcluster data get NAME" in rrcluster("data", "list", "--folder", "/nowhere").stderr
     assert rrcluster("data", "check", "fashion-mini").returncode == 0
     missing = rrcluster("data", "check", "fashion-mnist", "--folder", "/nowhere")
     assert missing.returncode == 1
