@@ -11,8 +11,11 @@ from rrcluster.models.recurrence import Recurrence
 
 
 def dense(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(G, s, in), (G, out, in), (G, out) -> (G, s, out)."""
-    return torch.baddbmm(bias[:, None, :], inputs, weight.transpose(1, 2))
+    """(G, s, in), (G, out, in), (G, out) -> (G, s, out).
+
+    Weights first: the gradient then has the weights' own layout, which a CPU computes several times faster.
+    """
+    return torch.baddbmm(bias[:, :, None], weight, inputs.transpose(1, 2)).transpose(1, 2)
 
 
 def convolve(images: Tensor, weight: Tensor, bias: Tensor, *, stride: int, padding: int, groups: int) -> Tensor:
