@@ -43,6 +43,8 @@ class ReproduceCommand:
     """A small version for a laptop, minutes instead of hours: fewer seeds, rounds and cells, stated in its table."""
     seeds: tuple[int, ...] = ()
     """Seeds; default five, with --quick two."""
+    rows: tuple[str, ...] = ()
+    """Only these rows, by the first part of their folders' names, such as ifca rr-ifca; default all."""
     model: str | None = None
     """Another network for all rows but those that name theirs, such as cnn."""
     delta: float | None = None
@@ -80,6 +82,7 @@ def main(arguments: list[str]) -> int:
         out=command.out or _folder(study.name, command),
         quick=command.quick,
         seeds=command.seeds,
+        rows=command.rows,
         changes=_changes(command),
     )
     if taken := take_over(plan.jobs, _beside(plan, command)):

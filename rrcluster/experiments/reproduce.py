@@ -107,11 +107,22 @@ class Reproduction:
 
 
 def plan_reproduction(
-    study: Study, *, out: Path, quick: bool = False, seeds: Sequence[int] = (), changes: Settings | None = None
+    study: Study,
+    *,
+    out: Path,
+    quick: bool = False,
+    seeds: Sequence[int] = (),
+    rows: Sequence[str] = (),
+    changes: Settings | None = None,
 ) -> Reproduction:
-    """What will be run; looks which data is here, reads none of it, writes nothing."""
+    """What will be run; looks which data is here, reads none of it, writes nothing. `rows`: those alone, by key."""
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds = {list(seeds)} names a seed twice; name each once.")
+    known = [row.key for row in study.rows if not quick or row.key in study.quick.rows]
+    if unknown := [key for key in rows if key not in known]:
+        raise ConfigError(f"rows: {study.name} has no row {unknown[0]!r} here; its rows are {', '.join(known)}.")
+    if rows:
+        study = replace(study, rows=tuple(row for row in study.rows if row.key in rows))
     own = study.quick.seeds if quick else study.seeds
     plan = Reproduction(study, quick, tuple(seeds) or own, changes or {}, out, {})
     names = {

@@ -126,6 +126,19 @@ def test_a_run_of_the_same_settings_is_taken_over_from_another_table(tiny, tmp_p
     assert take_over(again.jobs, [first.out]) == 0
 
 
+def test_some_rows_alone(tiny, tmp_path, capsys):
+    assert main(["reproduce", "fashion", "--quick", "--rows", "ifca", "oracel", "--out", str(tmp_path)]) == 2
+    assert "no row 'oracel' here; its rows are ifca, fesem, rr-ifca" in capsys.readouterr().err
+    whole = plan_reproduction(tiny, out=tmp_path, quick=True, seeds=(0,))
+    part = plan_reproduction(tiny, out=tmp_path, quick=True, seeds=(0,), rows=("ifca", "fesem"))
+    assert part.jobs == tuple(job for job in whole.jobs if "rr-ifca" not in str(job.folder.parent.name))
+    list(reproduce(part))
+    text = text_of(tmp_path)
+    assert "DP-FeSEM" in text
+    assert "not run yet" not in text
+    assert "| RR-Cluster" not in text
+
+
 def test_a_refused_run_is_told_in_its_cell(tiny, tmp_path):
     broken = replace(
         tiny, quick=replace(tiny.quick, answers={IDENTIFIER: {"min_cluster_size": 500}}, rows=("rr-ifca",))
