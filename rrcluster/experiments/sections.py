@@ -211,7 +211,7 @@ class TrainingConfig:
     memory: float = 0.9
     """Memory of the running averages of released sizes and sums."""
     exploration: float = 1.0
-    """How strongly early rounds tell clusters apart; 0 is the base method throughout."""
+    """How strongly early rounds tell clusters apart; 0 is the base method throughout, better where no groups exist."""
     average_last: float = 0.5
     """Hand out the mean of the models over this last part of the rounds; 0: the last models."""
 
