@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def provenance(arguments: Sequence[str], *, seconds: float, num_runs: int) -> str:
-    """A short Markdown page. The time is that of this call; runs that were finished before it took none of it."""
+def provenance(arguments: Sequence[str], *, seconds: float, num_runs: int, taken: int = 0) -> str:
+    """A short Markdown page. The time is that of this call; runs that were finished before it took none of it.
+
+    `taken` runs were copied from tables beside this one, whose pages say where those come from.
+    """
     from rrcluster.version import __version__
 
     lines = {
@@ -18,6 +21,8 @@ def provenance(arguments: Sequence[str], *, seconds: float, num_runs: int) -> st
         "machine": _machine(),
         "time": f"{seconds:.0f} s for {num_runs} runs made by this call",
     }
+    if taken:
+        lines["taken over"] = f"{taken} runs that tables beside this one had made (their about.md says where)"
     return "".join(f"- {name}: {value}\n" for name, value in lines.items())
 
 

@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> int:
     began = time.monotonic()
     fresh = sum(not (job.folder / "models.safetensors").exists() for job in plan.jobs)
     outcomes = _run(plan, command)
-    _write_about(plan, arguments, seconds=time.monotonic() - began, num_runs=fresh)
+    _write_about(plan, arguments, seconds=time.monotonic() - began, num_runs=fresh, taken=taken)
     return _show(plan, outcomes, command)
 
 
@@ -102,13 +102,13 @@ def _beside(plan: "Reproduction", command: ReproduceCommand) -> list[Path]:
     return sorted(file.parent for file in found if file.parent != plan.out)
 
 
-def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: float, num_runs: int) -> None:
+def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: float, num_runs: int, taken: int) -> None:
     """Say where the result comes from, unless this call found everything done: then what is there stays true."""
     from rrcluster.cli.provenance import provenance
     from rrcluster.experiments.files import write_text
 
-    if num_runs:
-        text = provenance(["reproduce", *arguments], seconds=seconds, num_runs=num_runs)
+    if num_runs or taken:
+        text = provenance(["reproduce", *arguments], seconds=seconds, num_runs=num_runs, taken=taken)
         write_text(plan.out / "about.md", text)
 
 

@@ -25,7 +25,7 @@ def take_over(jobs: Sequence[Job], reproductions: Iterable[Path]) -> int:
         if not job.folder.exists() and (config := _config(job)) is not None:
             wanted.setdefault(_settings(config), []).append(job)
     taken = 0
-    for path in (file.parent for place in reproductions for file in sorted(place.glob("*/*/*/config.yaml"))):
+    for path in (file.parent for place in reproductions for file in sorted(place.glob("*/*/seed-*/config.yaml"))):
         if not wanted:
             break
         if RunFolder(path).finished and (found := _found(path)) is not None:
@@ -36,7 +36,7 @@ def take_over(jobs: Sequence[Job], reproductions: Iterable[Path]) -> int:
 
 
 def _copy(source: Path, target: Path, config: RunConfig) -> None:
-    """Into place at once: half a copy is never taken for a run."""
+    """Into place at once, from a name that no run has: half a copy is never taken for one."""
     target.parent.mkdir(parents=True, exist_ok=True)
     half = target.with_name(f".{target.name}.copy")
     shutil.rmtree(half, ignore_errors=True)

@@ -1,6 +1,7 @@
 """A study run from end to end, small enough for a test: two rounds, two seeds."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -115,7 +116,11 @@ def test_a_run_of_the_same_settings_is_taken_over_from_another_table(tiny, tmp_p
     (first.jobs[2].folder).mkdir(parents=True)
     (first.jobs[2].folder / "config.yaml").write_text("- damaged")
     (first.jobs[2].folder / "models.safetensors").touch()
+    half = first.jobs[3].folder.with_name(".seed-0.copy")  # left by a process that was killed
+    shutil.copytree(first.jobs[0].folder, half)
+    (half / "config.yaml").write_text((half / "config.yaml").read_text().replace("seed: 0", "seed: 7"))
     again = plan_reproduction(tiny, out=tmp_path / "b", quick=True, seeds=(0,))
+    assert take_over(plan_reproduction(tiny, out=again.out, quick=True, seeds=(7,)).jobs, [first.out]) == 0
     others = plan_reproduction(tiny, out=tmp_path / "c", quick=True, seeds=(0,), changes={"delta": 2e-2})
     assert take_over(others.jobs, [first.out]) == 0
     assert take_over(again.jobs, [first.out, others.out]) == 2  # its two columns have the same noise here
