@@ -1,4 +1,6 @@
-"""Everything benchmarks/README.md says of a GPU, measured again: `python benchmarks/gpu.py [rounds] [plain] [sweep]`.
+"""What benchmarks/README.md says of rounds, ratios and the sweep on a GPU, measured again.
+
+    python benchmarks/gpu.py [rounds] [plain] [sweep]
 
 rounds  milliseconds of a round of workload W (FedAvg), of IFCA with k = 4, and of IFCA with the default network; and
         the seconds from the start of this process to the end of its first round
@@ -8,28 +10,27 @@ sweep   144 runs x 100 rounds (IFCA, cnn) stacked; start NVIDIA's multi-process 
 Needs fashion-mnist (`rrcluster data get fashion-mnist`) and a CUDA device.
 """
 
+import os
 import sys
 import tempfile
 import time
 from functools import partial
 from pathlib import Path
 
-STARTED = time.perf_counter()
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from torch.nn.functional import cross_entropy  # noqa: E402
-
-from rrcluster.contract import LocalSettings  # noqa: E402
-from rrcluster.data import from_arrays  # noqa: E402
-from rrcluster.engine.batched import BatchedEngine  # noqa: E402
-from rrcluster.engine.simulate import simulate  # noqa: E402
-from rrcluster.experiments.config import from_flat  # noqa: E402
-from rrcluster.experiments.grid import read_grid  # noqa: E402
-from rrcluster.experiments.setup import make_experiment  # noqa: E402
-from rrcluster.experiments.stack import stacked  # noqa: E402
-from rrcluster.experiments.sweep import Going, jobs  # noqa: E402
-from rrcluster.models import make_model  # noqa: E402
+from rrcluster.contract import LocalSettings
+from rrcluster.data import from_arrays
+from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.simulate import simulate
+from rrcluster.experiments.config import from_flat
+from rrcluster.experiments.grid import read_grid
+from rrcluster.experiments.setup import make_experiment
+from rrcluster.experiments.stack import stacked
+from rrcluster.experiments.sweep import Going, jobs
+from rrcluster.models import make_model
 
 W = {"data": "fashion-mnist", "delta": 1e-3, "noise_multiplier": 1.0, "num_rounds": 70, "device": "cuda"}
 WARM = 20  # rounds
@@ -71,8 +72,14 @@ def rounds():
         ):
             seconds.append(record.seconds)
             if model == "cnn" and k == 1 and record.round_index == 0:
-                print(f"first round {time.perf_counter() - STARTED:.1f} s after the start of the process")
+                print(f"first round {since_start():.1f} s after the start of the process")
         print(f"{algorithm}, {model}, k = {k}: {1e3 * np.median(seconds[WARM:]):.2f} ms a round", flush=True)
+
+
+def since_start():
+    """Seconds since this process was started; Linux alone tells."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def plain():
@@ -81,10 +88,8 @@ def plain():
         ids, classes = name == "lstm", 80 if name == "lstm" else 10
         inputs = [rng.integers(80, size=(SAMPLES, *shape)) if ids else rng.normal(size=(SAMPLES, *shape))] * clients
         targets = [rng.integers(classes, size=SAMPLES)] * clients
-        data, model = (
-            from_arrays(inputs, targets, num_classes=classes, ids=ids),
-            make_model(name, input_shape=shape, num_classes=classes),
-        )
+        data = from_arrays(inputs, targets, num_classes=classes, ids=ids)
+        model = make_model(name, input_shape=shape, num_classes=classes)
         cohort, local = data.cohort(np.arange(clients)), LocalSettings(0.05, 1, batch)
         engine = BatchedEngine(model, torch.device("cuda"), model.clients_at_once, precision="tf32")
         vectors, chosen = model.init(rng=rng)[None], np.zeros(clients, dtype=np.int64)

@@ -6,12 +6,13 @@ A replay reads and writes the very tensors it was recorded with, so inputs are c
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 _SPOILT_BY = "thread_local"  # calls of the recording thread: others of a stack use the device meanwhile
+Result = TypeVar("Result")
 _KEPT = 48  # recorded programs of one engine; the one unused for longest goes first
 
 
@@ -26,7 +27,7 @@ class Tape:
         """No device is asked for before the first recording."""
         self._memory: Any = None
 
-    def record(self, program: Callable[[], Tensor | None]) -> tuple[torch.cuda.CUDAGraph, Tensor | None]:
+    def record(self, program: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
         """Run once to compile and to choose kernels, then record; a result lies where each replay writes it.
 
         The result keeps its place until it is let go of; all else the program made is overwritten by other recordings.
@@ -67,7 +68,6 @@ class Recorded:
         for kept, value in zip(self._inputs, inputs, strict=True):
             kept.copy_(value)
         self._graph.replay()
-        assert self._output is not None
         return self._output
 
 
