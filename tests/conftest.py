@@ -1,10 +1,12 @@
 import os
+import signal
 import zlib
 
 import numpy as np
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background jobs
 
 
 @pytest.fixture
