@@ -7,6 +7,7 @@
 | fashion | EMNIST, four rotations | rotated FashionMNIST |
 | emnist | FashionMNIST, Dirichlet 0.5 and 0.1 | EMNIST, Dirichlet |
 | cnn | EMNIST, four rotations | rotated FashionMNIST with the cnn |
+| cnn-clip | the same, --seeds 0 1 2 | its clip at each epsilon, and how strongly to explore |
 | cifar | CIFAR-10, four rotations, --seeds 7 | rotated CIFAR-10; the same images, dealt anew: not disjoint |
 
 All settings are compared at the same (epsilon, delta): the noise is calibrated to it. DP-FedAvg has the clips that
@@ -67,6 +68,18 @@ SINGLE = (  # one change at a time
     {"algorithm": "oracle", "min_cluster_size": 0},
     FEDAVG,
 )
+CNN_CHANGES = (
+    {"min_cluster_size": 0},
+    {"exploration": 2.0},
+    {"server_momentum": 0.5, "update_clip": 0.2},
+    {"local_lr": 0.05},
+    {"local_epochs": 10},
+    {"algorithm": "ifca-shared"},
+    {"rebalance": "shrinkage", "min_cluster_size": 0},
+    {"algorithm": "oracle", "min_cluster_size": 0},
+    FEDAVG,
+)
+CNN_CLIPS = {2: (0.1, 0.15, 0.2, 0.3), 4: (0.15, 0.2, 0.3, 0.4), 8: (0.2, 0.3, 0.4, 0.6)}
 METHODS = ({}, {"rebalance": "shrinkage", "min_cluster_size": 0}, {"num_clusters": 2, "min_cluster_size": 90}, FEDAVG)
 
 
@@ -97,11 +110,21 @@ def emnist():
 
 
 def cnn():
-    for axes in every(epsilon=(2, 8), update_clip=CLIPS, local_lr=(0.03, 0.1)):
-        yield ROTATED | axes | {"model": "cnn"} | cohorts(0.2)
-    for epsilon in (2, 8):
-        for cohort in (cohorts(0.3), cohorts(0.2, 200)):
-            yield ROTATED | {"model": "cnn", "epsilon": epsilon} | cohort
+    network = ROTATED | {"model": "cnn", "local_lr": 0.03}
+    for axes in every(epsilon=(2, 8), update_clip=(0.2, 0.3, 0.4)):
+        for sample_rate in (0.1, 0.3):
+            yield network | axes | cohorts(sample_rate)
+    for axes in every(epsilon=(2, 8), update_clip=(0.2, 0.3)):
+        for cohort in (cohorts(0.3, 200), cohorts(1.0)):
+            yield network | axes | cohort
+    for epsilon, change in itertools.product((2, 8), CNN_CHANGES):
+        yield network | {"epsilon": epsilon, "update_clip": 0.3} | cohorts(0.3) | change
+
+
+def cnn_clip():
+    for epsilon, clips in CNN_CLIPS.items():
+        for axes in every(update_clip=clips, exploration=(1.0, 2.0)):
+            yield ROTATED | {"model": "cnn", "local_lr": 0.03, "epsilon": epsilon} | axes | cohorts(0.3)
 
 
 def cifar():
@@ -110,7 +133,7 @@ def cifar():
         yield COLOUR | axes | cohorts(0.1) | FEDAVG
 
 
-GRIDS = {"fashion": fashion, "emnist": emnist, "cnn": cnn, "cifar": cifar}
+GRIDS = {"fashion": fashion, "emnist": emnist, "cnn": cnn, "cnn-clip": cnn_clip, "cifar": cifar}
 
 
 def combinations(study):

@@ -64,18 +64,19 @@ class Reproduction:
         if asked is None or isinstance(asked, str):
             return asked
         shared = self._of_model(asked.get("model", self.shared.get("model")))
-        settings = {**shared, **column.settings, **self._small, **self.changes, **asked}
+        settings = {**shared, **column.settings, **self.at_budget(column), **self._small, **self.changes, **asked}
         return self.absent.get(settings["data"]) or {**settings, "mechanism": mechanism}
 
     def own(self, row: Row, mechanism: str) -> Answer | None:
         """What a row says for itself; the small version may give settings that it names other values.
 
-        A row that names its network has that network's settings, unless it names them too.
+        A row that names its network has that network's settings, unless it names them too or the whole table has it.
         """
         asked = row.answers.get(mechanism)
         if asked is None or isinstance(asked, str):
             return asked
-        asked = {**self.study.by_model.get(asked.get("model", ""), {}), **asked}
+        if asked.get("model") != self.changes.get("model"):
+            asked = {**self.study.by_model.get(asked.get("model", ""), {}), **asked}
         smaller = self.study.quick.answers.get(mechanism, {}) if self.quick else {}
         return {name: smaller.get(name, value) for name, value in asked.items()}
 
@@ -84,6 +85,11 @@ class Reproduction:
         """What all rows have in common, unless a column or a row says otherwise."""
         asked = {**self.study.settings, **self._small, **self.changes}
         return {**self._of_model(asked.get("model")), **self._small, **self.changes}
+
+    def at_budget(self, column: Column) -> Settings:
+        """What the network that is asked for wants at a column's epsilon; the small version has none of it."""
+        wanted = {} if self.quick else self.study.by_budget.get(self.changes.get("model", ""), {})
+        return wanted.get(column.epsilon, {})
 
     def _of_model(self, model: str | None) -> dict[str, Any]:
         """The study's settings with those of a network."""
@@ -208,7 +214,7 @@ def _describe(plan: Reproduction, constants: Mapping[str, list[float]], trouble:
         "seeds": list(plan.seeds),
         "changes": {name: value for name, value in plan.changes.items() if name not in _NO_MATTER},
         "choices": list(study.choices),
-        "shared": _spell({name: value for name, value in plan.shared.items() if name not in _NO_MATTER}),
+        "shared": _shared(plan),
         "columns": [
             {
                 "key": c.key,
@@ -245,6 +251,15 @@ def _row(plan: Reproduction, row: Row, trouble: Mapping[str, str]) -> dict[str, 
         "settings": {mechanism: _spell(plan.own(row, mechanism) or {}) for mechanism in row.answers},
         "cells": cells,
     }
+
+
+def _shared(plan: Reproduction) -> str:
+    """What all rows have in common; last, and going before the rest, what a column's budget asks for."""
+    parts = [_spell({name: value for name, value in plan.shared.items() if name not in _NO_MATTER})]
+    for epsilon, settings in {column.epsilon: plan.at_budget(column) for column in plan.columns}.items():
+        if settings:
+            parts.append(f"{'without noise' if epsilon is None else f'at epsilon {epsilon:g}'}: {_spell(settings)}")
+    return "; ".join(parts)
 
 
 def _spell(answer: Answer) -> str:

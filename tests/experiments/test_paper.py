@@ -1,6 +1,7 @@
 """The paper's numbers, transcribed a second time, and the runs that answer them."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -9,7 +10,7 @@ from rrcluster.algorithms.applies import check_applies
 from rrcluster.errors import ConfigError, RRClusterError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.paper import STUDIES, find_study
-from rrcluster.experiments.reproduce import plan_reproduction
+from rrcluster.experiments.reproduce import plan_reproduction, reproduce
 from rrcluster.experiments.setup import plan_for
 from rrcluster.types import Coordinates
 
@@ -202,7 +203,8 @@ def test_another_model_leaves_the_rows_that_name_theirs(tmp_path, monkeypatch):
 
 def test_a_network_brings_its_own_clip_wherever_it_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("rrcluster.experiments.reproduce.locate", lambda name, folder: {})
-    study = dataclasses.replace(STUDIES["fashion"], by_model={"cnn": {"update_clip": 0.7}, "mlp": {"local_lr": 0.9}})
+    by_model = {"cnn": {"update_clip": 0.7}, "mlp": {"local_lr": 0.9}}
+    study = dataclasses.replace(STUDIES["fashion"], by_model=by_model, by_budget={})
 
     def found(changes):
         plan = plan_reproduction(study, out=tmp_path, seeds=(0,), changes=changes)
@@ -214,3 +216,31 @@ def test_a_network_brings_its_own_clip_wherever_it_is_named(tmp_path, monkeypatc
     assert found({"model": "cnn"}) == (0.7, {0.7}, {rate})
     assert found({"model": "mlp"})[1:] == ({usual}, {0.9, rate})
     assert plan_reproduction(study, out=tmp_path, changes={"model": "cnn"}).shared["update_clip"] == 0.7
+
+
+def test_a_table_with_another_network_has_its_settings_at_each_budget_for_every_row(tmp_path, monkeypatch):
+    monkeypatch.setattr("rrcluster.experiments.reproduce.locate", lambda name, folder: {})
+    wanted = {2.0: {"sample_rate": 0.5, "update_clip": 0.6}, None: {"update_clip": 0.8}}
+    study = dataclasses.replace(STUDIES["fashion"], by_model={"cnn": {"update_clip": 0.7}}, by_budget={"cnn": wanted})
+
+    def found(changes, *, quick=False):
+        plan = plan_reproduction(study, out=tmp_path, seeds=(0,), quick=quick, changes=changes)
+        return {
+            (job.values["column"], job.config.training.sample_rate, job.config.privacy.update_clip) for job in plan.jobs
+        }
+
+    balanced = {cell for cell in found({"model": "cnn"}) if cell[0].startswith("balanced")}
+    assert balanced == {
+        ("balanced-eps2", 0.5, 0.6),
+        ("balanced-eps4", 0.1, 0.7),
+        ("balanced-eps8", 0.1, 0.7),
+        ("balanced-no-noise", 0.1, 0.8),
+    }  # one clip a column: DP-FedPer, which names the cnn, has it too
+    assert {rate for _, rate, _ in found({})} == {0.1}  # not where a row alone has that network
+    assert {rate for _, rate, _ in found({"model": "cnn"}, quick=True)} == {0.1}
+    small = dataclasses.replace(study, settings={**study.settings, "data": "fashion-mini", "num_clients": 8})
+    plan = plan_reproduction(small, out=tmp_path, seeds=(0,), changes={"model": "cnn"})
+    list(reproduce(plan, executor=lambda jobs: iter(())))
+    told = json.loads((tmp_path / "reproduction.json").read_text())["shared"].split("; ")
+    assert "update_clip = 0.7" in told[0]
+    assert told[1:] == ["at epsilon 2: sample_rate = 0.5, update_clip = 0.6", "without noise: update_clip = 0.8"]

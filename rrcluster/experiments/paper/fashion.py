@@ -58,6 +58,7 @@ FASHION = Study(
     rows=ROWS,
     settings=recipes.FASHION,
     by_model=recipes.BY_MODEL,
+    by_budget=recipes.BY_BUDGET,
     choices=(*recipes.EDGES, *recipes.IMAGE_CHOICES),
     quick=Quick(
         settings=QUICK_SETTINGS,

@@ -93,6 +93,8 @@ class Study:
     spotlights: tuple[Spotlight, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     by_model: Mapping[str, Settings] = field(default_factory=dict)  # of runs with that network, over `settings`
+    by_budget: Mapping[str, Mapping[float | None, Settings]] = field(default_factory=dict)
+    """Of a whole table that is asked for with that network, over `by_model`: by the column's epsilon."""
 
     def row(self, key: str) -> Row:
         """The row of that key."""
