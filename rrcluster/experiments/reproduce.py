@@ -213,7 +213,7 @@ def _describe(plan: Reproduction, constants: Mapping[str, list[float]], trouble:
         "quick": study.quick.words if plan.quick else None,
         "seeds": list(plan.seeds),
         "changes": {name: value for name, value in plan.changes.items() if name not in _NO_MATTER},
-        "choices": list(study.choices),
+        "choices": list(study.choices_by_model.get(plan.changes.get("model", ""), study.choices)),
         "shared": _shared(plan),
         "columns": [
             {

@@ -60,6 +60,7 @@ FASHION = Study(
     by_model=recipes.BY_MODEL,
     by_budget=recipes.BY_BUDGET,
     choices=(*recipes.EDGES, *recipes.IMAGE_CHOICES),
+    choices_by_model={"cnn": recipes.CNN_CHOICES},
     quick=Quick(
         settings=QUICK_SETTINGS,
         columns=("balanced-eps2", "balanced-eps8", "balanced-no-noise", "imbalanced-eps8"),

@@ -95,6 +95,7 @@ class Study:
     by_model: Mapping[str, Settings] = field(default_factory=dict)  # of runs with that network, over `settings`
     by_budget: Mapping[str, Mapping[float | None, Settings]] = field(default_factory=dict)
     """Of a whole table that is asked for with that network, over `by_model`: by the column's epsilon."""
+    choices_by_model: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # in place of `choices`
 
     def row(self, key: str) -> Row:
         """The row of that key."""
