@@ -59,11 +59,13 @@ def main(socket: int) -> None:
     """The process: run what is sent, until it is done or nobody listens."""
     import torch
 
-    from rrcluster.experiments.stack import in_this_process
+    from rrcluster.experiments.stack import devices_of, in_this_process
 
     with Connection(socket) as connection, suppress(EOFError, BrokenPipeError, ConnectionResetError):
         jobs, part = connection.recv()
-        if torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(part)  # it then frees what it has cached before it fails
+        for device in devices_of(jobs):
+            if device.type == "cuda":
+                with torch.cuda.device(device):  # which may have no number
+                    torch.cuda.set_per_process_memory_fraction(part)  # it frees what it has cached before it fails
         for step in in_this_process(jobs):
             connection.send(step)

@@ -8,6 +8,7 @@ import gc
 import queue
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -33,12 +34,17 @@ _MOST_PROCESSES, _CORES_EACH, _MEMORY_EACH = 8, 2, 12 * 2**30
 
 def pick_executor(todo: Sequence[Job]) -> Executor:
     """Stacked where the runs are meant for a CUDA device, else one after another."""
-    for job in todo:
-        try:
-            return stacked if pick_device(job.config.output.device).type == "cuda" else one_after_another
-        except RRClusterError:  # this one will be refused; the next one decides
-            continue
-    return one_after_another
+    devices = devices_of(todo)
+    return stacked if devices and devices[0].type == "cuda" else one_after_another
+
+
+def devices_of(todo: Sequence[Job]) -> list[torch.device]:
+    """The devices that jobs name and that are here, each once, in their order."""
+    found = []
+    for name in dict.fromkeys(str(job.settings.get("device", "auto")) for job in todo):
+        with suppress(RRClusterError):  # its jobs will be refused
+            found.append(pick_device(name))
+    return found
 
 
 def stacked(todo: Sequence[Job]) -> Iterator[Step]:
@@ -51,7 +57,7 @@ def stacked(todo: Sequence[Job]) -> Iterator[Step]:
     heavy: list[Job] = []
     for job in todo:
         (heavy if _heavy(job) else light).append(job)
-    shares = shared_out(light, min(_room(), -(-len(light) // _LARGEST_SHARE)))
+    shares = shared_out(light, min(_room(devices_of(light)), -(-len(light) // _LARGEST_SHARE)))
     yield from in_processes(shares) if len(shares) > 1 else in_this_process(light)
     yield from in_this_process(heavy)
 
@@ -78,10 +84,10 @@ def _heavy(job: Job) -> bool:
         return False
 
 
-def _room() -> int:
-    """How many processes there are cores for that we may use, and device memory."""
-    memory = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
-    return min(_MOST_PROCESSES, cores() // _CORES_EACH, memory // _MEMORY_EACH)
+def _room(devices: Sequence[torch.device]) -> int:
+    """How many processes there are cores for that we may use, and memory on every device."""
+    memory = [torch.cuda.get_device_properties(it).total_memory for it in devices if it.type == "cuda"]
+    return min(_MOST_PROCESSES, cores() // _CORES_EACH, min(memory, default=0) // _MEMORY_EACH)
 
 
 def in_this_process(todo: Sequence[Job]) -> Iterator[Step]:

@@ -124,9 +124,11 @@ def test_jobs_of_a_process_that_dies_have_failed_and_the_others_go_on(tmp_path, 
 def test_a_sweep_starts_no_more_processes_than_it_may_use_cores_for(ours, gib, expected, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(ours)))
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(total_memory=gib * 2**30))
-    assert _room() == expected
+    total = {"cuda:0": 140 * 2**30, "cuda:1": gib * 2**30}
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda it: SimpleNamespace(total_memory=total[str(it)]))
+    assert _room([torch.device("cuda:1")]) == expected
+    assert _room([torch.device("cuda:0"), torch.device("cuda:1")]) == expected
+    assert _room([torch.device("cpu")]) == 0
 
 
 def test_a_process_that_fails_says_so_before_it_is_ended(tmp_path, monkeypatch, capfd):
