@@ -118,10 +118,11 @@ class RunFolder:
         append_json(self.path / "rounds.jsonl", line)
 
     def private_evaluations(self) -> list[NoisyEvaluation]:
-        """The evaluations released so far, round by round."""
+        """The evaluations released so far, round by round; a line that a full disk has torn counts as not written."""
         path = self.path / "rounds.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [read_evaluation(told) for line in lines if (told := json.loads(line).get("private_evaluation"))]
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        whole = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [read_evaluation(told) for line in whole if (told := line.get("private_evaluation"))]
 
     def add_diagnostics(
         self,

@@ -10,6 +10,7 @@ import rrcluster as rr
 from rrcluster.data import load_federated
 from rrcluster.errors import ConfigError, DataError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import from_flat
+from rrcluster.experiments.files import append_json
 from rrcluster.experiments.run import finish, resume, start
 
 
@@ -98,6 +99,29 @@ def test_a_round_lost_after_its_charge_is_run_again_and_charged_once(tiny, tmp_p
     assert (resumed.models.clustered == whole.models.clustered).all()
     assert len(lines(tmp_path / "crashed" / "ledger.jsonl")) == 4
     assert [line["round"] for line in lines(tmp_path / "crashed" / "rounds.jsonl")] == [0, 1, 2, 3]
+
+
+def test_a_disk_that_fills_within_a_line_is_named_and_the_run_resumes_to_the_same_models(tiny, tmp_path, monkeypatch):
+    whole, torn = (from_flat(tiny | {"out": str(tmp_path / name)}) for name in ("whole", "torn"))
+    finish(start(whole))
+
+    def full(path, value):
+        if path.name == "rounds.jsonl" and value["round"] == 1:
+            with path.open("a") as file:
+                file.write(json.dumps(value)[:30])
+            raise RunFolderError(f"{path}: cannot be written (No space left on device); free the disk and resume.")
+        append_json(path, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rrcluster.experiments.folder.append_json", full)
+        with pytest.raises(RunFolderError, match="free the disk"):
+            finish(start(torn))
+    assert json.loads((tmp_path / "torn" / "summary.json").read_text())["status"] == "stopped"
+    finish(resume(tmp_path / "torn"))
+    for name in ("rounds.jsonl", "ledger.jsonl"):
+        assert (tmp_path / "torn" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    models = [load_file(tmp_path / name / "models.safetensors") for name in ("whole", "torn")]
+    assert all(np.array_equal(models[0][name], models[1][name]) for name in models[0])
 
 
 def test_the_summary_of_a_stopped_run_counts_what_was_charged(tiny, tmp_path):
