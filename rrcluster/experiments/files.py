@@ -1,6 +1,7 @@
 """Write files so that a reader never sees half of one, and say what to do when the disk refuses."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +42,32 @@ def append_json(path: Path, value: Any) -> None:
 
 def keep_rounds_before(path: Path, round_index: int) -> None:
     """Drop the lines of rounds from `round_index` on (they will be run again), and everything from a torn line on."""
-    if not path.exists():
-        return
-    try:
-        before = read_text(path)
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"{path}: cannot be read; the file is damaged. Start a new run.") from error
-    kept = []
-    for line in before.splitlines():
-        try:
-            if plain_json(line)["round"] < round_index:
-                kept.append(line)
-        except (ValueError, KeyError, TypeError):
-            break
-    after = "".join(line + "\n" for line in kept)
+    before = _content(path)
+    after = "".join(line + "\n" for at, line in _rounds(before) if at < round_index)
     if after != before:
         write_text(path, after)
+
+
+def has_round(path: Path, round_index: int) -> bool:
+    """Whether a JSON-lines file has a line of that round."""
+    return any(at == round_index for at, _ in _rounds(_content(path)))
+
+
+def _content(path: Path) -> str:
+    """All of a file; nothing where there is none."""
+    try:
+        return read_text(path) if path.exists() else ""
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{path}: cannot be read; the file is damaged. Start a new run.") from error
+
+
+def _rounds(content: str) -> Iterator[tuple[int, str]]:
+    """The lines of a JSON-lines file with the rounds they are of, up to the first that is torn."""
+    for line in content.splitlines():
+        try:
+            at = plain_json(line)["round"]
+        except (ValueError, KeyError, TypeError):
+            return
+        if not isinstance(at, int):
+            return
+        yield at, line

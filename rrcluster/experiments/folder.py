@@ -35,6 +35,7 @@ from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.files import (
     append_json,
+    has_round,
     keep_rounds_before,
     write_bytes,
     write_json,
@@ -135,8 +136,11 @@ class RunFolder:
         """Append what was computed from raw client data, in place of what an earlier attempt at this round wrote.
 
         The time so far and the clients that failed so far are here too: both follow the secret sizes of the cohorts.
+        Without `measures` the round was made by a process that is gone: what that has written down stays.
         """
         path = self.path / "diagnostics.jsonl"
+        if measures is None and has_round(path, round_index):
+            return
         keep_rounds_before(path, round_index)
         line = {"round": round_index, **asdict(evaluation), "seconds": round(seconds, 2)}
         append_json(path, line | asdict(incidents) | ({} if measures is None else asdict(measures)))

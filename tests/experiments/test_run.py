@@ -124,6 +124,24 @@ def test_a_disk_that_fills_within_a_line_is_named_and_the_run_resumes_to_the_sam
     assert all(np.array_equal(models[0][name], models[1][name]) for name in models[0])
 
 
+def test_a_run_killed_after_its_last_round_ends_with_the_diagnostics_of_a_whole_one(tiny, tmp_path, monkeypatch):
+    whole, killed = (from_flat(tiny | {"out": str(tmp_path / name)}) for name in ("whole", "killed"))
+    finish(start(whole))
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "rrcluster.experiments.run.Running._end", lambda running: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            finish(start(killed))
+    finish(resume(tmp_path / "killed"))
+    told = [
+        [{**line, "seconds": 0} for line in lines(tmp_path / name / "diagnostics.jsonl")]
+        for name in ("whole", "killed")
+    ]
+    assert told[1] == told[0]
+    assert "signal_to_noise" in told[1][-1]
+
+
 def test_the_summary_of_a_stopped_run_counts_what_was_charged(tiny, tmp_path):
     running = start(from_flat(tiny))
     rounds = running.rounds()
