@@ -78,6 +78,8 @@ def _print(budget: "Budget") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from rrcluster.cli.console import print_whole
+
     console = Console()
     table = Table(title=f"{budget.mechanism}: {budget.adjacency}, {budget.sampling}, delta = {budget.delta:g}")
     parts = sorted({name for row in budget.rows for name in row.noise})
@@ -86,7 +88,7 @@ def _print(budget: "Budget") -> None:
     for row in budget.rows:
         shown = (row.noise_multiplier, row.epsilon, *(row.noise.get(part) for part in parts))
         table.add_row(row.accountant, *("-" if value is None else f"{value:.4f}" for value in shown))
-    console.print(table)
+    print_whole(table)
     console.print("Noise stds are for clip = 1; the noise multiplier is noise std / sensitivity of the whole round.")
     for row in budget.rows:
         console.print(f"[bold]{row.accountant}[/bold]: {row.description}.", highlight=False)

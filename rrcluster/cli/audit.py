@@ -65,6 +65,8 @@ def _print(findings: "list[Finding]", *, seconds: float) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from rrcluster.cli.console import print_whole
+
     console = Console()
     table = Table(title="Audit of the installed code")
     for name in ("audited", "check", "claim", "measured", "verdict"):
@@ -73,7 +75,7 @@ def _print(findings: "list[Finding]", *, seconds: float) -> None:
         colour = {True: "green", False: "bold red", None: "yellow"}[found.holds]
         verdict = f"[{colour}]{found.verdict}[/{colour}]"
         table.add_row(found.subject, found.check, found.claim, found.measured, verdict)
-    console.print(table)
+    print_whole(table)
     failed = sum(found.holds is False for found in findings)
     console.print(
         f"{failed} of {len(findings)} claims FAIL: do not trust an epsilon of this installation."

@@ -81,15 +81,16 @@ def _print(
     if command.json:
         sys.stdout.write(json.dumps(rows, indent=2, default=str) + "\n")
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from rrcluster.cli.console import print_whole
 
     table = Table(title=title)
     for name in rows[0]:
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
         table.add_row(*(spell.get(name, _spell)(value) for name, value in row.items()))
-    Console().print(table)
+    print_whole(table)
 
 
 def _spell(value: Any) -> str:

@@ -74,12 +74,11 @@ def _reproduced(folder: Path) -> bool:
 
 def show_table(runs: Sequence[Path], *, as_json: bool = False) -> None:
     """Print the table of results."""
-    from rich.console import Console
-
-    from rrcluster.report import find_runs, results_table, to_console, to_dict
+    from rrcluster.cli.console import print_results
+    from rrcluster.report import find_runs, results_table, to_dict
 
     table = results_table(find_runs(runs))
     if as_json:
         sys.stdout.write(json.dumps(to_dict(table), indent=2) + "\n")
     else:
-        Console().print(to_console(table))
+        print_results(table)

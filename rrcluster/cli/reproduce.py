@@ -174,13 +174,10 @@ def _verdicts(plan: "Reproduction", command: ReproduceCommand) -> Path:
 
 
 def _print(report: "ReproductionReport") -> None:
-    from rich.console import Console
+    from rrcluster.cli.console import print_results
 
-    from rrcluster.report import to_console
-
-    console = Console()
     for table in report.tables:
-        console.print(to_console(table))
+        print_results(table)
 
 
 def _print_json(plan: "Reproduction", report: "ReproductionReport") -> None:
@@ -208,8 +205,9 @@ def _list(command: ReproduceCommand) -> int:
     if command.json:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return 0
-    from rich.console import Console
     from rich.table import Table
+
+    from rrcluster.cli.console import print_whole
 
     table = Table(title="rrcluster reproduce NAME", title_justify="left")
     heads = [head for head in rows[0] if head != "in_the_paper"]  # too long for a terminal
@@ -217,7 +215,7 @@ def _list(command: ReproduceCommand) -> int:
         table.add_column(head.replace("_", " "), overflow="fold", justify="right" if "runs" in head else "left")
     for row in rows:
         table.add_row(*(str(row[head]) for head in heads))
-    Console().print(table)
+    print_whole(table)
     if any(row["data_here"] != "yes" for row in rows):
         say("`rrcluster data get NAME` gets data that is not here, or says how.")
     return 0

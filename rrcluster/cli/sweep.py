@@ -94,7 +94,7 @@ def _sweep(grid: "Grid", command: SweepCommand) -> int:
 def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int:
     """The table of what ran, also as files beside the run folders, and what did not run, with the reason."""
     from rrcluster.experiments.sweep import describe
-    from rrcluster.report import to_console, to_csv, to_dict, to_latex, to_markdown
+    from rrcluster.report import to_csv, to_dict, to_latex, to_markdown
 
     table = _table([outcome.job.folder for outcome in outcomes if outcome.job.folder.exists()])
     if table is not None:
@@ -104,9 +104,9 @@ def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int
         answer = {"folder": str(grid.out), **describe(grid, outcomes), "table": table and to_dict(table)}
         sys.stdout.write(json.dumps(answer, indent=2) + "\n")
     elif table is not None:
-        from rich.console import Console
+        from rrcluster.cli.console import print_results
 
-        Console().print(to_console(table))
+        print_results(table)
         say(f"Folder: {grid.out}. Figures and a page: rrcluster report {grid.out}")
     for outcome in outcomes:
         if outcome.reason is not None:

@@ -124,6 +124,8 @@ def _print(comparisons: Sequence["Comparison"]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from rrcluster.cli.console import print_whole
+
     table = Table(title="The bounds as printed in the paper and as corrected (docs/theory.md)")
     for name in ("part", "term", "", *(f"B = {comparison.min_cluster_size}" for comparison in comparisons)):
         table.add_column(name, overflow="fold")
@@ -132,7 +134,7 @@ def _print(comparisons: Sequence["Comparison"]) -> None:
         table.add_row(part, name, "printed", *(_number(term.printed) for term in row))
         table.add_row("", "", "corrected", *(_number(term.corrected) for term in row), end_section=True)
     console = Console()
-    console.print(table)
+    print_whole(table)
     for comparison in comparisons:
         for failure in comparison.failed:
             console.print(

@@ -3,14 +3,14 @@
 import csv
 import html
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rrcluster.report.folders import DIAGNOSTIC
 from rrcluster.report.notation import NOTHING
 from rrcluster.report.tables import Table
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.table import Table as RichTable
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -38,23 +38,32 @@ _MARKDOWN = {**{mark: f"\\{mark}" for mark in "\\`*_[]<>|#~"}, "&": "&amp;", "\n
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # no number we write starts so
 
 
-def to_console(table: Table) -> "RenderableType":
-    """A table for `rich.print`; its note below it, wrapped to the console whatever the table's width."""
+def to_console(table: Table, *, width: int = 80) -> "RichTable":
+    """A table for `rich.print`, without its note: as wide as `width`, or as its longest words need."""
     from rich import box
-    from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    rich = RichTable(title=Text(table.title), box=box.SIMPLE_HEAD, title_justify="left")
-    for place, name in enumerate(table.columns):
-        text = place in table.text_columns
-        longest = max((len(word) for row in table.rows for word in row[place].split()), default=0)
-        least = min(longest, 12) if text else longest
-        rich.add_column(Text(name), justify="left" if text else "right", overflow="fold", min_width=least)
+    rich = RichTable(title=Text(table.title), box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
+    for place, (name, wide) in enumerate(zip(table.columns, _widths(table, width), strict=True)):
+        side: Literal["left", "right"] = "left" if place in table.text_columns else "right"
+        rich.add_column(Text(name), justify=side, overflow="fold", width=wide)
     for place, row in enumerate(table.rows):
         styles = ["bold" if (place, column) in table.bold else "" for column in range(len(row))]
         rich.add_row(*(Text(cell, style=style) for cell, style in zip(row, styles, strict=True)))
-    return Group(rich, Text(table.note, style="italic"))
+    return rich
+
+
+def _widths(table: Table, width: int) -> list[int]:
+    """Of the columns: what their cells like, the widest narrowed first where that is too much, to the longest word."""
+    cells = [[name, *(row[place] for row in table.rows)] for place, name in enumerate(table.columns)]
+    found = [max(map(len, column)) for column in cells]
+    least = [max((len(word) for cell in column for word in cell.split()), default=0) for column in cells]
+    room = width - 2 * len(cells) - 1  # a space on either side of each
+    while sum(found) > room and found != least:
+        _, widest = max((wide, place) for place, wide in enumerate(found) if wide > least[place])
+        found[widest] -= 1
+    return found
 
 
 def to_csv(table: Table) -> str:

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from rrcluster.cli.console import print_results
 from rrcluster.report import find_runs, results_table, to_console, to_csv, to_dict, to_html, to_latex, to_markdown
 from rrcluster.report.estimate import Estimate, clear_best, estimate
 from rrcluster.report.notation import delta_text, epsilon_text, seconds_text, value_text
@@ -191,9 +192,27 @@ def test_console_shows_markup_as_text():
 
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(to_console(ODD))
-    text = console.export_text()
-    assert "[a|b]*" in text
-    assert "diagnostic, not private" in text
+    assert "[a|b]*" in console.export_text()
+
+
+@pytest.mark.parametrize("columns", [20, 60, 80, 200])
+def test_no_terminal_is_so_narrow_that_a_word_is_cut(demo, columns, monkeypatch, capsys):
+    table = results_table(find_runs([demo]))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    print_results(table)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    found = shown.split()
+    for text in (*table.columns, *(cell for row in table.rows for cell in row), table.note):
+        assert set(text.split()) <= set(found), text
+    assert max(map(len, shown.splitlines())) <= max(columns, 90)
+
+
+def test_in_a_file_a_row_is_a_line(demo, capsys):
+    table = results_table(find_runs([demo]))
+    print_results(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(any(all(cell in line for cell in row) for line in lines) for row in table.rows)
 
 
 def test_dict_is_json(demo):
