@@ -5,6 +5,7 @@ Each check takes exactly one keyword, returns its value, and raises `ConfigError
 
 import math
 from collections.abc import Iterable
+from difflib import get_close_matches
 from numbers import Real
 from typing import Any, cast
 
@@ -101,5 +102,7 @@ def one_of(choices: Iterable[str], **named: str) -> str:
     ((name, value),) = named.items()
     known = list(choices)
     if value not in known:
-        raise ConfigError(f"{name} = {value!r} is not known; choose one of {', '.join(known)}.")
+        near = get_close_matches(str(value), known, n=1)
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ConfigError(f"{name} = {value!r} is not known{meant}; choose one of {', '.join(known)}.")
     return value

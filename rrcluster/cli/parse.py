@@ -61,4 +61,5 @@ def _one_line(message: str, prog: str) -> str:
     plain = re.sub(r"\x1b\[[0-9;]*m", "", message)
     body = [re.sub(r"[│╭╮╰╯─]", "", line).strip() for line in plain.splitlines()[1:]]
     words = " ".join(line for line in body if line and "full helptext" not in line)
+    words = re.sub(r"^Error parsing config\.\w+: ", "", words)  # how settings are grouped inside
     return f"{words.rstrip('.')}. See `{prog} --help`."

@@ -44,8 +44,9 @@ class ProgressBar:
         plan = self._plan
         guarantee = "NO PRIVACY (mechanism none)"
         if plan.private:
+            spare = f" for {plan.num_rounds} rounds and {plan.reserve_rounds} in reserve" if plan.reserve_rounds else ""
             guarantee = (
-                f"epsilon {plan.epsilon():.4g} at delta {plan.delta:g} ({plan.event.adjacency}, "
+                f"epsilon {plan.epsilon():.4g}{spare} at delta {plan.delta:g} ({plan.event.adjacency}, "
                 f"{plan.event.sampling}), noise multiplier {plan.noise_multiplier:.4g}, "
                 + ("exact noise from the operating system" if plan.secure else "seeded: NOT PRIVATE, for research only")
             )

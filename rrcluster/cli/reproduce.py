@@ -139,11 +139,11 @@ def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: Reproduc
     from rrcluster.report.reproduction import make_reproduction
 
     report = make_reproduction(plan.out, more=_more_figures(plan))
+    lost = [outcome for outcome in outcomes if outcome.status in (REFUSED, FAILED)]
     if command.json:
         _print_json(plan, report)
-    else:
+    elif len(outcomes) > len(lost):
         _print(report)
-    lost = [outcome for outcome in outcomes if outcome.status in (REFUSED, FAILED)]
     for reason in dict.fromkeys(f"{outcome.job.name}: {outcome.reason}" for outcome in lost):
         say(reason)
     say(f"Page: {report.page}. Tables: {report.table}. Verdicts: {_verdicts(plan, command)}")

@@ -33,7 +33,7 @@ class SweepCommand:
     """
 
     out: Path | None = None
-    """Folder; default: `out` of the file, else runs/<name of the file>."""
+    """Folder; default: `out` of the file, else runs/<name of the file>, with -selected for --private-select."""
     private_select: bool = False
     """Choose by a random number of private runs and pay for it; needs private_evaluation, or --public-score."""
     mean_repetitions: float = 10.0
@@ -59,10 +59,13 @@ def main(arguments: list[str]) -> int:
     settings = read_yaml(file)
     if command.out is not None:
         settings["out"] = str(command.out)
-    grid = read_grid(settings, source=file, out=Path("runs") / Path(file).stem)
+    name = Path(file).stem + ("-selected" if command.private_select else "")
+    grid = read_grid(settings, source=file, out=Path("runs") / name)
     if command.private_select:
         return _select(grid, command)
     _refuse_selection_flags(command)
+    if (grid.out / "config.yaml").exists():
+        raise RunFolderError(f"{grid.out} holds a run, and a sweep is a folder of runs; choose another with --out.")
     return _sweep(grid, command)
 
 
@@ -140,6 +143,11 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
 
     if (grid.out / "config.yaml").exists():
         raise RunFolderError(f"{grid.out} already holds a run; choose another folder with --out.")
+    if (grid.out / "sweep.json").exists():
+        raise RunFolderError(
+            f"{grid.out} holds a sweep, and what a selection leaves is its winner alone; choose another folder with "
+            "--out."
+        )
     them = candidates(grid, SelectSettings(command.mean_repetitions, command.law, command.public_score))
     console = Console(stderr=True, quiet=command.quiet or command.json)
     console.print(

@@ -61,7 +61,7 @@ def _fetch(entry: Source, file: SourceFile, target: Path, bar: "Progress | None"
             failures.append(f"{url}: {_first_line(problem)}")
         else:
             return
-    raise DataError(f"{file.name} could not be downloaded: {'; '.join(failures)}. {ways_out(entry.name)}")
+    raise DataError(f"{file.name} could not be downloaded: {'; '.join(failures)}. {ways_out(entry.name, tried=True)}")
 
 
 def _first_line(problem: Exception) -> str:

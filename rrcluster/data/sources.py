@@ -140,12 +140,12 @@ def _missing(name: str, forms: list[dict[str, Path]]) -> str:
     return ", ".join(missing) if forms[best] else "such files"
 
 
-def ways_out(name: str) -> str:
-    """How a user can get a dataset that is missing or damaged, in one sentence."""
+def ways_out(name: str, *, tried: bool = False) -> str:
+    """How a user can get a dataset that is missing or damaged, in one sentence; `tried`: we cannot download it now."""
     entry = SOURCES[name]
-    ways = [f"run `rrcluster data get {name}`"] if entry.urls or not entry.how else []
+    ways = [f"run `rrcluster data get {name}`"] if not tried and (entry.urls or not entry.how) else []
     ways += [f"run `apt-get install {entry.debian}`"] if entry.debian else []
-    ways += [entry.how] if entry.how else []
+    ways += [f"{entry.how} in {cache_folder(name).parent}"] if entry.how else []
     ways += [f"set {ENVIRONMENT}=folder to a folder that has the files"]
     return f"To get it, {', or '.join(ways)}."
 

@@ -77,7 +77,9 @@ def load(run: str | Path) -> TrainedModels:
     """The models of a finished run folder."""
     path = Path(run) / "models.safetensors"
     if not path.exists():
-        raise RunFolderError(f"{run}: no models.safetensors; finish the run with `rrcluster run --resume {run}`.")
+        started = (Path(run) / "config.yaml").exists()
+        way_out = f"finish the run with `rrcluster run --resume {run}`" if started else "give the folder of a run"
+        raise RunFolderError(f"{run}: no models.safetensors; {way_out}.")
     try:
         with safe_open(path, framework="np") as file:
             about = {name: plain_json(value) for name, value in (file.metadata() or {}).items()}

@@ -222,7 +222,11 @@ class Running:
         if plan.selection is not None:  # charged as a whole before its first run
             return [plan.epsilon()] * plan.num_rounds
         return epsilon_curve(
-            plan.event, rounds=range(1, plan.num_releases + 1), delta=plan.delta, accountant=plan.accountant
+            plan.event,
+            rounds=range(1, plan.num_releases + 1),
+            delta=plan.delta,
+            accountant=plan.accountant,
+            in_full=[plan.num_rounds],
         )
 
     def _due(self, round_index: int, total: int) -> bool:

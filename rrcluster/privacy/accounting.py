@@ -110,21 +110,24 @@ def epsilon_floor(event: RoundEvent, *, num_rounds: int, delta: float, accountan
     return epsilon(quiet, num_rounds=num_rounds, delta=delta, accountant=accountant)
 
 
-def epsilon_curve(event: RoundEvent, *, rounds: Sequence[int], delta: float, accountant: str = "pld") -> list[float]:
+def epsilon_curve(
+    event: RoundEvent, *, rounds: Sequence[int], delta: float, accountant: str = "pld", in_full: Sequence[int] = ()
+) -> list[float]:
     """Upper bounds on epsilon after each of `rounds`, cheap enough for a progress bar.
 
-    The last (largest) round is accounted in full, so the curve ends at `epsilon(...)`; the others use a
-    coarser grid, and beyond `MAX_CURVE_POINTS` different rounds the bound of the next computed round stands
+    The last (largest) round and those `in_full` are accounted in full, so the curve is `epsilon(...)` there; the others
+    use a coarser grid, and beyond `MAX_CURVE_POINTS` different rounds the bound of the next computed round stands
     in. Both only ever raise the value. Never decreasing in the round.
     """
     wanted = sorted({checks.count(round=r, at_least=0) for r in rounds} - {0})
     if not wanted:
         return [0.0 for _ in rounds]
-    computed = _spread(wanted, MAX_CURVE_POINTS)
+    exact = {wanted[-1], *set(in_full).intersection(wanted)}
+    computed = sorted({*_spread(wanted, MAX_CURVE_POINTS), *exact})
     ask = partial(epsilon_at, event, delta=delta, accountant=accountant)
-    ceiling, curve = ask(num_rounds=computed[-1], coarse=False), {}
+    ceiling, curve = math.inf, {}
     for r in reversed(computed):
-        ceiling = min(ceiling, ask(num_rounds=r, coarse=True))
+        ceiling = min(ceiling, ask(num_rounds=r, coarse=r not in exact))
         curve[r] = ceiling
     return [curve[computed[bisect_left(computed, r)]] if r else 0.0 for r in rounds]
 

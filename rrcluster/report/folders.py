@@ -16,6 +16,7 @@ from rrcluster.report.labels import method_label, settings_key
 
 DIAGNOSTIC = "diagnostic, not private"
 CONFIG = "config.yaml"
+DESCRIPTION = "reproduction.json"  # in a folder of `rrcluster reproduce`
 
 Confusion = tuple[tuple[float, ...], ...]  # (k, groups) clients by chosen cluster and true group; empty where unknown
 
@@ -100,6 +101,12 @@ class Run:
         return spent if spent is None or later is None else max(spent, later)
 
     @property
+    def private_accuracy(self) -> float | None:
+        """The accuracy that was released within the budget; None where there was no private evaluation."""
+        told = self.summary.get("private_evaluation")
+        return number(told.get("accuracy")) if isinstance(told, Mapping) else None
+
+    @property
     def delta(self) -> float | None:
         """The delta that epsilon goes with."""
         return number(self.privacy.get("delta")) if self.private else None
@@ -173,6 +180,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
     seen: set[Path] = set()
     given = [Path(path) for path in paths]
     ours = [path for path in given if path.name in OWN_OUTPUT and not (path / CONFIG).exists()]  # as in runs/*
+    ours += [path for path in given if len(given) > 1 and _holds_tables(path)]
     for folder in (folder for path in given if path not in ours for folder in _run_folders(path)):
         if folder.resolve() in seen:
             continue
@@ -188,18 +196,34 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
 
 
 def _run_folders(path: Path) -> list[Path]:
-    """The run folders at, or at most one level and its seeds below, `path`."""
+    """The run folders at, or at most two levels and their seeds below, `path`."""
     if not path.is_dir():
         raise RunFolderError(f"{path}: not a folder; give a run folder, or a folder of runs such as runs/demo.")
-    found = _seeds_or_self(path)
-    if not found:
-        found = [folder for child in _subfolders(path) for folder in _seeds_or_self(child)]
+    found = _below(path, levels=2)
+    if not found and _holds_tables(path):
+        raise RunFolderError(
+            f"{path}: holds tables of `rrcluster reproduce`; `rrcluster report` takes one of its folders, such as "
+            f"{path / 'fashion'}, at a time."
+        )
     if not found:
         raise RunFolderError(
             f"{path}: no run in it (no {CONFIG} here, in its folders, or in their seed-N folders); give the folder "
             "that `rrcluster run` named as its output."
         )
     return found
+
+
+def _below(path: Path, *, levels: int) -> list[Path]:
+    """Run folders in `path`; those of a table of `rrcluster reproduce` are told by its own report."""
+    found = _seeds_or_self(path)
+    if found or not levels or (path / DESCRIPTION).is_file():
+        return found
+    return [folder for child in _subfolders(path) for folder in _below(child, levels=levels - 1)]
+
+
+def _holds_tables(path: Path) -> bool:
+    """Whether it is the folder of a reproduction, or of several."""
+    return path.is_dir() and any((it / DESCRIPTION).is_file() for it in (path, *_subfolders(path)))
 
 
 def _seeds_or_self(path: Path) -> list[Path]:

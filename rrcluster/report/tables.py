@@ -27,6 +27,7 @@ _LABELS = {
     "clusters_alive": "Clusters alive",
 }
 _OF_CLUSTERS = ("clustering_accuracy", "adjusted_rand", "clusters_alive")  # nothing to say about one cluster
+_RELEASED = "Private accuracy (%)"
 _NO_WINNER = ("loss", "clusters_alive")
 
 
@@ -56,13 +57,16 @@ def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> Ta
     mixed_delta, mixed_seeds = len(_deltas(groups)) > 1, len({_seeds(group) for group in groups}) > 1
     head = ["Method", *(_CONTEXT[name] for name in context)]
     columns = [*head, "epsilon", *(["delta"] if mixed_delta else []), *(["Seeds"] if mixed_seeds else [])]
+    released = [estimate(run.private_accuracy for run in group.runs) for group in groups]
+    columns += [_RELEASED] if any(released) else []
     first_metric = len(columns)
     columns += [*(_LABELS[name] for name in metrics), "Seconds"]
     rows = []
-    for group, label in zip(groups, group_labels(groups), strict=True):
+    for group, label, judged in zip(groups, group_labels(groups), released, strict=True):
         row = [label, *(str(group.first.config.get(name, NOTHING)) for name in context), group_epsilon(group)]
         row += [delta_text(group.first.delta)] if mixed_delta else []
         row += [_seeds(group)] if mixed_seeds else []
+        row += [_cell("accuracy", judged)] if any(released) else []
         row += [_cell(name, metric(group, name)) for name in metrics]
         rows.append((*row, _seconds(group)))
     bold = _bold(groups, metrics, first_metric)
@@ -218,10 +222,16 @@ def _tuning_sentence(groups: Sequence[RunGroup]) -> str:
 
 
 def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> list[str]:
+    told = ""
+    if any(run.private_accuracy is not None for group in groups for run in group.runs):
+        told = f"{_RELEASED.removesuffix(' (%)')}: noisy, released within epsilon (docs/tuning.md)."
     if all(run.final is None for group in groups for run in group.runs):
-        return ["No diagnostics were written, so there is no accuracy to show."]
+        return [told or "No diagnostics were written, so there is no accuracy to show."]
     names = [_LABELS[name].removesuffix(" (%)").lower() for name in metrics]
-    sentences = [f"{', '.join(names[:-1])} and {names[-1]}: {DIAGNOSTIC} (measured on raw client data).".capitalize()]
+    sentences = [
+        told,
+        f"{', '.join(names[:-1])} and {names[-1]}: {DIAGNOSTIC} (measured on raw client data).".capitalize(),
+    ]
     chance = chance_level(groups)
     if "accuracy" in metrics and chance is not None:
         sentences.append(f"Chance level: {100 * chance:g}%.")

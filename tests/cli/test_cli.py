@@ -155,7 +155,10 @@ BAD = {
     "report no run": (["report", "."], "no run"),
     "account none": (["account", "--mechanism", "none"], "it has no epsilon"),
     "audit what": (["audit", "--mechanism", "none"], "none.*joint"),
-    "audit method": (["audit", "--algorithm", "fedsgd"], "algorithm = 'fedsgd' is not known; choose one of"),
+    "audit method": (
+        ["audit", "--algorithm", "fedsgd"],
+        "algorithm = 'fedsgd' is not known .did you mean 'fed.*choose one of",
+    ),
     "data unknown": (["data", "get", "mnist3d"], "mnist3d.*choose one of"),
     "data unnamed": (["data", "check"], "needs the name of a dataset"),
     "secure with a seed": (["run", "--secure", "--seed", "3"], "takes no seed"),

@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -96,6 +97,20 @@ def test_a_selection_as_json(file, monkeypatch, capsys):
     assert err == ""
     assert main(["sweep", "grid.yaml", *arguments]) == 2
     assert "already holds a run" in capsys.readouterr().err
+
+
+def test_a_sweep_and_a_selection_of_one_file_keep_out_of_each_other_s_folder(file, monkeypatch, capsys):
+    monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 1)
+    grid = file(server_lr=[0.5, 1.0])
+    assert main(["sweep", grid]) == 0
+    assert main(["sweep", grid, "--private-select"]) == 0
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["grid", "grid-selected"]
+    assert not (Path("runs") / "grid" / "config.yaml").exists()
+    capsys.readouterr()
+    assert main(["sweep", grid, "--private-select", "--out", "runs/grid"]) == 2
+    assert "runs/grid holds a sweep" in capsys.readouterr().err
+    assert main(["sweep", grid, "--out", "runs/grid-selected"]) == 2
+    assert "runs/grid-selected holds a run" in capsys.readouterr().err
 
 
 BAD = {

@@ -153,6 +153,12 @@ def test_a_reserve_pays_for_the_repeat(secure, tmp_path, monkeypatch):
     assert any("covers 6 releases: 4 rounds, and 2" in note for note in told["notes"])
 
 
+def test_with_a_reserve_the_last_round_states_what_the_summary_does(secure, tmp_path):
+    finish(start(from_flat(secure | {"reserve_rounds": 3})))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert lines(tmp_path / "run" / "rounds.jsonl")[-1]["epsilon"] == summary["epsilon"]
+
+
 def test_the_reserve_is_calibrated_in():
     from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.types import Coordinates

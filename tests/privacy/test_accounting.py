@@ -362,6 +362,15 @@ def test_curve_is_an_upper_bound_that_ends_exactly():
     assert all(true * (1 - 1e-9) <= shown <= true * 1.01 for true, shown in zip(exact, curve, strict=True))
 
 
+def test_a_curve_is_exact_where_that_is_asked_for_and_still_rises():
+    event, rounds = poisson(1.674), list(range(1, 106))
+    curve = epsilon_curve(event, rounds=rounds, delta=1e-3, in_full=[100, 500])
+    assert curve[99] == epsilon(event, num_rounds=100, delta=1e-3)
+    assert curve[-1] == epsilon(event, num_rounds=105, delta=1e-3)
+    assert np.all(np.diff(curve) >= 0)
+    assert curve[98] >= epsilon(event, num_rounds=99, delta=1e-3) * (1 - 1e-9)
+
+
 @pytest.mark.parametrize("make", EVENTS)
 def test_long_curves_compute_few_points(make):
     event, rounds = make(6.0), list(range(1, 2001))

@@ -117,6 +117,17 @@ def test_no_runs(tmp_path):
             find_runs(paths)
 
 
+def test_all_that_commands_leave_under_runs_can_be_reported_at_once(tmp_path, run_folder):
+    one = run_folder(tmp_path / "one")
+    two = run_folder(tmp_path / "sweep" / "a" / "seed-0", update_clip=0.1)
+    run_folder(tmp_path / "reproduce" / "fashion" / "cell" / "row" / "seed-0", update_clip=0.7)
+    (tmp_path / "reproduce" / "fashion" / "reproduction.json").write_text("{}")
+    for paths in ([tmp_path], sorted(tmp_path.iterdir())):
+        assert [run.path for group in find_runs(paths) for run in group.runs] == [one, two]
+    with pytest.raises(RunFolderError, match=r"holds tables of `rrcluster reproduce`; .* takes one of its folders"):
+        find_runs([tmp_path / "reproduce"])
+
+
 def test_checkpoints_are_never_read(tmp_path, run_folder):
     folder = run_folder(tmp_path / "a")
     (folder / "checkpoint").mkdir()

@@ -221,6 +221,22 @@ def test_dict_is_json(demo):
     assert data["diagnostic"] == ["Accuracy (%)", "Clustering accuracy (%)", "Worst decile (%)"]
 
 
+def test_an_accuracy_that_was_released_is_in_the_table_and_is_no_diagnostic(run_folder, tmp_path):
+    plain, judged = run_folder(tmp_path / "plain"), run_folder(tmp_path / "judged", update_clip=0.1)
+    summary = json.loads((judged / "summary.json").read_text())
+    (judged / "summary.json").write_text(json.dumps(summary | {"private_evaluation": {"accuracy": 0.8132}}))
+    (judged / "diagnostics.jsonl").unlink()
+    table = results_table(find_runs([plain, judged]))
+    place = table.columns.index("Private accuracy (%)")
+    assert [row[place] for row in table.rows] == ["–", "81.3"]
+    assert place not in table.diagnostic
+    assert "released within epsilon" in table.note
+    alone = results_table(find_runs([judged]))
+    assert "released within epsilon" in alone.note
+    assert "no accuracy" not in alone.note
+    assert "Private accuracy (%)" not in results_table(find_runs([plain])).columns
+
+
 def note(folders):
     return results_table(find_runs(folders)).note
 

@@ -8,9 +8,8 @@ from typing import Any
 from rrcluster.errors import RunFolderError
 from rrcluster.report.estimate import Estimate, estimate
 from rrcluster.report.files import WAY_OUT, number, read_json
-from rrcluster.report.folders import Run, read_run
+from rrcluster.report.folders import DESCRIPTION, Run, read_run
 
-DESCRIPTION = "reproduction.json"
 MEASURES = {
     "accuracy": "accuracy (%)",
     "clustering_accuracy": "clustering accuracy (%)",
