@@ -83,8 +83,8 @@ IMAGE_CHOICES = (
     "Optimiser: SGD, batch 20, 5 local epochs, local_lr 0.05, server_lr 1 (not stated; rates of 1e-6 to 1e-3 fit "
     "Adam).",
     "Tuning (`benchmarks/tune_images.py`, one seed a setting) is not covered by any epsilon here. Clip, rate, epochs "
-    "and T: for rotated FashionMNIST and the CNN on rotated EMNIST, the same for all methods and budgets; EMNIST has "
-    "the same, its clip compared on FashionMNIST under Dirichlet at epsilon 2. On rotated EMNIST `edges` wants C = 0.2 "
+    "and T: for rotated FashionMNIST on rotated EMNIST, the same for all methods and budgets (DP-FedPer's CNN too); "
+    "EMNIST has the same. On rotated EMNIST `edges` wants C = 0.2 "
     "at epsilon 2 and 0.4 at 8; with 10 classes instead of 47 its noise is less than half as long, so 0.4 was taken. "
     "Features: `edges` for 10 classes won on FashionMNIST under Dirichlet, `edges-coarse` for 47 on rotated EMNIST, "
     "which are a table's images in other clients' hands; runs of seed 7 on the tables' own populations were seen "

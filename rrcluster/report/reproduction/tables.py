@@ -189,6 +189,7 @@ def how_to_read(it: Reproduced) -> tuple[str, ...]:
     """What holds for all tables."""
     said = [
         "published: the paper's number; identifier: the paper's mechanism, soundly accounted; joint: ours.",
+        "What a row runs differs by mechanism: the settings of the rows are below.",
         "Bold: best of its column, with an interval above all others; bounds (the oracle) are left out.",
     ]
     if any(it.constant(column) for column in it.columns):
