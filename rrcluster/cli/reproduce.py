@@ -228,5 +228,7 @@ def _changes(command: ReproduceCommand) -> dict[str, Any]:
 
 
 def _folder(name: str, command: ReproduceCommand) -> Path:
-    changed = [command.model, None if command.delta is None else f"delta{command.delta:g}"]
+    from rrcluster.report.notation import delta_text
+
+    changed = [command.model, None if command.delta is None else f"delta-{delta_text(command.delta)}"]
     return Path("runs/reproduce") / "-".join([name, *filter(None, changed), *(["quick"] if command.quick else [])])

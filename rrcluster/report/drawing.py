@@ -15,7 +15,7 @@ from rrcluster.report.estimate import Estimate
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7")  # Okabe and Ito, less yellow and black
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))  # a second cue beside colour
-MARKERS = ("o", "s", "^", "D", "v", "P")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # not as many as colours: 42 series before two are alike
 INK, GRID = "#22262b", "#c9ced6"
 COLUMN_WIDTH = 3.4  # inches: one column of a two-column page
 _NEAR_CHANCE = 0.2  # accuracy further than this above chance: the level is told, not drawn

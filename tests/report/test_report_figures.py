@@ -9,7 +9,7 @@ import pytest
 from rrcluster.cli import main
 from rrcluster.report import find_runs, make_figures
 from rrcluster.report.confusion import matched
-from rrcluster.report.drawing import GRID, INK, PALETTE
+from rrcluster.report.drawing import GRID, INK, PALETTE, line_style
 from rrcluster.report.figures import FIGURES, draw_figures
 from rrcluster.report.series import arenas, changing, epsilon_series, shown_epsilon, size_series
 
@@ -193,3 +193,8 @@ def test_the_command_writes_figures_alone(tmp_path, run_folder, capsys):
     assert (tmp_path / "figures" / "accuracy.pdf").is_file()
     assert "accuracy.pdf" in "".join(capsys.readouterr())
     assert not (demo / "report.html").exists()
+
+
+def test_a_dozen_series_can_be_told_apart_by_colour_and_marker():
+    styles = [line_style(place, marked=True) for place in range(12)]
+    assert len({(style["color"], style["marker"]) for style in styles}) == 12
