@@ -16,10 +16,10 @@ def print_results(table: "Table") -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from rrcluster.report import to_console
+    from rrcluster.report.render import console_table
 
     console = Console()
-    print_whole(to_console(table, width=console.width if console.is_terminal else _IN_A_FILE))
+    print_whole(console_table(table, width=console.width if console.is_terminal else _IN_A_FILE))
     console.print(Text(table.note, style="italic"))
 
 

@@ -17,7 +17,7 @@ from rrcluster.errors import ConfigError
 class ReportCommand:
     """Compare runs: a table (console, CSV, LaTeX, Markdown), figures (PNG, PDF) and one self-contained HTML page.
 
-    Each RUN is a run folder, a folder of seeds, or a folder of such. Nothing is computed anew. Examples:
+    Each RUN is a run folder, a folder of seeds, or a folder of such (two levels). Nothing is computed anew. Examples:
 
     rrcluster report runs/my-run
 

@@ -143,7 +143,7 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
 
     if (grid.out / "config.yaml").exists():
         raise RunFolderError(f"{grid.out} already holds a run; choose another folder with --out.")
-    if (grid.out / "sweep.json").exists():
+    if any(any(grid.out.glob(name)) for name in ("sweep.json", "*/config.yaml", "*/seed-*/config.yaml")):
         raise RunFolderError(
             f"{grid.out} holds a sweep, and what a selection leaves is its winner alone; choose another folder with "
             "--out."

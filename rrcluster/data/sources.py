@@ -126,7 +126,7 @@ def locate(name: str, folder: str | os.PathLike[str] | None = None) -> dict[str,
             if len(found) == len(form):
                 return found
         looked.append(f"{place} (no {_missing(name, forms)})")
-    raise DataError(f"{name} is not here; looked in {'; '.join(looked)}. {ways_out(name)}")
+    raise DataError(f"{name} is not here; looked in {'; '.join(looked)}. {ways_out(name, folder)}")
 
 
 def _found(place: Path, files: tuple[SourceFile, ...]) -> dict[str, Path]:
@@ -140,12 +140,15 @@ def _missing(name: str, forms: list[dict[str, Path]]) -> str:
     return ", ".join(missing) if forms[best] else "such files"
 
 
-def ways_out(name: str, *, tried: bool = False) -> str:
-    """How a user can get a dataset that is missing or damaged, in one sentence; `tried`: we cannot download it now."""
+def ways_out(name: str, folder: str | os.PathLike[str] | None = None, *, tried: bool = False) -> str:
+    """How a user can get a dataset that is missing or damaged, in one sentence; `tried`: we cannot download it now.
+
+    `folder` is where it was looked for, if not in the usual places.
+    """
     entry = SOURCES[name]
     ways = [f"run `rrcluster data get {name}`"] if not tried and (entry.urls or not entry.how) else []
     ways += [f"run `apt-get install {entry.debian}`"] if entry.debian else []
-    ways += [f"{entry.how} in {cache_folder(name).parent}"] if entry.how else []
+    ways += [f"{entry.how} in {download_folder(name, folder).parent}"] if entry.how else []
     ways += [f"set {ENVIRONMENT}=folder to a folder that has the files"]
     return f"To get it, {', or '.join(ways)}."
 

@@ -13,10 +13,11 @@ import numpy as np
 
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.sources import locate
-from rrcluster.errors import ConfigError, DataError
+from rrcluster.errors import ConfigError, DataError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.files import write_json
 from rrcluster.experiments.paper.study import Answer, Column, Row, Settings, Study
+from rrcluster.experiments.reuse import of_other_settings
 from rrcluster.experiments.sections import DataConfig
 from rrcluster.experiments.setup import load_population
 from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, one_after_another
@@ -143,7 +144,14 @@ def plan_reproduction(
 
 
 def reproduce(plan: Reproduction, *, executor: Executor = one_after_another) -> Iterator[Step]:
-    """Run all jobs. Stopped and started again it goes on where it was; at the end the folder describes itself."""
+    """Run all jobs. Stopped and started again it goes on where it was; at the end the folder describes itself.
+
+    A folder with runs of other settings is refused before anything is written: its table would describe them wrongly.
+    """
+    if (other := of_other_settings(plan.jobs)) is not None:
+        raise RunFolderError(
+            f"{other} holds a run of other settings than the table has; choose another folder with --out, or remove it."
+        )
     constants = _constants(plan)
     _describe(plan, constants, {})
     trouble: dict[str, str] = {}
@@ -255,8 +263,14 @@ def _row(plan: Reproduction, row: Row, trouble: Mapping[str, str]) -> dict[str, 
 
 def _shared(plan: Reproduction) -> str:
     """What all rows have in common; last, and going before the rest, what a column's budget asks for."""
-    parts = [_spell({name: value for name, value in plan.shared.items() if name not in _NO_MATTER})]
-    for epsilon, settings in {column.epsilon: plan.at_budget(column) for column in plan.columns}.items():
+    by_epsilon = {
+        column.epsilon: {name: value for name, value in plan.at_budget(column).items() if name not in plan.changes}
+        for column in plan.columns
+    }
+    everywhere = set.intersection(*(set(settings) for settings in by_epsilon.values()))
+    left_out = _NO_MATTER | everywhere
+    parts = [_spell({name: value for name, value in plan.shared.items() if name not in left_out})]
+    for epsilon, settings in by_epsilon.items():
         if settings:
             parts.append(f"{'without noise' if epsilon is None else f'at epsilon {epsilon:g}'}: {_spell(settings)}")
     return "; ".join(parts)

@@ -35,6 +35,16 @@ def take_over(jobs: Sequence[Job], reproductions: Iterable[Path]) -> int:
     return taken
 
 
+def of_other_settings(jobs: Sequence[Job]) -> Path | None:
+    """The first folder of a job that holds a run of other settings than its own, finished or not."""
+    for job in jobs:
+        if (job.folder / "config.yaml").exists() and (wanted := _config(job)) is not None:
+            found = _found(job.folder)
+            if found is None or _settings(found) != _settings(wanted):
+                return job.folder
+    return None
+
+
 def _copy(source: Path, target: Path, config: RunConfig) -> None:
     """Into place at once, from a name that no run has: half a copy is never taken for one."""
     target.parent.mkdir(parents=True, exist_ok=True)

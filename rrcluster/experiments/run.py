@@ -25,6 +25,7 @@ from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
 from rrcluster.types import Array, Models, NoisyEvaluation
 
+_EXACT_ENDS = 16
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0  # at least; and no more than a twentieth of the time goes into them
 
 MakeExperiment = Callable[[RunConfig], Experiment]
@@ -221,12 +222,13 @@ class Running:
             return []
         if plan.selection is not None:  # charged as a whole before its first run
             return [plan.epsilon()] * plan.num_rounds
+        ends = range(plan.num_rounds, plan.num_releases + 1)[:_EXACT_ENDS]  # of a run, by how many rounds it repeats
         return epsilon_curve(
             plan.event,
             rounds=range(1, plan.num_releases + 1),
             delta=plan.delta,
             accountant=plan.accountant,
-            in_full=[plan.num_rounds],
+            in_full=[*ends, *([] if self._ledger.limit is None else [self._ledger.limit])],
         )
 
     def _due(self, round_index: int, total: int) -> bool:

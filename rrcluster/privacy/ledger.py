@@ -65,6 +65,11 @@ class Ledger:
             )
         self._append({"round": round_index, "event": cost, "made_by": self._made_by})
 
+    @property
+    def limit(self) -> int | None:
+        """The number of releases that the budget ends with; None where it has no end of its own."""
+        return self._limit
+
     def affords(self, round_index: int) -> bool:
         """Whether the round can be released within the limit; a repeat of a seeded round costs nothing."""
         free = not self._secure and round_index in self._rounds

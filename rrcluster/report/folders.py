@@ -104,7 +104,7 @@ class Run:
     def private_accuracy(self) -> float | None:
         """The accuracy that was released within the budget; None where there was no private evaluation."""
         told = self.summary.get("private_evaluation")
-        return number(told.get("accuracy")) if isinstance(told, Mapping) else None
+        return number(told.get("accuracy")) if self.private and isinstance(told, Mapping) else None
 
     @property
     def delta(self) -> float | None:
@@ -173,15 +173,16 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
     """Every run under the paths, grouped by settings, in the order met.
 
-    A path is a run folder, a folder of `seed-N/`, or a folder of such. A seed met twice with the same settings starts a
-    group of its own: repeating a run tells nothing new about the spread over seeds.
+    A path is a run folder, a folder of `seed-N/`, or a folder of such, or of such folders. Tables of `rrcluster
+    reproduce`, which have reports of their own, are passed over among several paths. A seed met twice with the same
+    settings starts a group of its own: repeating a run tells nothing new about the spread over seeds.
     """
     groups: dict[tuple[object, ...], list[Run]] = {}
     seen: set[Path] = set()
     given = [Path(path) for path in paths]
     ours = [path for path in given if path.name in OWN_OUTPUT and not (path / CONFIG).exists()]  # as in runs/*
-    ours += [path for path in given if len(given) > 1 and _holds_tables(path)]
-    for folder in (folder for path in given if path not in ours for folder in _run_folders(path)):
+    alone = len(given) == 1
+    for folder in (folder for path in given if path not in ours for folder in _run_folders(path, alone=alone)):
         if folder.resolve() in seen:
             continue
         seen.add(folder.resolve())
@@ -195,20 +196,21 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
     return [RunGroup(tuple(runs)) for runs in groups.values()]
 
 
-def _run_folders(path: Path) -> list[Path]:
-    """The run folders at, or at most two levels and their seeds below, `path`."""
+def _run_folders(path: Path, *, alone: bool) -> list[Path]:
+    """The run folders at, or at most two levels and their seeds below, `path`; there may be none beside tables."""
     if not path.is_dir():
         raise RunFolderError(f"{path}: not a folder; give a run folder, or a folder of runs such as runs/demo.")
     found = _below(path, levels=2)
-    if not found and _holds_tables(path):
+    tables = [] if found else _tables(path)
+    if tables and alone:
         raise RunFolderError(
-            f"{path}: holds tables of `rrcluster reproduce`; `rrcluster report` takes one of its folders, such as "
-            f"{path / 'fashion'}, at a time."
+            f"{path}: holds tables of `rrcluster reproduce`, which have reports of their own: `rrcluster report "
+            f"{tables[0]}`, without --out."
         )
-    if not found:
+    if not found and not tables:
         raise RunFolderError(
-            f"{path}: no run in it (no {CONFIG} here, in its folders, or in their seed-N folders); give the folder "
-            "that `rrcluster run` named as its output."
+            f"{path}: no run in it (no {CONFIG} here, two levels of folders down, or in their seed-N folders); give "
+            "the folder that `rrcluster run` named as its output."
         )
     return found
 
@@ -221,9 +223,9 @@ def _below(path: Path, *, levels: int) -> list[Path]:
     return [folder for child in _subfolders(path) for folder in _below(child, levels=levels - 1)]
 
 
-def _holds_tables(path: Path) -> bool:
-    """Whether it is the folder of a reproduction, or of several."""
-    return path.is_dir() and any((it / DESCRIPTION).is_file() for it in (path, *_subfolders(path)))
+def _tables(path: Path) -> list[Path]:
+    """The folders of `rrcluster reproduce` among `path` and what is in it."""
+    return [it for it in (path, *_subfolders(path)) if (it / DESCRIPTION).is_file()]
 
 
 def _seeds_or_self(path: Path) -> list[Path]:

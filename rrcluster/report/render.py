@@ -10,6 +10,7 @@ from rrcluster.report.notation import NOTHING
 from rrcluster.report.tables import Table
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table as RichTable
 
 _LATEX = {
@@ -38,8 +39,16 @@ _MARKDOWN = {**{mark: f"\\{mark}" for mark in "\\`*_[]<>|#~"}, "&": "&amp;", "\n
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # no number we write starts so
 
 
-def to_console(table: Table, *, width: int = 80) -> "RichTable":
-    """A table for `rich.print`, without its note: as wide as `width`, or as its longest words need."""
+def to_console(table: Table, *, width: int = 80) -> "RenderableType":
+    """A table and its note for `rich.print`."""
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(console_table(table, width=width), Text(table.note, style="italic"))
+
+
+def console_table(table: Table, *, width: int) -> "RichTable":
+    """A table without its note: as wide as `width`, or as its longest words need."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -56,9 +65,11 @@ def to_console(table: Table, *, width: int = 80) -> "RichTable":
 
 def _widths(table: Table, width: int) -> list[int]:
     """Of the columns: what their cells like, the widest narrowed first where that is too much, to the longest word."""
+    from rich.cells import cell_len
+
     cells = [[name, *(row[place] for row in table.rows)] for place, name in enumerate(table.columns)]
-    found = [max(map(len, column)) for column in cells]
-    least = [max((len(word) for cell in column for word in cell.split()), default=0) for column in cells]
+    least = [max((cell_len(word) for cell in column for word in cell.split()), default=0) for column in cells]
+    found = [max(one, min(width, max(map(cell_len, column)))) for one, column in zip(least, cells, strict=True)]
     room = width - 2 * len(cells) - 1  # a space on either side of each
     while sum(found) > room and found != least:
         _, widest = max((wide, place) for place, wide in enumerate(found) if wide > least[place])

@@ -57,7 +57,7 @@ def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> Ta
     mixed_delta, mixed_seeds = len(_deltas(groups)) > 1, len({_seeds(group) for group in groups}) > 1
     head = ["Method", *(_CONTEXT[name] for name in context)]
     columns = [*head, "epsilon", *(["delta"] if mixed_delta else []), *(["Seeds"] if mixed_seeds else [])]
-    released = [estimate(run.private_accuracy for run in group.runs) for group in groups]
+    released = [_released(group) for group in groups]
     columns += [_RELEASED] if any(released) else []
     first_metric = len(columns)
     columns += [*(_LABELS[name] for name in metrics), "Seconds"]
@@ -149,6 +149,11 @@ def _cell(name: str, value: Estimate | None) -> str:
     return show(value.mean) if value.half_width is None else f"{show(value.mean)} ± {show(value.half_width)}"
 
 
+def _released(group: RunGroup) -> Estimate | None:
+    """The accuracy that a row's run released. A mean over several runs would cost more than the epsilon beside it."""
+    return estimate([group.first.private_accuracy]) if len(group.runs) == 1 else None
+
+
 def _seconds(group: RunGroup) -> str:
     mean = estimate(run.seconds for run in group.runs)
     return seconds_text(mean.mean if mean else None)
@@ -223,8 +228,11 @@ def _tuning_sentence(groups: Sequence[RunGroup]) -> str:
 
 def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> list[str]:
     told = ""
-    if any(run.private_accuracy is not None for group in groups for run in group.runs):
-        told = f"{_RELEASED.removesuffix(' (%)')}: noisy, released within epsilon (docs/tuning.md)."
+    if any(map(_released, groups)):
+        told = (
+            f"{_RELEASED.removesuffix(' (%)')}: noisy, released within the epsilon of its run (docs/tuning.md); none "
+            "for a row of several runs, whose costs add up."
+        )
     if all(run.final is None for group in groups for run in group.runs):
         return [told or "No diagnostics were written, so there is no accuracy to show."]
     names = [_LABELS[name].removesuffix(" (%)").lower() for name in metrics]

@@ -107,6 +107,7 @@ def test_a_sweep_and_a_selection_of_one_file_keep_out_of_each_other_s_folder(fil
     assert sorted(path.name for path in Path("runs").iterdir()) == ["grid", "grid-selected"]
     assert not (Path("runs") / "grid" / "config.yaml").exists()
     capsys.readouterr()
+    (Path("runs") / "grid" / "sweep.json").unlink()  # as of a sweep that was stopped
     assert main(["sweep", grid, "--private-select", "--out", "runs/grid"]) == 2
     assert "runs/grid holds a sweep" in capsys.readouterr().err
     assert main(["sweep", grid, "--out", "runs/grid-selected"]) == 2

@@ -13,6 +13,7 @@ from rrcluster.data.arrays import from_arrays
 from rrcluster.data.build import load_federated
 from rrcluster.data.fashion_mini import load_fashion_mini
 from rrcluster.data.subset import at_most, spaced
+from rrcluster.errors import RunFolderError
 from rrcluster.experiments import paper
 from rrcluster.experiments.paper import STUDIES
 from rrcluster.experiments.paper.study import IDENTIFIER, JOINT, NO_NOISE, Spotlight
@@ -142,6 +143,16 @@ def test_some_rows_alone(tiny, tmp_path, capsys):
     assert "DP-FeSEM" in text
     assert "not run yet" not in text
     assert "| RR-Cluster" not in text
+
+
+def test_runs_of_other_settings_are_never_put_under_a_new_description(tiny, tmp_path):
+    before = replace(tiny, quick=replace(tiny.quick, rows=("ifca",), columns=("balanced-eps8",)))
+    list(reproduce(plan_reproduction(before, out=tmp_path, quick=True, seeds=(0,))))
+    told = (tmp_path / "reproduction.json").read_bytes()
+    after = replace(before, quick=replace(before.quick, settings={**SMALL, "update_clip": 0.123}))
+    with pytest.raises(RunFolderError, match="other settings than the table has"):
+        list(reproduce(plan_reproduction(after, out=tmp_path, quick=True, seeds=(0,))))
+    assert (tmp_path / "reproduction.json").read_bytes() == told
 
 
 def test_a_refused_run_is_told_in_its_cell(tiny, tmp_path):

@@ -150,6 +150,7 @@ def test_a_reserve_pays_for_the_repeat(secure, tmp_path, monkeypatch):
     assert (summary["rounds_done"], summary["releases_charged"], summary["ended_by"]) == (4, 5, "rounds")
     told = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert summary["epsilon"] < told["epsilon"]  # one of the two in reserve was not needed
+    assert lines(tmp_path / "run" / "rounds.jsonl")[-1]["epsilon"] == summary["epsilon"]
     assert any("covers 6 releases: 4 rounds, and 2" in note for note in told["notes"])
 
 
@@ -187,6 +188,7 @@ def test_a_ceiling_stops_before_the_round_that_would_pass_it(tiny, tmp_path):
     assert result.epsilon <= ceiling
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["rounds_done"], summary["ended_by"], summary["status"]) == (3, "budget", "finished")
+    assert lines(tmp_path / "run" / "rounds.jsonl")[-1]["epsilon"] == summary["epsilon"]
     assert [line["round"] for line in lines(tmp_path / "run" / "diagnostics.jsonl")] == [1, 2]
 
 

@@ -124,7 +124,12 @@ def test_all_that_commands_leave_under_runs_can_be_reported_at_once(tmp_path, ru
     (tmp_path / "reproduce" / "fashion" / "reproduction.json").write_text("{}")
     for paths in ([tmp_path], sorted(tmp_path.iterdir())):
         assert [run.path for group in find_runs(paths) for run in group.runs] == [one, two]
-    with pytest.raises(RunFolderError, match=r"holds tables of `rrcluster reproduce`; .* takes one of its folders"):
+    (tmp_path / "reproduce" / "own").mkdir()
+    three = run_folder(tmp_path / "reproduce" / "own" / "three", update_clip=0.3)
+    for paths in ([one, tmp_path / "reproduce"], [tmp_path / "reproduce", one]):  # runs beside tables count
+        assert {run.path for group in find_runs(paths) for run in group.runs} == {one, three}
+    three.rename(tmp_path / "three")
+    with pytest.raises(RunFolderError, match=r"holds tables of `rrcluster reproduce`.*report .*fashion`"):
         find_runs([tmp_path / "reproduce"])
 
 

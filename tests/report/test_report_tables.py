@@ -192,7 +192,9 @@ def test_console_shows_markup_as_text():
 
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(to_console(ODD))
-    assert "[a|b]*" in console.export_text()
+    text = console.export_text()
+    assert "[a|b]*" in text
+    assert "diagnostic, not private" in text
 
 
 @pytest.mark.parametrize("columns", [20, 60, 80, 200])
@@ -229,10 +231,15 @@ def test_an_accuracy_that_was_released_is_in_the_table_and_is_no_diagnostic(run_
     table = results_table(find_runs([plain, judged]))
     place = table.columns.index("Private accuracy (%)")
     assert [row[place] for row in table.rows] == ["–", "81.3"]
+    twice = run_folder(tmp_path / "twice" / "seed-1", update_clip=0.1, seed=1)
+    (twice / "summary.json").write_text((judged / "summary.json").read_text())
+    both = results_table(find_runs([judged, twice]))  # their mean would cost the sum of their epsilons
+    assert "Private accuracy (%)" not in both.columns
+    assert "released within" not in both.note
     assert place not in table.diagnostic
-    assert "released within epsilon" in table.note
+    assert "released within the epsilon of its run" in table.note
     alone = results_table(find_runs([judged]))
-    assert "released within epsilon" in alone.note
+    assert "released within the epsilon of its run" in alone.note
     assert "no accuracy" not in alone.note
     assert "Private accuracy (%)" not in results_table(find_runs([plain])).columns
 
