@@ -43,26 +43,24 @@ def append_json(path: Path, value: Any) -> None:
 def keep_rounds_before(path: Path, round_index: int) -> None:
     """Drop the lines of rounds from `round_index` on (they will be run again), and everything from a torn line on."""
     before = _content(path)
-    after = "".join(line + "\n" for at, line in _rounds(before) if at < round_index)
+    after = "".join(line + "\n" for at, line in _whole(before) if at < round_index)
     if after != before:
         write_text(path, after)
 
 
-def has_round(path: Path, round_index: int) -> bool:
-    """Whether a JSON-lines file has a line of that round."""
-    return any(at == round_index for at, _ in _rounds(_content(path)))
+def lines_by_round(path: Path) -> list[tuple[int, str]]:
+    """The lines of a JSON-lines file with the rounds they are of, up to the first that is torn; none without a file."""
+    return list(_whole(_content(path)))
 
 
 def _content(path: Path) -> str:
-    """All of a file; nothing where there is none."""
     try:
         return read_text(path) if path.exists() else ""
     except (OSError, ValueError) as error:
         raise RunFolderError(f"{path}: cannot be read; the file is damaged. Start a new run.") from error
 
 
-def _rounds(content: str) -> Iterator[tuple[int, str]]:
-    """The lines of a JSON-lines file with the rounds they are of, up to the first that is torn."""
+def _whole(content: str) -> Iterator[tuple[int, str]]:
     for line in content.splitlines():
         try:
             at = plain_json(line)["round"]

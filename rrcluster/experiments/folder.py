@@ -35,8 +35,8 @@ from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.files import (
     append_json,
-    has_round,
     keep_rounds_before,
+    lines_by_round,
     write_bytes,
     write_json,
     write_text,
@@ -120,10 +120,8 @@ class RunFolder:
 
     def private_evaluations(self) -> list[NoisyEvaluation]:
         """The evaluations released so far, round by round; a line that a full disk has torn counts as not written."""
-        path = self.path / "rounds.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        whole = [json.loads(line) for line in lines if line.endswith("\n")]
-        return [read_evaluation(told) for line in whole if (told := line.get("private_evaluation"))]
+        lines = lines_by_round(self.path / "rounds.jsonl")
+        return [read_evaluation(told) for _, line in lines if (told := json.loads(line).get("private_evaluation"))]
 
     def add_diagnostics(
         self,
@@ -139,7 +137,7 @@ class RunFolder:
         Without `measures` the round was made by a process that is gone: what that has written down stays.
         """
         path = self.path / "diagnostics.jsonl"
-        if measures is None and has_round(path, round_index):
+        if measures is None and any(at == round_index for at, _ in lines_by_round(path)):
             return
         keep_rounds_before(path, round_index)
         line = {"round": round_index, **asdict(evaluation), "seconds": round(seconds, 2)}

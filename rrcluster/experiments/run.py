@@ -25,7 +25,7 @@ from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
 from rrcluster.types import Array, Models, NoisyEvaluation
 
-_EXACT_ENDS = 16
+_EXACT_ENDS = 16  # numbers of releases that a run may end with, whose epsilon is computed in full: 0.1 s each
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0  # at least; and no more than a twentieth of the time goes into them
 
 MakeExperiment = Callable[[RunConfig], Experiment]
