@@ -19,7 +19,8 @@ from rrcluster.types import Array
 
 GRID_BITS = 30
 SMALLEST_CLIP, LARGEST_CLIP = 1e-30, 1e30  # far from where squares underflow or overflow in float64
-LARGEST_COHORT = 2**30  # sums of this many clipped rows fit an int64 twice over
+LARGEST_NORM = 1e150  # of an update; its square is finite, and clip / norm is far from where float64 loses digits
+LARGEST_SUM = 2**62  # grid units in one coordinate of a sum: half of what an int64 holds
 _MARGIN = 1 - 1e-6  # room for the rounding of the float64 norm itself
 
 
@@ -33,13 +34,25 @@ def check_clip(update_clip: float) -> None:
 
 
 def norms(updates: Any) -> Array:
-    """(n,) L2 norms in float64; not finite where a coordinate is not finite or the square overflows."""
-    if not isinstance(updates, np.ndarray):
+    """(n,) L2 norms in float64; infinite where a coordinate is not finite or the norm is above `LARGEST_NORM`."""
+    if isinstance(updates, np.ndarray):
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = np.sqrt(np.einsum("nd,nd->n", updates, updates, dtype=np.float64, casting="unsafe"))
+    else:
         import torch
 
-        return np.asarray(torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64).cpu().numpy())
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(np.sqrt(np.einsum("nd,nd->n", updates, updates, dtype=np.float64, casting="unsafe")))
+        size = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64).cpu().numpy()
+    return np.where(size <= LARGEST_NORM, size, np.inf)
+
+
+def check_sums_fit(num_messages: int, *, largest: float, update_clip: float) -> None:
+    """Refuse more messages than 64-bit sums hold; `largest` is the most that one adds to a coordinate."""
+    most = int(LARGEST_SUM * grid_step(update_clip) / max(largest, update_clip))
+    if num_messages > most:
+        raise ConfigError(
+            f"sums of messages with coordinates up to {largest:g} hold {most} clients at most in 64 bits; lower "
+            "count_weight, private_evaluation or num_clients."
+        )
 
 
 def grid_step(update_clip: float) -> float:
@@ -51,13 +64,13 @@ def clip_to_grid(updates: Any, *, update_clip: float, known: Array | None = None
     """Scale each row to norm at most `update_clip` and round towards zero: (n, d) float -> (n, d) int64 grid units.
 
     Guarantee: for every finite row, ||row of the result|| * grid_step(update_clip) <= update_clip. A row whose norm is
-    not finite becomes zero. A row is at most 2^31 units long, so sums of 2^31 rows cannot overflow. `known` are `norms`
-    of these very rows where the caller has them: the guarantee rests on them.
+    not finite becomes zero. A row is at most 2^31 units long (`check_sums_fit` says how many may be summed). `known`
+    are `norms` of these very rows where the caller has them: the guarantee rests on them.
     """
     check_clip(update_clip)
     size = norms(updates) if known is None else known
     usable = np.isfinite(size)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         factor = np.where(usable, np.minimum(1.0, update_clip * _MARGIN / size), 0.0)
     factor = np.where(size == 0, 1.0, factor) / grid_step(update_clip)
     if not isinstance(updates, np.ndarray):

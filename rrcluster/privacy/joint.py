@@ -8,7 +8,7 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError
-from rrcluster.privacy.clip import check_clip, clip_to_grid, grid_step
+from rrcluster.privacy.clip import check_clip, check_sums_fit, clip_to_grid, grid_step
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
 from rrcluster.privacy.relation import joint_sensitivity
 from rrcluster.privacy.reports import Reports, as_numpy, check_reports
@@ -65,6 +65,11 @@ class JointMechanism:
             raise ConfigError(
                 f"private_evaluation = {self.evaluation_weight:g} is above {most:g} (16 clips); lower it."
             )
+        self._check_sums_fit(self.num_clients)
+
+    def _check_sums_fit(self, num_messages: int) -> None:
+        largest = max(self.update_clip, self.count_weight, self.evaluation_weight / 2)
+        check_sums_fit(num_messages, largest=largest, update_clip=self.update_clip)
 
     @property
     def count_units(self) -> int:
@@ -124,6 +129,7 @@ class JointMechanism:
             evaluations=evaluations,
             on_device=True,
         )
+        self._check_sums_fit(len(reports.valid))
         messages = clip_to_grid(reports.updates, update_clip=self.update_clip, known=reports.norms)
         shared, clustered = split_columns(messages, self.coordinates)
         sums = cluster_sums(clustered, reports.destinations, num_clusters=self.num_clusters)

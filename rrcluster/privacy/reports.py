@@ -1,5 +1,9 @@
 """Check what clients sent. The only code, with the mechanisms, that reads raw reports.
 
+One door: every report becomes a row of float64 numbers, or of float32 ones where that is what was sent (they are the
+same numbers, and everything computed from them is float64), or it becomes zero; row by row, whatever container and
+dtype it came in. Stacking reports in one array may change their common type: no type changes what a row is worth.
+
 A report that cannot be used (non-finite, wrong shape or dtype, cluster out of range) is marked invalid, and a second
 one under the same id is left out; neither raises nor is ever described in a log: what a hostile client sends must not
 stop the round nor show in an error text. What the *caller* gets wrong for the whole round (lengths that do not match)
@@ -91,11 +95,18 @@ def check_reports(
 
 
 def as_numpy(values: Any) -> Any:
-    """A torch tensor as a numpy array on the host, bfloat16 (which numpy lacks) as float32; anything else as it is."""
+    """A torch tensor as a numpy array on the host; anything else as it is. Types that numpy lacks become float32."""
     if not hasattr(values, "detach"):
         return values
-    tensor = values.detach().cpu()
-    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+    tensor = values.detach().cpu().resolve_conj().resolve_neg()
+    return (_exact_float(tensor) if tensor.is_floating_point() else tensor).numpy()
+
+
+def _exact_float(table: Any) -> Any:
+    """The same numbers as float32 or float64: every shorter floating-point type fits float32 exactly."""
+    if isinstance(table, np.ndarray):
+        return table if table.dtype in (np.float32, np.float64) else table.astype(np.float64)
+    return table if str(table.dtype) in ("torch.float32", "torch.float64") else table.float()
 
 
 def _zero_unless(valid: Array, rows: Any) -> Any:
@@ -111,7 +122,12 @@ def _zero_unless(valid: Array, rows: Any) -> Any:
 
 def _rows(updates: Any, width: int, name: str = "updates", *, on_device: bool = False) -> tuple[Any, Array]:
     stays = on_device and hasattr(updates, "detach") and _floating_table(updates)
-    updates = updates.detach() if stays else as_numpy(updates)
+    try:
+        with np.errstate(over="ignore"):
+            updates = _exact_float(updates.detach()) if stays else _unmasked(as_numpy(updates))
+            updates = _exact_float(updates) if _floating_table(updates) else updates
+    except Exception as error:  # such as a sparse tensor
+        raise ConfigError(f"{name} must be a dense array, a tensor or a sequence of rows.") from error
     if _floating_table(updates):
         if updates.shape[1] != width:
             raise ConfigError(
@@ -128,6 +144,13 @@ def _rows(updates: Any, width: int, name: str = "updates", *, on_device: bool = 
     return rows, usable
 
 
+def _unmasked(values: Any) -> Any:
+    """A plain array; what a mask hides is no number."""
+    if isinstance(values, np.ma.MaskedArray):
+        return np.ma.filled(values.astype(object), None)
+    return np.asarray(values) if isinstance(values, np.ndarray) else values
+
+
 def _evaluations(values: Any, length: int) -> tuple[Array, Array]:
     if values is None:
         return np.zeros((length, 2)), np.ones(length, dtype=bool)
@@ -135,7 +158,7 @@ def _evaluations(values: Any, length: int) -> tuple[Array, Array]:
     if len(rows) != length:
         raise ConfigError("evaluations must hold one pair per update; give as many as there are updates.")
     finite = usable & np.isfinite(rows).all(axis=1)
-    return np.clip(np.where(finite[:, None], rows, 0.0), 0.0, 1.0), finite
+    return np.clip(np.where(finite[:, None], rows, 0.0).astype(np.float64), 0.0, 1.0), finite
 
 
 def _scores(values: Any, width: int, length: int) -> tuple[Array, Array]:
@@ -150,7 +173,7 @@ def _scores(values: Any, width: int, length: int) -> tuple[Array, Array]:
 
 
 def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[Array, Array]:
-    values = as_numpy(values)
+    values = _unmasked(as_numpy(values))
     if not _listed(values) or len(values) != length:
         raise ConfigError(f"{name} must hold one cluster per update; give as many as there are updates.")
     if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
@@ -166,8 +189,8 @@ def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[A
 def _first_of_each(client_ids: Any, length: int) -> Array | None:
     """Places of the first report under each id, in order; None where ids are not given, or all differ.
 
-    Ids of different types are different ids, so nobody shadows another. Ids must be authenticated by the caller: a
-    client that can claim another's can silence it.
+    Whole numbers are the same id whatever their type; a text is another id than the number it spells, so nobody shadows
+    another. Ids must be authenticated by the caller: a client that can claim another's can silence it.
     """
     if client_ids is None:
         return None
@@ -176,10 +199,18 @@ def _first_of_each(client_ids: Any, length: int) -> Array | None:
         raise ConfigError("client_ids must hold one id per update; give as many as there are updates.")
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.ndim == 1 and len(np.unique(ids)) == length:
         return None
-    first: dict[tuple[str, str], int] = {}
+    first: dict[int | str | bytes, int] = {}
     for place, value in enumerate(ids):
-        first.setdefault((type(value).__name__, repr(value)), place)
+        first.setdefault(_identity(value), place)
     return np.fromiter(first.values(), dtype=np.int64, count=len(first))
+
+
+def _identity(value: Any) -> int | str | bytes:
+    """An id as what two spellings of it have in common."""
+    value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, str, bytes)):
+        raise ConfigError("client_ids must be whole numbers or texts; give each client one.")
+    return value
 
 
 def _floating_table(updates: Any) -> bool:
@@ -199,12 +230,33 @@ def _listed(values: Any) -> bool:
 def _numbers(value: Any) -> Array | None:
     """What a client sent as float64 numbers, or None. Whatever it is, it must not stop the round or speak in an error.
 
-    Numbers that a caller's stacking turned into another number type, or into text, are still the numbers they were: one
-    client's odd value must not make the others' unusable.
+    A number is worth the same whatever type the caller's stacking gave it: a truth value, a whole number, a complex
+    number without imaginary part, an object or a text. One client's odd value must not make the others' unusable.
     """
     try:
         with np.errstate(all="ignore"):
             cell = np.asarray(as_numpy(value))
-            return cell.astype(np.float64) if cell.dtype.kind in "fiuUS" else None
+            if cell.dtype.kind in "fiub":
+                return cell.astype(np.float64)
+            if cell.dtype.kind in "cOUS":
+                return np.array([_number(entry) for entry in cell.ravel().tolist()], dtype=np.float64).reshape(
+                    cell.shape
+                )
+            return None
     except Exception:  # a hostile object may raise anything
         return None
+
+
+_TRUTH = {"True": 1.0, "False": 0.0}
+
+
+def _number(entry: Any) -> float:
+    """One number as a float. Raises whatever it likes for what is none."""
+    if isinstance(entry, (complex, np.complexfloating)):
+        if entry.imag != 0:
+            raise ValueError
+        return float(entry.real)
+    if isinstance(entry, (str, bytes)):
+        text = entry.decode() if isinstance(entry, bytes) else entry
+        return _TRUTH[text] if text in _TRUTH else float(text)
+    return float(entry)

@@ -2,7 +2,7 @@
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.privacy.clip import LARGEST_COHORT, check_clip
+from rrcluster.privacy.clip import check_clip, check_sums_fit
 
 MAX_ROUNDS = 1_000_000
 IDENTIFIERS = ("gaussian", "kary", "exponential", "permute-and-flip", "projection")
@@ -83,16 +83,13 @@ def check_sizes(
     if checks.count(num_rounds=num_rounds) > MAX_ROUNDS:
         raise ConfigError(f"num_rounds = {num_rounds} is more than {MAX_ROUNDS}, the most that is accounted.")
     check_clip(update_clip)
+    check_sums_fit(num_clients, largest=update_clip, update_clip=update_clip)
     if checks.count(num_clusters=num_clusters) > num_clients:
         raise ConfigError(f"num_clusters (k) = {num_clusters} is more than num_clients = {num_clients}; lower k.")
     _check_room(num_clusters, min_cluster_size, sample_rate * num_clients)
 
 
 def _check_room(num_clusters: int, min_cluster_size: int, expected_cohort: float) -> None:
-    if expected_cohort > LARGEST_COHORT:
-        raise ConfigError(
-            f"a cohort of {expected_cohort:g} clients is more than sums can hold ({LARGEST_COHORT}); lower sample_rate."
-        )
     if num_clusters * min_cluster_size > expected_cohort:
         raise ConfigError(
             f"min_cluster_size (B) = {min_cluster_size} needs {num_clusters * min_cluster_size} clients for "

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rrcluster.errors import ConfigError
-from rrcluster.privacy.clip import LARGEST_COHORT, clip_to_grid, grid_step, norms
+from rrcluster.privacy.clip import check_sums_fit, clip_to_grid, grid_step, norms
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64, min_value=-1e150, max_value=1e150)
 
@@ -58,9 +58,12 @@ def test_extreme_clips_hold(clip):
     assert np.hypot(*(clipped[0] * grid_step(clip))) <= clip
 
 
-def test_sums_of_the_largest_cohort_cannot_overflow():
+def test_sums_of_the_most_clients_that_are_allowed_cannot_overflow():
     unit = int(clip_to_grid(np.array([[2.0]]), update_clip=1.9999999)[0, 0])
-    assert unit * LARGEST_COHORT < 2**62
+    check_sums_fit(2**31, largest=1.9999999, update_clip=1.9999999)
+    assert unit * 2**31 <= 2**62
+    with pytest.raises(ConfigError, match="64 bits"):
+        check_sums_fit(2**32, largest=1.9999999, update_clip=1.9999999)
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, np.inf, np.nan])

@@ -33,8 +33,7 @@ HOSTILE = {
     "nothing": None,
     "ragged": [[1.0], [1.0, 2.0]],
     "object": object(),
-    "boolean": [True, False],
-    "conjugate": torch.ones(2, dtype=torch.complex64).conj(),
+    "conjugate": torch.full((2,), 1j, dtype=torch.complex64).conj(),
     "sparse": torch.ones(2).to_sparse(),
     "wider than float64": np.array([1.0, 2.0], dtype=np.longdouble) * np.longdouble("1e4000"),
     "endless": (lambda rows: rows.append(rows) or rows)([]),
@@ -49,7 +48,7 @@ def test_one_hostile_update_spoils_only_itself(bad):
     assert np.isfinite(reports.updates).all()
 
 
-@pytest.mark.parametrize("bad", [-1, 3, 10**30, 1.5, np.nan, "one", None, [0], True])
+@pytest.mark.parametrize("bad", [-1, 3, 10**30, 1.5, np.nan, "one", None, [0], 1j])
 def test_one_hostile_choice_spoils_only_itself(bad):
     reports = check(np.ones((3, 2)), [0, bad, 2])
     assert reports.valid.tolist() == [True, False, True]
@@ -130,14 +129,24 @@ class Hostile:
 def test_an_object_that_raises_spoils_only_itself():
     assert check([[1.0, 2.0], Hostile()], [0, 1]).valid.tolist() == [True, False]
     assert check(np.ones((2, 2)), [0, Hostile()]).valid.tolist() == [True, False]
-    conjugated = torch.ones(2, dtype=torch.complex64).conj()
+    conjugated = torch.full((2,), 1j, dtype=torch.complex64).conj()
     assert check([conjugated, torch.ones(2)], [0, 1]).valid.tolist() == [False, True]
     assert check([np.array([np.longdouble("1e4000"), 1]), [1.0, 1.0]], [0, 1]).valid.tolist() == [False, True]
 
 
-def test_ids_of_different_types_are_different_clients():
-    reports = check(np.ones((4, 2)), [0, 0, 0, 0], client_ids=[1, "1", np.float32(0.1), 0.1])
-    assert reports.valid.all()
+def test_a_text_is_another_client_than_the_number_it_spells():
+    assert check(np.ones((3, 2)), [0, 0, 0], client_ids=[1, "1", b"1"]).valid.tolist() == [True] * 3
+
+
+def test_one_number_is_one_client_whatever_its_type():
+    ids = [5, np.int64(5), np.uint8(5), torch.tensor(5), np.array(5)]
+    assert check(np.ones((5, 2)), [0] * 5, client_ids=ids).valid.tolist() == [True]
+
+
+@pytest.mark.parametrize("odd", [np.arange(5000), 0.5, None, True, ("a", 1)])
+def test_an_id_that_is_neither_number_nor_text_is_refused(odd):
+    with pytest.raises(ConfigError, match="whole numbers or texts"):
+        check(np.ones((2, 2)), [0, 0], client_ids=[1, odd])
 
 
 def test_scores_travel_with_their_report():
