@@ -1,4 +1,4 @@
-"""The progress bar: round, released sizes, epsilon spent, time left, and the diagnostic accuracy named as such."""
+"""The progress bar: round, released sizes, time left, and the diagnostic accuracy named as such."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -27,7 +27,6 @@ class ProgressBar:
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TextColumn("{task.fields[sizes]}"),
-            TextColumn("{task.fields[epsilon]}"),
             TextColumn("{task.fields[accuracy]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
@@ -52,7 +51,7 @@ class ProgressBar:
             )
         self._console.print(f"{self._label}, {self._source}: {guarantee}", highlight=False, soft_wrap=True)
         self._bar.start()
-        self._task = self._bar.add_task("round", total=plan.num_rounds, sizes="", epsilon="", accuracy="")
+        self._task = self._bar.add_task("round", total=plan.num_rounds, sizes="", accuracy="")
         return self
 
     def __exit__(
@@ -68,7 +67,6 @@ class ProgressBar:
     def update(self, progress: "Progress") -> None:
         """Show one finished round."""
         sizes = "sizes " + " ".join(f"{size:.0f}" for size in progress.sizes)
-        epsilon = "" if progress.epsilon is None else f"epsilon {progress.epsilon:.3g}"
         if progress.evaluation is not None:
             figure = progress.evaluation
             value = (
@@ -77,10 +75,10 @@ class ProgressBar:
             self._accuracy = f"{value} (diagnostic, not private)"
         private = _private_text(progress.private_evaluation)
         done = progress.round_index + 1
-        self._bar.update(self._task, completed=done, sizes=sizes, epsilon=epsilon, accuracy=private or self._accuracy)
+        self._bar.update(self._task, completed=done, sizes=sizes, accuracy=private or self._accuracy)
         tenth = self._plan.secure and done % max(1, progress.num_rounds // 10) == 0  # secure runs evaluate nothing
         if not self._drawn and (tenth or progress.evaluation is not None):
-            line = "  ".join(part for part in (sizes, epsilon, private, self._accuracy) if part)
+            line = "  ".join(part for part in (sizes, private, self._accuracy) if part)
             self._console.print(f"round {done}/{progress.num_rounds}  {line}", highlight=False, soft_wrap=True)
 
 

@@ -104,15 +104,17 @@ class RunFolder:
         """Whether the run came to its end."""
         return (self.path / "models.safetensors").exists()
 
-    def add_round(self, record: RoundRecord, epsilon: float | None) -> None:
-        """Append a round's released values; not how long it took, which tells how many clients were in it."""
+    def add_round(self, record: RoundRecord) -> None:
+        """Append a round's released values; not how long it took, which tells how many clients were in it.
+
+        No epsilon of the rounds so far: the run costs what privacy.json states, also when it is stopped here.
+        """
         release = record.release
         line: dict[str, Any] = {
             "round": record.round_index,
             "sizes": release.sizes.tolist(),
             "denominators": release.denominators.tolist(),
             "noise_std": release.noise_std.tolist(),
-            "epsilon": epsilon,
         }
         if release.evaluation is not None:
             line["private_evaluation"] = describe_evaluation(release.evaluation)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,10 @@ from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.ranks import told_machines
 from rrcluster.experiments.released import average, describe_evaluation
 from rrcluster.experiments.setup import Experiment, make_experiment
-from rrcluster.privacy.accounting import epsilon_curve
-from rrcluster.privacy.budget import affordable_releases
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
 from rrcluster.types import Array, Models, NoisyEvaluation
 
-_EXACT_ENDS = 16  # numbers of releases that a run may end with, whose epsilon is computed in full: 0.1 s each
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0  # at least; and no more than a twentieth of the time goes into them
 
 MakeExperiment = Callable[[RunConfig], Experiment]
@@ -38,7 +36,7 @@ class Progress:
     round_index: int
     num_rounds: int
     sizes: Array  # (k,) released
-    epsilon: float | None  # spent so far
+    epsilon: float | None  # of the whole plan, whenever the run is stopped
     evaluation: Evaluation | None  # of this round, where one was due
     private_evaluation: NoisyEvaluation | None = None  # released; the average over the last rounds
 
@@ -78,15 +76,18 @@ def start(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Runn
     """Make a new run folder for `config`. Nothing is written if anything about the config is wrong."""
     config = config.settled()
     experiment = make(config)
-    told = statement(experiment.plan)
-    target = config.privacy.target_epsilon
-    if target is not None and told["epsilon"] > target:
+    _check_target(experiment)
+    return _running(experiment, RunFolder.create(config.folder, config, statement(experiment.plan)))
+
+
+def _check_target(experiment: Experiment) -> None:
+    """Refuse noise that costs more than was asked for, wherever it came from."""
+    target, plan = experiment.config.privacy.target_epsilon, experiment.plan
+    if target is not None and plan.epsilon() > target:
         raise PrivacyError(
-            f"the calibrated noise costs epsilon = {told['epsilon']:.6g}, more than the target {target:g}; the "
+            f"the calibrated noise costs epsilon = {plan.epsilon():.6g}, more than the target {target:g}; the "
             "remembered calibration is damaged. Remove rrcluster/multipliers.json from your cache folder."
         )
-    affordable_releases(experiment.plan, config.privacy.max_epsilon)
-    return _running(experiment, RunFolder.create(config.folder, config, told))
 
 
 def take_up(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Running | None":
@@ -121,10 +122,11 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment) -> "Running":
 def _running(experiment: Experiment, folder: RunFolder) -> "Running":
     config, plan = experiment.config, experiment.plan
     try:
+        _check_target(experiment)
         ledger = Ledger(
             folder.path / "ledger.jsonl",
             secure=plan.secure,
-            limit=affordable_releases(plan, config.privacy.max_epsilon),
+            limit=plan.num_releases,
             made_by=fingerprint(config, experiment.engine) | told_machines(experiment.engine),
         )
         running = Running(experiment, folder, ledger)
@@ -157,14 +159,14 @@ class Running:
         if self.folder.lock is None or not self.folder.lock.held:
             raise RunFolderError(f"{self.folder.path}: this run was stopped; take it up again with resume.")
         secure = self.experiment.plan.secure
-        spent, released = self._epsilon_by_release(), self.folder.private_evaluations()
+        released = self.folder.private_evaluations()
         self._began = saved = time.perf_counter()
         pause = _SECONDS_BETWEEN_CHECKPOINTS
         try:
             for record in self._records():
                 released += [] if record.release.evaluation is None else [record.release.evaluation]
                 self._incidents = self._incidents.plus(record.incidents)
-                progress = self._note(record, spent, released)
+                progress = self._note(record, released)
                 self.state, self._memory = record.state, record.memory
                 if secure or time.perf_counter() - saved > pause:
                     began = time.perf_counter()
@@ -184,20 +186,24 @@ class Running:
         if self.state is None or not self.folder.finished:
             raise RunFolderError(f"{self.folder.path}: the run has not finished; iterate rounds() first.")
         evaluation = None if self._evaluated is None else self._evaluated[1]
-        return RunResult(self.folder.path, self.state.average, self._spent(), self.experiment.plan.delta, evaluation)
+        return RunResult(self.folder.path, self.state.average, self._epsilon, self.experiment.plan.delta, evaluation)
 
-    def _note(self, record: RoundRecord, spent: list[float], released: list[NoisyEvaluation]) -> Progress:
+    def _note(self, record: RoundRecord, released: list[NoisyEvaluation]) -> Progress:
         """Write a round down, evaluating where that is due."""
         plan, t = self.experiment.plan, record.round_index
-        epsilon = spent[self._ledger.charged_until(t) - 1] if plan.private else None
-        self.folder.add_round(record, epsilon)
+        self.folder.add_round(record)
         evaluation = self._evaluate(record.state, record.memory, record) if self._due(t, plan.num_rounds) else None
         judged = average(released, num_rounds=plan.num_rounds)
-        return Progress(t, plan.num_rounds, record.release.sizes, epsilon, evaluation, judged)
+        return Progress(t, plan.num_rounds, record.release.sizes, self._epsilon, evaluation, judged)
 
-    def _spent(self) -> float | None:
-        plan = self.experiment.plan
-        return plan.epsilon(num_rounds=self._ledger.num_charged) if plan.private else None
+    @cached_property
+    def _epsilon(self) -> float | None:
+        """What the run costs: its plan, whenever and why ever it is stopped.
+
+        Composing only the releases made so far would bound a run that was *planned* to end there. A run stopped by
+        somebody who watches its releases is not that run (docs/privacy.md, "Stopping early").
+        """
+        return self.experiment.plan.epsilon() if self.experiment.plan.private else None
 
     def _records(self) -> Iterator[RoundRecord]:
         it = self.experiment
@@ -214,21 +220,6 @@ class Running:
             memory=self._memory,
             ledger=self._ledger,
             faults=it.faults,
-        )
-
-    def _epsilon_by_release(self) -> list[float]:
-        plan = self.experiment.plan
-        if not plan.private:
-            return []
-        if plan.selection is not None:  # charged as a whole before its first run
-            return [plan.epsilon()] * plan.num_rounds
-        ends = range(plan.num_rounds, plan.num_releases + 1)[:_EXACT_ENDS]  # of a run, by how many rounds it repeats
-        return epsilon_curve(
-            plan.event,
-            rounds=range(1, plan.num_releases + 1),
-            delta=plan.delta,
-            accountant=plan.accountant,
-            in_full=[*ends, *([] if self._ledger.limit is None else [self._ledger.limit])],
         )
 
     def _due(self, round_index: int, total: int) -> bool:
@@ -302,7 +293,7 @@ class Running:
             "rebalance": plan.rebalance,
             "min_cluster_size": config.method.min_cluster_size,
             "mechanism": config.privacy.mechanism,
-            "epsilon": self._spent(),
+            "epsilon": self._epsilon,
             "delta": plan.delta if plan.private else None,
             "noise_multiplier": plan.noise_multiplier,
             "num_rounds": plan.num_rounds,

@@ -160,9 +160,9 @@ def server_settings(config: RunConfig) -> ServerSettings:
 
 
 def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
-    """The privacy plan of a config."""
+    """The privacy plan of a config, ended where its `max_epsilon` says."""
     method, privacy, training = config.method, config.privacy, config.training
-    return PrivacyPlan.build(
+    plan = PrivacyPlan.build(
         coordinates=coordinates,
         num_clusters=ALGORITHMS[method.algorithm].num_clusters(method.num_clusters),
         num_clients=config.data.num_clients,
@@ -188,3 +188,4 @@ def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
         secure=privacy.secure,
         reserve_rounds=privacy.reserve_rounds,
     )
+    return plan.limited(privacy.max_epsilon)

@@ -38,8 +38,6 @@ class EventWriter:
         step = progress.round_index
         for cluster, size in enumerate(progress.sizes):
             self._writer.add_scalar(f"released/size_{cluster}", float(size), step)
-        if progress.epsilon is not None:
-            self._writer.add_scalar("released/epsilon", progress.epsilon, step)
         if progress.private_evaluation is not None:
             self._writer.add_scalar("released/accuracy", progress.private_evaluation.accuracy, step)
             self._writer.add_scalar("released/loss", progress.private_evaluation.loss, step)

@@ -9,7 +9,6 @@ import contextlib
 import logging
 import math
 import threading
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -39,7 +38,6 @@ Composed = Callable[[int, float], float]  # (num_rounds, delta) -> epsilon
 
 MIN_MULTIPLIER, MAX_MULTIPLIER = 0.01, 1e6
 MIN_DELTA = 1e-10  # composing loss distributions rounds delta by about 1e-13; below this we would be guessing
-MAX_CURVE_POINTS = 100
 _ONE_AT_A_TIME = threading.RLock()
 _WHOLE_ORDERS = (*range(2, 129), 160, 192, 256, 384, 512)
 
@@ -108,36 +106,6 @@ def epsilon_floor(event: RoundEvent, *, num_rounds: int, delta: float, accountan
     """
     quiet = replace(event, noise_multiplier=MAX_MULTIPLIER)
     return epsilon(quiet, num_rounds=num_rounds, delta=delta, accountant=accountant)
-
-
-def epsilon_curve(
-    event: RoundEvent, *, rounds: Sequence[int], delta: float, accountant: str = "pld", in_full: Sequence[int] = ()
-) -> list[float]:
-    """Upper bounds on epsilon after each of `rounds`, cheap enough for a progress bar.
-
-    The last (largest) round and those `in_full` are accounted in full, so the curve is `epsilon(...)` there; the others
-    use a coarser grid, and beyond `MAX_CURVE_POINTS` different rounds the bound of the next computed round stands
-    in. Both only ever raise the value. Never decreasing in the round.
-    """
-    wanted = sorted({checks.count(round=r, at_least=0) for r in rounds} - {0})
-    if not wanted:
-        return [0.0 for _ in rounds]
-    exact = {wanted[-1], *set(in_full).intersection(wanted)}
-    computed = sorted({*_spread(wanted, MAX_CURVE_POINTS), *exact})
-    ask = partial(epsilon_at, event, delta=delta, accountant=accountant)
-    ceiling, curve = math.inf, {}
-    for r in reversed(computed):
-        ceiling = min(ceiling, ask(num_rounds=r, coarse=r not in exact))
-        curve[r] = ceiling
-    return [curve[computed[bisect_left(computed, r)]] if r else 0.0 for r in rounds]
-
-
-def _spread(values: list[int], at_most: int) -> list[int]:
-    """At most `at_most` of the sorted `values`, in geometric steps of position; the last is always kept."""
-    if len(values) <= at_most:
-        return values
-    positions = {math.ceil(len(values) ** (i / (at_most - 1))) - 1 for i in range(at_most - 1)}
-    return [values[i] for i in sorted(positions | {len(values) - 1})]
 
 
 def check_delta(delta: float) -> float:

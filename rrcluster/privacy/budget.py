@@ -119,25 +119,3 @@ def _noise(mechanism: Any) -> dict[str, float]:
         noise["identifier epsilon"] = identifier.epsilon
         noise["clear choice kept"] = clear_choice_probability(identifier, mechanism.num_clusters)
     return noise
-
-
-def affordable_releases(plan: PrivacyPlan, max_epsilon: float | None) -> int:
-    """How many releases the plan may make under a ceiling: at most its own number, the most whose epsilon fits.
-
-    PrivacyError if not even one does. Without a ceiling, and for plans without privacy, the plan's own number.
-    """
-    if max_epsilon is None or not plan.private or plan.epsilon() <= max_epsilon:
-        return plan.num_releases
-    fits, too_many = 0, plan.num_releases
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        if plan.epsilon(num_rounds=middle) <= max_epsilon:
-            fits = middle
-        else:
-            too_many = middle
-    if fits == 0:
-        raise PrivacyError(
-            f"max_epsilon = {max_epsilon:g} is less than one round costs, {plan.epsilon(num_rounds=1):.4g}; raise it, "
-            "or the noise."
-        )
-    return fits

@@ -9,7 +9,7 @@ A crash can therefore cost budget, never hide it. What a repeated round costs de
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,10 @@ class Ledger:
     ) -> None:
         """Open a ledger; an existing file is read back and goes on."""
         self._path, self._secure, self._limit, self._made_by = path, secure, limit, dict(made_by or {})
-        self._charges: list[dict[str, Any]] = [] if path is None or not path.exists() else _read(path)
+        self._charges: list[dict[str, Any]] = []
+        if path is not None and path.exists():
+            _drop_torn_charge(path)
+            self._charges = read_charges(path)
         self._rounds = {charge["round"] for charge in self._charges}
         for charge in self._charges:
             self._check_event(charge["event"])
@@ -75,15 +78,10 @@ class Ledger:
         free = not self._secure and round_index in self._rounds
         return free or self._limit is None or self.num_charged < self._limit
 
-    def charged_until(self, round_index: int) -> int:
-        """How many releases were charged for rounds up to this one: what the accountant must compose for them."""
-        until = [charge["round"] for charge in self._charges if charge["round"] <= round_index]
-        return len(until) if self._secure else len(set(until))
-
     @property
     def num_charged(self) -> int:
-        """How many releases have been charged: what the accountant must compose."""
-        return len(self._charges) if self._secure else len(self._rounds)
+        """How many releases have been charged, of those that the plan allows."""
+        return num_charged(self._charges, secure=self._secure)
 
     def _check_event(self, cost: dict[str, Any] | None) -> None:
         for charge in self._charges[:1]:
@@ -126,6 +124,11 @@ class Ledger:
             )
 
 
+def num_charged(charges: Sequence[Mapping[str, Any]], *, secure: bool) -> int:
+    """How many releases the charges stand for: a seeded round is repeated exactly, and charged once."""
+    return len(charges) if secure else len({charge["round"] for charge in charges})
+
+
 def describe(event: Event) -> dict[str, Any]:
     """An event as plain data, its adjacency and sampling beside its fields."""
     return {
@@ -136,13 +139,12 @@ def describe(event: Event) -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    """Read charges back. A torn last line (a crash while writing) was never released: it is dropped.
+def read_charges(path: Path) -> list[dict[str, Any]]:
+    """The charges of a file. A torn last line (a crash while writing) was never released, and does not count.
 
-    Dropping it is safe: `charge` returns, and a release is made, only after the whole line is on disk.
+    Leaving it out is safe: `charge` returns, and a release is made, only after the whole line is on disk.
     """
     try:
-        drop_torn_line(path)
         text = read_text(path)
     except (OSError, ValueError) as error:
         raise _damaged(str(path)) from error
@@ -153,6 +155,13 @@ def _read(path: Path) -> list[dict[str, Any]]:
             raise _damaged(f"{path}, line {number}")
         charges.append(charge)
     return charges
+
+
+def _drop_torn_charge(path: Path) -> None:
+    try:
+        drop_torn_line(path)
+    except OSError as error:
+        raise _damaged(str(path)) from error
 
 
 def _charge(line: str) -> dict[str, Any] | None:

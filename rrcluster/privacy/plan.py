@@ -1,7 +1,7 @@
 """One plan per run: sampler, clip, noise and event come out of the same settings, so they cannot disagree."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -43,6 +43,7 @@ class PrivacyPlan:
     selection: Selection | None = None  # the selection this run is part of, charged as a whole beforehand
     secure: bool = False  # exact noise from the operating system; a repeated round is a new release
     reserve_rounds: int = 0  # releases beyond num_rounds that the noise was calibrated for
+    max_releases: int | None = None  # the budget ends here even if rounds are left; see `limited`
 
     def __post_init__(self) -> None:
         if self.selection is not None:
@@ -181,8 +182,31 @@ class PrivacyPlan:
 
     @property
     def num_releases(self) -> int:
-        """How many releases the plan allows and `epsilon()` covers: its rounds and the reserve."""
-        return self.num_rounds + self.reserve_rounds
+        """How many releases the plan allows and `epsilon()` covers: its rounds and the reserve, up to a limit."""
+        planned = self.num_rounds + self.reserve_rounds
+        return planned if self.max_releases is None else min(planned, self.max_releases)
+
+    def limited(self, max_epsilon: float | None) -> "PrivacyPlan":
+        """The same plan, ended before the release that would bring `epsilon()` above `max_epsilon`.
+
+        The number of releases is fixed here, before any is made, so `epsilon()` holds however the run ends.
+        PrivacyError if not even one release fits.
+        """
+        if max_epsilon is None or not self.private or self.epsilon() <= max_epsilon:
+            return self
+        fits, too_many = 0, self.num_releases
+        while too_many - fits > 1:
+            middle = (fits + too_many) // 2
+            if self.epsilon(num_rounds=middle) <= max_epsilon:
+                fits = middle
+            else:
+                too_many = middle
+        if fits == 0:
+            raise PrivacyError(
+                f"max_epsilon = {max_epsilon:g} is less than one round costs, {self.epsilon(num_rounds=1):.4g}; raise "
+                "it, or the noise."
+            )
+        return replace(self, max_releases=fits)
 
     def epsilon(self, *, num_rounds: int | None = None, accountant: str | None = None) -> float:
         """Cost of `num_rounds` releases (default: all that the plan allows) at `delta`; or of a whole selection."""

@@ -35,6 +35,10 @@ _EXACT = [
     "are kept, with probabilities within 2^-53 of those stated.",
     "A round that was repeated after a crash is a new release and is charged again; ledger.jsonl has every charge.",
 ]
+_STOPPED = (
+    "epsilon is that of the whole plan, also if the run is stopped early: whoever stops it may have looked at "
+    "releases, and then the cost of those made so far would be no guarantee."
+)
 _UNACCOUNTED_TUNING = (
     "Choosing settings (B, k, clip, learning rates, rounds) by looking at private data, and picking the best of "
     "several runs or seeds: each look costs budget that is not in this epsilon."
@@ -89,6 +93,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
         "noise": _noise(plan),
         "num_rounds": plan.num_rounds,
         "reserve_rounds": plan.reserve_rounds,
+        "num_releases": plan.num_releases,
         "num_clients": plan.mechanism.num_clients,
         "delta": plan.delta,
         "epsilon": plan.epsilon(),
@@ -99,6 +104,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
         "notes": [
             *_delta_notes(plan.delta, plan.mechanism.num_clients),
             *_reserve_notes(plan),
+            _STOPPED,
             *_TRUST,
             *(_EXACT if plan.secure else _FLOATING),
         ],
@@ -121,11 +127,12 @@ def _selection(selection: Selection) -> dict[str, Any]:
 
 
 def _reserve_notes(plan: PrivacyPlan) -> list[str]:
-    if not plan.reserve_rounds:
+    if plan.num_releases == plan.num_rounds:
         return []
+    if plan.num_releases < plan.num_rounds + plan.reserve_rounds:
+        return [f"epsilon covers {plan.num_releases} releases, after which max_epsilon ends the run."]
     return [
-        f"epsilon covers {plan.num_releases} releases: {plan.num_rounds} rounds, and {plan.reserve_rounds} in "
-        "reserve. summary.json has the epsilon of those that were charged."
+        f"epsilon covers {plan.num_releases} releases: {plan.num_rounds} rounds, and {plan.reserve_rounds} in reserve."
     ]
 
 

@@ -19,7 +19,7 @@ from rrcluster.report.drawing import (
 )
 from rrcluster.report.estimate import Estimate, estimate
 from rrcluster.report.folders import DIAGNOSTIC, RunGroup
-from rrcluster.report.notation import delta_text, epsilon_text, percent
+from rrcluster.report.notation import percent
 from rrcluster.report.series import arenas, epsilon_series, style_places
 from rrcluster.report.tables import chance_level, group_labels
 
@@ -51,33 +51,6 @@ def draw_accuracy(groups: Sequence[RunGroup]) -> list[Drawing]:
     pages = [panels[first : first + PANELS] for first in range(0, len(panels), PANELS)]
     chance = chance_level(groups)
     return [_accuracy(page, f"accuracy-{at}" if at > 1 else "accuracy", chance) for at, page in enumerate(pages, 1)]
-
-
-def draw_epsilon(groups: Sequence[RunGroup]) -> list[Drawing]:
-    """Epsilon spent; curves that are the same to the last digit are drawn once, under all their names."""
-    found: dict[tuple[tuple[int, float], ...], list[str]] = {}
-    for group, label in zip(groups, group_labels(groups), strict=True):
-        spent = tuple(
-            (entry.round_index + 1, entry.epsilon) for entry in group.first.rounds if entry.epsilon is not None
-        )
-        if group.first.private and spent:
-            found.setdefault(spent, []).append(label)
-    if not found:
-        return []
-    named = dict(sorted(found.items(), key=lambda entry: entry[0][-1][1]))
-    names = _spent_names(named)
-    deltas = {group.first.delta for group in groups if group.first.private}
-    at = f" at delta = {delta_text(next(iter(deltas)))}" if len(deltas) == 1 else ""
-    ends = "; ".join(f"{', '.join(names)} up to {epsilon_text(curve[-1][1])}" for curve, names in named.items())
-    lines = sum(len(name.splitlines()) for name in names)
-    drawing = draw(
-        "epsilon",
-        lambda figure: _paint_epsilon(figure, named, names),
-        height=2.1 + 0.13 * lines,
-        caption=f"Epsilon spent over rounds{at}, client-level.",
-        alt=f"Line chart of epsilon spent over rounds: {ends}.",
-    )
-    return [drawing]
 
 
 def _panels(groups: Sequence[RunGroup]) -> list[Panel]:
@@ -151,25 +124,3 @@ def _paint_accuracy(figure: Any, panels: Sequence[Panel], chance: float | None) 
     column[-1].set_xlabel("round")
     whole_numbers(column[-1])
     legend(figure, *column)
-
-
-def _spent_names(named: dict[tuple[tuple[int, float], ...], list[str]]) -> list[str]:
-    """One name per curve. Many methods at several epsilons: what is spent says it all."""
-    if len(named) == 1:
-        (names,) = named.values()
-        return ["all methods"] if len(names) > 1 else list(names)
-    if sum(len(names) for names in named.values()) > 6:
-        return [f"{epsilon_text(curve[-1][1])} in the end ({len(names)} methods)" for curve, names in named.items()]
-    return [",\n".join(names) for names in named.values()]
-
-
-def _paint_epsilon(figure: Any, named: dict[tuple[tuple[int, float], ...], list[str]], names: Sequence[str]) -> None:
-    axes = figure.subplots()
-    for place, (curve, name) in enumerate(zip(named, names, strict=True)):
-        rounds, spent = zip(*curve, strict=True)
-        axes.plot((0, *rounds), (0, *spent), label=plain(name), **line_style(place, marked=False))
-    axes.set(xlabel="round", ylabel="epsilon spent")
-    axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
-    whole_numbers(axes)
-    legend(figure, axes)

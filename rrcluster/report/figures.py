@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rrcluster.report.comparisons import draw_over_epsilon, draw_over_size, draw_worst_decile
 from rrcluster.report.confusion import draw_confusion
-from rrcluster.report.curves import draw_accuracy, draw_epsilon
+from rrcluster.report.curves import draw_accuracy
 from rrcluster.report.drawing import Drawing
 from rrcluster.report.files import write_atomic
 from rrcluster.report.folders import RunGroup
@@ -19,7 +19,6 @@ FIGURES: dict[str, Callable[[Sequence[RunGroup]], list[Drawing]]] = {
     "clustering": partial(draw_over_epsilon, name="clustering_accuracy", called="clustering"),
     "min-cluster-size": draw_over_size,
     "confusion": draw_confusion,
-    "epsilon": draw_epsilon,
     "rebalanced": draw_rebalanced,
     "sizes": draw_sizes,
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rrcluster.errors import RunFolderError
+from rrcluster.privacy.cost import Cost, folder_cost
 from rrcluster.report.files import WAY_OUT, number, numbers, read_json, read_jsonl, read_yaml
 from rrcluster.report.labels import method_label, settings_key
 
@@ -32,7 +33,6 @@ class Round:
     round_index: int
     sizes: tuple[float, ...]  # (k,) natural sizes as released: noisy, and possibly negative
     denominators: tuple[float, ...]  # (k,) what each cluster's sum was divided by
-    epsilon: float | None  # spent so far
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Run:
     summary: Mapping[str, Any]  # empty while the run is going on
     rounds: tuple[Round, ...]
     diagnostics: tuple[Diagnostic, ...]
+    cost: Cost | None  # None without privacy
 
     @property
     def label(self) -> str:
@@ -90,15 +91,8 @@ class Run:
 
     @property
     def epsilon(self) -> float | None:
-        """What the run cost: by its summary, or by a later round of a run that went on after it was stopped.
-
-        While there is no summary, what the whole plan costs, which is more.
-        """
-        if not self.private:
-            return None
-        spent = number((self.summary or self.privacy).get("epsilon"))
-        later = self.rounds[-1].epsilon if self.rounds and self.status != "finished" else None
-        return spent if spent is None or later is None else max(spent, later)
+        """What the run cost: its whole plan, however it ended."""
+        return None if self.cost is None else self.cost.epsilon
 
     @property
     def private_accuracy(self) -> float | None:
@@ -109,7 +103,7 @@ class Run:
     @property
     def delta(self) -> float | None:
         """The delta that epsilon goes with."""
-        return number(self.privacy.get("delta")) if self.private else None
+        return None if self.cost is None else self.cost.delta
 
     @property
     def seconds(self) -> float | None:
@@ -167,6 +161,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         summary=summary,
         rounds=tuple(_round(entry, folder) for entry in read_rounds(folder / "rounds.jsonl")),
         diagnostics=tuple(_diagnostic(entry, folder) for entry in _optional_lines(folder / "diagnostics.jsonl")),
+        cost=folder_cost(folder),
     )
 
 
@@ -255,7 +250,6 @@ def _round(entry: Mapping[str, Any], folder: Path) -> Round:
         round_index=_index(entry, folder / "rounds.jsonl"),
         sizes=numbers(entry.get("sizes")),
         denominators=numbers(entry.get("denominators")),
-        epsilon=number(entry.get("epsilon")),
     )
 
 

@@ -132,8 +132,7 @@ def _named_or_counted(names: Sequence[str], total: int) -> str:
 
 
 def _unfinished(run: Run) -> str:
-    cost = "what was spent so far" if run.summary else "that of the whole plan"
-    return f"Not finished: a run is {run.status}; its epsilon is {cost}."
+    return f"Not finished: a run is {run.status}; its epsilon is that of the whole plan."
 
 
 def _strong(text: str) -> str:

@@ -49,7 +49,7 @@ def arenas(groups: Sequence[RunGroup]) -> dict[str, list[RunGroup]]:
 
 
 def shown_epsilon(group: RunGroup) -> float:
-    """Where a group stands on an axis of epsilon: what it was calibrated to if it spent that, else what it spent.
+    """Where a group stands on an axis of epsilon: what it was calibrated to if it costs that, else what it costs.
 
     Infinite without privacy, or without a finite bound.
     """

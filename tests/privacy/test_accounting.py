@@ -9,7 +9,7 @@ from dp_accounting import get_epsilon_gaussian
 
 from rrcluster.errors import ConfigError, PrivacyError, UnsupportedEvent
 from rrcluster.privacy import accounting, profiles
-from rrcluster.privacy.accounting import account, epsilon, epsilon_at, epsilon_curve, epsilon_floor
+from rrcluster.privacy.accounting import account, epsilon, epsilon_at, epsilon_floor
 from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary, PoissonGaussian
 
 NUM_CLIENTS = 1000
@@ -350,42 +350,6 @@ def test_no_rounds_cost_nothing(name):
 def test_noise_beyond_the_largest_multiplier_counts_as_the_largest():
     run = {"num_rounds": 10_000, "delta": 1e-9, "accountant": "pld"}
     assert epsilon(poisson(1e9), **run) == epsilon(poisson(1e6), **run) < 1e-3
-
-
-def test_curve_is_an_upper_bound_that_ends_exactly():
-    event, rounds = poisson(1.674), [0, 1, 2, 7, 30, 50, 51, 99, 100]
-    curve = epsilon_curve(event, rounds=rounds, delta=1e-3)
-    exact = [epsilon(event, num_rounds=t, delta=1e-3) for t in rounds]
-    assert curve[0] == 0
-    assert curve[-1] == exact[-1]
-    assert np.all(np.diff(curve) > 0)
-    assert all(true * (1 - 1e-9) <= shown <= true * 1.01 for true, shown in zip(exact, curve, strict=True))
-
-
-def test_a_curve_is_exact_where_that_is_asked_for_and_still_rises():
-    event, rounds = poisson(1.674), list(range(1, 106))
-    curve = epsilon_curve(event, rounds=rounds, delta=1e-3, in_full=[100, 500])
-    assert curve[99] == epsilon(event, num_rounds=100, delta=1e-3)
-    assert curve[-1] == epsilon(event, num_rounds=105, delta=1e-3)
-    assert np.all(np.diff(curve) >= 0)
-    assert curve[98] >= epsilon(event, num_rounds=99, delta=1e-3) * (1 - 1e-9)
-
-
-@pytest.mark.parametrize("make", EVENTS)
-def test_long_curves_compute_few_points(make):
-    event, rounds = make(6.0), list(range(1, 2001))
-    curve = epsilon_curve(event, rounds=rounds, delta=1e-4, accountant="rdp")
-    assert np.all(np.diff(curve) >= 0)
-    assert len(set(curve)) <= accounting.MAX_CURVE_POINTS
-    for t in (1, 2, 50, 777, 2000):
-        exact = epsilon(event, num_rounds=t, delta=1e-4, accountant="rdp")
-        assert exact * (1 - 1e-12) <= curve[t - 1] <= exact * 1.1
-
-
-def test_curve_in_any_order_and_empty():
-    a, b = epsilon_curve(fixed(2), rounds=[9, 0], delta=1e-3)
-    assert b == 0 < a
-    assert epsilon_curve(fixed(2), rounds=[], delta=1e-3) == []
 
 
 def test_refusals():

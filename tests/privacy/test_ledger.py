@@ -84,7 +84,6 @@ def test_a_secure_repeat_is_charged_again_also_after_a_restart(tmp_path):
     second = Ledger(path, secure=True)
     second.charge(1, EVENT)
     assert second.num_charged == 3
-    assert [second.charged_until(round_index) for round_index in (0, 1, 2)] == [1, 3, 3]
     assert len(path.read_text().splitlines()) == 3
 
 

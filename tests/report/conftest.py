@@ -46,12 +46,15 @@ def write_run(
     private = config["mechanism"] != "none"
     k = 1 if config["algorithm"] == "fedavg" else config["num_clusters"]
     epsilon = config["epsilon"] if private else None
-    rounds = [
-        _round(t, k, None if epsilon is None else epsilon * math.sqrt((t + 1) / num_rounds)) for t in range(num_rounds)
-    ]
+    rounds = [_round(t, k) for t in range(num_rounds)]
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     (folder / "privacy.json").write_text(json.dumps({**_statement(config, private, epsilon), **(privacy or {})}))
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rounds))
+    charges = [
+        {"round": t, "event": {"noise_multiplier": 1.1}}
+        for t in range(1 if "selection" in (privacy or {}) else num_rounds)
+    ]
+    (folder / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in charges))
     if accuracy is not None:
         lines = [_diagnostics(t, accuracy * (1 - 0.5 / (t + 1)), k) for t in range(2, num_rounds - 1, 3)]
         lines.append(_diagnostics(num_rounds - 1, accuracy, k))
@@ -78,10 +81,9 @@ def write_demo(folder: Path) -> Path:
     return folder
 
 
-def _round(t: int, k: int, epsilon: float | None) -> dict:
+def _round(t: int, k: int) -> dict:
     sizes = [100 / k + 3 * math.sin(t + j) - (28 if j == 2 else 0) for j in range(k)]  # cluster 2 goes negative
-    line = {"round": t, "sizes": sizes, "denominators": [25.0] * k, "noise_std": [0.01] * k}
-    return {**line, "epsilon": epsilon}
+    return {"round": t, "sizes": sizes, "denominators": [25.0] * k, "noise_std": [0.01] * k}
 
 
 def _diagnostics(t: int, accuracy: float, k: int) -> dict:

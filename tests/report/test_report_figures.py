@@ -79,11 +79,10 @@ def test_mechanisms_and_numbers_of_clusters_are_not_mixed(tmp_path, run_folder):
     assert FIGURES["privacy-utility"](find_runs([tmp_path])) == []
 
 
-def test_a_run_that_spent_less_is_shown_where_it_ended(tmp_path, run_folder):
-    run_folder(tmp_path / "whole", summary={"epsilon": 3.97})
-    run_folder(tmp_path / "stopped", status="stopped", num_rounds=12, summary={"epsilon": 1.5})
-    (tmp_path / "stopped" / "rounds.jsonl").write_text('{"round": 0, "sizes": [25, 25, 25, 25], "epsilon": 1.5}\n')
-    found = [shown_epsilon(find_runs([tmp_path / name])[0]) for name in ("whole", "stopped")]
+def test_a_run_is_shown_at_the_epsilon_it_was_calibrated_to_or_at_what_it_costs(tmp_path, run_folder):
+    run_folder(tmp_path / "whole", privacy={"epsilon": 3.97})
+    run_folder(tmp_path / "limited", status="stopped", privacy={"epsilon": 1.5})
+    found = [shown_epsilon(find_runs([tmp_path / name])[0]) for name in ("whole", "limited")]
     assert found == [4.0, 1.5]
 
 
@@ -125,7 +124,7 @@ def test_the_privacy_utility_figure_tells_its_values(drawn):
 
 def test_several_epsilons_change_the_other_figures(drawn):
     assert set(drawn) == {
-        *("accuracy", "privacy-utility", "worst-decile", "clustering", "confusion", "epsilon"),
+        *("accuracy", "privacy-utility", "worst-decile", "clustering", "confusion"),
         *("rebalanced", "sizes"),
     }
     assert "Each method at its largest epsilon." in drawn["sizes"].caption

@@ -77,8 +77,8 @@ def test_run_that_goes_on_shows_the_cost_of_its_whole_plan(tmp_path, run_folder)
     assert (run.status, run.epsilon, run.rounds) == ("unfinished", 4.0, ())
 
 
-def test_run_killed_after_it_was_resumed_shows_its_last_round(tmp_path, run_folder):
-    folder = run_folder(tmp_path / "one", status="stopped", summary={"epsilon": 1.0})
+def test_a_stopped_run_shows_the_cost_of_its_whole_plan(tmp_path, run_folder):
+    folder = run_folder(tmp_path / "one", status="stopped", summary={"epsilon": 1.0})  # as version 0.1 wrote it
     assert read_run(folder).epsilon == 4.0
 
 

@@ -62,7 +62,7 @@ def test_demo_report(demo):
     assert [path.name for path in report.tables] == ["table.csv", "table.tex", "table.md"]
     assert {path.name for path in report.figures} == {
         f"{name}.{kind}"
-        for name in ("accuracy", "worst-decile", "confusion", "epsilon", "rebalanced", "sizes")
+        for name in ("accuracy", "worst-decile", "confusion", "rebalanced", "sizes")
         for kind in ("png", "pdf")
     }
     for path in (*report.figures, *report.tables, report.page):
@@ -70,8 +70,8 @@ def test_demo_report(demo):
     assert not list(demo.rglob(".*"))
     source, checker = check(report.page)
     assert checker.headings[0] == "h1"
-    assert source.count("<svg") == 6
-    assert source.count('role="img" aria-label=') == 6
+    assert source.count("<svg") == 5
+    assert source.count('role="img" aria-label=') == 5
     text = " ".join(checker.text)
     for words in (
         "demo: 3 methods",
@@ -143,7 +143,7 @@ def test_unfinished_runs_are_announced(tmp_path, run_folder):
     (folder / "rounds.jsonl").unlink()
     (folder / "diagnostics.jsonl").unlink()
     text = " ".join(check(make_report(tmp_path).page)[1].text)
-    assert "a run is stopped; its epsilon is what was spent so far." in text
+    assert "a run is stopped; its epsilon is that of the whole plan." in text
     assert "a run is unfinished; its epsilon is that of the whole plan." in text
 
 
@@ -164,7 +164,6 @@ def test_many_methods_get_more_figures(tmp_path, run_folder):
         "accuracy",
         "worst-decile",
         "confusion",
-        "epsilon",
         "sizes",
         "sizes-2",
     ]

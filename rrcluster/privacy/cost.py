@@ -1,0 +1,79 @@
+"""What a run folder cost. Everything that prints the epsilon of a folder asks this one function."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rrcluster.errors import RunFolderError
+from rrcluster.privacy.ledger import num_charged, read_charges
+from rrcluster.reading import plain_json, read_text
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the releases of a folder cost, all that may still be made included."""
+
+    epsilon: float | None  # None: no finite bound
+    delta: float | None
+    covered: int  # releases that epsilon covers
+    charged: int  # releases that the ledger holds
+
+
+def folder_cost(folder: Path) -> Cost | None:
+    """The cost of the run in `folder`, whether it finished, was stopped, or was killed; None without privacy.
+
+    It is that of the whole plan, as stated in privacy.json before the first release, and never that of the releases
+    made so far: whoever stops a run may have looked at them (docs/privacy.md, "Stopping early"). The ledger must agree:
+    RunFolderError if it holds more releases than the statement covers, or releases of another kind, or is missing where
+    releases were made.
+    """
+    try:
+        stated = plain_json(read_text(folder / "privacy.json"))
+        private = stated["private"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"{folder / 'privacy.json'}: cannot be read; what the run cost is unknown.") from error
+    if private is False:
+        return None
+    covered = _covered(stated)
+    charges = _charges(folder)
+    charged = num_charged(charges, secure=stated.get("secure") is True)
+    if covered is None or charged > covered:
+        raise RunFolderError(
+            f"{folder}: the ledger holds {charged} releases and privacy.json covers {covered or 'an unknown number'}; "
+            "what the run cost is unknown. One of the two files is damaged."
+        )
+    if charges and "event" in stated and charges[0]["event"] != stated["event"]:
+        raise RunFolderError(
+            f"{folder}: ledger.jsonl and privacy.json describe different releases; what the run cost is unknown. One "
+            "of the two files is damaged."
+        )
+    return Cost(_number(stated.get("epsilon")), _number(stated.get("delta")), covered, charged)
+
+
+def _covered(stated: dict[str, Any]) -> int | None:
+    """How many releases the statement covers; a selection is one, charged as a whole."""
+    if "selection" in stated:
+        return 1
+    if "num_releases" in stated:
+        return _whole(stated["num_releases"])
+    rounds, reserve = _whole(stated.get("num_rounds")), _whole(stated.get("reserve_rounds", 0))  # until version 0.1
+    return None if rounds is None or reserve is None else rounds + reserve
+
+
+def _charges(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "ledger.jsonl"
+    if path.exists():
+        return read_charges(path)
+    if (folder / "rounds.jsonl").exists():
+        raise RunFolderError(f"{path}: missing, although rounds were released; what the run cost is unknown.")
+    return []
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _number(value: object) -> float | None:
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if usable else None  # type: ignore[arg-type]

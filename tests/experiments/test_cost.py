@@ -1,0 +1,142 @@
+"""Whatever happens to a run, no epsilon that is printed is less than what its ledger holds, or what its plan allows."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rrcluster as rr
+from rrcluster.errors import RunFolderError
+
+SETTINGS = {
+    "data": "synthetic",
+    "num_clients": 40,
+    "num_clusters": 2,
+    "num_rounds": 6,
+    "sample_rate": 0.5,
+    "local_epochs": 1,
+    "noise_multiplier": 1.0,
+    "delta": 1e-3,
+    "device": "cpu",
+    "secure": True,
+    "reserve_rounds": 30,
+}
+
+STOP = """
+import os, signal, sys
+import rrcluster as rr
+from rrcluster import cli
+from rrcluster.privacy.joint import JointMechanism
+
+left, how, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+release = JointMechanism.release
+
+def stopping(self, *args, **kwargs):
+    global left
+    left -= 1
+    if left == 0 and how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if left == 0:
+        raise KeyboardInterrupt
+    return release(self, *args, **kwargs)
+
+JointMechanism.release = stopping
+sys.exit(cli.main(command))
+"""
+
+
+def stopped(release, how, *command):
+    """Run a command that ends just before its n-th release: by a kill, or as by Ctrl-C."""
+    subprocess.run([sys.executable, "-c", STOP, str(release), how, *command], capture_output=True, check=False)
+
+
+def flags(folder):
+    given = {**SETTINGS, "clients": 40, "clusters": 2, "rounds": 6, "out": folder}
+    names = [name for name in given if name not in ("num_clients", "num_clusters", "num_rounds", "secure")]
+    return ["run", "--secure", *(part for name in names for part in (f"--{name.replace('_', '-')}", str(given[name])))]
+
+
+def charged(folder):
+    return len((folder / "ledger.jsonl").read_text().splitlines())
+
+
+def cost(folder):
+    """What the accountant says of the charges that the ledger holds."""
+    event = json.loads((folder / "ledger.jsonl").read_text().splitlines()[0])["event"]
+    budget = rr.account(
+        noise_multiplier=event["noise_multiplier"],
+        sample_rate=event["sample_rate"],
+        delta=1e-3,
+        num_rounds=charged(folder),
+        num_clients=40,
+        num_clusters=2,
+    )
+    return budget["pld"].epsilon
+
+
+def printed(folder):
+    """Every epsilon that the folder's files state, and those that `rrcluster report` prints."""
+    told = [json.loads((folder / "privacy.json").read_text())["epsilon"]]
+    if (folder / "summary.json").exists():
+        told.append(json.loads((folder / "summary.json").read_text())["epsilon"])
+    rounds = folder / "rounds.jsonl"
+    told += [line["epsilon"] for line in map(json.loads, rounds.read_text().splitlines()) if "epsilon" in line]
+    command = [sys.executable, "-m", "rrcluster", "report", str(folder)]
+    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (row,) = [line for line in table.splitlines() if "IFCA" in line and re.search(r"\d\.\d", line)][:1]
+    return [*told, float(re.search(r"\d+\.\d+", row).group())]
+
+
+def test_after_ctrl_c_and_crashes_every_epsilon_covers_the_ledger(tmp_path):
+    folder = tmp_path / "run"
+    stopped(3, "interrupt", *flags(folder))
+    for _ in range(4):
+        stopped(2, "kill", "run", "--resume", str(folder))
+    assert charged(folder) > 6
+    assert min(printed(folder)) >= cost(folder)
+
+
+def test_a_run_that_was_stopped_costs_what_its_plan_does(tmp_path):
+    folder = tmp_path / "run"
+    stopped(3, "interrupt", *flags(folder))
+    plan = rr.account(noise_multiplier=1.0, sample_rate=0.5, delta=1e-3, num_rounds=36, num_clients=40, num_clusters=2)[
+        "pld"
+    ].epsilon
+    assert min(printed(folder)) == pytest.approx(plan, rel=1e-6)
+
+
+@pytest.fixture
+def finished(tmp_path):
+    rr.run(**SETTINGS, out=str(tmp_path / "run"))
+    return tmp_path / "run"
+
+
+def refused(folder: Path) -> str:
+    from rrcluster.privacy.cost import folder_cost
+
+    with pytest.raises(RunFolderError) as refusal:
+        folder_cost(folder)
+    command = [sys.executable, "-m", "rrcluster", "report", str(folder)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 2
+    return str(refusal.value)
+
+
+def test_more_charges_than_the_statement_covers_are_refused(finished):
+    ledger = finished / "ledger.jsonl"
+    ledger.write_text(ledger.read_text() * 7)
+    assert "the ledger holds 42 releases and privacy.json covers 36" in refused(finished)
+
+
+def test_a_ledger_of_other_releases_is_refused(finished):
+    ledger = finished / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"noise_multiplier": 1.0', '"noise_multiplier": 0.5'))
+    assert "describe different releases" in refused(finished)
+
+
+def test_a_lost_ledger_is_refused(finished):
+    (finished / "ledger.jsonl").unlink()
+    assert "missing, although rounds were released" in refused(finished)
