@@ -4,7 +4,7 @@
  * By processor time of the thread, best of many: a busy machine hardly changes it.
  */
 
-#include "../rrcluster/models/cnn.c"
+#include "../rrcluster/engine/fast_cnn/cnn.c"
 
 #include <stdio.h>
 #include <time.h>

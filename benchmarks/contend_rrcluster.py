@@ -5,9 +5,9 @@ import sys
 import numpy as np
 from workload import BATCH, EPOCHS, RATE, answer, load
 
-from rrcluster.contract import CPU, LocalSettings
 from rrcluster.data.federated import Cohort
-from rrcluster.engine.select import pick_engine
+from rrcluster.engine.pick_engine import pick_engine
+from rrcluster.engine.protocol import CPU, LocalSettings
 from rrcluster.models import make_model
 
 

@@ -21,16 +21,16 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from rrcluster.contract import LocalSettings
 from rrcluster.data import from_arrays
-from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.simulate import simulate
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.protocol import LocalSettings
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.grid import read_grid
 from rrcluster.experiments.setup import make_experiment
-from rrcluster.experiments.stack import stacked
+from rrcluster.experiments.stacked_executor import stacked
 from rrcluster.experiments.sweep import Going, jobs
 from rrcluster.models import make_model
+from rrcluster.simulation.simulate import simulate
 
 W = {"data": "fashion-mnist", "delta": 1e-3, "noise_multiplier": 1.0, "num_rounds": 70, "device": "cuda"}
 WARM = 20  # rounds

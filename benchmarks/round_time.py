@@ -10,9 +10,9 @@ import time
 import numpy as np
 import torch
 
-from rrcluster.contract import LocalSettings
 from rrcluster.data import load_federated
-from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.models import make_model
 

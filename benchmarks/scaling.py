@@ -63,14 +63,14 @@ def measure(point):
     import torch
 
     from rrcluster.engine.channel import joined
-    from rrcluster.engine.ranks import Ranks, serve
+    from rrcluster.engine.distributed import Ranks, serve
     from rrcluster.experiments.config import from_flat
-    from rrcluster.experiments.ranks import make_shared, prepare_worker
+    from rrcluster.experiments.torchrun_setup import make_shared, prepare_worker
 
     torch.set_num_threads(1)
 
     def lead(ranks):
-        from rrcluster.engine.simulate import simulate
+        from rrcluster.simulation.simulate import simulate
 
         it = make_shared(from_flat(settings(point)), ranks)
         clock = CLOCKS[point["clock"]]

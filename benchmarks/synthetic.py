@@ -10,8 +10,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from rrcluster.cli.scenario_panels import draw_scenarios
-from rrcluster.experiments.synthetic import NOISES, STARTS, Comparison, Rate, compare, study
+from rrcluster.paper.scenario_panels import draw_scenarios
+from rrcluster.paper.synthetic_study import NOISES, STARTS, Comparison, Rate, compare, study
 
 
 def main() -> None:

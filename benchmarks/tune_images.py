@@ -1,4 +1,4 @@
-"""The settings of the image tables (`experiments/paper/recipes.py`), chosen on clients that are in none of them.
+"""The settings of the image tables (`paper/recipes.py`), chosen on clients that are in none of them.
 
     python benchmarks/tune_images.py STUDY [--seeds 0] [--device cuda] [--out runs/tune]
 
@@ -20,7 +20,7 @@ import json
 from pathlib import Path
 from statistics import fmean
 
-from rrcluster.experiments.stack import pick_executor
+from rrcluster.experiments.stacked_executor import pick_executor
 from rrcluster.experiments.sweep import FINISHED, Job, Outcome
 
 COMMON = {

@@ -20,12 +20,12 @@ import numpy as np
 from rrcluster.data.build import load_federated
 from rrcluster.data.shakespeare import by_role, load_shakespeare
 from rrcluster.data.subset import at_most
-from rrcluster.engine.evaluate import evaluate
-from rrcluster.engine.simulate import simulate
 from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.paper.shakespeare import SHAKESPEARE
 from rrcluster.experiments.setup import make_experiment, plan_for
+from rrcluster.paper.study_shakespeare import SHAKESPEARE
 from rrcluster.rng import stream
+from rrcluster.simulation.evaluate import evaluate
+from rrcluster.simulation.simulate import simulate
 from rrcluster.types import Coordinates
 
 LEAST_CHARACTERS, NUM_CLIENTS = 500, 300

@@ -1,7 +1,7 @@
 """When `engine = auto` should start worker processes: what they cost to start, and what they save a round.
 
 Clients with 20 samples, one epoch, batch 20, against one client at a time. `repaid` is the number of rounds after which
-the start has paid for itself; the rule in rrcluster/engine/select.py is read off it.
+the start has paid for itself; the rule in rrcluster/engine/pick_engine.py is read off it.
 """
 
 import time
@@ -9,10 +9,10 @@ import time
 import numpy as np
 import torch
 
-from rrcluster.contract import LocalSettings
 from rrcluster.data import from_arrays
+from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.workers import WorkersEngine
+from rrcluster.engine.workers.workers_engine import WorkersEngine
 from rrcluster.models import make_model
 
 SHAPES = {"cnn": (1, 28, 28), "cifar-cnn": (3, 32, 32), "lstm": (20,)}

@@ -7,10 +7,10 @@ import numpy as np
 
 import rrcluster as rr
 from rrcluster.data import from_rows
-from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.evaluate import evaluate
+from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.models import make_model
 from rrcluster.rng import Streams
+from rrcluster.simulation.evaluate import evaluate
 
 CLIENTS, SAMPLES, FEATURES = 200_000, 8, 10
 

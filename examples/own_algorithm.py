@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 import rrcluster as rr
-from rrcluster.algorithms import Clients, Tools
-from rrcluster.algorithms import algorithm as parts
-from rrcluster.algorithms.split import Split
 from rrcluster.data import load_federated
-from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.evaluate import evaluate
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.methods import Clients, Tools
+from rrcluster.methods import method as parts
+from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, make_model
 from rrcluster.rng import Rng, Streams
+from rrcluster.simulation.evaluate import evaluate
 from rrcluster.types import Array, Models
 
 

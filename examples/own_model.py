@@ -6,10 +6,10 @@ from torch import nn
 
 import rrcluster as rr
 from rrcluster.data import from_arrays
-from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.evaluate import evaluate
+from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.models import from_module
 from rrcluster.rng import Streams
+from rrcluster.simulation.evaluate import evaluate
 
 # Two groups of clients that disagree: the label is the sign of the first feature, or its opposite.
 rng = np.random.default_rng(0)

@@ -10,19 +10,19 @@ from rrcluster.errors import PrivacyError, UnsupportedEvent
 from rrcluster.version import __version__
 
 if TYPE_CHECKING:
-    from rrcluster.algorithms import ALGORITHMS, Algorithm
-    from rrcluster.engine.simulate import simulate
+    from rrcluster.clusters.rebalancing import rebalance
     from rrcluster.experiments.load import assign, load
     from rrcluster.experiments.run import run
+    from rrcluster.methods import ALGORITHMS, Algorithm
     from rrcluster.privacy.budget import account, calibrate
     from rrcluster.privacy.plan import MECHANISMS, PrivacyPlan
-    from rrcluster.rebalancing import rebalance
     from rrcluster.server import release
+    from rrcluster.simulation.simulate import simulate
     from rrcluster.theory.advise import advise
 
 _HOMES = {
-    "ALGORITHMS": "rrcluster.algorithms",
-    "Algorithm": "rrcluster.algorithms",
+    "ALGORITHMS": "rrcluster.methods",
+    "Algorithm": "rrcluster.methods",
     "MECHANISMS": "rrcluster.privacy.plan",
     "PrivacyPlan": "rrcluster.privacy.plan",
     "account": "rrcluster.privacy.budget",
@@ -30,10 +30,10 @@ _HOMES = {
     "assign": "rrcluster.experiments.load",
     "calibrate": "rrcluster.privacy.budget",
     "load": "rrcluster.experiments.load",
-    "rebalance": "rrcluster.rebalancing",
+    "rebalance": "rrcluster.clusters.rebalancing",
     "release": "rrcluster.server",
     "run": "rrcluster.experiments.run",
-    "simulate": "rrcluster.engine.simulate",
+    "simulate": "rrcluster.simulation.simulate",
 }
 
 __all__ = [

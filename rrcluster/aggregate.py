@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rrcluster import checks
+from rrcluster.clusters.rebalancing import expected_sizes
 from rrcluster.privacy.mixture import centres_of
-from rrcluster.rebalancing import expected_sizes
 from rrcluster.types import Array, Models, Release
 
 _FORGETTING = 0.6  # power of the round with which statistics of projections forget: between a mean and the last value
@@ -23,8 +23,8 @@ class ServerSettings:
     server_momentum: float = 0.0
     memory: float = 0.9  # of the running averages of released sizes and sums
     average_last: float = 0.5  # the models handed out are the mean over this last part of the rounds; 0: the last ones
-    exploration: float = 1.0  # how strongly early rounds tell clusters apart (choice.py); 0 is the base method
-    init: str = "independent"  # how the k models come to differ (initialisation.py)
+    exploration: float = 1.0  # how strongly early rounds tell clusters apart (clusters/choice.py); 0 is the base method
+    init: str = "independent"  # how the k models come to differ (clusters/schedule.py)
     init_rounds: int = 0  # rounds of the plan that `init` takes; 0 where it takes none
 
     def __post_init__(self) -> None:

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from rrcluster.aggregate import ServerSettings, ServerState, advance, remember, shrink, smooth_sizes
-from rrcluster.choice import PRICE, TEMPERATURE, Guidance, crowding_prices, fading
-from rrcluster.initialisation import held_still, opening
+from rrcluster.clusters.choice import PRICE, TEMPERATURE, Guidance, crowding_prices, fading
+from rrcluster.clusters.rebalancing import coin_transition
+from rrcluster.clusters.schedule import held_still, opening
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.rebalancing import coin_transition
 from rrcluster.rng import Rng
 from rrcluster.types import Release
 
@@ -17,7 +17,7 @@ def guidance(state: ServerState, *, plan: PrivacyPlan, server: ServerSettings) -
     """What this round's clients are told beside the models: crowding prices and coins, from sizes released earlier.
 
     Prices are zero and nobody moves before the first release; coins only ever move under `rebalance = coin`. In the
-    rounds of an initialisation it is the schedule of initialisation.py instead, from the round's number alone.
+    rounds of an initialisation it is the schedule of clusters/schedule.py instead, from the round's number alone.
     """
     k, t = plan.mechanism.num_clusters, state.round_index
     if t < server.init_rounds:

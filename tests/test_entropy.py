@@ -6,9 +6,9 @@ import pytest
 from scipy import stats
 
 from rrcluster import entropy
+from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.entropy import SecureStreams, below, secure_rng
 from rrcluster.privacy.sampling import FixedSizeSampler, PoissonSampler
-from rrcluster.rebalancing import rebalance
 
 
 def test_streams_of_the_same_name_share_nothing():

@@ -5,16 +5,16 @@ import pytest
 
 import rrcluster as rr
 from rrcluster.aggregate import RunningMean, ServerSettings, ServerState
-from rrcluster.algorithms import ALGORITHMS
-from rrcluster.algorithms.applies import check_init
-from rrcluster.choice import Guidance, choose, newcomer_probability
-from rrcluster.engine.simulate import simulate
+from rrcluster.clusters.choice import Guidance, choose, newcomer_probability
+from rrcluster.clusters.schedule import INITS, PERTURBATION, check_schedule, num_open, opened
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment, plan_for, server_settings
-from rrcluster.initialisation import INITS, PERTURBATION, check_schedule, num_open, opened
+from rrcluster.methods import ALGORITHMS
+from rrcluster.methods.compatibility import check_init
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.rng import Streams
+from rrcluster.simulation.simulate import simulate
 from rrcluster.types import Coordinates, Models
 
 WARM, PLUS = ServerSettings(init="warm", init_rounds=3), ServerSettings(init="kmeans++", init_rounds=8)

@@ -10,9 +10,9 @@ from safetensors.numpy import load_file
 import rrcluster as rr
 from rrcluster.cli import main
 from rrcluster.data.arrays import ArrayStore
-from rrcluster.engine import simulate
-from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.simulation import simulate
 from rrcluster.types import Coordinates
 
 DATUM, UPDATE, LOSS = 83.6501927, 37.1945831, 5.83172649

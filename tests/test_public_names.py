@@ -45,7 +45,7 @@ def test_registries_hold_what_the_command_line_offers():
 
     from rrcluster.data.build import PARTITIONS
     from rrcluster.data.sources import SOURCES
-    from rrcluster.engine.select import ENGINES
+    from rrcluster.engine.pick_engine import ENGINES
     from rrcluster.experiments.sections import DataConfig, MethodConfig, OutputConfig, PrivacyConfig
     from rrcluster.models import MODELS
     from rrcluster.privacy.accounting import ACCOUNTANTS

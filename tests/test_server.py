@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from rrcluster.aggregate import ServerSettings, ServerState
+from rrcluster.clusters.rebalancing import flip_coins
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.rebalancing import flip_coins
 from rrcluster.rng import Streams, client_uniforms
 from rrcluster.server import guidance, release, server_round
 from rrcluster.types import Coordinates, Models
@@ -58,7 +58,7 @@ def test_coins_keep_small_clusters_at_b():
 
 def test_sizes_after_the_coin_would_hide_the_deficit():
     """Why the count row carries the choice before the coin: with counts after it, the need for movers vanishes."""
-    from rrcluster.rebalancing import coin_transition, expected_sizes
+    from rrcluster.clusters.rebalancing import coin_transition, expected_sizes
 
     natural = np.array([55.0, 30, 12, 3])
     after = expected_sizes(natural, coin_transition(natural, min_cluster_size=12))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rrcluster.audit.targets import Mechanism
-from rrcluster.rebalancing import coin_transition, flip_coins
+from rrcluster.clusters.rebalancing import coin_transition, flip_coins
 from rrcluster.rng import Streams, client_uniforms
 from rrcluster.types import Array
 

@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from rrcluster.algorithms import ALGORITHMS, Oracle
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.probes import Recorder, Reported, WatchedLedger
 from rrcluster.audit.statistics import SIGNIFICANCE, correlation_p_value
 from rrcluster.audit.targets import CLIP, Setting, Target, plan_of
-from rrcluster.contract import LocalSettings
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.synthetic import linear_regression
-from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.simulate import RoundRecord
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.protocol import LocalSettings
+from rrcluster.methods import ALGORITHMS, Oracle
 from rrcluster.models import Model, from_module, make_model
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams, stream
+from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.types import Array, Release
 
-Simulate = Callable[..., Iterator[RoundRecord]]  # rrcluster.engine.simulate.simulate, or something in its place
+Simulate = Callable[..., Iterator[RoundRecord]]  # rrcluster.simulation.simulate.simulate, or something in its place
 NUM_CLIENTS, NUM_ROUNDS, DIMENSION = 40, 4, 30
 
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rrcluster import checks
-from rrcluster.algorithms import ALGORITHMS
-from rrcluster.algorithms.applies import check_identifier
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.rounds import Training
 from rrcluster.audit.targets import Target, identifier_target, joint_target
 from rrcluster.errors import ConfigError
+from rrcluster.methods import ALGORITHMS
+from rrcluster.methods.compatibility import check_identifier
 from rrcluster.privacy.rules import IDENTIFIERS
 from rrcluster.rng import Streams
 
@@ -72,8 +72,8 @@ def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:
     """The checks that need nothing but the mechanism."""
     from rrcluster.audit.denominators import check_denominators
     from rrcluster.audit.distinguish import check_distinguishing
-    from rrcluster.audit.identifiers import check_identifiers
-    from rrcluster.audit.noise import check_noise, check_noise_reuse
+    from rrcluster.audit.identifier_claims import check_identifiers
+    from rrcluster.audit.noise_claims import check_noise, check_noise_reuse
     from rrcluster.audit.samplers import check_sampler
     from rrcluster.audit.sensitivity import check_invalid_reports, check_sensitivity
 
@@ -104,7 +104,7 @@ def training_steps(training: Training) -> Iterator[Step]:
 
 
 def _training_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]:
-    from rrcluster.engine.simulate import simulate
+    from rrcluster.simulation.simulate import simulate
 
     return training_steps(Training(target, simulate, algorithm, seed))
 
@@ -112,8 +112,8 @@ def _training_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]
 def _common_steps(seed: int) -> list[Step]:
     from rrcluster.audit.accountants import check_accountants
     from rrcluster.audit.denominators import check_rebalancing
+    from rrcluster.clusters.rebalancing import rebalance
     from rrcluster.privacy.accounting import epsilon
-    from rrcluster.rebalancing import rebalance
 
     return [
         Step("exact rebalancing", "guarantees", lambda: check_rebalancing(rebalance, rng=Streams(seed)("rebalancing"))),
@@ -123,6 +123,6 @@ def _common_steps(seed: int) -> list[Step]:
 
 def _end_to_end_step(target: Target, algorithm: str, seed: int) -> Step:
     from rrcluster.audit.canaries import audit_end_to_end
-    from rrcluster.engine.simulate import simulate
+    from rrcluster.simulation.simulate import simulate
 
     return Step(target.name, "canaries", lambda: audit_end_to_end(target, simulate, algorithm=algorithm, seed=seed))

@@ -83,7 +83,7 @@ def _guarded(name: str, rest: list[str], complain: Callable[[str], object]) -> i
     from rrcluster.errors import RRClusterError
 
     try:
-        command: Callable[[list[str]], int] = import_module(f"rrcluster.cli.{name}").main
+        command: Callable[[list[str]], int] = import_module(f"rrcluster.cli.{name}_command").main
         return command(rest)
     except RRClusterError as error:
         complain(f"rrcluster {name}: {error}\n")

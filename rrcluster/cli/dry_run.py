@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.algorithms import Tools
-from rrcluster.engine.memory import ClientMemory
-from rrcluster.engine.ranks import Ranks
-from rrcluster.engine.simulate import first_state
+from rrcluster.engine.distributed import Ranks
 from rrcluster.experiments.config import RunConfig
-from rrcluster.experiments.ranks import make_shared
 from rrcluster.experiments.setup import Experiment
+from rrcluster.experiments.torchrun_setup import make_shared
+from rrcluster.methods import Tools
+from rrcluster.simulation.memory import ClientMemory
+from rrcluster.simulation.simulate import first_state
 
 
 def show(config: RunConfig, *, as_json: bool, ranks: Ranks | None = None) -> int:

@@ -1,1 +1,1 @@
-"""Runs clients: one at a time (`reference`) or many at once (`batched`), and simulates whole runs."""
+"""Runs clients: one at a time (`reference`), many at once (`batched`) or in several processes (`workers`)."""

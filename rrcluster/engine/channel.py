@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from safetensors.numpy import load, save
 
-from rrcluster.contract import CPU
+from rrcluster.engine.protocol import CPU
 from rrcluster.errors import ConfigError, RankError
 from rrcluster.types import Array
 

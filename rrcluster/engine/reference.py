@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from rrcluster.contract import CPU, LocalSettings, Updates, changes_by_training
 from rrcluster.data.federated import Cohort, TestSet
-from rrcluster.engine.order import batch_orders
+from rrcluster.engine.batched.sample_order import batch_orders
+from rrcluster.engine.protocol import CPU, LocalSettings, Updates, changes_by_training
 from rrcluster.models.loss import sample_losses
 from rrcluster.models.model import Model
 from rrcluster.types import Array

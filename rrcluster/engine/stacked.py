@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rrcluster.contract import LocalSettings, Updates
 from rrcluster.data.federated import Cohort, TestSet
-from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.training import TrainingCall
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.batched.training import TrainingCall
+from rrcluster.engine.protocol import LocalSettings, Updates
 from rrcluster.types import Array
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rrcluster.experiments.config import RunConfig
 
 if TYPE_CHECKING:
-    from rrcluster.contract import Engine
+    from rrcluster.engine.protocol import Engine
 
 # Where a run is written, watched and read from; they change no release.
 _NO_MATTER = frozenset(
@@ -25,7 +25,7 @@ def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from rrcluster.engine.select import describe, pick_device
+    from rrcluster.engine.pick_engine import describe, pick_device
     from rrcluster.version import __version__
 
     device = pick_device(config.output.device).type

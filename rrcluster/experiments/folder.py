@@ -26,11 +26,6 @@ from safetensors.numpy import load_file, save
 
 from rrcluster.aggregate import RunningMean, ServerState
 from rrcluster.durable import drop_temporaries, sync_file
-from rrcluster.engine.evaluate import Evaluation
-from rrcluster.engine.faults import Incidents
-from rrcluster.engine.measures import RoundMeasures
-from rrcluster.engine.memory import ClientMemory
-from rrcluster.engine.simulate import RoundRecord
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.files import (
@@ -44,6 +39,11 @@ from rrcluster.experiments.files import (
 from rrcluster.experiments.lock import FolderLock
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
 from rrcluster.reading import plain_yaml, read_text
+from rrcluster.simulation.evaluate import Evaluation
+from rrcluster.simulation.faults import Incidents
+from rrcluster.simulation.measures import RoundMeasures
+from rrcluster.simulation.memory import ClientMemory
+from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.types import Models, NoisyEvaluation
 
 

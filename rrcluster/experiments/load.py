@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-from rrcluster.algorithms import ALGORITHMS, Algorithm, Clients, Tools
-from rrcluster.algorithms.split import Split
-from rrcluster.contract import LocalSettings
 from rrcluster.data.federated import Cohort, FederatedData
-from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.evaluate import choose_all
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.protocol import LocalSettings
 from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.methods import ALGORITHMS, Algorithm, Clients, Tools
+from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, make_model
 from rrcluster.reading import plain_json
+from rrcluster.simulation.evaluate import choose_all
 from rrcluster.types import Array, Models
 
 

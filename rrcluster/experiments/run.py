@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from rrcluster.aggregate import ServerState
-from rrcluster.engine.evaluate import Evaluation, evaluate
-from rrcluster.engine.faults import Incidents
-from rrcluster.engine.measures import measure_round
-from rrcluster.engine.memory import ClientMemory
-from rrcluster.engine.simulate import RoundRecord, simulate
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.fingerprint import fingerprint
 from rrcluster.experiments.folder import RunFolder
-from rrcluster.experiments.ranks import told_machines
 from rrcluster.experiments.released import average, describe_evaluation
 from rrcluster.experiments.setup import Experiment, make_experiment
+from rrcluster.experiments.torchrun_setup import told_machines
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
+from rrcluster.simulation.evaluate import Evaluation, evaluate
+from rrcluster.simulation.faults import Incidents
+from rrcluster.simulation.measures import measure_round
+from rrcluster.simulation.memory import ClientMemory
+from rrcluster.simulation.simulate import RoundRecord, simulate
 from rrcluster.types import Array, Models, NoisyEvaluation
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0  # at least; and no more than a twentieth of the time goes into them

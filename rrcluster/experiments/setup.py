@@ -5,22 +5,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from rrcluster.aggregate import ServerSettings
-from rrcluster.algorithms import ALGORITHMS, Algorithm, Oracle
-from rrcluster.algorithms.applies import check_applies, check_init
-from rrcluster.algorithms.split import Split
-from rrcluster.contract import Engine, LocalSettings
+from rrcluster.clusters.schedule import check_schedule, default_rounds
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.data.subset import at_most
-from rrcluster.engine.faults import Faults
-from rrcluster.engine.select import pick_device, pick_engine
+from rrcluster.engine.pick_engine import pick_device, pick_engine
+from rrcluster.engine.protocol import Engine, LocalSettings
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import RunConfig
-from rrcluster.initialisation import check_schedule, default_rounds
+from rrcluster.methods import ALGORITHMS, Algorithm, Oracle
+from rrcluster.methods.compatibility import check_applies, check_init
+from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams
+from rrcluster.simulation.faults import Faults
 from rrcluster.types import Coordinates
 
 _USUAL_SAMPLES = 50  # of a client, where no setting says

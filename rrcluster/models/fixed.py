@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, pad
 
-from rrcluster.models.images import linear, mlp
+from rrcluster.models.image_networks import linear, mlp
 from rrcluster.models.model import FixedPart, Model, Parameters
 
 DIRECTIONS = 8  # of edges

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from rrcluster import checks
 from rrcluster.errors import ConfigError
 from rrcluster.models.fixed import edges, edges_coarse, edges_mlp, pooled_linear
-from rrcluster.models.images import cifar_cnn, cnn, linear, mlp
+from rrcluster.models.image_networks import cifar_cnn, cnn, linear, mlp
 from rrcluster.models.model import Model
-from rrcluster.models.text import bigram, character_lstm, fourgram, trigram
+from rrcluster.models.text_networks import bigram, character_lstm, fourgram, trigram
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from rrcluster.privacy.limits import check_identifiers
 
 if TYPE_CHECKING:
     from rrcluster.privacy.base_round import FixedSizeEvent
-    from rrcluster.privacy.loss import LossDistribution
+    from rrcluster.privacy.pld import LossDistribution
     from rrcluster.privacy.profiles import Array
 
 Composed = Callable[[int, float], float]  # (num_rounds, delta) -> epsilon
@@ -132,13 +132,13 @@ def _prepared(accountant: str, event: Event, coarse: bool) -> Composed:
 
 
 def _prepare_pld(event: RoundEvent, coarse: bool) -> Composed:
-    from rrcluster.privacy import loss
+    from rrcluster.privacy import pld
 
-    if loss.sample_rate(event) == 1 and not isinstance(event, (FixedSizeKary, FixedSizeByLoss)):
+    if pld.sample_rate(event) == 1 and not isinstance(event, (FixedSizeKary, FixedSizeByLoss)):
         return partial(_gaussian_epsilon, event.noise_multiplier)
     if isinstance(event, PoissonGaussian):
-        return partial(_pld_epsilon, loss.poisson_pld(event, coarse=coarse))
-    return partial(_pld_epsilon, loss.fixed_size_pld(event, coarse=coarse))
+        return partial(_pld_epsilon, pld.poisson_pld(event, coarse=coarse))
+    return partial(_pld_epsilon, pld.fixed_size_pld(event, coarse=coarse))
 
 
 def _gaussian_epsilon(noise_multiplier: float, num_rounds: int, delta: float) -> float:
@@ -214,11 +214,11 @@ def _sampled_gaussian_rdp(event: PoissonGaussian | FixedSizeGaussian, orders: Se
 def _fixed_size_rdp(event: "FixedSizeEvent", *, cap: bool) -> "Array":
     import numpy as np
 
-    from rrcluster.privacy import loss, profiles
+    from rrcluster.privacy import pld, profiles
     from rrcluster.privacy.base_round import base_rdp
 
     base = base_rdp(event)
-    rdp = profiles.fixed_size_rdp(_WHOLE_ORDERS, base, loss.sample_rate(event))
+    rdp = profiles.fixed_size_rdp(_WHOLE_ORDERS, base, pld.sample_rate(event))
     return np.asarray(np.minimum(rdp, base(np.array(_WHOLE_ORDERS)))) if cap else rdp
 
 

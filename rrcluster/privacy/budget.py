@@ -5,7 +5,7 @@ from typing import Any
 
 from rrcluster.errors import PrivacyError
 from rrcluster.privacy.accounting import ACCOUNTANTS
-from rrcluster.privacy.identifiers import (
+from rrcluster.privacy.identifier_noise import (
     ByLossIdentifier,
     GaussianIdentifier,
     KaryIdentifier,

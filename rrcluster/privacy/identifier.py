@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rrcluster import checks
+from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.privacy.base_round import FixedSizeEvent
 from rrcluster.privacy.clip import check_clip, clip_to_grid, grid_step
 from rrcluster.privacy.events import REPLACE_ONE, FixedSizeByLoss, FixedSizeGaussian, FixedSizeKary
-from rrcluster.privacy.identifiers import (
+from rrcluster.privacy.identifier_noise import (
     AnyIdentifier,
     ByLossIdentifier,
     GaussianIdentifier,
@@ -21,7 +22,6 @@ from rrcluster.privacy.relation import update_sensitivity
 from rrcluster.privacy.reports import Reports, check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler
 from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, split_columns
-from rrcluster.rebalancing import rebalance
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, Release
 
@@ -59,7 +59,7 @@ class IdentifierMechanism:
         if self.identifier is None and self.num_clusters > 1:
             raise PrivacyError(
                 "identifier = None would use raw choices to split the cohort; with more than one cluster the choices "
-                "must be privatised. Use one of privacy/identifiers.py."
+                "must be privatised. Use one of privacy/identifier_noise.py."
             )
 
     @property

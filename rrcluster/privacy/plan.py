@@ -7,15 +7,15 @@ from typing import Any
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.privacy.budget_split import identifier_maker, resolve_share
 from rrcluster.privacy.evaluation import check_evaluation
 from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.identifier import IdentifierMechanism
 from rrcluster.privacy.joint import JointMechanism
-from rrcluster.privacy.plain import NoneMechanism
+from rrcluster.privacy.none import NoneMechanism
 from rrcluster.privacy.rules import IDENTIFIERS, check_assertions, check_delta, check_sizes, resolve_rebalance
 from rrcluster.privacy.sampling import Sampler
 from rrcluster.privacy.selection import Selection, check_covered
-from rrcluster.privacy.split import identifier_maker, resolve_share
 from rrcluster.types import Coordinates
 
 Mechanism = JointMechanism | IdentifierMechanism | NoneMechanism

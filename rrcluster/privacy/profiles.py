@@ -2,7 +2,7 @@
 
 A *profile* is the hockey-stick divergence delta(epsilon) of the worst pair of neighbouring inputs, for
 every real epsilon. Every profile here is symmetric: exchanging the two neighbours changes nothing.
-`loss.py` turns profiles into privacy loss distributions; `accounting.py` composes them over rounds.
+`pld.py` turns profiles into privacy loss distributions; `accounting.py` composes them over rounds.
 """
 
 import math

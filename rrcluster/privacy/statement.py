@@ -3,7 +3,7 @@
 from typing import Any
 
 from rrcluster.privacy.identifier import IdentifierMechanism
-from rrcluster.privacy.identifiers import ProjectionIdentifier
+from rrcluster.privacy.identifier_noise import ProjectionIdentifier
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan

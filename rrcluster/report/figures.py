@@ -8,8 +8,8 @@ from rrcluster.report.comparisons import draw_over_epsilon, draw_over_size, draw
 from rrcluster.report.confusion import draw_confusion
 from rrcluster.report.curves import draw_accuracy
 from rrcluster.report.drawing import Drawing
-from rrcluster.report.files import write_atomic
 from rrcluster.report.folders import RunGroup
+from rrcluster.report.run_files import write_atomic
 from rrcluster.report.sizes import draw_rebalanced, draw_sizes
 
 FIGURES: dict[str, Callable[[Sequence[RunGroup]], list[Drawing]]] = {

@@ -12,8 +12,8 @@ from typing import Any
 
 from rrcluster.errors import RunFolderError
 from rrcluster.privacy.cost import Cost, folder_cost
-from rrcluster.report.files import WAY_OUT, number, numbers, read_json, read_jsonl, read_yaml
 from rrcluster.report.labels import method_label, settings_key
+from rrcluster.report.run_files import WAY_OUT, number, numbers, read_json, read_jsonl, read_yaml
 
 DIAGNOSTIC = "diagnostic, not private"
 CONFIG = "config.yaml"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rrcluster.report.files import number
 from rrcluster.report.notation import value_text
+from rrcluster.report.run_files import number
 
 ALGORITHM_NAMES = {
     "fedavg": "FedAvg",

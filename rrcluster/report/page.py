@@ -7,13 +7,13 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+from rrcluster.report.claim import statement_section
 from rrcluster.report.drawing import Drawing
 from rrcluster.report.estimate import clear_best
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.notation import delta_text, epsilon_text, percent, value_text
 from rrcluster.report.render import to_html
-from rrcluster.report.settings import reproduce_section, settings_section
-from rrcluster.report.statement import statement_section
+from rrcluster.report.setting_table import reproduce_section, settings_section
 from rrcluster.report.tables import Table, group_epsilon, group_labels, metric
 
 _NAMED = 4  # more methods than these are counted, not listed, at the top

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rrcluster.report.estimate import Estimate
-from rrcluster.report.files import number
 from rrcluster.report.folders import RunGroup
 from rrcluster.report.labels import differing, distinct_labels, method_label, settings_key
 from rrcluster.report.notation import value_text, words
+from rrcluster.report.run_files import number
 from rrcluster.report.tables import metric
 
 CONTEXT = ("data", "partition", "concentration", "model")  # runs that differ in these share no axes

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rrcluster.report.drawing import GRID, PALETTE, Drawing, draw, legend, level, plain, whole_numbers
-from rrcluster.report.files import number
 from rrcluster.report.folders import Run, RunGroup
+from rrcluster.report.run_files import number
 from rrcluster.report.series import one_each
 from rrcluster.report.tables import group_labels
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rrcluster.rebalancing import rebalance
+from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.rng import Rng
 from rrcluster.theory.lemma import choice_error, identifier_error
 from rrcluster.theory.setting import Setting

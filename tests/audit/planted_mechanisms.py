@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 
 from rrcluster.audit.targets import identifier_target, joint_target
+from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.privacy.clip import clip_to_grid, grid_step, norms
 from rrcluster.privacy.events import LOSS_RULES, FixedSizeGaussian
 from rrcluster.privacy.identifier import IdentifierMechanism
-from rrcluster.privacy.identifiers import ByLossIdentifier, KaryIdentifier, ProjectionIdentifier
+from rrcluster.privacy.identifier_noise import ByLossIdentifier, KaryIdentifier, ProjectionIdentifier
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.reports import check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler, PoissonSampler
 from rrcluster.privacy.sums import cluster_sums
-from rrcluster.rebalancing import rebalance
 
 JOINT, IDENTIFIER = "rrcluster.privacy.joint.", "rrcluster.privacy.identifier."
 

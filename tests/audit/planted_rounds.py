@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from rrcluster.engine import simulate as engine
+from rrcluster.clusters.rebalancing import coin_transition, flip_coins
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.events import FixedSizeGaussian
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.rebalancing import coin_transition, flip_coins
 from rrcluster.server import server_round
+from rrcluster.simulation import simulate as engine
 
 own_epsilon = PrivacyPlan.epsilon
 
@@ -85,7 +85,7 @@ def simulate_with_one_stream(*, streams, **rest):
     return engine.simulate(streams=OneStream(streams), **rest)
 
 
-ENGINE = "rrcluster.engine.simulate."
+ENGINE = "rrcluster.simulation.simulate."
 # name -> (the check that must catch it, functions to replace, simulator)
 ROUNDS = {
     "coins from this round's raw sizes": ("messages", {ENGINE + "flip_coins": coins_from_this_round}, None),

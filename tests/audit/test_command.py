@@ -9,9 +9,9 @@ from rrcluster.audit.canaries import audit_end_to_end
 from rrcluster.audit.suite import Step, audit_steps
 from rrcluster.audit.targets import identifier_target, joint_target
 from rrcluster.cli import main
-from rrcluster.engine.simulate import simulate
 from rrcluster.privacy.identifier import IdentifierMechanism
 from rrcluster.privacy.joint import JointMechanism
+from rrcluster.simulation.simulate import simulate
 
 
 @pytest.fixture

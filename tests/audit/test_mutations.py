@@ -5,23 +5,23 @@ import pytest
 from planted_mechanisms import PLANTED, literal_rule
 from planted_rounds import ACCOUNTANTS, ROUNDS
 
-from rrcluster.algorithms import ALGORITHMS
-from rrcluster.algorithms.applies import REMEMBERING
 from rrcluster.audit.accountants import check_accountants
 from rrcluster.audit.denominators import check_denominators, check_rebalancing
 from rrcluster.audit.distinguish import check_distinguishing
 from rrcluster.audit.finding import failures
-from rrcluster.audit.identifiers import check_identifiers
-from rrcluster.audit.noise import check_noise, check_noise_reuse
+from rrcluster.audit.identifier_claims import check_identifiers
+from rrcluster.audit.noise_claims import check_noise, check_noise_reuse
 from rrcluster.audit.rounds import Training, check_ledger, check_messages, check_postprocessing, check_round_noise
 from rrcluster.audit.samplers import check_sampler
 from rrcluster.audit.sensitivity import check_invalid_reports, check_sensitivity
 from rrcluster.audit.suite import mechanism_steps, trained_by, training_steps
 from rrcluster.audit.targets import identifier_target, joint_target
-from rrcluster.engine.simulate import simulate
+from rrcluster.clusters.rebalancing import rebalance
+from rrcluster.methods import ALGORITHMS
+from rrcluster.methods.compatibility import REMEMBERING
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.rules import IDENTIFIERS
-from rrcluster.rebalancing import rebalance
+from rrcluster.simulation.simulate import simulate
 
 OF_A_MECHANISM = {
     "sensitivity": lambda target, rng: [check_sensitivity(target)],
@@ -91,9 +91,9 @@ def test_correct_mechanisms_are_not_flagged(target):
 @pytest.mark.parametrize("target", CORRECT, ids=lambda target: target.name)
 def test_correct_rounds_are_not_flagged(target, algorithm):
     if algorithm == "local" or (algorithm in REMEMBERING and target.adjacency == "replace-one"):
-        pytest.skip("refused: see algorithms/applies.py")
+        pytest.skip("refused: see methods/compatibility.py")
     if trained_by(target, algorithm) != algorithm:
-        pytest.skip("identifiers and method do not go together: see algorithms/applies.py")
+        pytest.skip("identifiers and method do not go together: see methods/compatibility.py")
     training = Training(target, simulate, algorithm)
     findings = [check(training) for check in OF_A_ROUND.values()]
     assert not failures(findings)

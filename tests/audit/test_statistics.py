@@ -7,7 +7,7 @@ from rrcluster.audit import statistics as st
 from rrcluster.audit.accountants import gaussian_epsilon, sampled_epsilon
 from rrcluster.audit.canaries import best_bound, one_run_epsilon, one_run_p_value
 from rrcluster.audit.distinguish import error_bounds, least_false_negatives, separation
-from rrcluster.audit.identifiers import gaussian_keep_probability
+from rrcluster.audit.identifier_claims import gaussian_keep_probability
 from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rrcluster.cli import main
 from rrcluster.cli.sweep_view import SweepView
-from rrcluster.experiments import select as module
+from rrcluster.experiments import private_selection as module
 from rrcluster.experiments.run import Progress
 from rrcluster.experiments.sweep import Going, Outcome
 from rrcluster.report import UNCOVERED_TUNING

@@ -7,21 +7,21 @@ import pytest
 from torch import nn
 
 from rrcluster.aggregate import ServerSettings
-from rrcluster.algorithms import ALGORITHMS, Clients, Oracle, Tools
-from rrcluster.algorithms.applies import REMEMBERING, check_applies
 from rrcluster.audit.targets import GivenAssignment
-from rrcluster.contract import LocalSettings
 from rrcluster.data import from_arrays
-from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.evaluate import evaluate
-from rrcluster.engine.memory import ClientMemory
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.simulate import simulate
 from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.methods import ALGORITHMS, Clients, Oracle, Tools
+from rrcluster.methods.compatibility import REMEMBERING, check_applies
 from rrcluster.models import from_module
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams
+from rrcluster.simulation.evaluate import evaluate
+from rrcluster.simulation.memory import ClientMemory
+from rrcluster.simulation.simulate import simulate
 
 K, M, B, CLIP = 2, 40, 5, 0.3
 MECHANISMS = ("joint", "identifier", "none")

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from rrcluster.contract import LocalSettings
 from rrcluster.data import from_arrays
 from rrcluster.data.federated import TestSet
-from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.order import batch_orders
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.batched.sample_order import batch_orders
+from rrcluster.engine.batched.training import Trainer, TrainingCall
+from rrcluster.engine.pick_engine import pick_device, pick_engine
+from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.select import pick_device, pick_engine
-from rrcluster.engine.training import Trainer, TrainingCall
 from rrcluster.errors import ConfigError
 from rrcluster.models import MODELS, from_module, make_model
 from rrcluster.models.layers import lstm

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from rrcluster.data import from_arrays
-from rrcluster.engine import evaluate as module
-from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.judging import _together
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.batched.evaluator import _together
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.models import make_model
+from rrcluster.simulation import evaluate as module
 
 
 @pytest.fixture

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 import rrcluster as rr
-from rrcluster.algorithms import ALGORITHMS
-from rrcluster.contract import LocalSettings
 from rrcluster.data import linear_regression
-from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.faults import ATTACKS, Faults, Incidents, Sent
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.simulate import simulate
 from rrcluster.errors import ConfigError
+from rrcluster.methods import ALGORITHMS
 from rrcluster.models import make_model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import check_reports
 from rrcluster.rng import Streams, stream
+from rrcluster.simulation.faults import ATTACKS, Faults, Incidents, Sent
+from rrcluster.simulation.simulate import simulate
 
 K, CLIENTS = 3, 60
 METHODS = {

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from rrcluster.contract import LocalSettings
 from rrcluster.data import from_arrays
-from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models import make_model
@@ -80,7 +80,7 @@ def test_features_kept_for_a_population_change_nothing(rng, monkeypatch):
     cohort, models = data.cohort(np.array([2, 0])), np.stack([model.init(rng=rng) for _ in range(2)])
     found = []
     for room in (0, 2**30):
-        monkeypatch.setattr("rrcluster.engine.batched._KEPT_ON_CPU", room)
+        monkeypatch.setattr("rrcluster.engine.batched.batched_engine._KEPT_ON_CPU", room)
         engine = BatchedEngine(model)
         found.append((engine.losses(models, cohort), engine.train(models, cohort, local=LocalSettings(), key=(1, 2))))
         assert len(engine._tables) == (room > 0)

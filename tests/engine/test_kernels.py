@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rrcluster.engine.kernels.cnn import FusedCnn
+from rrcluster.engine.fast_cnn.gpu import FusedCnn
 from rrcluster.models import make_model
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

@@ -3,14 +3,14 @@ import math
 import numpy as np
 import pytest
 
-from rrcluster.algorithms import ALGORITHMS
-from rrcluster.engine.evaluate import adjusted_rand, evaluate
-from rrcluster.engine.faults import Sent
-from rrcluster.engine.measures import client_bytes, expected_norm, measure_round, signal_to_noise
-from rrcluster.engine.simulate import simulate
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment
+from rrcluster.methods import ALGORITHMS
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.simulation.evaluate import adjusted_rand, evaluate
+from rrcluster.simulation.faults import Sent
+from rrcluster.simulation.measures import client_bytes, expected_norm, measure_round, signal_to_noise
+from rrcluster.simulation.simulate import simulate
 from rrcluster.types import Coordinates
 
 

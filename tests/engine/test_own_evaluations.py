@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rrcluster.algorithms import ALGORITHMS
-from rrcluster.algorithms.algorithm import Tools
-from rrcluster.contract import LocalSettings
 from rrcluster.data import from_arrays
-from rrcluster.engine.private_evaluation import own_evaluations
+from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.methods import ALGORITHMS
+from rrcluster.methods.method import Tools
 from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.simulation.private_evaluation import own_evaluations
 
 
 def mechanism(split, **changes):

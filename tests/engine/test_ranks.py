@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rrcluster.algorithms import ALGORITHMS
-from rrcluster.contract import LocalSettings
 from rrcluster.data import from_arrays
-from rrcluster.engine.batched import BatchedEngine
+from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.channel import Message, _limit
-from rrcluster.engine.evaluate import evaluate
-from rrcluster.engine.ranks import RankedEngine, Ranks, Worker, packed, serve, split_work, unpacked
+from rrcluster.engine.distributed import RankedEngine, Ranks, Worker, packed, serve, split_work, unpacked
+from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.simulate import simulate
 from rrcluster.errors import ConfigError, DataError, PrivacyError, RankError
 from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.ranks import _machines, make_shared, told_machines
+from rrcluster.experiments.torchrun_setup import _machines, make_shared, told_machines
+from rrcluster.methods import ALGORITHMS
 from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams, stream
+from rrcluster.simulation.evaluate import evaluate
+from rrcluster.simulation.simulate import simulate
 
 
 class Wire:

@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
-from rrcluster.algorithms import ALGORITHMS
-from rrcluster.contract import LocalSettings
 from rrcluster.data import linear_regression, load_federated
-from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.evaluate import clustering_accuracy, confusion, evaluate, judged_clients
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.simulate import simulate
+from rrcluster.methods import ALGORITHMS
 from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams, stream
+from rrcluster.simulation.evaluate import clustering_accuracy, confusion, evaluate, judged_clients
+from rrcluster.simulation.simulate import simulate
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ class SpyStreams(Streams):
 @pytest.mark.parametrize("mechanism", ["joint", "identifier"])
 def test_every_round_draws_from_streams_of_its_own(data, mechanism, monkeypatch):
     """The same noise, cohort, coins or batches in two rounds would void everything: no key may come twice."""
-    from rrcluster.engine import simulate as module
+    from rrcluster.simulation import simulate as module
 
     spies = []
     original = module.simulate

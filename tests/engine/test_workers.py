@@ -15,21 +15,21 @@ import pytest
 import torch
 from torch import nn
 
-from rrcluster.contract import CPU, LocalSettings
 from rrcluster.data import from_arrays
 from rrcluster.data.federated import Cohort, TestSet
-from rrcluster.engine import select
-from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.compiled_alone import num_parameters, packed_layout
-from rrcluster.engine.order import batch_orders
-from rrcluster.engine.pool import _shared_out
+from rrcluster.engine import pick_engine as select
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.batched.sample_order import batch_orders
+from rrcluster.engine.fast_cnn import native_build as build
+from rrcluster.engine.fast_cnn.native_client import num_parameters, packed_layout
+from rrcluster.engine.pick_engine import pick_engine
+from rrcluster.engine.protocol import CPU, LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.select import pick_engine
-from rrcluster.engine.torch_alone import TorchAlone
-from rrcluster.engine.worker import Steps
-from rrcluster.engine.workers import WorkersEngine, is_the_cnn
+from rrcluster.engine.workers.pool import _shared_out
+from rrcluster.engine.workers.torch_client import TorchAlone
+from rrcluster.engine.workers.worker import Steps
+from rrcluster.engine.workers.workers_engine import WorkersEngine, is_the_cnn
 from rrcluster.errors import ConfigError, WorkerError
-from rrcluster.models import compiled as build
 from rrcluster.models import from_module, make_model
 from rrcluster.models.additive import additive
 
@@ -225,7 +225,7 @@ def test_what_fails_in_a_worker_is_told(rng):
     cohort.targets[0, 3] = 10
     with (
         closing(WorkersEngine(model, num_workers=1)) as workers,
-        pytest.raises(WorkerError, match=r"failed \(ValueError at compiled_alone.py"),
+        pytest.raises(WorkerError, match=r"failed \(ValueError at native_client.py"),
     ):
         workers.losses(starts(model, 1, rng), cohort)
     assert workers.process_ids == ()
@@ -249,9 +249,9 @@ def test_nothing_is_left_running_after_close_or_without_the_engine(rng):
 
 PARENT = """
 import numpy as np
-from rrcluster.contract import LocalSettings
+from rrcluster.engine.protocol import LocalSettings
 from rrcluster.data import from_arrays
-from rrcluster.engine.workers import WorkersEngine
+from rrcluster.engine.workers.workers_engine import WorkersEngine
 from rrcluster.models import make_model
 
 model = make_model("cnn", input_shape=(1, 28, 28), num_classes=10)

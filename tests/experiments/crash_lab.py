@@ -68,8 +68,8 @@ def attempt(folder, settings, fault, notes):
 
 def note_releases(notes):
     """Write down the round of every release just before it is made, in a file that no fault touches."""
-    from rrcluster.engine import simulate
     from rrcluster.privacy.joint import JointMechanism
+    from rrcluster.simulation import simulate
 
     real_round, real_release, write = simulate.server_round, JointMechanism.release, os.write
     descriptor = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import yaml
 
-from rrcluster.cli.run import read_command
+from rrcluster.cli.run_command import read_command
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.sections import FIELDS, DataConfig

@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from rrcluster.algorithms import ALGORITHMS
-from rrcluster.algorithms.applies import check_applies
 from rrcluster.errors import ConfigError, RRClusterError
 from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.paper import STUDIES, find_study
-from rrcluster.experiments.reproduce import plan_reproduction, reproduce
 from rrcluster.experiments.setup import plan_for
+from rrcluster.methods import ALGORITHMS
+from rrcluster.methods.compatibility import check_applies
+from rrcluster.paper.reproduce import plan_reproduction, reproduce
+from rrcluster.paper.studies import STUDIES, find_study
 from rrcluster.types import Coordinates
 
 # Lines of the tables as the paper's source has them, marks of emphasis removed; '-' is its dash.
@@ -111,7 +111,7 @@ def test_populations_are_the_papers():
 @pytest.mark.parametrize("name", STUDIES)
 def test_no_job_is_refused(name, quick, tmp_path, monkeypatch):
     """Every combination makes sense; with the noise given, because calibrating all would take minutes."""
-    monkeypatch.setattr("rrcluster.experiments.reproduce.locate", lambda name, folder: {})
+    monkeypatch.setattr("rrcluster.paper.reproduce.locate", lambda name, folder: {})
     plan = plan_reproduction(STUDIES[name], out=tmp_path, quick=quick, seeds=(0,))
     assert plan.jobs
     assert len({job.folder for job in plan.jobs}) == len({job.name for job in plan.jobs}) == len(plan.jobs)
@@ -130,7 +130,7 @@ def test_no_job_is_refused(name, quick, tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_budget_can_be_calibrated(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("rrcluster.experiments.reproduce.locate", lambda name, folder: {})
+    monkeypatch.setattr("rrcluster.paper.reproduce.locate", lambda name, folder: {})
     done = set()
     for quick in (False, True):
         for job in plan_reproduction(STUDIES[name], out=tmp_path, quick=quick, seeds=(0,)).jobs:
@@ -145,7 +145,7 @@ def test_every_budget_can_be_calibrated(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_what_is_left_out_would_be_refused(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("rrcluster.experiments.reproduce.locate", lambda name, folder: {})
+    monkeypatch.setattr("rrcluster.paper.reproduce.locate", lambda name, folder: {})
     plan = plan_reproduction(STUDIES[name], out=tmp_path)
     for row in plan.rows:
         for column in plan.columns:
@@ -193,7 +193,7 @@ def test_exploration_is_written_out_in_every_row():
 
 
 def test_another_model_leaves_the_rows_that_name_theirs(tmp_path, monkeypatch):
-    monkeypatch.setattr("rrcluster.experiments.reproduce.locate", lambda name, folder: {})
+    monkeypatch.setattr("rrcluster.paper.reproduce.locate", lambda name, folder: {})
     plan = plan_reproduction(STUDIES["fashion"], out=tmp_path, changes={"model": "mlp", "delta": 1e-4})
     models = {job.values["row"]: from_flat(dict(job.settings)).method.model for job in plan.jobs}
     assert models.pop("DP-FedPer") == "cnn"
@@ -202,7 +202,7 @@ def test_another_model_leaves_the_rows_that_name_theirs(tmp_path, monkeypatch):
 
 
 def test_a_network_brings_its_own_clip_wherever_it_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("rrcluster.experiments.reproduce.locate", lambda name, folder: {})
+    monkeypatch.setattr("rrcluster.paper.reproduce.locate", lambda name, folder: {})
     by_model = {"cnn": {"update_clip": 0.7}, "mlp": {"local_lr": 0.9}}
     study = dataclasses.replace(STUDIES["fashion"], by_model=by_model, by_budget={})
 
@@ -219,7 +219,7 @@ def test_a_network_brings_its_own_clip_wherever_it_is_named(tmp_path, monkeypatc
 
 
 def test_a_table_with_another_network_has_its_settings_at_each_budget_for_every_row(tmp_path, monkeypatch):
-    monkeypatch.setattr("rrcluster.experiments.reproduce.locate", lambda name, folder: {})
+    monkeypatch.setattr("rrcluster.paper.reproduce.locate", lambda name, folder: {})
     wanted = {2.0: {"sample_rate": 0.5, "update_clip": 0.6}, None: {"update_clip": 0.8}}
     study = dataclasses.replace(STUDIES["fashion"], by_model={"cnn": {"update_clip": 0.7}}, by_budget={"cnn": wanted})
 

@@ -14,15 +14,15 @@ from rrcluster.data.build import load_federated
 from rrcluster.data.fashion_mini import load_fashion_mini
 from rrcluster.data.subset import at_most, spaced
 from rrcluster.errors import RunFolderError
-from rrcluster.experiments import paper
-from rrcluster.experiments.paper import STUDIES
-from rrcluster.experiments.paper.study import IDENTIFIER, JOINT, NO_NOISE, Spotlight
-from rrcluster.experiments.reproduce import constant_accuracy, plan_reproduction, reproduce
-from rrcluster.experiments.reuse import take_over
 from rrcluster.experiments.sweep import FINISHED, Going, Outcome, one_after_another
-from rrcluster.report.reproduction import read_reproduction
-from rrcluster.report.reproduction.page import to_text
-from rrcluster.report.reproduction.tables import main_tables, more_tables
+from rrcluster.paper import studies
+from rrcluster.paper.paper_page import to_text
+from rrcluster.paper.paper_report import read_reproduction
+from rrcluster.paper.paper_tables import main_tables, more_tables
+from rrcluster.paper.reproduce import constant_accuracy, plan_reproduction, reproduce
+from rrcluster.paper.reuse import take_over
+from rrcluster.paper.studies import STUDIES
+from rrcluster.paper.study import IDENTIFIER, JOINT, NO_NOISE, Spotlight
 
 SMALL = {
     "data": "fashion-mini",
@@ -55,7 +55,7 @@ def tiny(monkeypatch):
     monkeypatch.setitem(build.IMAGES, "fashion-mini", lambda folder: images)
     light = Spotlight("balanced-eps8", (("ifca", JOINT), ("rr-ifca", JOINT)))
     tiny = replace(study, quick=quick, spotlights=(light,))
-    monkeypatch.setitem(paper.STUDIES, "fashion", tiny)
+    monkeypatch.setitem(studies.STUDIES, "fashion", tiny)
     return tiny
 
 
@@ -183,11 +183,11 @@ def test_absent_data_is_left_out_and_told(tmp_path, monkeypatch, capsys):
 def test_part_of_the_data_is_enough(tiny, tmp_path, monkeypatch):
     def locate(name, folder):
         if name == "cifar100":
-            raise paper.ConfigError("gone")
+            raise studies.ConfigError("gone")
         return {}
 
-    monkeypatch.setattr("rrcluster.experiments.reproduce.DataError", paper.ConfigError)
-    monkeypatch.setattr("rrcluster.experiments.reproduce.locate", locate)
+    monkeypatch.setattr("rrcluster.paper.reproduce.DataError", studies.ConfigError)
+    monkeypatch.setattr("rrcluster.paper.reproduce.locate", locate)
     plan = plan_reproduction(STUDIES["cifar"], out=tmp_path)
     assert {job.settings["data"] for job in plan.jobs} == {"cifar10"}
     assert plan.absent == {"cifar100": "gone"}

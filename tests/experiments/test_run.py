@@ -238,9 +238,9 @@ def test_run_takes_a_config_or_settings(tiny):
 
 def test_tensorboard_tags_diagnostics_as_such(tmp_path):
     pytest.importorskip("tensorboard")
-    from rrcluster.engine.evaluate import Evaluation
     from rrcluster.experiments.run import Progress
     from rrcluster.experiments.tensorboard import EventWriter
+    from rrcluster.simulation.evaluate import Evaluation
 
     with EventWriter(tmp_path) as events:
         events.add(Progress(0, 1, np.array([3.0, 4.0]), 0.5, Evaluation(0.5, 1.0, 0.9, 0.4, (0.5,), (3, 4))))

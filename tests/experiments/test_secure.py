@@ -284,9 +284,9 @@ def test_only_secure_goes_without_a_seed(tiny):
 
 def test_tensorboard_refuses_diagnostics_of_a_secure_run(tmp_path):
     pytest.importorskip("tensorboard")
-    from rrcluster.engine.evaluate import Evaluation
     from rrcluster.experiments.run import Progress
     from rrcluster.experiments.tensorboard import EventWriter
+    from rrcluster.simulation.evaluate import Evaluation
 
     with EventWriter(tmp_path, diagnostics=False) as events:
         events.add(Progress(0, 1, np.array([3.0]), 0.5, None))

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from rrcluster.contract import LocalSettings
 from rrcluster.data import from_arrays
-from rrcluster.engine import spawned
-from rrcluster.engine.batched import BatchedEngine
-from rrcluster.engine.spawned import started
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.stacked import Stack, StackedEngine, _several_passes
+from rrcluster.engine.workers import spawn as spawned
+from rrcluster.engine.workers.spawn import started
 from rrcluster.experiments.grid import read_grid
 from rrcluster.experiments.load import load
+from rrcluster.experiments.process_executor import in_processes
 from rrcluster.experiments.setup import load_population
-from rrcluster.experiments.shares import in_processes
-from rrcluster.experiments.stack import _room, pick_executor, shared_out, stacked
+from rrcluster.experiments.stacked_executor import _room, pick_executor, shared_out, stacked
 from rrcluster.experiments.sweep import FAILED, FINISHED, REFUSED, Going, Outcome, jobs, one_after_another
 from rrcluster.models import make_model
 from rrcluster.rng import Streams
@@ -105,7 +105,7 @@ def test_jobs_of_a_process_that_dies_have_failed_and_the_others_go_on(tmp_path, 
         spawned.append(started(module))
         return spawned[-1]
 
-    monkeypatch.setattr("rrcluster.experiments.shares.started", recorded)
+    monkeypatch.setattr("rrcluster.experiments.process_executor.started", recorded)
     status, killed = {}, False
     for step in in_processes(shares):
         if isinstance(step, Going) and step.job.settings["seed"] == 0 and not killed:
@@ -162,7 +162,7 @@ def test_a_run_that_nobody_foresaw_to_fail_is_reported_too(tmp_path, monkeypatch
             raise OSError(28, "No space left on device")
         return load_population(config)
 
-    monkeypatch.setattr("rrcluster.experiments.stack.load_population", full)
+    monkeypatch.setattr("rrcluster.experiments.stacked_executor.load_population", full)
     found = outcomes(stacked, grid(tmp_path, "full"))
     by_seed = {seed: {s.status for s in found.values() if s.job.settings["seed"] == seed} for seed in (0, 1)}
     assert by_seed == {0: {FINISHED, REFUSED}, 1: {FAILED}}

@@ -4,18 +4,18 @@ import pytest
 from scipy.stats import binomtest
 
 from rrcluster.errors import ConfigError
-from rrcluster.experiments import synthetic
-from rrcluster.experiments.synthetic import METHODS, Outcome, compare, fitted_lines, mcnemar, study, wilson
-from rrcluster.report.scenarios import Panel, scenario_figure
+from rrcluster.paper import synthetic_study
+from rrcluster.paper.scenarios import Panel, scenario_figure
+from rrcluster.paper.synthetic_study import METHODS, Outcome, compare, fitted_lines, mcnemar, study, wilson
 
 IFCA, RR = METHODS
 
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setitem(synthetic.SETTINGS, "num_rounds", 3)
-    monkeypatch.setitem(synthetic.SETTINGS, "num_clients", 120)
-    monkeypatch.setitem(synthetic.SETTINGS, "local_epochs", 1)
+    monkeypatch.setitem(synthetic_study.SETTINGS, "num_rounds", 3)
+    monkeypatch.setitem(synthetic_study.SETTINGS, "num_clients", 120)
+    monkeypatch.setitem(synthetic_study.SETTINGS, "local_epochs", 1)
 
 
 def test_a_tiny_study_has_every_pair_and_repeats(short):
@@ -26,7 +26,7 @@ def test_a_tiny_study_has_every_pair_and_repeats(short):
     assert outcomes == found()
     assert len(outcomes) == 3 * 2
     rows = compare(outcomes)
-    assert [row.noise for row in rows] == list(synthetic.NOISES)
+    assert [row.noise for row in rows] == list(synthetic_study.NOISES)
     for row in rows:
         assert row.ifca.runs == row.rr.runs == 1
         assert row.ifca.count - row.ifca_only == row.rr.count - row.rr_only  # those where both collapsed

@@ -7,7 +7,7 @@ import yaml
 from config_cases import flags, settings, yaml_text
 
 from rrcluster.cli import main
-from rrcluster.cli.run import read_command
+from rrcluster.cli.run_command import read_command
 from rrcluster.errors import ConfigError, RRClusterError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import plan_for

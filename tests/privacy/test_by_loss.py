@@ -11,7 +11,7 @@ from rrcluster.errors import UnsupportedEvent
 from rrcluster.privacy import by_loss
 from rrcluster.privacy.accounting import account, epsilon
 from rrcluster.privacy.events import LOSS_RULES, FixedSizeByLoss, FixedSizeGaussian, FixedSizeKary
-from rrcluster.privacy.identifiers import ByLossIdentifier
+from rrcluster.privacy.identifier_noise import ByLossIdentifier
 from rrcluster.privacy.profiles import gaussian_delta, kary_rdp
 
 ORDERS = np.array([1.01, 1.5, 2, 3, 5, 8, 16, 64, 512])

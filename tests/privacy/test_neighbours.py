@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mechanism_cases import CLIP, VALUES, B, K, identifier, joint, joint_vector, update
 
-from rrcluster.rebalancing import coin_transition, flip_coins
+from rrcluster.clusters.rebalancing import coin_transition, flip_coins
 from rrcluster.rng import Streams, client_uniforms
 
 values = st.sampled_from(list(VALUES.values())) | st.floats(-3 * CLIP, 3 * CLIP)

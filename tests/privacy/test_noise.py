@@ -8,7 +8,7 @@ from mechanism_cases import CLIP, WEIGHT, K, identifier, joint, update
 from scipy import stats
 
 from rrcluster.errors import ConfigError
-from rrcluster.privacy.identifiers import ByLossIdentifier, ProjectionIdentifier
+from rrcluster.privacy.identifier_noise import ByLossIdentifier, ProjectionIdentifier
 from rrcluster.privacy.mixture import centres_of
 
 RELEASES = 400

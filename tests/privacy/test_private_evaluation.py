@@ -9,7 +9,7 @@ from mechanism_cases import CLIP, VALUES, WEIGHT, K, identifier, joint, joint_ve
 from scipy import stats
 
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.privacy.plain import NoneMechanism
+from rrcluster.privacy.none import NoneMechanism
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import check_reports
 from rrcluster.types import Coordinates, NoisyEvaluation

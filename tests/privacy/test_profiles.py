@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from rrcluster.errors import ConfigError
-from rrcluster.privacy import loss, profiles
+from rrcluster.privacy import pld as loss
+from rrcluster.privacy import profiles
 from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary
 
 multipliers = st.floats(0.2, 20)

@@ -4,6 +4,7 @@ import math
 import numpy as np
 import pytest
 
+from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.events import ADD_REMOVE, REPLACE_ONE
 from rrcluster.privacy.relation import (
@@ -12,7 +13,6 @@ from rrcluster.privacy.relation import (
     joint_sensitivity,
     update_sensitivity,
 )
-from rrcluster.rebalancing import rebalance
 
 
 def message(update, choice, destination, k, w, shared):

@@ -7,10 +7,10 @@ import pytest
 
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.budget import account
-from rrcluster.privacy.identifiers import ByLossIdentifier, ProjectionIdentifier
+from rrcluster.privacy.budget_split import AUTO_SHARES, auto_share, make_identifier, split_budget, split_error
+from rrcluster.privacy.identifier_noise import ByLossIdentifier, ProjectionIdentifier
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.rules import IDENTIFIERS
-from rrcluster.privacy.split import AUTO_SHARES, auto_share, make_identifier, split_budget, split_error
 from rrcluster.types import Coordinates
 
 

@@ -9,7 +9,7 @@ import pytest
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.report import find_runs, make_report
 from rrcluster.report.figures import draw_figures
-from rrcluster.report.files import write_atomic
+from rrcluster.report.run_files import write_atomic
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 

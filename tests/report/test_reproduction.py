@@ -6,10 +6,10 @@ import pytest
 from scipy.stats import ttest_rel
 
 from rrcluster.errors import RunFolderError
-from rrcluster.report.reproduction import make_reproduction, read_reproduction, write_verdicts
-from rrcluster.report.reproduction.compare import compare, holm
-from rrcluster.report.reproduction.tables import main_tables, more_tables
-from rrcluster.report.reproduction.verdicts import FAILS, HOLDS, PARTLY, UNKNOWN, Count, verdict
+from rrcluster.paper.comparison import compare, holm
+from rrcluster.paper.paper_report import make_reproduction, read_reproduction, write_verdicts
+from rrcluster.paper.paper_tables import main_tables, more_tables
+from rrcluster.paper.verdicts import FAILS, HOLDS, PARTLY, UNKNOWN, Count, verdict
 
 CLAIM = {
     "text": "RR improves on IFCA",

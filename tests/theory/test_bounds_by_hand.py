@@ -8,8 +8,8 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import chi2
 
+from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.errors import AssumptionError
-from rrcluster.rebalancing import rebalance
 from rrcluster.theory import lemma
 from rrcluster.theory import round as theorem
 from rrcluster.theory.assumptions import failed_round, failed_run, require_round, require_run

@@ -1,0 +1,84 @@
+"""`rrcluster report`: tables, figures and one page from run folders."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from rrcluster.cli.parse import parse, say
+from rrcluster.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ReportCommand:
+    """Compare runs: a table (console, CSV, LaTeX, Markdown), figures (PNG, PDF) and one self-contained HTML page.
+
+    Each RUN is a run folder, a folder of seeds, or a folder of such (two levels). Nothing is computed anew. Examples:
+
+    rrcluster report runs/my-run
+
+    rrcluster report runs/demo runs/other --out comparison
+
+    rrcluster report runs/demo --figures paper/figures
+    """
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """Run folders."""
+    out: Path | None = None
+    """Where to write; default: the folder given, or what several have in common."""
+    figures: Path | None = None
+    """Write the figures alone, as PDF and PNG, into this folder: no page, no tables."""
+    json: bool = False
+    """Print the table as JSON on stdout."""
+    table_only: bool = False
+    """Print the table and write nothing."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    command = parse(ReportCommand(), arguments, prog="rrcluster report")
+    if not command.runs:
+        raise ConfigError("report needs at least one run folder; `rrcluster report runs/my-run`.")
+    if len(command.runs) == 1 and command.out is None and _reproduced(command.runs[0]):
+        return 0
+    if command.table_only:
+        show_table(command.runs, as_json=command.json)
+        return 0
+    from rrcluster.report import make_figures, make_report
+
+    if command.figures is not None:
+        for path in make_figures(command.runs, command.figures):
+            say(str(path))
+        return 0
+    report = make_report(command.runs, command.out)
+    show_table(command.runs, as_json=command.json)
+    say(f"Page: {report.page}")
+    say(f"Figures: {report.page.parent / 'figures'}; tables: {', '.join(str(path) for path in report.tables)}")
+    return 0
+
+
+def _reproduced(folder: Path) -> bool:
+    """Write the tables, figures and page of a folder of `rrcluster reproduce` again; False for any other folder."""
+    from rrcluster.paper.paper_report import is_reproduction, make_reproduction
+
+    if not is_reproduction(folder):
+        return False
+    report = make_reproduction(folder)
+    say(f"Page: {report.page}. Tables: {report.table}")
+    return True
+
+
+def show_table(runs: Sequence[Path], *, as_json: bool = False) -> None:
+    """Print the table of results."""
+    from rrcluster.cli.console import print_results
+    from rrcluster.report import find_runs, results_table, to_dict
+
+    table = results_table(find_runs(runs))
+    if as_json:
+        sys.stdout.write(json.dumps(to_dict(table), indent=2) + "\n")
+    else:
+        print_results(table)

@@ -1,0 +1,234 @@
+"""`rrcluster reproduce`: a table or figure of the paper, ours beside theirs."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from rrcluster.cli.parse import parse, say
+from rrcluster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rrcluster.experiments.sweep import Outcome
+    from rrcluster.paper.paper_report import ReproductionReport
+    from rrcluster.paper.reproduce import Reproduction
+
+
+@dataclass(frozen=True)
+class ReproduceCommand:
+    """Run a table or figure of the paper: published numbers, the paper's mechanism soundly accounted, and ours.
+
+    usage: rrcluster reproduce NAME [OPTIONS]. Examples:
+
+    rrcluster reproduce --list
+
+    rrcluster reproduce fashion --quick
+
+    rrcluster reproduce fashion --device cuda
+
+    The full version has five seeds and the paper's population: hours on a laptop, so start with --quick. Stopped, the
+    same command goes on where it was, and runs that a table beside it has made already are taken over. It leaves run
+    folders, table.md, figures/ and report.html in its folder, and the verdicts on the paper's claims beside it (in it,
+    with --out). Data that is not here is left out, and the table says how to get it.
+    """
+
+    list: bool = False
+    """Show all names, what they reproduce and how many runs they take."""
+    quick: bool = False
+    """A small version for a laptop, minutes instead of hours: fewer seeds, rounds and cells, stated in its table."""
+    seeds: tuple[int, ...] = ()
+    """Seeds; default five, with --quick two."""
+    rows: tuple[str, ...] = ()
+    """Only these rows, by the first part of their folders' names, such as ifca rr-ifca; default all."""
+    model: str | None = None
+    """Another network for all rows but those that name theirs, such as cnn."""
+    delta: float | None = None
+    """Another delta; default 1e-3, the paper's."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    data_folder: str | None = None
+    """Where the data files are; default: the usual places (`rrcluster data list`)."""
+    out: Path | None = None
+    """Folder; default runs/reproduce/NAME, with -quick and what was changed added."""
+    json: bool = False
+    """Print the tables as JSON on stdout, nothing else."""
+    quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
+    """No progress."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; exit status 1 when nothing could be run."""
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    command = parse(ReproduceCommand(), arguments[1:] if name else arguments, prog="rrcluster reproduce")
+    if command.list:
+        return _list(command)
+    from rrcluster.paper.reproduce import plan_reproduction
+    from rrcluster.paper.reuse import take_over
+    from rrcluster.paper.studies import STUDIES, find_study
+
+    if name is None:
+        raise ConfigError(
+            f"reproduce needs the name of a table or figure: {', '.join(STUDIES)}. `rrcluster reproduce --list` "
+            "explains them."
+        )
+    study = find_study(name)
+    plan = plan_reproduction(
+        study,
+        out=command.out or _folder(study.name, command),
+        quick=command.quick,
+        seeds=command.seeds,
+        rows=command.rows,
+        changes=_changes(command),
+    )
+    if taken := take_over(plan.jobs, _beside(plan, command)):
+        say(f"{taken} of {len(plan.jobs)} runs are those of another table, made already, and are taken over.")
+    began = time.monotonic()
+    fresh = sum(not (job.folder / "models.safetensors").exists() for job in plan.jobs)
+    outcomes = _run(plan, command)
+    _write_about(plan, arguments, seconds=time.monotonic() - began, num_runs=fresh, taken=taken)
+    return _show(plan, outcomes, command)
+
+
+def _beside(plan: "Reproduction", command: ReproduceCommand) -> list[Path]:
+    """The other reproductions in the usual folder; nothing around a folder of the user's choice is looked at."""
+    from rrcluster.paper.reproduce import DESCRIPTION
+
+    found = () if command.out else plan.out.parent.glob(f"*/{DESCRIPTION}")
+    return sorted(file.parent for file in found if file.parent != plan.out)
+
+
+def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: float, num_runs: int, taken: int) -> None:
+    """Say where the result comes from, unless this call found everything done: then what is there stays true."""
+    from rrcluster.experiments.files import write_text
+    from rrcluster.paper.provenance import provenance
+
+    if num_runs or taken:
+        text = provenance(["reproduce", *arguments], seconds=seconds, num_runs=num_runs, taken=taken)
+        write_text(plan.out / "about.md", text)
+
+
+def _run(plan: "Reproduction", command: ReproduceCommand) -> "list[Outcome]":
+    from rrcluster.cli.sweep_view import SweepView
+    from rrcluster.experiments.stacked_executor import pick_executor
+    from rrcluster.experiments.sweep import Outcome
+    from rrcluster.paper.reproduce import reproduce
+
+    for reason in plan.absent.values():
+        say(f"Left out: {reason}")
+    outcomes: list[Outcome] = []
+    with SweepView(plan.jobs, hidden=command.quiet or command.json) as view:
+        try:
+            for step in reproduce(plan, executor=pick_executor(plan.jobs)):
+                view.update(step)
+                outcomes += [step] if isinstance(step, Outcome) else []
+        except KeyboardInterrupt:
+            view.stop()
+            say("Stopped. The same command goes on where it was.")
+            raise SystemExit(130) from None
+    return outcomes
+
+
+def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: ReproduceCommand) -> int:
+    """Write and print the tables; say what did not run, and where everything is."""
+    from rrcluster.experiments.sweep import FAILED, REFUSED
+    from rrcluster.paper.paper_report import make_reproduction
+
+    report = make_reproduction(plan.out, more=_more_figures(plan))
+    lost = [outcome for outcome in outcomes if outcome.status in (REFUSED, FAILED)]
+    if command.json:
+        _print_json(plan, report)
+    elif len(outcomes) > len(lost):
+        _print(report)
+    for reason in dict.fromkeys(f"{outcome.job.name}: {outcome.reason}" for outcome in lost):
+        say(reason)
+    say(f"Page: {report.page}. Tables: {report.table}. Verdicts: {_verdicts(plan, command)}")
+    if len(outcomes) > len(lost):
+        return 0
+    say(f"rrcluster reproduce: nothing could be run for {plan.study.name}; the reasons are above.")
+    return 1
+
+
+def _more_figures(plan: "Reproduction") -> "Sequence[Any]":
+    """Figures that are not made from diagnostics alone, by study."""
+    if plan.study.name != "synthetic":
+        return ()
+    from rrcluster.paper.scenario_panels import draw_scenarios
+
+    return (draw_scenarios(),)
+
+
+def _verdicts(plan: "Reproduction", command: ReproduceCommand) -> Path:
+    from rrcluster.paper.paper_report import write_verdicts
+    from rrcluster.paper.studies import STUDIES
+
+    claims = {name: [asdict(claim) for claim in study.claims] for name, study in STUDIES.items()}
+    name = "verdicts-quick.md" if plan.quick else "verdicts.md"
+    own = command.out is not None
+    folders = [plan.out] if own else list(plan.out.parent.iterdir())
+    return write_verdicts((plan.out if own else plan.out.parent) / name, folders, quick=plan.quick, claims=claims)
+
+
+def _print(report: "ReproductionReport") -> None:
+    from rrcluster.cli.console import print_results
+
+    for table in report.tables:
+        print_results(table)
+
+
+def _print_json(plan: "Reproduction", report: "ReproductionReport") -> None:
+    from rrcluster.report import to_dict
+
+    answer = {"name": plan.study.name, "folder": str(plan.out), "tables": [to_dict(table) for table in report.tables]}
+    sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+
+
+def _list(command: ReproduceCommand) -> int:
+    from rrcluster.paper.reproduce import plan_reproduction
+    from rrcluster.paper.studies import STUDIES
+
+    rows: list[dict[str, Any]] = []
+    for name, study in STUDIES.items():
+        plans = [
+            plan_reproduction(study, out=Path(), quick=quick, changes=_changes(command)) for quick in (False, True)
+        ]
+        here = "yes" if not plans[0].absent else f"without {', '.join(plans[0].absent)}"
+        counts = (len(replace(plan, absent={}).jobs) for plan in plans)  # with all data here
+        rows.append(
+            {"name": name, "reproduces": study.title, "in_the_paper": study.source, "data_here": here}
+            | dict(zip(("runs", "quick_runs"), counts, strict=True))
+        )
+    if command.json:
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return 0
+    from rich.table import Table
+
+    from rrcluster.cli.console import print_whole
+
+    table = Table(title="rrcluster reproduce NAME", title_justify="left")
+    heads = [head for head in rows[0] if head != "in_the_paper"]  # too long for a terminal
+    for head in heads:
+        table.add_column(head.replace("_", " "), overflow="fold", justify="right" if "runs" in head else "left")
+    for row in rows:
+        table.add_row(*(str(row[head]) for head in heads))
+    print_whole(table)
+    if any(row["data_here"] != "yes" for row in rows):
+        say("`rrcluster data get NAME` gets data that is not here, or says how.")
+    return 0
+
+
+def _changes(command: ReproduceCommand) -> dict[str, Any]:
+    asked = {"model": command.model, "delta": command.delta, "data_folder": command.data_folder}
+    device = {} if command.device == "auto" else {"device": command.device}
+    return {name: value for name, value in asked.items() if value is not None} | device
+
+
+def _folder(name: str, command: ReproduceCommand) -> Path:
+    from rrcluster.report.notation import delta_text
+
+    changed = [command.model, None if command.delta is None else f"delta-{delta_text(command.delta)}"]
+    return Path("runs/reproduce") / "-".join([name, *filter(None, changed), *(["quick"] if command.quick else [])])

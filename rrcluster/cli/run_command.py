@@ -1,0 +1,157 @@
+"""`rrcluster run`: train, show progress, leave a run folder."""
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from rrcluster.cli.parse import parse, read_yaml, say
+from rrcluster.cli.torchrun import place
+from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.experiments.config import RunConfig, from_flat
+
+if TYPE_CHECKING:
+    from rrcluster.engine.distributed import Ranks
+    from rrcluster.experiments.run import Running, RunResult
+
+
+@dataclass(frozen=True)
+class RunCommand:
+    """Train k models for M clients under client-level differential privacy.
+
+    usage: rrcluster run [FILE.yaml] [OPTIONS]. Settings come from the defaults, then FILE.yaml (one `setting: value`
+    per line, as in a run folder's config.yaml), then the options. Examples:
+
+    rrcluster run --epsilon 2 -B 15 --seeds 0 1 2
+
+    rrcluster run --data fashion-mnist --model cnn --epsilon 8 --delta 1e-3
+
+    rrcluster run --secure --reserve-rounds 5 --epsilon 2
+
+    rrcluster run --resume runs/my-run
+
+    torchrun --nproc-per-node 2 -m rrcluster run --model cnn (clients shared by two processes; docs/scaling.md)
+    """
+
+    config: RunConfig = field(default_factory=RunConfig)
+    resume: Path | None = None
+    """Continue the run in this folder; no other setting may be given."""
+    dry_run: bool = False
+    """Print epsilon, noise, expected time and memory, and stop."""
+    json: bool = False
+    """Print the summary as JSON on stdout, nothing else."""
+    quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
+    """No progress bar."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    command = read_command(arguments)
+    if place() is None:
+        return _lead(command, None)
+    from rrcluster.engine.channel import joined
+    from rrcluster.engine.distributed import Ranks, serve
+    from rrcluster.experiments.torchrun_setup import prepare_worker
+
+    with joined() as channel:
+        if channel.rank:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 ends the run, and with it this rank
+            serve(channel, prepare_worker)
+            return 0
+        ranks = Ranks(channel)
+        status = _lead(command, ranks)
+        ranks.dismiss()
+        return status
+
+
+def _lead(command: RunCommand, ranks: "Ranks | None") -> int:
+    """What the one process does, or rank 0 of several."""
+    if command.dry_run:
+        from rrcluster.cli.dry_run import show
+
+        return show(command.config, as_json=command.json, ranks=ranks)
+    results = list(_runs(command, ranks))
+    _show(command, results)
+    return 0
+
+
+def read_command(arguments: list[str]) -> RunCommand:
+    """Settings from the defaults, then a YAML file, then flags."""
+    default = RunCommand()
+    if arguments and not arguments[0].startswith("-"):
+        settings = read_yaml(arguments[0])
+        default = RunCommand(config=from_flat(settings, source=arguments[0], settled=False))
+        arguments = arguments[1:]
+    command = parse(default, arguments, prog="rrcluster run")
+    if command.resume is not None and command.config != RunConfig():
+        raise ConfigError("--resume takes all settings from the run folder; give no others.")
+    return replace(command, config=command.config.settled())
+
+
+def _runs(command: RunCommand, ranks: "Ranks | None") -> "Iterator[RunResult]":
+    from rrcluster.experiments.run import resume, start
+    from rrcluster.experiments.torchrun_setup import make_shared
+
+    make = partial(make_shared, ranks=ranks)
+    if command.resume is not None:
+        if not (command.resume / "config.yaml").exists():
+            raise RunFolderError(f"{command.resume} holds no run to resume; start one with `rrcluster run`.")
+        yield _watch(resume(command.resume, make=make), command)
+        return
+    config = command.config
+    if not config.output.seeds:
+        yield _watch(start(config, make=make), command)
+        return
+    for seed in config.output.seeds:
+        yield _watch(start(config.with_seed(seed, config.folder / f"seed-{seed}"), make=make), command)
+
+
+def _watch(running: "Running", command: RunCommand) -> "RunResult":
+    """Run to the end behind a progress bar; after Ctrl-C say how to go on."""
+    from rrcluster.cli.progress import ProgressBar
+    from rrcluster.experiments.tensorboard import EventWriter
+
+    config, plan = running.experiment.config, running.experiment.plan
+    with ExitStack() as stack:
+        bar = stack.enter_context(ProgressBar(config, plan, hidden=command.quiet or command.json))
+        events = None
+        if config.output.tensorboard:
+            events = stack.enter_context(EventWriter(running.folder.path, diagnostics=not plan.secure))
+        try:
+            for progress in running.rounds():
+                bar.update(progress)
+                if events is not None:
+                    events.add(progress)
+        except KeyboardInterrupt:
+            bar.stop()
+            say(f"Stopped. Continue with: rrcluster run --resume {running.folder.path}")
+            raise SystemExit(130) from None
+    done = running.state.round_index if running.state is not None else 0
+    if done < plan.num_rounds:
+        say(f"The budget was spent after {done} of {plan.num_rounds} rounds; the models are those of round {done}.")
+    return running.result()
+
+
+def _show(command: RunCommand, results: "list[RunResult]") -> None:
+    folders = [result.folder for result in results]
+    if command.json:
+        sys.stdout.write(json.dumps([_answer(result) for result in results], indent=2) + "\n")
+        return
+    from rrcluster.cli.report_command import show_table
+
+    show_table(folders)
+    parent = folders[0] if len(folders) == 1 else folders[0].parent
+    say(f"Run folder: {parent}. Figures and a page: rrcluster report {parent}")
+
+
+def _answer(result: "RunResult") -> dict[str, Any]:
+    summary = json.loads((result.folder / "summary.json").read_text(encoding="utf-8"))
+    answer = {"folder": str(result.folder), **summary}
+    return answer if result.evaluation is None else answer | {"diagnostic_not_private": asdict(result.evaluation)}

@@ -1,0 +1,181 @@
+"""`rrcluster sweep`: every combination of the settings that a file lists, or the best of them chosen privately."""
+
+import json
+import sys
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from rrcluster.cli.parse import parse, read_yaml, say
+from rrcluster.errors import ConfigError, RunFolderError
+
+if TYPE_CHECKING:
+    from rrcluster.experiments.grid import Grid
+    from rrcluster.experiments.sweep import Outcome
+
+
+@dataclass(frozen=True)
+class SweepCommand:
+    """Run every combination of the settings in FILE.yaml, whose values may be lists; or choose among them privately.
+
+    usage: rrcluster sweep FILE.yaml [OPTIONS]. The file holds one `setting: value` or `setting: [value, ...]` per line,
+    under the names of a run folder's config.yaml. Examples:
+
+    rrcluster sweep grid.yaml
+
+    rrcluster sweep grid.yaml --private-select --mean-repetitions 10
+
+    Without --private-select, choosing the best row of the table is tuning that no epsilon covers. With it, epsilon in
+    the file is that of the whole selection, and only the best run is kept.
+    """
+
+    out: Path | None = None
+    """Folder; default: `out` of the file, else runs/<name of the file>, with -selected for --private-select."""
+    private_select: bool = False
+    """Choose by a random number of private runs and pay for it; needs private_evaluation, or --public-score."""
+    mean_repetitions: float = 10.0
+    """private-select: mean number of runs."""
+    law: Literal["geometric", "logarithmic"] = "geometric"
+    """private-select: law of the number of runs; logarithmic costs less and makes a single run more often."""
+    public_score: bool = False
+    """private-select: score runs on public images instead of by private evaluation."""
+    json: bool = False
+    """Print the answer as JSON on stdout, nothing else."""
+    quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
+    """No progress."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; exit status 1 when no combination could be run."""
+    from rrcluster.experiments.grid import read_grid
+
+    file = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    command = parse(SweepCommand(), arguments[1:] if file else arguments, prog="rrcluster sweep")
+    if file is None:
+        raise ConfigError("sweep needs a YAML file of settings, some of them lists: `rrcluster sweep grid.yaml`.")
+    settings = read_yaml(file)
+    if command.out is not None:
+        settings["out"] = str(command.out)
+    name = Path(file).stem + ("-selected" if command.private_select else "")
+    grid = read_grid(settings, source=file, out=Path("runs") / name)
+    if command.private_select:
+        return _select(grid, command)
+    _refuse_selection_flags(command)
+    if (grid.out / "config.yaml").exists():
+        raise RunFolderError(f"{grid.out} holds a run, and a sweep is a folder of runs; choose another with --out.")
+    return _sweep(grid, command)
+
+
+def _refuse_selection_flags(command: SweepCommand) -> None:
+    default = SweepCommand()
+    for name in ("mean_repetitions", "law", "public_score"):
+        if getattr(command, name) != getattr(default, name):
+            raise ConfigError(f"--{name.replace('_', '-')} belongs to --private-select; add that, or leave this out.")
+
+
+def _sweep(grid: "Grid", command: SweepCommand) -> int:
+    from rrcluster.cli.sweep_view import SweepView
+    from rrcluster.experiments.stacked_executor import pick_executor
+    from rrcluster.experiments.sweep import Outcome, jobs, sweep
+
+    outcomes: list[Outcome] = []
+    with SweepView(jobs(grid), hidden=command.quiet or command.json) as view:
+        try:
+            for step in sweep(grid, executor=pick_executor(jobs(grid))):
+                view.update(step)
+                outcomes += [step] if isinstance(step, Outcome) else []
+        except KeyboardInterrupt:
+            view.stop()
+            say("Stopped. The same command goes on where it was.")
+            raise SystemExit(130) from None
+    return _show(grid, outcomes, command)
+
+
+def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int:
+    """The table of what ran, also as files beside the run folders, and what did not run, with the reason."""
+    from rrcluster.experiments.sweep import describe
+    from rrcluster.report import to_csv, to_dict, to_latex, to_markdown
+
+    table = _table([outcome.job.folder for outcome in outcomes if outcome.job.folder.exists()])
+    if table is not None:
+        for kind, form in {"csv": to_csv, "tex": to_latex, "md": to_markdown}.items():
+            _write(grid.out / f"table.{kind}", form(table))
+    if command.json:
+        answer = {"folder": str(grid.out), **describe(grid, outcomes), "table": table and to_dict(table)}
+        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+    elif table is not None:
+        from rrcluster.cli.console import print_results
+
+        print_results(table)
+        say(f"Folder: {grid.out}. Figures and a page: rrcluster report {grid.out}")
+    for outcome in outcomes:
+        if outcome.reason is not None:
+            say(f"{outcome.job.name}: {outcome.status}: {outcome.reason}")
+    return 0 if table is not None else 1
+
+
+def _table(folders: list[Path]) -> Any:
+    """The results table, which says that choosing a row of it is not covered; None without any run."""
+    from dataclasses import replace
+
+    from rrcluster.report import UNCOVERED_TUNING, find_runs, results_table
+
+    if not folders:
+        return None
+    table = results_table(find_runs(folders))
+    return table if UNCOVERED_TUNING in table.note else replace(table, note=f"{table.note} {UNCOVERED_TUNING}")
+
+
+def _write(path: Path, text: str) -> None:
+    from rrcluster.experiments.files import write_text
+
+    write_text(path, text)
+
+
+def _select(grid: "Grid", command: SweepCommand) -> int:
+    """Choose privately. What is shown on the way is the same however many runs there are and whatever they find."""
+    from rich.console import Console
+
+    from rrcluster.experiments.private_selection import SelectSettings, candidates, select
+
+    if (grid.out / "config.yaml").exists():
+        raise RunFolderError(f"{grid.out} already holds a run; choose another folder with --out.")
+    if any(any(grid.out.glob(name)) for name in ("sweep.json", "*/config.yaml", "*/seed-*/config.yaml")):
+        raise RunFolderError(
+            f"{grid.out} holds a sweep, and what a selection leaves is its winner alone; choose another folder with "
+            "--out."
+        )
+    them = candidates(grid, SelectSettings(command.mean_repetitions, command.law, command.public_score))
+    console = Console(stderr=True, quiet=command.quiet or command.json)
+    console.print(
+        f"Selecting among {len(them.experiments)} combinations: epsilon {them.epsilon:.4g} at delta "
+        f"{them.experiments[0].plan.delta:g} for the whole selection, seeded: for research only",
+        highlight=False,
+    )
+    working = console.status("working; how far it is stays secret") if console.is_terminal else nullcontext()
+    try:
+        with working:
+            folder = select(them)
+    except KeyboardInterrupt:
+        say("Stopped: no run is left, and the charge stands. The same command and seed is the same selection again.")
+        raise SystemExit(130) from None
+    _show_selected(folder.path, grid, command)
+    return 0
+
+
+def _show_selected(folder: Path, grid: "Grid", command: SweepCommand) -> None:
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    settings = read_yaml(str(folder / "config.yaml"))
+    selected = {name: settings[name] for name in grid.axes}
+    if command.json:
+        sys.stdout.write(json.dumps({"folder": str(folder), "selected": selected, **summary}, indent=2) + "\n")
+        return
+    from rrcluster.cli.report_command import show_table
+
+    show_table([folder])
+    chosen = ", ".join(f"{name} = {value}" for name, value in selected.items())
+    say(f"Selected: {chosen}. epsilon {summary['epsilon']:.4g} covers the selection and the run.")
+    say(f"Run folder: {folder}. Figures and a page: rrcluster report {folder}")

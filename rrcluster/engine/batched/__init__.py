@@ -1,0 +1,1 @@
+"""Many clients at once: stacked on a CPU, and as recorded steps over uploaded tables on a CUDA device."""

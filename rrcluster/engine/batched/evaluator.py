@@ -1,0 +1,199 @@
+"""Losses and accuracies of stacked models, on clients' own samples and on test sets."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rrcluster.data.federated import Cohort, TestSet
+from rrcluster.engine.batched.cuda_graphs import Recorder, Tape
+from rrcluster.engine.batched.device_tables import Table
+from rrcluster.engine.fast_cnn.gpu import FusedCnn, fused_form
+from rrcluster.models.loss import sample_losses
+from rrcluster.models.model import FixedPart, Model
+from rrcluster.types import Array
+
+_BUCKET = 32
+_LARGEST_RECORDED = 1024  # clients times models: what one run asks; those of a stack differ in size every time
+_SAMPLES_RECORDED = 2**14
+_IMAGES_AT_ONCE = 2**19  # of the kernels: bounds memory to about a gigabyte
+
+
+class Judge:
+    """Measures models. One that is asked again about a test set finds it on the device."""
+
+    def __init__(
+        self, model: Model, device: torch.device, capacity: int, precision: str, *, fixed: FixedPart | None = None
+    ) -> None:
+        """Nothing is uploaded before the first use. `fixed`: what makes the model's inputs from samples."""
+        self._fixed = fixed
+        self._model, self._device, self._capacity = model, device, capacity
+        self._fused = fused_form(model, device, precision)
+        self._recorder = Recorder(Tape())
+        self._tests: WeakKeyDictionary[TestSet, Table] = WeakKeyDictionary()
+
+    def clients(self, questions: Sequence[tuple[Array, Cohort]], table: Table) -> list[Array]:
+        """(k, d) models, a cohort -> (G, k, 2) mean loss and accuracy over each client's samples; 0 without any.
+
+        Accuracy is NaN for regression. All questions are about clients of one table and ask of equally many models.
+        """
+        if self._fused is None:
+            asked = [self._asked(vectors, cohort, table) for vectors, cohort in questions]
+            figures = torch.cat(asked).double().cpu().numpy()  # one wait for all of them
+            return np.split(figures, np.cumsum([len(answer) for answer in asked])[:-1])
+        k, counts = len(questions[0][0]), [len(cohort.clients) for _, cohort in questions]
+        models = self._models(np.concatenate([vectors for vectors, _ in questions]))
+        starts = np.concatenate([table.starts(cohort.clients) for _, cohort in questions])
+        sizes = np.concatenate([cohort.sizes for _, cohort in questions])
+        base = np.repeat(k * np.arange(len(questions)), counts)
+        rows, places, real = self._rows(starts, sizes), self._tensor(base), self._tensor(sizes)
+        figures = self._means(models, table, rows, real, k=k, base=places).double().cpu().numpy()
+        return np.split(figures, np.cumsum(counts)[:-1])
+
+    def _asked(self, vectors: Array, cohort: Cohort, table: Table) -> Tensor:
+        models, starts = self._models(vectors), table.starts(cohort.clients)
+        together = _together(cohort.sizes, self._model.samples_at_once) if self._device.type == "cuda" else 0
+        even, at_once = together > 0, min(self._capacity, together or self._capacity)
+        parts = [torch.zeros(0, len(vectors), 2, device=self._device)]
+        for first in range(0, len(starts), at_once):
+            chunk = slice(first, first + at_once)
+            rows, sizes = self._rows(starts[chunk], cohort.sizes[chunk]), self._tensor(cohort.sizes[chunk])
+            means = self._even_means if even and rows.numel() else partial(_by_module, self._model)
+            parts.append(means(models, table, rows, sizes))
+        return torch.cat(parts)
+
+    def _even_means(self, models: Tensor, table: Table, rows: Tensor, sizes: Tensor) -> Tensor:
+        """By the module, on clients about equally large: recorded for what one run asks of a population."""
+        if rows.numel() > _SAMPLES_RECORDED or not table.of_population:
+            return _padded_by_module(self._model, table, models, rows, sizes)
+        more = -len(rows) % _BUCKET
+        padded = torch.nn.functional.pad(rows, (0, 0, 0, more), value=-1)
+        counts = torch.nn.functional.pad(sizes, (0, more))
+        program: Callable[..., Tensor] = partial(_padded_by_module, self._model, table)
+        key = (table, *padded.shape, len(models))
+        return self._recorder.run(key, program, models, padded, counts)[: len(rows)].clone()
+
+    def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
+        """(k, d) -> loss (k,), accuracy (k,)."""
+        table = self._test_table(tests)
+        count = len(table.targets)
+        rows, size = torch.arange(count, device=self._device)[None], torch.tensor([count], device=self._device)
+        models = self._models(vectors)
+        if self._fused is None or not count:
+            means = _by_module(self._model, models, table, rows, size)
+        else:
+            means = self._means(models, table, rows, size, k=len(models), base=torch.zeros_like(size))
+        figures = means.double().cpu().numpy()[0]
+        return figures[:, 0], figures[:, 1]
+
+    def _means(self, models: Tensor, table: Table, rows: Tensor, sizes: Tensor, *, k: int, base: Tensor) -> Tensor:
+        """(G, k, 2) means over rows (G, s) of the table, -1 where there is none; client i judges k models from base[i].
+
+        By the model's own kernels; recorded for a cohort, in several passes for more.
+        """
+        assert self._fused is not None
+        if not rows.numel():
+            return torch.zeros(len(rows), k, 2, device=self._device)
+        program: Callable[..., Tensor] = partial(_by_kernels, self._fused, table, k)
+        if len(rows) * k <= _LARGEST_RECORDED and table.of_population:
+            more = -len(rows) % _BUCKET
+            padded = torch.nn.functional.pad(rows, (0, 0, 0, more), value=-1)
+            counts, places = (torch.nn.functional.pad(column, (0, more)) for column in (sizes, base))
+            key = (table, *padded.shape, len(models), k)
+            return self._recorder.run(key, program, models, padded, counts, places)[: len(rows)].clone()
+        at_once = max(1, _IMAGES_AT_ONCE // (rows.shape[1] * k))
+        parts = zip(*(torch.split(column, at_once) for column in (rows, sizes, base)), strict=True)
+        return torch.cat([program(models, *part) for part in parts])
+
+    def _test_table(self, tests: TestSet) -> Table:
+        if tests in self._tests:
+            return self._tests[tests]
+        inputs, targets = self._tensor(tests.inputs), self._tensor(tests.targets)
+        inputs = inputs if self._fixed is None else self._fixed.of(inputs)
+        table = Table(inputs, targets, np.zeros(1, dtype=np.int64), of_population=False)
+        if tests.keep and (self._device.type == "cuda" or self._fixed is not None):
+            self._tests[tests] = table
+        return table
+
+    def _rows(self, starts: Array, sizes: Array) -> Tensor:
+        """(G, s) rows of the table, -1 beyond a client's size."""
+        position = np.arange(int(sizes.max(initial=0)))
+        return self._tensor(np.where(position < sizes[:, None], starts[:, None] + position, -1))
+
+    def _models(self, vectors: Array) -> Tensor:
+        return self._tensor(np.asarray(vectors, dtype=np.float32))
+
+    def _tensor(self, values: Array) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(values), device=self._device)
+
+
+def _together(sizes: Array, most_samples: int) -> int:
+    """How many clients make one pass of at most so many samples, padding included.
+
+    0 where they are not about equally large, or one alone has more than that.
+    """
+    width = int(sizes.max(initial=0))
+    if width > most_samples or sizes.sum() < 0.8 * width * len(sizes):
+        return 0
+    return most_samples // max(width, 1)
+
+
+def _by_kernels(
+    fused: FusedCnn, table: Table, k: int, models: Tensor, rows: Tensor, sizes: Tensor, base: Tensor
+) -> Tensor:
+    clients = len(rows)
+    model_of = (base[:, None] + torch.arange(k, device=rows.device)).flatten().to(torch.int32)
+    data_of = (torch.arange(clients * k, device=rows.device) // k).to(torch.int32)
+    figures = fused.judge(
+        fused.inward(models), table.images(fused), table.targets, rows.to(torch.int32), model_of, data_of
+    )
+    totals = torch.stack([figure.sum(1) for figure in figures], dim=-1).reshape(clients, k, 2)
+    return totals / sizes.clamp(min=1)[:, None, None]
+
+
+@torch.no_grad()
+def _by_module(model: Model, models: Tensor, table: Table, rows: Tensor, sizes: Tensor) -> Tensor:
+    """One pass per model over the samples of all clients together; a client's are summed in their order."""
+    real = rows >= 0
+    chosen = rows[real]
+    every = len(chosen) == len(table.targets) and len(rows) == 1
+    inputs, targets = (table.inputs, table.targets) if every else (table.inputs[chosen], table.targets[chosen])
+    columns = []
+    for vector in models:
+        parameters = model.unflatten(vector)
+        chunks = torch.split(inputs, model.samples_at_once) if len(inputs) else (inputs,)
+        outputs = torch.cat([model.single(parameters, chunk).float() for chunk in chunks])
+        columns.append(torch.stack([_sums(figure, real) for figure in _figures(outputs, targets)], dim=-1))
+    means = torch.stack(columns, dim=1) / sizes.clamp(min=1)[:, None, None]
+    return torch.where((sizes > 0)[:, None, None], means, 0.0)
+
+
+@torch.no_grad()
+def _padded_by_module(model: Model, table: Table, models: Tensor, rows: Tensor, sizes: Tensor) -> Tensor:
+    """The same with tensors of fixed shapes: padding is computed too, and left out by `where`."""
+    real, chosen = rows >= 0, rows.clamp(min=0).flatten()
+    inputs, targets = table.inputs.index_select(0, chosen), table.targets.index_select(0, chosen)
+    columns = []
+    for vector in models.unbind():
+        figures = _figures(model.single(model.unflatten(vector), inputs).float(), targets)
+        totals = [torch.where(real, figure.reshape(real.shape).double(), 0.0).sum(1) for figure in figures]
+        columns.append(torch.stack(totals, dim=-1))
+    means = torch.stack(columns, dim=1) / sizes.clamp(min=1)[:, None, None]
+    return torch.where((sizes > 0)[:, None, None], means, 0.0)
+
+
+def _figures(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss and correctness of each sample."""
+    hits = (outputs.argmax(-1) == targets).float()
+    missing = torch.full_like(hits, float("nan"))
+    return sample_losses(outputs, targets), missing if targets.is_floating_point() else hits
+
+
+def _sums(figures: Tensor, real: Tensor) -> Tensor:
+    """(rows,) -> (G,) the sum over each client's samples."""
+    spread = torch.zeros(real.shape, dtype=torch.float64, device=real.device)
+    spread[real] = figures.double()
+    return spread.sum(1)

@@ -1,0 +1,43 @@
+"""In which order a client visits its samples: a function of (seed, round, client id) alone."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rrcluster.engine.batched.words import words_on
+from rrcluster.rng import client_words
+from rrcluster.types import Array
+
+_LAST = 2**32  # sorts behind every draw
+
+
+def batch_orders(key: tuple[int, int], clients: Array, sizes: Array, *, epochs: int) -> Array:
+    """(n, epochs, s) positions: for each client and epoch a uniform permutation of its samples, then its padding.
+
+    Drawn per client, so neither the cohort around it nor the padding changes a client's order.
+    """
+    longest = int(sizes.max(initial=0))
+    orders = np.empty((len(clients), epochs, longest), dtype=np.int64)
+    for size in np.unique(sizes):
+        same = np.flatnonzero(sizes == size)
+        words = client_words(key, np.asarray(clients, dtype=np.int64)[same], epochs * int(size))
+        shuffled = words.reshape(len(same), epochs, int(size)).argsort(axis=-1, kind="stable")
+        orders[same, :, :size] = shuffled
+        orders[same, :, size:] = np.arange(size, longest)
+    return orders
+
+
+def visits(keys: Tensor, clients: Tensor, sizes: Tensor, *, epochs: int, width: int) -> Tensor:
+    """The same permutations on any device, and a key for every client: (n, 2), (n,), (n,) -> (n, epochs, width).
+
+    Positions beyond a client's size are -1. No size may be above `width`.
+    """
+    count = epochs * width
+    words = words_on(keys, clients, count)
+    position = torch.arange(width, device=clients.device)
+    epoch = torch.arange(epochs, device=clients.device)
+    real = (position < sizes[:, None])[:, None, :]  # (n, 1, width)
+    place = epoch[None, :, None] * sizes[:, None, None] + position  # of a draw among the client's own
+    drawn = words.gather(1, place.clamp(max=count - 1).flatten(1)).reshape(place.shape)
+    order = torch.where(real, drawn, _LAST).argsort(dim=-1, stable=True)
+    return torch.where(real, order, -1)

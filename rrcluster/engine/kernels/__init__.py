@@ -1,1 +1,0 @@
-"""Kernels written for one network. Imported only where the device has a use for them."""

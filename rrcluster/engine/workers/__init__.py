@@ -1,0 +1,1 @@
+"""One client at a time in each of several processes that share memory."""

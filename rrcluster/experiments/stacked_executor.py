@@ -1,0 +1,188 @@
+"""The executor that runs jobs of a sweep at once, stacked on one device.
+
+Runs of one network go in step, each in a thread of its own, and share an engine (engine/stacked.py). A job's numbers
+are those it gets alone; one that is refused or fails leaves the stack, and the others go on.
+"""
+
+import gc
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+
+import torch
+
+from rrcluster.data.federated import FederatedData
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.pick_engine import pick_device
+from rrcluster.engine.protocol import Engine
+from rrcluster.engine.stacked import Stack, StackedEngine
+from rrcluster.engine.workers.workers_engine import cores
+from rrcluster.errors import RRClusterError
+from rrcluster.experiments.config import RunConfig
+from rrcluster.experiments.process_executor import in_processes
+from rrcluster.experiments.setup import Experiment, engine_for, load_population, make_experiment
+from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, one_after_another, steps_of
+from rrcluster.models.model import Model
+from rrcluster.models.zoo import MODELS
+
+LARGEST_STACK = 160  # runs
+_LARGEST_SHARE = 18  # runs for which one process is enough
+_MOST_PROCESSES, _CORES_EACH, _MEMORY_EACH = 8, 2, 12 * 2**30
+
+
+def pick_executor(todo: Sequence[Job]) -> Executor:
+    """Stacked where the runs are meant for a CUDA device, else one after another."""
+    devices = devices_of(todo)
+    return stacked if devices and devices[0].type == "cuda" else one_after_another
+
+
+def devices_of(todo: Sequence[Job]) -> list[torch.device]:
+    """The devices that jobs name and that are here, each once, in their order."""
+    found = []
+    for name in dict.fromkeys(str(job.settings.get("device", "auto")) for job in todo):
+        with suppress(RRClusterError):  # its jobs will be refused
+            found.append(pick_device(name))
+    return found
+
+
+def stacked(todo: Sequence[Job]) -> Iterator[Step]:
+    """Runs of one network at once, in as many processes as their hosts' work needs: a job's numbers are the same.
+
+    (To the last bit or within rounding, as engine/stacked.py says.) Networks that keep a device busy by themselves stay
+    in one process, after the others.
+    """
+    light: list[Job] = []
+    heavy: list[Job] = []
+    for job in todo:
+        (heavy if _heavy(job) else light).append(job)
+    shares = shared_out(light, min(_room(devices_of(light)), -(-len(light) // _LARGEST_SHARE)))
+    yield from in_processes(shares) if len(shares) > 1 else in_this_process(light)
+    yield from in_this_process(heavy)
+
+
+def shared_out(todo: Sequence[Job], processes: int) -> list[list[Job]]:
+    """Equal shares of every kind of job, those on one population together: each process then holds few of them."""
+    shares: list[list[Job]] = [[] for _ in range(max(processes, 1))]
+    kinds: dict[object, list[Job]] = {}
+    for job in todo:
+        kinds.setdefault(tuple(job.settings.get(name) for name in ("model", "algorithm")), []).append(job)
+    for jobs in kinds.values():
+        jobs.sort(
+            key=lambda job: [str(job.settings.get(name)) for name in ("seed", "data", "partition", "concentration")]
+        )
+        for place, job in enumerate(jobs):
+            shares[place * len(shares) // len(jobs)].append(job)
+    return [share for share in shares if share]
+
+
+def _heavy(job: Job) -> bool:
+    try:
+        return MODELS[job.config.method.model].heavy
+    except RRClusterError:  # it will be refused
+        return False
+
+
+def _room(devices: Sequence[torch.device]) -> int:
+    """How many processes there are cores for that we may use, and memory on every device."""
+    memory = [torch.cuda.get_device_properties(it).total_memory for it in devices if it.type == "cuda"]
+    return min(_MOST_PROCESSES, cores() // _CORES_EACH, min(memory, default=0) // _MEMORY_EACH)
+
+
+def in_this_process(todo: Sequence[Job]) -> Iterator[Step]:
+    """Runs of one network at once, up to `LARGEST_STACK` of them; the rest after them."""
+    alike: dict[object, list[Job]] = {}
+    for job in todo:
+        try:
+            alike.setdefault(_network(job.config), []).append(job)
+        except RRClusterError as error:
+            yield Outcome(job, REFUSED, str(error))
+    for jobs in alike.values():
+        for first in range(0, len(jobs), LARGEST_STACK):
+            yield from _together(jobs[first : first + LARGEST_STACK])
+            _free_cached()
+
+
+def _free_cached() -> None:
+    """Give back the device memory of a stack that is over: another process may need it."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _network(config: RunConfig) -> tuple[object, ...]:
+    """What runs must have in common to share an engine: the network, on the same kind of data, on one device."""
+    additive = config.method.algorithm.startswith("fedcam")  # its network is twice the one asked for
+    output = config.output
+    return (
+        config.data.data,
+        config.method.model,
+        additive,
+        output.device,
+        output.engine,
+        output.capacity,
+        output.precision,
+    )
+
+
+class _Shared:
+    """What the runs of a stack have in common: populations by their settings, and the engine, made by the first.
+
+    Runs form two stacks that take turns on the engine, so that the device has work while a round's host part is done.
+    """
+
+    def __init__(self, members: int) -> None:
+        self._lock = threading.Lock()
+        self._populations: dict[object, FederatedData] = {}
+        self._members = [members - members // 2, members // 2]
+        self._stacks: list[Stack] = []
+
+    def experiment(self, side: int, config: RunConfig) -> Experiment:
+        """The experiment of a config, on shared data and the shared engine."""
+        with self._lock:
+            key = (config.data, config.seed)
+            if key not in self._populations:
+                self._populations[key] = load_population(config)
+            return make_experiment(config, data=self._populations[key], engine=partial(self._engine, side, config))
+
+    def leave(self, side: int) -> None:
+        """One run is over."""
+        with self._lock:
+            if not self._stacks:
+                self._members[side] -= 1
+                return
+        self._stacks[side].leave()
+
+    def _engine(self, side: int, config: RunConfig, model: Model) -> Engine:
+        if not self._stacks:
+            engine, turn = engine_for(config, model), threading.Lock()
+            if not isinstance(engine, BatchedEngine):
+                return engine
+            self._stacks = [Stack(engine, members, turn=turn) for members in self._members]
+        return StackedEngine(self._stacks[side])
+
+
+def _together(jobs: Sequence[Job]) -> Iterator[Step]:
+    shared, steps = _Shared(len(jobs)), queue.SimpleQueue[Step | None]()
+
+    def work(side: int, job: Job) -> None:
+        try:
+            for step in steps_of(job, make=partial(shared.experiment, side)):
+                steps.put(step)
+        except Exception as error:  # a full disk, say: alone it would end the sweep, which nobody here would notice
+            steps.put(Outcome(job, FAILED, f"{type(error).__name__}; run it alone to see more."))
+        finally:
+            shared.leave(side)
+            steps.put(None)
+
+    threads = [threading.Thread(target=work, args=(place % 2, job), daemon=True) for place, job in enumerate(jobs)]
+    for thread in threads:
+        thread.start()
+    left = len(threads)
+    while left:
+        step = steps.get()
+        if step is None:
+            left -= 1
+        else:
+            yield step

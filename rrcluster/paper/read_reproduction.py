@@ -1,0 +1,160 @@
+"""A folder of `rrcluster reproduce`, read: which runs answer which cell of the paper."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rrcluster.errors import RunFolderError
+from rrcluster.report.estimate import Estimate, estimate
+from rrcluster.report.folders import DESCRIPTION, Run, read_run
+from rrcluster.report.run_files import WAY_OUT, number, read_json
+
+MEASURES = {
+    "accuracy": "accuracy (%)",
+    "clustering_accuracy": "clustering accuracy (%)",
+    "worst_decile": "worst decile (%)",
+    "loss": "loss",
+    "mean_accuracy": "mean accuracy over the rounds (%)",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A population and a budget; `epsilon` None is without noise."""
+
+    key: str
+    panel: str
+    epsilon: float | None
+    mechanisms: tuple[str, ...]
+    title: str | None
+
+    @property
+    def budget(self) -> str:
+        """Such as "epsilon 2"."""
+        return self.title or ("no noise" if self.epsilon is None else f"epsilon {self.epsilon:g}")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The runs of one cell under one mechanism, by seed; `reason` says why some or all are missing."""
+
+    runs: Mapping[int, Run]
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method: what is published, and what was run."""
+
+    key: str
+    name: str
+    reference: bool
+    published: Mapping[str, float | None]  # by column
+    settings: Mapping[str, str]  # by mechanism, in words
+    cells: Mapping[tuple[str, str], Cell]  # by column and mechanism
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """One table or figure of the paper, with the answers there are so far."""
+
+    folder: Path
+    about: Mapping[str, Any]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def measure(self) -> str:
+        """The diagnostic that the paper shows."""
+        return str(self.about["measure"])
+
+    @property
+    def num_seeds(self) -> int:
+        """How many runs a cell should have."""
+        return len(self.about["seeds"])
+
+    @property
+    def panels(self) -> tuple[str, ...]:
+        """The panels, in order."""
+        return tuple(dict.fromkeys(column.panel for column in self.columns))
+
+    def row(self, key: str) -> Row | None:
+        """The row of that key; None where it was left out."""
+        return next((row for row in self.rows if row.key == key), None)
+
+    def column(self, key: str) -> Column | None:
+        """The column of that key; None where it was left out."""
+        return next((column for column in self.columns if column.key == key), None)
+
+    def runs(self, row: Row, column: Column, mechanism: str) -> Mapping[int, Run]:
+        """The finished runs of a cell, by seed."""
+        cell = row.cells.get((column.key, mechanism))
+        return {} if cell is None else cell.runs
+
+    def values(self, row: Row, column: Column, mechanism: str, measure: str | None = None) -> dict[int, float]:
+        """The final values of a diagnostic, by seed; seeds without one (diverged) are left out."""
+        found = {
+            seed: value_of(run, measure or self.measure) for seed, run in self.runs(row, column, mechanism).items()
+        }
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def estimate(self, row: Row, column: Column, mechanism: str, measure: str | None = None) -> Estimate | None:
+        """Mean and interval over the seeds."""
+        return estimate(self.values(row, column, mechanism, measure).values())
+
+    def published_gap(self, one: Row, two: Row, column: Column) -> float | None:
+        """By how many points the published number of `one` is above that of `two`; None unless both are there."""
+        first, second = one.published.get(column.key), two.published.get(column.key)
+        return None if first is None or second is None else first - second
+
+    def constant(self, column: Column) -> Estimate | None:
+        """The accuracy of always giving the most frequent answer; None where answers are not classes."""
+        return estimate(number(value) for value in self.about["constant"].get(column.key, ()))
+
+
+def value_of(run: Run, measure: str) -> float | None:
+    """A run's final diagnostic; "mean_accuracy" is over all its evaluations. One cluster is no clustering."""
+    if measure == "mean_accuracy":
+        mean = estimate(entry.accuracy for entry in run.diagnostics)
+        return None if mean is None else mean.mean
+    if run.final is None or (measure == "clustering_accuracy" and run.num_clusters == 1):
+        return None
+    value: float | None = getattr(run.final, measure)
+    return value
+
+
+def is_reproduction(folder: Path) -> bool:
+    """Whether `rrcluster reproduce` wrote this folder."""
+    return (folder / DESCRIPTION).is_file()
+
+
+def read_reproduction(folder: Path) -> Reproduced:
+    """Read the folder; runs that have not finished are not there yet. `RunFolderError` for damaged files."""
+    about = read_json(folder / DESCRIPTION)
+    try:
+        columns = tuple(
+            Column(entry["key"], entry["panel"], entry["epsilon"], tuple(entry["mechanisms"]), entry["title"])
+            for entry in about["columns"]
+        )
+        rows = tuple(_row(entry, folder, about["seeds"]) for entry in about["rows"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunFolderError(f"{folder / DESCRIPTION}: is not as it was written. {WAY_OUT}") from error
+    return Reproduced(folder, about, columns, rows)
+
+
+def _row(entry: Mapping[str, Any], folder: Path, seeds: list[int]) -> Row:
+    cells = {
+        (column, mechanism): Cell(_finished(folder, cell["folder"], seeds), cell["reason"])
+        for column, by_mechanism in entry["cells"].items()
+        for mechanism, cell in by_mechanism.items()
+    }
+    return Row(entry["key"], entry["name"], entry["reference"], entry["published"], entry["settings"], cells)
+
+
+def _finished(folder: Path, cell: str | None, seeds: list[int]) -> dict[int, Run]:
+    if cell is None:
+        return {}
+    paths = {seed: folder / cell / f"seed-{seed}" for seed in seeds}
+    runs = {seed: read_run(path) for seed, path in paths.items() if (path / "models.safetensors").exists()}
+    return {seed: run for seed, run in runs.items() if run.status == "finished"}

@@ -1,0 +1,161 @@
+"""The privacy statements of the runs as HTML, for a reviewer: what is guaranteed, how it was computed, what is not."""
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rrcluster.report.folders import DIAGNOSTIC, RunGroup
+from rrcluster.report.notation import NOTHING, delta_text, epsilon_text, value_text, words
+from rrcluster.report.render import to_html
+from rrcluster.report.run_files import number
+from rrcluster.report.tables import Table
+
+_TITLES = {
+    "unit": "Unit of privacy",
+    "mechanism": "Mechanism",
+    "adjacency": "Adjacency",
+    "sampling": "Sampling",
+    "released": "What is released",
+    "noise": "Noise",
+    "event": "Accounted per round",
+    "selection": "Private selection",
+    "num_rounds": "Rounds",
+    "reserve_rounds": "Reserve for repeated rounds",
+    "secure": "Secure",
+    "num_clients": "Clients",
+    "notes": "Notes",
+    "not_covered": "NOT covered",
+    "artefacts": "Files of the run",
+}
+_ELSEWHERE = frozenset({"private", "epsilon", "delta", "accountant", "accountants"})  # in the claim and its table
+
+
+def statement_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
+    """The claim, the table of accountants, and every field of the statements; what methods share is said once."""
+    named = list(zip(labels, groups, strict=True))
+    private = [(label, group.first.privacy) for label, group in named if group.first.private]
+    parts = [_no_privacy([label for label, group in named if not group.first.private])]
+    if private:
+        parts += [_claim(private), to_html(_accountants(private)), _reasons(private), _fields(private)]
+    return "\n".join(part for part in parts if part)
+
+
+def _no_privacy(labels: Sequence[str]) -> str:
+    if not labels:
+        return ""
+    text = f"{html.escape(', '.join(labels))}. No noise was added, and nothing is guaranteed."
+    return f'<p class="banner danger"><strong>No privacy:</strong> {text}</p>'
+
+
+def _claim(private: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    lines = []
+    for names, statement in _merged([(label, _core(entry)) for label, entry in private]):
+        epsilon, delta, accountant, unit, rounds = statement
+        text = (
+            f": differential privacy with epsilon = {epsilon} at delta = {delta}, for the whole plan of {rounds} "
+            f"rounds, by the accountant {accountant}. Protected: {unit}."
+        )
+        lines.append(f'<p class="claim"><strong>{html.escape(", ".join(names))}</strong>{html.escape(text)}</p>')
+    return "\n".join(lines)
+
+
+def _core(statement: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        epsilon_text(number(statement.get("epsilon"))),
+        delta_text(number(statement.get("delta"))),
+        value_text(statement.get("accountant")),
+        value_text(statement.get("unit")),
+        value_text(statement.get("num_rounds")),
+    )
+
+
+def _accountants(private: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    """One row per method (methods that agree share one), one column per accountant."""
+    columns = list(dict.fromkeys(str(row.get("accountant")) for _, entry in private for row in _rows(entry)))
+    rows = []
+    for names, cells in _merged([(label, _accountant_cells(entry, columns)) for label, entry in private]):
+        everyone = len(names) == len(private) > 1
+        rows.append(("All private methods" if everyone else ", ".join(names), *cells))
+    return Table(
+        title="Epsilon by each accountant",
+        columns=("Method", *columns),
+        rows=tuple(rows),
+        note="Each is an upper bound for the same releases, rounded up; the smallest valid one may be quoted.",
+    )
+
+
+def _accountant_cells(statement: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+    found = {str(row.get("accountant")): row for row in _rows(statement)}
+    cells = []
+    for column in columns:
+        row = found.get(column)
+        value = number(row.get("epsilon")) if row else None
+        missing = NOTHING if row is None else "does not apply" if row.get("reason") else epsilon_text(None)
+        cells.append(missing if value is None else epsilon_text(value))
+    return tuple(cells)
+
+
+def _reasons(private: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    reasons = dict.fromkeys(
+        (str(row.get("accountant")), str(row["reason"]))
+        for _, entry in private
+        for row in _rows(entry)
+        if row.get("reason")
+    )
+    if not reasons:
+        return ""
+    items = "".join(f"<li><strong>{html.escape(name)}</strong>: {html.escape(reason)}</li>" for name, reason in reasons)
+    return f"<h3>Why an accountant does not apply</h3>\n<ul>{items}</ul>"
+
+
+def _rows(statement: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    rows = statement.get("accountants")
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _fields(private: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    known = list(dict.fromkeys([*_TITLES, *(key for _, entry in private for key in entry)]))
+    items = []
+    for key in known:
+        values = [(label, _content(key, entry)) for label, entry in private if entry.get(key) not in (None, [], {}, "")]
+        if key in _ELSEWHERE or not values:
+            continue
+        title = _TITLES.get(key, words(key).capitalize())
+        exposed = any(str(entry.get("artefacts")).startswith("NOT PRIVATE") for _, entry in private)
+        css = ' class="warning"' if key == "not_covered" or (key == "artefacts" and exposed) else ""
+        items.append(f"<div{css}><dt>{html.escape(title)}</dt>{_definitions(values, everyone=len(private))}</div>")
+    return f'<dl class="statement">\n{chr(10).join(items)}\n</dl>'
+
+
+def _definitions(values: Sequence[tuple[str, str]], *, everyone: int) -> str:
+    """One definition where all methods agree, otherwise one per value with the methods it holds for."""
+    merged = _merged(values)
+    if len(merged) == 1 and len(values) == everyone:
+        return f"<dd>{merged[0][1]}</dd>"
+    return "".join(
+        f'<dd><span class="for">{html.escape(", ".join(names))}</span>{content}</dd>' for names, content in merged
+    )
+
+
+def _content(key: str, statement: Mapping[str, Any]) -> str:
+    """A field's value as HTML: lists as lists, named values as a small table of terms."""
+    value = statement[key]
+    if key == "not_covered" and isinstance(value, list) and "diagnostic" not in str(value):
+        value = [*value, f"Accuracy and every other number marked “{DIAGNOSTIC}” on this page."]
+    if isinstance(value, list):
+        return "<ul>" + "".join(f"<li>{html.escape(value_text(entry))}</li>" for entry in value) + "</ul>"
+    if isinstance(value, dict):
+        terms = (
+            f"<li>{html.escape(words(str(name)))}: {html.escape(value_text(entry))}</li>"
+            for name, entry in value.items()
+        )
+        return "<ul>" + "".join(terms) + "</ul>"
+    return f"<p>{html.escape(value_text(value))}</p>"
+
+
+def _merged(values: Sequence[tuple[str, Any]]) -> list[tuple[list[str], Any]]:
+    """(names, value) with the names of equal values brought together, in the order met."""
+    merged: dict[Any, list[str]] = {}
+    for name, value in values:
+        merged.setdefault(value, []).append(name)
+    return [(names, value) for value, names in merged.items()]

@@ -1,0 +1,224 @@
+"""How good the models are, measured on raw client data: a diagnostic, never part of a release.
+
+Protocol: each client picks the model with the least loss on its own *training* data; its accuracy is that model's on
+the client's test set (its group's, or its own). Means are over all clients; of a population of more than 10,000, over
+2,000 drawn once, the same in every round and run, so that the cost does not grow with the population. Where a
+population has no true groups, the clustering accuracy is NaN and there are no group accuracies.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from rrcluster.data.federated import FederatedData
+from rrcluster.engine.protocol import Engine, LocalSettings
+from rrcluster.methods.coordinate_split import Split
+from rrcluster.methods.method import Algorithm, Clients, Tools
+from rrcluster.rng import stream
+from rrcluster.simulation.memory import ClientMemory
+from rrcluster.types import Array, Models
+
+_FEW_SETS = 16
+_CLIENTS_AT_ONCE, _SAMPLES_AT_ONCE = 512, 2**16  # whichever is reached first
+_PERSONAL_CLIENTS, _PERSONAL_SAMPLES = 200, 500
+_ALL_UP_TO, _OF_LARGER = 10_000, 2_000
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Diagnostics of one set of models. Computed from raw client data: not private."""
+
+    accuracy: float  # mean over clients; NaN for regression
+    loss: float
+    clustering_accuracy: float  # under the best one-to-one matching of clusters to groups; NaN without groups
+    worst_decile: float  # mean accuracy of the tenth of clients that fare worst
+    group_accuracy: tuple[float, ...]  # mean over the clients of each true group
+    choice_sizes: tuple[int, ...]  # clients per chosen cluster
+    confusion: tuple[tuple[int, ...], ...] = ()  # clients by chosen cluster (rows) and true group; empty without groups
+    evaluated_clients: int | None = None  # how many clients all of this is about; None: the whole population
+    best_decile: float = math.nan  # mean accuracy of the tenth of clients that fare best
+    median: float = math.nan  # median accuracy over clients
+    cluster_accuracy: tuple[float, ...] = ()  # mean over the clients that choose each cluster; NaN where nobody does
+    adjusted_rand: float = math.nan  # agreement of clusters and groups beyond chance; NaN without groups
+    clusters_alive: int = 0  # clusters that at least one client of the population chooses now; the others are dead
+
+
+def evaluate(
+    models: Models,
+    data: FederatedData,
+    *,
+    algorithm: Algorithm,
+    split: Split,
+    engine: Engine,
+    local: LocalSettings | None = None,
+    memory: ClientMemory | None = None,
+) -> Evaluation:
+    """Evaluate models on every client of the population, or on those of `judged_clients`.
+
+    Where clients end up with models of their own (`algorithm.personal`), each first makes its own from what it
+    remembers; then the first 200 clients are tested, on 500 test samples each, since nothing can be shared between
+    them.
+    """
+    tools = Tools(split, engine, local or LocalSettings(), key=(0, 0))
+    ids = judged_clients(data.num_clients, personal=algorithm.personal)
+    choices = _choices(models, data, ids, algorithm=algorithm, tools=tools)
+    if algorithm.personal:
+        recalled = memory or ClientMemory(0)
+        loss, accuracy = _own_models(models, choices, data, ids, algorithm=algorithm, tools=tools, memory=recalled)
+    else:
+        loss, accuracy = _cluster_models(models, choices, data, ids, split=split, engine=engine)
+    groups, tenth = data.groups[ids], max(1, len(accuracy) // 10)
+    ordered, sizes = np.sort(accuracy), np.bincount(choices, minlength=models.num_clusters)
+    return Evaluation(
+        accuracy=float(accuracy.mean()),
+        loss=float(loss.mean()),
+        clustering_accuracy=clustering_accuracy(choices, groups, models.num_clusters, data.num_groups),
+        worst_decile=float(ordered[:tenth].mean()),
+        group_accuracy=tuple(_mean(accuracy[groups == group]) for group in range(data.num_groups)),
+        confusion=tuple(map(tuple, confusion(choices, groups, models.num_clusters, data.num_groups).tolist())),
+        evaluated_clients=None if len(ids) == data.num_clients else len(ids),
+        choice_sizes=tuple(int(size) for size in sizes),
+        best_decile=float(ordered[-tenth:].mean()),
+        median=float(np.median(accuracy)),
+        cluster_accuracy=tuple(_mean(accuracy[choices == cluster]) for cluster in range(models.num_clusters)),
+        adjusted_rand=adjusted_rand(choices, groups, models.num_clusters, data.num_groups),
+        clusters_alive=int((sizes > 0).sum()),
+    )
+
+
+def judged_clients(num_clients: int, *, personal: bool = False) -> Array:
+    """Sorted ids of the clients that are evaluated: all, 2,000 of more than 10,000, or the first 200 if `personal`.
+
+    The 2,000 are drawn under a seed of their own: the same for every run on a population of this size.
+    """
+    if personal:
+        return np.arange(min(num_clients, _PERSONAL_CLIENTS))
+    if num_clients <= _ALL_UP_TO:
+        return np.arange(num_clients)
+    return np.sort(stream(0, "evaluation").choice(num_clients, size=_OF_LARGER, replace=False))
+
+
+def choose_all(models: Models, data: FederatedData, *, algorithm: Algorithm, split: Split, engine: Engine) -> Array:
+    """(M,) the cluster every client of the population would choose now, without exploration."""
+    tools = Tools(split, engine, LocalSettings(), key=(0, 0))
+    return _choices(models, data, np.arange(data.num_clients), algorithm=algorithm, tools=tools)
+
+
+def _choices(models: Models, data: FederatedData, ids: Array, *, algorithm: Algorithm, tools: Tools) -> Array:
+    parts = [
+        algorithm.scores(models, Clients.without_memory(data.cohort(part)), tools=tools).argmin(axis=1)
+        for part in _parts(ids, _CLIENTS_AT_ONCE)
+    ]
+    return np.concatenate(parts)
+
+
+def _cluster_models(
+    models: Models, choices: Array, data: FederatedData, ids: Array, *, split: Split, engine: Engine
+) -> tuple[Array, Array]:
+    """Loss and accuracy (n,) of each client's chosen model on its test set; NaN for clients without one."""
+    losses, accuracies = (np.full(len(ids), np.nan) for _ in range(2))
+    vectors, test_of = split.vectors(models), data.test_of[ids]
+    judge = _few_sets if len(data.test_sets) <= _FEW_SETS else _many_sets
+    for owners, loss, accuracy in judge(vectors, choices, test_of, data, engine):
+        losses[owners], accuracies[owners] = loss, accuracy
+    return losses, accuracies
+
+
+def _few_sets(
+    vectors: Array, choices: Array, test_of: Array, data: FederatedData, engine: Engine
+) -> Iterator[tuple[Array, Array, Array]]:
+    """Test set by test set, which many clients share: only models that one of them has chosen."""
+    for place in np.unique(test_of[test_of >= 0]).tolist():
+        owners = np.flatnonzero(test_of == place)
+        chosen, back = np.unique(choices[owners], return_inverse=True)
+        loss, accuracy = engine.test(vectors[chosen], data.test_sets[place])
+        yield owners, loss[back], accuracy[back]
+
+
+def _many_sets(
+    vectors: Array, choices: Array, test_of: Array, data: FederatedData, engine: Engine
+) -> Iterator[tuple[Array, Array, Array]]:
+    """Cluster by cluster, where there are about as many test sets as clients: as many in one call as memory allows.
+
+    A set that several clients of a cluster share is judged once for all of them.
+    """
+    longest = int(data.tests.sizes.max(initial=1))  # the others are padded to it
+    at_once = max(1, min(_CLIENTS_AT_ONCE, _SAMPLES_AT_ONCE // max(longest, 1)))
+    for cluster in np.unique(choices[test_of >= 0]).tolist():
+        members = np.flatnonzero((choices == cluster) & (test_of >= 0))
+        for places in _parts(np.unique(test_of[members]), at_once):
+            loss, accuracy = engine.measure(vectors[[cluster]], data.tests.cohort(places))
+            owners = members[np.isin(test_of[members], places)]
+            own = np.searchsorted(places, test_of[owners])
+            yield owners, loss[own, 0], accuracy[own, 0]
+
+
+def _parts(ids: Array, at_most: int) -> list[Array]:
+    return np.array_split(ids, -(-len(ids) // at_most))
+
+
+def _own_models(
+    models: Models,
+    choices: Array,
+    data: FederatedData,
+    ids: Array,
+    *,
+    algorithm: Algorithm,
+    tools: Tools,
+    memory: ClientMemory,
+) -> tuple[Array, Array]:
+    """Loss and accuracy of each client's own model on the first samples of its test set."""
+    loss, accuracy = np.full(len(ids), np.nan), np.full(len(ids), np.nan)
+    own = algorithm.own_models(models, memory.recall(data.cohort(ids)), choices, tools=tools)
+    test_of = data.test_of[ids]
+    for place in np.unique(test_of[test_of >= 0]).tolist():
+        mine = np.flatnonzero(test_of == place)
+        loss[mine], accuracy[mine] = tools.engine.test(own[mine], data.test_sets[place].first(_PERSONAL_SAMPLES))
+    return loss, accuracy
+
+
+def _mean(values: Array) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def clustering_accuracy(choices: Array, groups: Array, num_clusters: int, num_groups: int) -> float:
+    """Share of clients in the cluster matched to their group, under the best one-to-one matching.
+
+    Clients of surplus clusters, which no group is matched to, count as wrong. NaN where there are no groups.
+    """
+    if not num_groups:
+        return float("nan")
+    table = confusion(choices, groups, num_clusters, num_groups)
+    rows, columns = linear_sum_assignment(-table)
+    return float(table[rows, columns].sum() / len(choices))
+
+
+def confusion(choices: Array, groups: Array, num_clusters: int, num_groups: int) -> Array:
+    """(k, groups) clients that chose each cluster, by their true group; no rows where there are no groups."""
+    table = np.zeros((num_clusters if num_groups else 0, num_groups), dtype=np.int64)
+    if num_groups:
+        np.add.at(table, (choices, groups), 1)
+    return table
+
+
+def adjusted_rand(choices: Array, groups: Array, num_clusters: int, num_groups: int) -> float:
+    """The adjusted Rand index (Hubert and Arabie 1985): 1 for equal partitions, 0 on average for random ones.
+
+    (agreeing pairs - expected) / (most possible - expected), from the contingency table. 1 where both partitions put
+    all clients together, or both put each alone: they are equal. NaN where there are no groups.
+    """
+    if not num_groups:
+        return float("nan")
+    table = confusion(choices, groups, num_clusters, num_groups)
+    together = _pairs(table).sum()
+    by_cluster, by_group = _pairs(table.sum(axis=1)).sum(), _pairs(table.sum(axis=0)).sum()
+    expected = by_cluster * by_group / max(_pairs(np.array(float(len(choices)))), 1.0)
+    most = (by_cluster + by_group) / 2
+    return 1.0 if most == expected else float((together - expected) / (most - expected))
+
+
+def _pairs(counts: Array) -> Array:
+    return np.asarray(counts * (counts - 1) / 2)
