@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from rrcluster.aggregate import RunningMean, ServerSettings, ServerState, advance, shrink, smooth_sizes
 from rrcluster.errors import ConfigError
+from rrcluster.server_state import RunningMean, ServerSettings, ServerState, advance, shrink, smooth_sizes
 from rrcluster.types import Models, Release
 
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from rrcluster.aggregate import ServerSettings, ServerState, remember
 from rrcluster.clusters.choice import PRICE, TEMPERATURE, Guidance, choose, crowding_prices, fading
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.server import guidance, release
+from rrcluster.server_state import ServerSettings, ServerState, remember
 from rrcluster.types import Coordinates, Models
 
 

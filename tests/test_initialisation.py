@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import rrcluster as rr
-from rrcluster.aggregate import RunningMean, ServerSettings, ServerState
 from rrcluster.clusters.choice import Guidance, choose, newcomer_probability
 from rrcluster.clusters.schedule import INITS, PERTURBATION, check_schedule, num_open, opened
 from rrcluster.errors import ConfigError
@@ -14,6 +13,7 @@ from rrcluster.methods import ALGORITHMS
 from rrcluster.methods.compatibility import check_init
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.rng import Streams
+from rrcluster.server_state import RunningMean, ServerSettings, ServerState
 from rrcluster.simulation.simulate import simulate
 from rrcluster.types import Coordinates, Models
 

@@ -43,26 +43,27 @@ def test_no_public_function_is_hidden_by_a_module_of_its_name():
 def test_registries_hold_what_the_command_line_offers():
     from typing import get_args, get_type_hints
 
+    from rrcluster.privacy.rules import IDENTIFIERS, REBALANCINGS
+
     from rrcluster.data.build import PARTITIONS
     from rrcluster.data.sources import SOURCES
     from rrcluster.engine.pick_engine import ENGINES
-    from rrcluster.experiments.sections import DataConfig, MethodConfig, OutputConfig, PrivacyConfig
     from rrcluster.models import MODELS
     from rrcluster.privacy.accounting import ACCOUNTANTS
-    from rrcluster.privacy.rules import IDENTIFIERS, REBALANCINGS
+    from rrcluster.settings import DataSettings, MethodSettings, OutputSettings, PrivacySettings
 
     def offered(section, name):
         return set(get_args(get_type_hints(section)[name]))
 
-    assert offered(MethodConfig, "algorithm") == set(rr.ALGORITHMS)
-    assert offered(PrivacyConfig, "mechanism") == set(rr.MECHANISMS)
-    assert offered(MethodConfig, "model") == {"auto", *MODELS}
-    assert offered(MethodConfig, "rebalance") == set(REBALANCINGS)
-    assert offered(PrivacyConfig, "identifier") == set(IDENTIFIERS)
-    assert offered(PrivacyConfig, "accountant") == set(ACCOUNTANTS)
-    assert offered(DataConfig, "data") == set(SOURCES)
-    assert offered(DataConfig, "partition") == set(PARTITIONS)
-    assert offered(OutputConfig, "engine") == set(ENGINES)
+    assert offered(MethodSettings, "algorithm") == set(rr.ALGORITHMS)
+    assert offered(PrivacySettings, "mechanism") == set(rr.MECHANISMS)
+    assert offered(MethodSettings, "model") == {"auto", *MODELS}
+    assert offered(MethodSettings, "rebalance") == set(REBALANCINGS)
+    assert offered(PrivacySettings, "identifier") == set(IDENTIFIERS)
+    assert offered(PrivacySettings, "accountant") == set(ACCOUNTANTS)
+    assert offered(DataSettings, "data") == set(SOURCES)
+    assert offered(DataSettings, "partition") == set(PARTITIONS)
+    assert offered(OutputSettings, "engine") == set(ENGINES)
 
 
 def test_error_tree():

@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.aggregate import ServerSettings
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.rounds import Simulate
 from rrcluster.audit.targets import CLIP, Setting, Target, plan_of
 from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.engine.protocol import LocalSettings
 from rrcluster.methods import ALGORITHMS, Algorithm, Clients, Tools, Trained
 from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Rng, Streams, stream
+from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.types import Array
 

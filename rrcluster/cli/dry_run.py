@@ -14,7 +14,6 @@ from rrcluster.experiments.setup import Experiment
 from rrcluster.experiments.torchrun_setup import make_shared
 from rrcluster.methods import Tools
 from rrcluster.simulation.memory import ClientMemory
-from rrcluster.simulation.simulate import first_state
 
 
 def show(config: RunConfig, *, as_json: bool, ranks: Ranks | None = None) -> int:
@@ -39,7 +38,6 @@ def estimate(config: RunConfig, *, ranks: Ranks | None = None) -> dict[str, Any]
     return {
         "run": config.label,
         "mechanism": plan.mechanism.name,
-        "rebalance": plan.rebalance,
         "epsilon": plan.epsilon() if plan.private else None,
         "delta": plan.delta if plan.private else None,
         "accountant": plan.accountant if plan.private else None,
@@ -62,17 +60,12 @@ def _one_round(experiment: Experiment) -> float:
     it = experiment
     size = min(max(1, round(it.plan.sampler.expected_size)), it.data.num_clients)
     clients = np.arange(size)
-    state = first_state(
-        model=it.model,
-        algorithm=it.algorithm,
-        num_clusters=it.plan.mechanism.num_clusters,
-        streams=it.streams,
-    )
+    models = it.algorithm.init(it.model, num_clusters=it.plan.mechanism.num_clusters, rng=it.streams("init"))
     tools = Tools(it.split, it.engine, it.local, key=(0, 0))
     began = 0.0
     for _ in range(2):
         began = time.perf_counter()
         cohort = ClientMemory(it.algorithm.memory_width(it.model)).recall(it.data.cohort(clients))
-        choices = it.algorithm.scores(state.models, cohort, tools=tools).argmin(axis=1)
-        it.algorithm.local(state.models, cohort, choices, tools=tools)
+        choices = it.algorithm.scores(models, cohort, tools=tools).argmin(axis=1)
+        it.algorithm.local(models, cohort, choices, tools=tools)
     return time.perf_counter() - began

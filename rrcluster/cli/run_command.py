@@ -87,12 +87,12 @@ def read_command(arguments: list[str]) -> RunCommand:
     default = RunCommand()
     if arguments and not arguments[0].startswith("-"):
         settings = read_yaml(arguments[0])
-        default = RunCommand(config=from_flat(settings, source=arguments[0], settled=False))
+        default = RunCommand(config=from_flat(settings, source=arguments[0], resolved=False))
         arguments = arguments[1:]
     command = parse(default, arguments, prog="rrcluster run")
     if command.resume is not None and command.config != RunConfig():
         raise ConfigError("--resume takes all settings from the run folder; give no others.")
-    return replace(command, config=command.config.settled())
+    return replace(command, config=command.config.resolved())
 
 
 def _runs(command: RunCommand, ranks: "Ranks | None") -> "Iterator[RunResult]":

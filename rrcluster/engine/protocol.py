@@ -1,33 +1,16 @@
 """What an engine does: two calls on a cohort, and two on test data. `G` clients, `k` models, `d` parameters."""
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from rrcluster import checks
 from rrcluster.data.federated import Cohort, TestSet
+from rrcluster.settings import LocalSettings as LocalSettings
 from rrcluster.types import Array
 
 CPU = torch.device("cpu")
 Updates = Any  # (G, d) float32: a numpy array, or a torch tensor on the device it was made on
-
-
-@dataclass(frozen=True)
-class LocalSettings:
-    """How a client trains: plain SGD on batches drawn without replacement within an epoch."""
-
-    local_lr: float = 0.05
-    local_epochs: int = 5
-    batch_size: int = 20
-    proximal: float = 0.0  # mu: adds mu (w - anchor) to each gradient
-
-    def __post_init__(self) -> None:
-        checks.positive(local_lr=self.local_lr)
-        checks.count(local_epochs=self.local_epochs)
-        checks.count(batch_size=self.batch_size)
-        checks.non_negative(proximal=self.proximal)
 
 
 class Engine(Protocol):

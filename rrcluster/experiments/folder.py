@@ -24,7 +24,6 @@ import yaml
 from safetensors import safe_open
 from safetensors.numpy import load_file, save
 
-from rrcluster.aggregate import RunningMean, ServerState
 from rrcluster.durable import drop_temporaries, sync_file
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
@@ -39,6 +38,7 @@ from rrcluster.experiments.files import (
 from rrcluster.experiments.lock import FolderLock
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
 from rrcluster.reading import plain_yaml, read_text
+from rrcluster.server_state import RunningMean, ServerState
 from rrcluster.simulation.evaluate import Evaluation
 from rrcluster.simulation.faults import Incidents
 from rrcluster.simulation.measures import RoundMeasures
@@ -152,12 +152,11 @@ class RunFolder:
                 sync_file(self.path / name)
         target = self.path / "checkpoint" / "state.safetensors"
         numbers = np.array([state.round_index, state.num_averaged], dtype=np.int64)
-        weights = np.array([state.sizes.weight, state.sums.weight])
+        weights = np.array([state.sizes.weight])
         tensors = {
             "numbers": numbers,
             "weights": weights,
             "sizes": state.sizes.total,
-            "sums": state.sums.total,
         }
         for name, models in (
             ("models", state.models),
@@ -165,11 +164,6 @@ class RunFolder:
             ("average", state.average),
         ):
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
-        if state.projections is not None:
-            tensors |= {
-                "projections": state.projections.total,
-                "projections.weight": np.array([state.projections.weight]),
-            }
         tensors |= memory.tensors()
         whole = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
         write_bytes(target, save(whole, metadata={"sha256": _digest(whole)}))
@@ -246,9 +240,5 @@ def _state(tensors: dict[str, Any]) -> ServerState:
         average=models("average"),
         num_averaged=num_averaged,
         sizes=RunningMean(tensors["sizes"], float(tensors["weights"][0])),
-        sums=RunningMean(tensors["sums"], float(tensors["weights"][1])),
         round_index=round_index,
-        projections=None
-        if "projections" not in tensors
-        else RunningMean(tensors["projections"], float(tensors["projections.weight"][0])),
     )

@@ -25,6 +25,7 @@ class LocalOnly:
     name: str = "local"
     personal: bool = True
     explores: bool = False
+    sends: bool = False
 
     num_clusters = staticmethod(parts.one_cluster)
     adapt = staticmethod(parts.unchanged)
@@ -61,6 +62,7 @@ class Oracle:
     groups: Array | None = None
     personal: bool = False
     explores: bool = False
+    compares_models: bool = False
 
     num_clusters = staticmethod(parts.as_asked)
     adapt = staticmethod(parts.unchanged)

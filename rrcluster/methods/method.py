@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeGuard
+from typing import Protocol
 
 import numpy as np
 
@@ -21,7 +21,6 @@ class Clients:
     cohort: Cohort
     memory: Array  # (n, m)
     known: Array  # (n,) bool: whether the client remembers anything
-    projections: Array | None = None  # (n, p) a few numbers about its data, in methods that cluster by them
 
     @classmethod
     def without_memory(cls, cohort: Cohort) -> "Clients":
@@ -38,7 +37,6 @@ class Tools:
     engine: Engine
     local: LocalSettings
     key: tuple[int, int]
-    centres: Array | None = None  # (k, p) of released projections so far; public
 
 
 @dataclass(frozen=True)
@@ -102,18 +100,6 @@ class Algorithm(Protocol):
 
     def own_models(self, models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Array:
         """(n, d) the model each client ends up with."""
-
-
-class Projects(Protocol):
-    """A method that tells the server a few numbers about each client's data, to be clustered once they are private."""
-
-    def project(self, clients: Clients, *, tools: Tools) -> Array:
-        """(n, p) of each client, from its own data alone."""
-
-
-def projects(algorithm: object) -> TypeGuard[Projects]:
-    """Whether the method, or what stands for it, makes projections."""
-    return hasattr(algorithm, "project")
 
 
 # The parts most methods share, as plain functions.

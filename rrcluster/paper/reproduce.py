@@ -16,11 +16,11 @@ from rrcluster.data.sources import locate
 from rrcluster.errors import ConfigError, DataError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.files import write_json
-from rrcluster.experiments.sections import DataConfig
 from rrcluster.experiments.setup import load_population
 from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, one_after_another
 from rrcluster.paper.reuse import of_other_settings
 from rrcluster.paper.study import Answer, Column, Row, Settings, Study
+from rrcluster.settings import DataSettings
 
 DESCRIPTION = "reproduction.json"
 _NO_MATTER = frozenset({"device", "data_folder"})  # where, not what
@@ -179,7 +179,7 @@ def constant_accuracy(data: FederatedData) -> float:
 
 def _constants(plan: Reproduction) -> dict[str, list[float]]:
     """The constant predictor's accuracy in every column's population, seed by seed; nothing where it cannot be had."""
-    known: dict[DataConfig, list[float]] = {}  # columns that differ in the budget alone have one population
+    known: dict[DataSettings, list[float]] = {}  # columns that differ in the budget alone have one population
     found = {}
     for column in plan.columns:
         answers = [plan.answer(row, column, mechanism) for row in plan.rows for mechanism in column.mechanisms]

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.aggregate import ServerState
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.lines import SCENARIOS, noisy_lines
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.rng import Streams
+from rrcluster.server_state import ServerState
 from rrcluster.simulation.evaluate import choose_all, clustering_accuracy
 from rrcluster.simulation.simulate import RoundRecord, simulate
 from rrcluster.types import Array, Models
@@ -175,7 +175,7 @@ def _received(it: Experiment, record: RoundRecord) -> Array:
     reports, mechanism = record.reports, it.plan.mechanism
     if reports is None:
         raise ConfigError("the study looks at raw choices, which a secure run does not keep; leave secure out.")
-    if it.plan.rebalance == "exact" and mechanism.min_cluster_size > 0:
+    if mechanism.min_cluster_size > 0 and not mechanism.flips_coins:
         return np.ones(mechanism.num_clusters)
     went = reports.choices if reports.destinations is None else reports.destinations
     return np.bincount(went, minlength=mechanism.num_clusters)

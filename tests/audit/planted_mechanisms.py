@@ -7,11 +7,11 @@ import numpy as np
 from rrcluster.audit.targets import identifier_target, joint_target
 from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.privacy.clip import clip_to_grid, grid_step, norms
-from rrcluster.privacy.events import LOSS_RULES, FixedSizeGaussian
+from rrcluster.privacy.events import LOSS_RULES, FixedSize
 from rrcluster.privacy.identifier import IdentifierMechanism
 from rrcluster.privacy.identifier_noise import ByLossIdentifier, KaryIdentifier, ProjectionIdentifier
 from rrcluster.privacy.joint import JointMechanism
-from rrcluster.privacy.reports import check_reports
+from rrcluster.privacy.reports import Reports, check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler, PoissonSampler
 from rrcluster.privacy.sums import cluster_sums
 
@@ -179,7 +179,9 @@ class InvalidDropped(IdentifierMechanism):
             client_ids=client_ids,
         )
         smaller = replace(self, cohort_size=int(found.valid.sum()))
-        return super(InvalidDropped, smaller).release(found.updates[found.valid], found.choices[found.valid], rng=rng)
+        return super(InvalidDropped, smaller).release(
+            Reports(found.updates[found.valid], found.choices[found.valid]), rng=rng
+        )
 
 
 # Denominators and rebalancing
@@ -197,7 +199,7 @@ class RebalancedFromRawCounts(JointMechanism):
         choices = np.asarray(choices)
         if least and (choices >= 0).all() and (choices < k).all():
             destinations = self.rule(choices, num_clusters=k, min_cluster_size=least, rng=rng)
-        return super().release(updates, choices, rng=rng, destinations=destinations, client_ids=client_ids)
+        return super().release(Reports(updates, choices, destinations=destinations, client_ids=client_ids), rng=rng)
 
     rule = staticmethod(rebalance)
 
@@ -230,13 +232,13 @@ class IdentifierSensitivityOne(IdentifierMechanism):
     @property
     def event(self):
         fold = self.identifier.noise_multiplier**-2 + self.noise_multiplier**-2
-        return FixedSizeGaussian(fold**-0.5, self.cohort_size, self.num_clients)
+        return FixedSize(fold**-0.5, self.cohort_size, self.num_clients)
 
 
 class IdentifiersNotAccounted(IdentifierMechanism):
     @property
     def event(self):
-        return FixedSizeGaussian(self.noise_multiplier, self.cohort_size, self.num_clients)
+        return FixedSize(self.noise_multiplier, self.cohort_size, self.num_clients)
 
 
 class ChoicesNotPrivatised(IdentifierMechanism):
@@ -297,7 +299,7 @@ def with_identifier(kind):
 class ProjectionsNotAccounted(IdentifierMechanism):
     @property
     def event(self):
-        return FixedSizeGaussian(self.noise_multiplier, self.cohort_size, self.num_clients)
+        return FixedSize(self.noise_multiplier, self.cohort_size, self.num_clients)
 
 
 class SizesFromRawChoices(IdentifierMechanism):

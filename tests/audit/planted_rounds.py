@@ -6,9 +6,10 @@ import numpy as np
 
 from rrcluster.clusters.rebalancing import coin_transition, flip_coins
 from rrcluster.privacy.accounting import epsilon
-from rrcluster.privacy.events import FixedSizeGaussian
+from rrcluster.privacy.events import FixedSize
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.reports import Reports
 from rrcluster.server import server_round
 from rrcluster.simulation import simulate as engine
 
@@ -31,7 +32,7 @@ def first_round_free(state, *reports, ledger, **rest):
 
 
 def released_twice(state, updates, choices, *, plan, destinations, client_ids, rng, **rest):
-    plan.mechanism.release(updates, choices, destinations=destinations, client_ids=client_ids, rng=rng)
+    plan.mechanism.release(Reports(updates, choices, destinations=destinations, client_ids=client_ids), rng=rng)
     return server_round(
         state, updates, choices, plan=plan, destinations=destinations, client_ids=client_ids, rng=rng, **rest
     )
@@ -116,7 +117,7 @@ def conversion_without_delta(event, *, num_rounds, delta, accountant):
 
 
 def sampled_twice(event, *, num_rounds, delta, accountant):
-    if isinstance(event, FixedSizeGaussian):
+    if isinstance(event, FixedSize):
         return epsilon(event, num_rounds=num_rounds, delta=delta, accountant=accountant)
     twice = replace(event, sample_rate=event.sample_rate**2)
     return epsilon(twice, num_rounds=num_rounds, delta=delta, accountant=accountant)
@@ -129,7 +130,7 @@ def multiplier_squared(event, *, num_rounds, delta, accountant):
 
 def zero_out_sensitivity(event, *, num_rounds, delta, accountant):
     """Replace-one accounted with the multiplier relative to C instead of 2C."""
-    if isinstance(event, FixedSizeGaussian):
+    if isinstance(event, FixedSize):
         event = replace(event, noise_multiplier=2 * event.noise_multiplier)
     return epsilon(event, num_rounds=num_rounds, delta=delta, accountant=accountant)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from torch import nn
 
-from rrcluster.aggregate import ServerSettings
 from rrcluster.audit.targets import GivenAssignment
 from rrcluster.data import from_arrays
 from rrcluster.engine.batched.batched_engine import BatchedEngine
@@ -18,7 +17,9 @@ from rrcluster.methods.compatibility import REMEMBERING, check_applies
 from rrcluster.models import from_module
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Streams
+from rrcluster.server_state import ServerSettings
 from rrcluster.simulation.evaluate import evaluate
 from rrcluster.simulation.memory import ClientMemory
 from rrcluster.simulation.simulate import simulate
@@ -182,7 +183,7 @@ def test_what_a_client_reports_moves_the_release_by_at_most_s(data, name):
     models = method.init(model, num_clusters=plan.mechanism.num_clusters, rng=np.random.default_rng(0))
     choices = np.nan_to_num(method.scores(models, clients, tools=tools), nan=0.0).argmin(axis=1)
     updates = method.local(models, clients, choices, tools=tools).updates
-    both = [quiet.release(updates[first:], choices[first:], rng=np.random.default_rng(0)) for first in (0, 1)]
+    both = [quiet.release(Reports(updates[first:], choices[first:]), rng=np.random.default_rng(0)) for first in (0, 1)]
     parts = [np.concatenate([one.shared_sum, one.cluster_sums.ravel(), one.sizes * quiet.count_weight]) for one in both]
     assert np.isfinite(parts[0]).all()
     assert np.linalg.norm(parts[0] - parts[1]) <= quiet.sensitivity * (1 + 1e-9)
@@ -260,7 +261,9 @@ def test_what_r_dpcfl_reports_is_bounded_given_the_noisy_rows(data):
         updates = method.local(models, clients, np.zeros(12, dtype=np.int64), tools=tools).updates
         rows.append(mechanism.identifier.noisy(np.nan_to_num(scores), exact=False, rng=np.random.default_rng(0)))
         fixed = replace(mechanism, identifier=GivenAssignment(np.arange(12) % K))
-        sums.append(fixed.release(updates, np.zeros(12, dtype=np.int64), rng=np.random.default_rng(0)).cluster_sums)
+        sums.append(
+            fixed.release(Reports(updates, np.zeros(12, dtype=np.int64)), rng=np.random.default_rng(0)).cluster_sums
+        )
     assert np.linalg.norm(rows[1] - rows[0]) <= 2 * (1 + 1e-9)
     assert np.linalg.norm(sums[1] - sums[0]) <= 2 * CLIP * (1 + 1e-9)
 

@@ -6,7 +6,7 @@ import yaml
 from rrcluster.cli.run_command import read_command
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import RunConfig, from_flat
-from rrcluster.experiments.sections import FIELDS, DataConfig
+from rrcluster.settings import FIELDS, DataSettings
 
 
 def test_every_setting_has_one_name_and_one_line_of_help():
@@ -88,7 +88,7 @@ def test_the_usual_network_is_written_down_by_name(data, expected):
     assert config.method.model == config.flat()["model"] == expected
     assert from_flat({"data": data, "model": "mlp"}).method.model == "mlp"
     assert from_flat(config.flat()) == config
-    assert RunConfig(data=DataConfig(data=data)).settled() == config
+    assert RunConfig(data=DataSettings(data=data)).resolved() == config
 
 
 def test_a_flag_decides_on_the_network_of_a_file_that_names_none(tmp_path):

@@ -7,7 +7,7 @@ import random
 
 import yaml
 
-from rrcluster.experiments.sections import FIELDS
+from rrcluster.settings import FIELDS
 
 NUMBERS = [0, 1, 2, 3, 10, 60, 1000, -1, 10**6, 10**9, 10**18, 2**63, 2**64, 10**30, 10**400, -(10**400)]
 FLOATS = [0.5, 0.1, 1e-4, 1e-3, 1e-300, 5e-324, 1e308, -0.0, -0.5, 2.5, math.inf, -math.inf, math.nan]

@@ -10,7 +10,7 @@ from dp_accounting import get_epsilon_gaussian
 from rrcluster.errors import ConfigError, PrivacyError, UnsupportedEvent
 from rrcluster.privacy import accounting, profiles
 from rrcluster.privacy.accounting import account, epsilon, epsilon_at, epsilon_floor
-from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary, PoissonGaussian
+from rrcluster.privacy.events import FixedSize, FixedSizeKary, PoissonGaussian
 
 NUM_CLIENTS = 1000
 
@@ -20,7 +20,7 @@ def poisson(z, q=0.1):
 
 
 def fixed(z, q=0.1):
-    return FixedSizeGaussian(z, round(q * NUM_CLIENTS), NUM_CLIENTS)
+    return FixedSize(z, round(q * NUM_CLIENTS), NUM_CLIENTS)
 
 
 def kary(z, p, k=4, q=0.1):
@@ -412,9 +412,9 @@ def test_importing_is_light():
 
 def test_numbers_of_low_precision_are_accounted_in_full_precision():
     """A half-precision 30 equals 30.0 and hashes alike; it must not be accounted, or remembered, as such."""
-    low = FixedSizeGaussian(np.float16(30), np.int16(100), np.int64(1000))
+    low = FixedSize(np.float16(30), np.int16(100), np.int64(1000))
     assert (type(low.noise_multiplier), type(low.cohort_size), type(low.num_clients)) == (float, int, int)
-    events = (low, FixedSizeGaussian(30.0, 100, 1000))
+    events = (low, FixedSize(30.0, 100, 1000))
     first, then = (epsilon(event, num_rounds=100, delta=1e-4, accountant="rdp") for event in events)
     assert first == then
     assert first == pytest.approx(0.20631, abs=1e-4)

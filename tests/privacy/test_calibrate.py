@@ -11,7 +11,7 @@ from rrcluster.errors import ConfigError, PrivacyError, UnsupportedEvent
 from rrcluster.privacy import calibrate as module
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.calibrate import cache_file, calibrate
-from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary, PoissonGaussian
+from rrcluster.privacy.events import FixedSize, FixedSizeKary, PoissonGaussian
 from rrcluster.privacy.profiles import keep_probability
 
 
@@ -25,7 +25,7 @@ def poisson(z):
 
 
 def fixed(z):
-    return FixedSizeGaussian(z, 100, 1000)
+    return FixedSize(z, 100, 1000)
 
 
 def equal_split(z):
@@ -81,7 +81,7 @@ def test_the_identifier_route():
 @pytest.mark.parametrize("make", ["poisson", "fixed"])
 def test_extremes(make, q, target, rounds, delta):
     def event(z):
-        return PoissonGaussian(z, q) if make == "poisson" else FixedSizeGaussian(z, round(1000 * q), 1000)
+        return PoissonGaussian(z, q) if make == "poisson" else FixedSize(z, round(1000 * q), 1000)
 
     run = {"epsilon": target, "num_rounds": rounds, "delta": delta}
     check_smallest(event, calibrate(event, **run), **run)
@@ -99,7 +99,7 @@ def test_extremes(make, q, target, rounds, delta):
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_never_overspends(target, rounds, delta, rate, name, poissonian):
     def event(z):
-        return PoissonGaussian(z, rate) if poissonian else FixedSizeGaussian(z, round(rate * 1000), 1000)
+        return PoissonGaussian(z, rate) if poissonian else FixedSize(z, round(rate * 1000), 1000)
 
     try:
         z = calibrate(event, epsilon=target, num_rounds=rounds, delta=delta, accountant=name, cache=False)
@@ -126,7 +126,7 @@ def test_passes_refusals_and_bad_events_on():
     with pytest.raises(UnsupportedEvent, match="this event is Poisson sampling"):
         calibrate(poisson, epsilon=2, delta=1e-3, num_rounds=100, accountant="paper")
     with pytest.raises(ConfigError, match="cohort_size = 20 is more than num_clients = 10"):
-        calibrate(lambda z: FixedSizeGaussian(z, 20, 10), epsilon=2, delta=1e-3, num_rounds=100)
+        calibrate(lambda z: FixedSize(z, 20, 10), epsilon=2, delta=1e-3, num_rounds=100)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ RUN = {"epsilon": 2.0, "delta": 1e-3, "num_rounds": 30, "accountant": "paper"}
 
 
 def small(z):
-    return FixedSizeGaussian(z, 10, 1000)
+    return FixedSize(z, 10, 1000)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.errors import UnsupportedEvent
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.clip import clip_to_grid, grid_step
-from rrcluster.privacy.events import FixedSizeGaussian, PoissonGaussian
+from rrcluster.privacy.events import FixedSize, PoissonGaussian
 from rrcluster.privacy.identifier import GaussianIdentifier
 from rrcluster.privacy.profiles import fixed_size_rdp, gaussian_delta, gaussian_rdp, keep_probability
 from rrcluster.privacy.relation import identifier_sensitivity, update_sensitivity
@@ -67,7 +67,7 @@ class TestFinding1:
     def test_the_accountant_of_the_paper_takes_fixed_size_cohorts_alone(self):
         with pytest.raises(UnsupportedEvent):
             epsilon(PoissonGaussian(1.0, 0.1), num_rounds=1, delta=1e-3, accountant="paper")
-        assert epsilon(FixedSizeGaussian(1.0, 100, 1000), num_rounds=1, delta=1e-3, accountant="paper") > 0
+        assert epsilon(FixedSize(1.0, 100, 1000), num_rounds=1, delta=1e-3, accountant="paper") > 0
 
 
 def test_finding_2_a_list_of_identifiers_tells_how_many_there_are(rng):

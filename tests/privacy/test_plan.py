@@ -3,7 +3,7 @@ import math
 import pytest
 
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary, PoissonGaussian
+from rrcluster.privacy.events import FixedSize, FixedSizeKary, PoissonGaussian
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.statement import statement
 from rrcluster.types import Coordinates
@@ -34,7 +34,7 @@ def test_identifier_splits_the_budget_by_its_share():
     plan = build(mechanism="identifier", identifier_share=0.3)
     assert plan.mechanism.identifier.noise_multiplier == pytest.approx(math.sqrt(2 / 0.3))
     assert plan.mechanism.noise_multiplier == pytest.approx(1 / math.sqrt(0.7))
-    assert isinstance(plan.event, FixedSizeGaussian)
+    assert isinstance(plan.event, FixedSize)
     assert plan.event.noise_multiplier == pytest.approx(1.0)
     assert plan.event.cohort_size == 100
 
