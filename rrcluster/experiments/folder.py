@@ -39,6 +39,7 @@ from rrcluster.experiments.lock import FolderLock
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
 from rrcluster.reading import plain_yaml, read_text
 from rrcluster.server_state import RunningMean, ServerState
+from rrcluster.settings import without_removed
 from rrcluster.simulation.evaluate import Evaluation
 from rrcluster.simulation.faults import Incidents
 from rrcluster.simulation.measures import RoundMeasures
@@ -88,7 +89,7 @@ class RunFolder:
             ) from error
         if not isinstance(settings, dict):
             raise RunFolderError(f"{path / 'config.yaml'}: holds no settings; the file is damaged. Start a new run.")
-        config = from_flat(settings, source=str(path / "config.yaml"))
+        config = from_flat(without_removed(settings), source=str(path / "config.yaml"))
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
         drop_temporaries(path)
         drop_temporaries(path / "checkpoint")
