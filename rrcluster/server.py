@@ -8,6 +8,7 @@ A simulation and a federation differ in `collect` alone.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,7 @@ from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_
 from rrcluster.clusters.rebalancing import coin_transition
 from rrcluster.clusters.schedule import Schedule, make_schedule, open_clusters, warm_start
 from rrcluster.entropy import StreamSource
-from rrcluster.errors import PrivacyError
+from rrcluster.errors import PrivacyError, RoundError, RunFolderError
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
@@ -144,11 +145,32 @@ def run_rounds(
         t = state.round_index
         guidance = server.tell(state)
         charge = Charge(ledger, t, server.plan)
-        reports = collect(guidance, charge)
-        if not charge.made:
-            raise PrivacyError(f"round {t} was collected but not charged; collect must call charge() first.")
-        state, release = server.finish(state, guidance, reports, rng=streams("release", t))
+        with _withhold_reasons(server.plan.secure):
+            reports = collect(guidance, charge)
+            if not charge.made:
+                raise PrivacyError(f"round {t} was collected but not charged; collect must call charge() first.")
+            state, release = server.finish(state, guidance, reports, rng=streams("release", t))
         yield FinishedRound(t, state, release)
+
+
+@contextmanager
+def _withhold_reasons(secure: bool) -> Iterator[None]:
+    """In a secure run, let no error say more than that a round failed.
+
+    Its text may depend on who took part: an allocation names the size of the cohort, a reader the client. What budget
+    and disk have to say does not, and is let through.
+    """
+    try:
+        yield
+    except (PrivacyError, RunFolderError):
+        raise
+    except Exception:
+        if not secure:
+            raise
+        raise RoundError(
+            "a round failed; the reason is withheld because it may depend on private data. Resume the run; if it fails "
+            "again, rehearse without secure on data that may be looked at, or lower capacity."
+        ) from None
 
 
 def release(
@@ -160,6 +182,7 @@ def release(
     destinations: Any = None,
     client_ids: Any = None,
     evaluations: Any = None,
+    unique: bool = False,
 ) -> Release:
     """The private release of one round, for a federated system that has its own server: arrays in, `Release` out.
 
@@ -167,6 +190,8 @@ def release(
     `destinations` (n,) are where the coins sent them, for plans with B above 0; `evaluations` (n, 2) are pairs
     (accuracy, share of the loss bound), for plans with `private_evaluation`. Charge your own budget first: one call
     costs one `plan.event`. A secure plan draws its noise from the operating system and needs
-    `rng=rrcluster.entropy.secure_rng()`; calling it twice on one round is two releases.
+    `rng=rrcluster.entropy.secure_rng()` and client ids (or `unique`, where the transport guarantees one report per
+    client); calling it twice on one round is two releases.
     """
-    return plan.mechanism.release(Reports(updates, choices, destinations, client_ids, evaluations), rng=rng)
+    reports = Reports(updates, choices, destinations, client_ids, evaluations, unique)
+    return plan.mechanism.release(reports, rng=rng)

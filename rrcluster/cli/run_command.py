@@ -123,7 +123,7 @@ def _watch(running: "Running", command: RunCommand) -> "RunResult":
         bar = stack.enter_context(ProgressBar(config, plan, hidden=command.quiet or command.json))
         events = None
         if config.output.tensorboard:
-            events = stack.enter_context(EventWriter(running.folder.path, diagnostics=not plan.secure))
+            events = stack.enter_context(EventWriter(running.folder.path))
         try:
             for progress in running.rounds():
                 bar.update(progress)

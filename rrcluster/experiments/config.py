@@ -39,6 +39,11 @@ class RunConfig:
             return
         if self.output.seed or self.output.seeds:
             raise ConfigError("secure draws from the operating system and takes no seed; leave seed and seeds out.")
+        if self.output.tensorboard:
+            raise ConfigError(
+                "secure writes no TensorBoard events: they carry the time of every round, which depends on who took "
+                "part; leave tensorboard out."
+            )
         if self.output.evaluate_every is not None:
             raise ConfigError(
                 "secure evaluates nothing on raw client data; leave evaluate_every out, or rehearse without secure."

@@ -14,7 +14,7 @@ from rrcluster.privacy.events import REPLACE_ONE, FixedSize
 from rrcluster.privacy.identifier_noise import IDENTIFIERS, Identifier, NoIdentifier, split_budget
 from rrcluster.privacy.mechanism import Description, MechanismKind, PlanInputs
 from rrcluster.privacy.relation import update_sensitivity
-from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, check_reports
+from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, check_distinct, check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler
 from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, split_columns
 from rrcluster.rng import Rng
@@ -64,7 +64,7 @@ class IdentifierMechanism:
     @property
     def sampler(self) -> FixedSizeSampler:
         """Who takes part."""
-        return FixedSizeSampler(self.cohort_size, self.num_clients)
+        return FixedSizeSampler(self.cohort_size, self.num_clients, secure=self.exact_noise)
 
     @property
     def event(self) -> FixedSize:
@@ -89,6 +89,8 @@ class IdentifierMechanism:
             raise PrivacyError("private evaluation belongs to `joint`; `identifier` has no room for it in its event.")
         if reports.destinations is not None:
             raise PrivacyError("coins belong to `joint`; `identifier` rebalances by itself. Leave destinations out.")
+        if self.exact_noise:
+            check_distinct(reports)
         checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters)
         if len(checked.valid) > self.cohort_size:
             raise PrivacyError(

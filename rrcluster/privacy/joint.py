@@ -13,7 +13,7 @@ from rrcluster.privacy.clip import check_clip, check_sums_fit, clip_to_grid, gri
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
 from rrcluster.privacy.mechanism import Description, MechanismKind, PlanInputs
 from rrcluster.privacy.relation import joint_sensitivity
-from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, as_numpy, check_reports
+from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, as_numpy, check_distinct, check_reports
 from rrcluster.privacy.sampling import PoissonSampler
 from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, split_columns
 from rrcluster.rng import Rng
@@ -81,7 +81,7 @@ class JointMechanism:
     @property
     def sampler(self) -> PoissonSampler:
         """Who takes part."""
-        return PoissonSampler(self.sample_rate, self.num_clients)
+        return PoissonSampler(self.sample_rate, self.num_clients, secure=self.exact_noise)
 
     @property
     def event(self) -> PoissonGaussian:
@@ -240,6 +240,8 @@ class JointMechanism:
                 f"min_cluster_size (B) = {self.min_cluster_size} sends updates where clients' coins say, and no "
                 "destinations were given; pass those of flip_coins, or build the plan with B = 0."
             )
+        if self.exact_noise:
+            check_distinct(reports)
         given = reports.evaluations is not None
         if given != (self.evaluation_weight > 0):
             raise ConfigError(

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.errors import ConfigError
+from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.privacy.clip import norms
 from rrcluster.types import Array
 
@@ -30,6 +30,7 @@ class Reports:
     destinations: Any = field(default=None, repr=False)  # (n,) where a coin sent the update; None: to the choice
     client_ids: Any = field(default=None, repr=False)  # (n,) whole numbers or texts; not distinct if one reports twice
     evaluations: Any = field(default=None, repr=False)  # (n, 2) accuracy, and loss as a share of the loss bound
+    unique: bool = False  # the caller says that no client is here twice, and gives no ids
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,15 @@ class CheckedReports:
             valid=np.pad(self.valid, (0, missing)),
             norms=np.pad(self.norms, (0, missing)),
             evaluations=np.pad(self.evaluations, ((0, missing), (0, 0))),
+        )
+
+
+def check_distinct(reports: Reports) -> None:
+    """Refuse reports of which nobody can tell whether a client is there twice: it would count twice."""
+    if reports.client_ids is None and not reports.unique:
+        raise PrivacyError(
+            "a secure release needs client_ids, so that a client that reports twice counts once; give them, or say "
+            "unique=True if the transport guarantees one report per client."
         )
 
 

@@ -67,6 +67,8 @@ class SimulatedClients:
         t, streams = guidance.round_index, self.streams
         sampled = self.plan.sampler.draw(self.data.num_clients, rng=streams("cohort", t))
         ids = self.faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
+        if self.plan.secure:  # a client whose samples cannot be used sends nothing, and no error names it
+            ids = ids[self.data.usable(ids)]
         tools = Tools(self.algorithm.split(self.model), self.engine, self.local, key=streams.client_key("batches", t))
         clients, rules = self.memory.recall(self.data.cohort(ids)), guidance.rules
         draws = client_uniforms(
