@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from rrcluster.data.content import expect, opened, read_exactly, reporting
 from rrcluster.errors import DataError
+from rrcluster.storage import replace_file
 
 WAY_OUT = "get a good copy with `rrcluster data get fashion-mnist`"
 
@@ -59,12 +60,7 @@ def write(path: str | os.PathLike[str], values: NDArray[Any]) -> None:
     content = header(values) + _big_endian(values)
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, content)
 
 
 def header(values: NDArray[Any]) -> bytes:
