@@ -22,6 +22,7 @@ from rrcluster.experiments.released import average
 from rrcluster.experiments.run import Running
 from rrcluster.experiments.sections import MethodConfig, TrainingConfig
 from rrcluster.experiments.setup import Experiment, make_experiment, plan_for
+from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.calibrate import calibrate
 from rrcluster.privacy.events import RepeatAndSelect
 from rrcluster.privacy.ledger import Ledger
@@ -94,6 +95,7 @@ def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
         assert target is not None  # `none` was refused
         noise = calibrate(event, epsilon=target, delta=privacy.delta, num_rounds=1, accountant="rdp")
     charged = event(noise)
+    _check_target(charged, target, privacy.delta)
     score = _BY_PUBLIC_DATA if settings.public_score else _BY_EVALUATION
     selection = Selection(charged, score, grid.spelled())
     experiments = _experiments([_with_noise(config, noise) for config in configs], selection)
@@ -180,6 +182,15 @@ def _with_noise(config: RunConfig, noise_multiplier: float) -> RunConfig:
     """What is really run: with the selection's noise, which a single run of the same epsilon would not need."""
     privacy = replace(config.privacy, noise_multiplier=noise_multiplier, epsilon=None, accountant="rdp")
     return replace(config, privacy=privacy, output=replace(config.output, name=config.label, keep_checkpoint=False))
+
+
+def _check_target(event: RepeatAndSelect, target: float | None, delta: float) -> None:
+    spent = epsilon(event, num_rounds=1, delta=delta, accountant="rdp")
+    if target is not None and spent > target:
+        raise PrivacyError(
+            f"the calibrated noise costs epsilon = {spent:.6g}, more than the target {target:g}. Calibration is wrong: "
+            "please report this as a bug."
+        )
 
 
 def _experiments(configs: list[RunConfig], selection: Selection) -> tuple[Experiment, ...]:
