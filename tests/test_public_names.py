@@ -61,6 +61,7 @@ def test_registries_hold_what_the_command_line_offers():
     assert offered(PrivacyConfig, "identifier") == set(IDENTIFIERS)
     assert offered(PrivacyConfig, "accountant") == set(ACCOUNTANTS)
     assert offered(DataConfig, "data") == set(SOURCES)
+    assert {source.usual_model for source in SOURCES.values()} <= set(MODELS)
     assert offered(DataConfig, "partition") == set(PARTITIONS)
     assert offered(OutputConfig, "engine") == set(ENGINES)
 

@@ -2,8 +2,9 @@
 
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from rrcluster.data.catalogue import SOURCES
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.sections import (
     FIELDS,
@@ -15,17 +16,6 @@ from rrcluster.experiments.sections import (
     PrivacyConfig,
     TrainingConfig,
 )
-
-_USUAL_MODELS: dict[str, Literal["edges", "edges-coarse", "lstm"]] = {  # by data; linear for the others
-    "fashion-mini": "edges",
-    "fashion-mnist": "edges",
-    "emnist": "edges-coarse",
-    "emnist-balanced": "edges-coarse",
-    "emnist-bymerge": "edges-coarse",
-    "cifar10": "edges-coarse",
-    "cifar100": "edges-coarse",
-    "shakespeare": "lstm",
-}
 
 
 @dataclass(frozen=True)
@@ -76,7 +66,8 @@ class RunConfig:
         """With every `auto` that a later version could read otherwise replaced by what it means today: the network."""
         if self.method.model != "auto":
             return self
-        return replace(self, method=replace(self.method, model=_USUAL_MODELS.get(self.data.data, "linear")))
+        model = SOURCES[self.data.data].usual_model
+        return replace(self, method=replace(self.method, model=model))  # type: ignore[arg-type]  # a plain string there
 
     def with_seed(self, seed: int, out: Path) -> "RunConfig":
         """This config for one seed alone, written to `out`."""

@@ -176,7 +176,7 @@ def test_every_pickle_and_sheet_has_a_published_digest():
 def test_a_form_that_is_not_whole(small10, tmp_path):
     write(tmp_path, small10, "pickle")
     (tmp_path / "test_batch").unlink()
-    with pytest.raises(DataError, match=r"\(no test_batch\)"):
+    with pytest.raises(DataError, match=r"\(missing test_batch\)"):
         load_dataset("cifar10", tmp_path)
     assert [row.present for row in check("cifar10", tmp_path)] == [True] * 5 + [False]
 

@@ -105,7 +105,7 @@ def test_a_damaged_file_is_replaced(publish, tmp_path):
 def test_a_folder_that_cannot_be_made(publish, tmp_path):
     publish("good")
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match="cannot be made"):
+    with pytest.raises(DataError, match="cannot be created"):
         get("words", tmp_path / "file", progress=False)
 
 
