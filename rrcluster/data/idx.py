@@ -21,7 +21,7 @@ from rrcluster.data.content import expect, opened, read_exactly, reporting
 from rrcluster.errors import DataError
 from rrcluster.storage import replace_file
 
-WAY_OUT = "get a good copy with `rrcluster data get fashion-mnist`"
+WAY_OUT = "Get a good copy with `rrcluster data get fashion-mnist`"
 
 _DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _CODES = {np.dtype(name).newbyteorder("="): code for code, name in _DTYPES.items()}

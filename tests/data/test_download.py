@@ -57,7 +57,7 @@ def publish(server, monkeypatch, tmp_path):
 
     def with_hosts(*hosts):
         urls = tuple(f"http://127.0.0.1:{server.server_port}/{host}/" for host in hosts)
-        entry = Source("words", "for tests", "none", (FILE,), urls)
+        entry = Source("words", "Words", "for tests", "none", files=(FILE,), urls=urls)
         monkeypatch.setitem(SOURCES, "words", entry)
 
     return with_hosts
