@@ -24,13 +24,19 @@ class Entry:
     facts: Mapping[str, Any] = field(default_factory=dict)  # what must be known of it before it is loaded
 
 
+def _imported(where: str) -> Any:
+    """What "module:attribute" names."""
+    module, _, attribute = where.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
 class Registry:
     """The names of one plug point."""
 
-    def __init__(self, what: str, group: str, entries: tuple[Entry, ...]) -> None:
-        """Start with our own entries; those of other packages are found on first use."""
-        self._what, self._group = what, group
-        self._entries = {entry.name: entry for entry in entries}
+    def __init__(self, what: str, group: str, entries: tuple[Entry, ...] | str) -> None:
+        """Our own entries, or "module:attribute" of them; those of other packages are found on first use."""
+        self._what, self._group, self._home = what, group, entries
+        self._entries: dict[str, Entry] = {}
         self._searched = False
 
     def register(self, entry: Entry) -> None:
@@ -65,8 +71,7 @@ class Registry:
         where = self[name].load
         if not isinstance(where, str):
             return where
-        module, _, attribute = where.partition(":")
-        thing = getattr(importlib.import_module(module), attribute)
+        thing = _imported(where)
         return thing[name] if isinstance(thing, Mapping) else thing
 
     def check(self, **setting: str) -> None:
@@ -93,6 +98,8 @@ class Registry:
             self._searched = True
             from importlib.metadata import entry_points
 
+            ours: tuple[Entry, ...] = _imported(self._home) if isinstance(self._home, str) else self._home
+            self._entries.update({entry.name: entry for entry in ours})
             for point in entry_points(group=self._group):
                 entry = point.load()
                 self._entries.setdefault(entry.name, entry)
@@ -141,29 +148,7 @@ MODELS = Registry(
     ),
 )
 
-_EDGES, _COARSE = {"usual_model": "edges", "num_classes": 10}, {"usual_model": "edges-coarse"}
-DATASETS = Registry(
-    "data",
-    "rrcluster.datasets",
-    _entries(
-        "rrcluster.data.build:OURS",
-        {
-            "fashion-mini": ("FashionMNIST (mini)", _EDGES),
-            "fashion-mnist": ("FashionMNIST", _EDGES),
-            "emnist": ("EMNIST", _COARSE | {"num_classes": 62}),
-            "emnist-balanced": ("EMNIST (balanced)", _COARSE | {"num_classes": 47}),
-            "emnist-bymerge": ("EMNIST (by merge)", _COARSE | {"num_classes": 47}),
-            "cifar10": ("CIFAR-10", _COARSE | {"num_classes": 10}),
-            "cifar100": ("CIFAR-100", _COARSE | {"num_classes": 100}),
-            "shakespeare": ("Shakespeare", {"usual_model": "lstm", "num_classes": 80}),
-            "synthetic": ("Synthetic", {}),
-            "synthetic-balanced-easy": ("Synthetic, balanced, easy", {}),
-            "synthetic-balanced-hard": ("Synthetic, balanced, hard", {}),
-            "synthetic-imbalanced-easy": ("Synthetic, imbalanced, easy", {}),
-            "synthetic-imbalanced-hard": ("Synthetic, imbalanced, hard", {}),
-        },
-    ),
-)
+DATASETS = Registry("data", "rrcluster.datasets", "rrcluster.data.catalogue:ENTRIES")
 
 MECHANISMS = Registry(
     "mechanism",
@@ -186,4 +171,6 @@ def register(kind: str, name: str, load: Any, *, label: str | None = None, **fac
     """
     if kind not in KINDS:
         raise ConfigError(f"kind = {kind!r} is not known; choose one of {', '.join(KINDS)}.")
+    if kind == "method" and hasattr(load, "chooses_by_loss"):
+        facts = {"chooses_by_loss": load.chooses_by_loss} | facts
     KINDS[kind].register(Entry(name, load, label or name, facts))

@@ -15,8 +15,7 @@ ORDER = [
     "version",
     "errors",
     "checks",
-    "reading",
-    "durable",
+    "storage",
     "rng",
     "types",
     "entropy",
@@ -39,7 +38,7 @@ ORDER = [
     "cli",
     "__main__",
 ]
-REPORT_MAY_IMPORT = {"errors", "checks", "reading", "version", "report"}  # it reads run folders and recomputes nothing
+REPORT_MAY_IMPORT = {"errors", "checks", "storage", "version", "report"}  # it reads run folders and recomputes nothing
 MAY_IMPORT_PAPER = {"paper", "cli.reproduce_command", "cli.report_command"}  # of what lies below it
 
 

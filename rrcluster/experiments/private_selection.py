@@ -192,8 +192,8 @@ def _check_target(event: RepeatAndSelect, target: float | None, delta: float) ->
     spent = epsilon(event, num_rounds=1, delta=delta, accountant="rdp")
     if target is not None and spent > target:
         raise PrivacyError(
-            f"the calibrated noise costs epsilon = {spent:.6g}, more than the target {target:g}; the remembered "
-            "calibration is damaged. Remove rrcluster/multipliers.json from your cache folder."
+            f"the calibrated noise costs epsilon = {spent:.6g}, more than the target {target:g}. Calibration is wrong: "
+            "please report this as a bug."
         )
 
 

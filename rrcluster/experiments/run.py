@@ -85,8 +85,8 @@ def _check_target(experiment: Experiment) -> None:
     target, plan = experiment.config.privacy.target_epsilon, experiment.plan
     if target is not None and plan.epsilon() > target:
         raise PrivacyError(
-            f"the calibrated noise costs epsilon = {plan.epsilon():.6g}, more than the target {target:g}; the "
-            "remembered calibration is damaged. Remove rrcluster/multipliers.json from your cache folder."
+            f"the calibrated noise costs epsilon = {plan.epsilon():.6g}, more than the target {target:g}. Calibration "
+            "is wrong: please report this as a bug."
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from rrcluster import registry
 from rrcluster.clusters.schedule import make_schedule
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.federated import IDS, FederatedData
@@ -98,6 +99,9 @@ def _public_size(config: RunConfig) -> int:
 
 def load_population(config: RunConfig) -> FederatedData:
     """The clients of a config: a function of its data settings and its seed."""
+    given = registry.DATASETS.load(config.data.data)
+    if isinstance(given, FederatedData):
+        return _checked_population(given, config)
     data = load_federated(
         config.data.data,
         num_clients=config.data.num_clients,
@@ -108,6 +112,16 @@ def load_population(config: RunConfig) -> FederatedData:
         folder=config.data.data_folder,
     )
     return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
+
+
+def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData:
+    """Clients that were registered ready-made."""
+    if data.num_clients != config.data.num_clients:
+        raise ConfigError(
+            f"num_clients = {config.data.num_clients} was declared but {config.data.data} has {data.num_clients}; declare "
+            "that number, a public constant."
+        )
+    return data
 
 
 def engine_for(config: RunConfig, model: Model, *, samples: float = 0.0) -> Engine:

@@ -18,8 +18,8 @@ from rrcluster.report.figures import save_figures
 from rrcluster.report.folders import Run, RunGroup
 from rrcluster.report.page import figure_html
 from rrcluster.report.render import to_csv, to_html, to_latex, to_markdown
-from rrcluster.report.run_files import write_atomic
 from rrcluster.report.tables import Table
+from rrcluster.storage import write_file
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ def make_reproduction(folder: Path, *, more: Sequence[Drawing] = ()) -> Reproduc
     it = read_reproduction(folder)
     main = main_tables(it)
     tables, drawings = (*main, *more_tables(it)), (*draw_reproduction(it), *more)
-    write_atomic(folder / "table.csv", "\n".join(to_csv(table) for table in tables))
-    write_atomic(folder / "table.tex", "\n".join(to_latex(table) for table in tables))
+    write_file(folder / "table.csv", "\n".join(to_csv(table) for table in tables))
+    write_file(folder / "table.tex", "\n".join(to_latex(table) for table in tables))
     return ReproductionReport(
-        table=write_atomic(folder / "table.md", to_text(it, tables)),
+        table=write_file(folder / "table.md", to_text(it, tables)),
         figures=save_figures(drawings, folder / "figures"),
-        page=write_atomic(folder / "report.html", _page(it, tables, drawings)),
+        page=write_file(folder / "report.html", _page(it, tables, drawings)),
         tables=main,
     )
 
@@ -59,7 +59,7 @@ def write_verdicts(
     """
     every = [read_reproduction(folder) for folder in sorted(folders) if is_reproduction(folder)]
     kept = [it for it in every if bool(it.about["quick"]) == quick and not it.about["changes"]]
-    return write_atomic(path, to_markdown(verdict_table({it.about["name"]: it for it in kept}, claims)))
+    return write_file(path, to_markdown(verdict_table({it.about["name"]: it for it in kept}, claims)))
 
 
 def to_text(it: Reproduced, tables: Sequence[Table]) -> str:

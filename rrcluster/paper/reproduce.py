@@ -15,12 +15,12 @@ from rrcluster.data.federated import FederatedData
 from rrcluster.data.sources import locate
 from rrcluster.errors import ConfigError, DataError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
-from rrcluster.experiments.files import write_json
 from rrcluster.experiments.setup import load_population
 from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, one_after_another
 from rrcluster.paper.reuse import of_other_settings
 from rrcluster.paper.study import Answer, Column, Row, Settings, Study
 from rrcluster.settings import DataSettings
+from rrcluster.storage import write_json
 
 DESCRIPTION = "reproduction.json"
 _NO_MATTER = frozenset({"device", "data_folder"})  # where, not what

@@ -150,7 +150,7 @@ BAD = {
     "missing yaml": (["run", "nothing.yaml"], "nothing.yaml: no such file"),
     "resume nothing": (["run", "--resume", "nothing"], "nothing holds no run to resume"),
     "resume with settings": (["run", "--resume", "x", "--epsilon", "3"], "takes all settings from the run folder"),
-    "unwritable": (["run", *TINY, "--out", "/proc/none/here"], "/proc/none/here: cannot be made.*--out"),
+    "unwritable": (["run", *TINY, "--out", "/proc/none/here"], "/proc/none/here: cannot be created.*--out"),
     "report nothing": (["report"], "needs at least one run folder"),
     "report no run": (["report", "."], "no run"),
     "account none": (["account", "--mechanism", "none"], "it has no epsilon"),

@@ -10,9 +10,9 @@ import rrcluster as rr
 from rrcluster.data import load_federated
 from rrcluster.errors import ConfigError, DataError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.files import append_json
 from rrcluster.experiments.run import finish, resume, start
 from rrcluster.report.folders import read_run
+from rrcluster.storage import append_json
 
 
 def lines(path):
@@ -189,7 +189,7 @@ def test_damaged_folders_are_named(tiny, tmp_path):
     (tmp_path / "run" / "config.yaml").write_text("{unclosed")
     with pytest.raises(RunFolderError, match="damaged"):
         resume(tmp_path / "run")
-    with pytest.raises(RunFolderError, match="holds no run"):
+    with pytest.raises(RunFolderError, match="no run here"):
         resume(tmp_path / "nothing")
 
 

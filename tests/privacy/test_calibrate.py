@@ -1,7 +1,5 @@
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -195,7 +193,7 @@ def test_an_entry_for_another_event_is_not_used(no_search):
     calibrate(small, **RUN)
     no_search()
     with pytest.raises(AssertionError, match="searched"):
-        calibrate(lambda z: small(z if z in module._PROBES else z / 2), **RUN)
+        calibrate(lambda z: small(z if z in (1.0, 2.0) else z / 2), **RUN)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"a": 1}', "\x00\x01", "[" * 100_000])
@@ -206,51 +204,20 @@ def test_a_corrupted_file_is_ignored_and_replaced(content):
     assert len(json.loads(cache_file().read_text())) >= 1
 
 
-def reseal(key, entry):
-    body = {name: value for name, value in entry.items() if name != "seal"}
-    return {**body, "seal": module._digest([key, body])}
-
-
 @pytest.mark.parametrize(
-    "poison",
-    [
-        {"multiplier": 0.5},
-        {"multiplier": -1.0},
-        {"multiplier": 0},
-        {"multiplier": True},
-        {"multiplier": "1.0"},
-        {"multiplier": None},
-        {"multiplier": math.nan},
-        {"multiplier": math.inf},
-        {"epsilon": 2.1},
-        {"epsilon": "1"},
-        {"event": {}},
-        {"more": 1},
-    ],
+    "poison", [0.5, -1.0, 0, True, "1.0", None, math.nan, math.inf, 1e300, 50.0, [], {}, {"multiplier": 1.0}]
 )
-@pytest.mark.parametrize("sealed", [False, True])
-def test_a_poisoned_entry_is_ignored(poison, sealed):
-    z = calibrate(small, **RUN)
-    entries = json.loads(cache_file().read_text())
-    ((key, entry),) = entries.items()
-    bad = {**entry, **poison}
-    cache_file().write_text(json.dumps({key: reseal(key, bad) if sealed else bad}))
-    assert calibrate(small, **RUN) == z
-
-
-def test_a_consistent_edit_without_its_seal_is_ignored():
-    z = calibrate(small, **RUN)
-    ((key, entry),) = json.loads(cache_file().read_text()).items()
-    edited = {**entry, "multiplier": z / 2, "event": module._describe(small(z / 2))}
-    cache_file().write_text(json.dumps({key: edited}))
-    assert calibrate(small, **RUN) == z
-
-
-@pytest.mark.parametrize("entry", [1, [], "x", None, {}])
-def test_an_entry_of_another_shape_is_ignored(entry):
+def test_a_poisoned_entry_is_ignored(poison):
     z = calibrate(small, **RUN)
     ((key, _),) = json.loads(cache_file().read_text()).items()
-    cache_file().write_text(json.dumps({key: entry}))
+    cache_file().write_text(json.dumps({key: poison}))
+    assert calibrate(small, **RUN) == z
+
+
+def test_a_remembered_multiplier_that_overspends_by_a_hair_is_ignored():
+    z = calibrate(small, **RUN)
+    ((key, _),) = json.loads(cache_file().read_text()).items()
+    cache_file().write_text(json.dumps({key: z / (1 + module.TOLERANCE)}))
     assert calibrate(small, **RUN) == z
 
 
@@ -285,18 +252,3 @@ def test_where_the_cache_is(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache_file() == tmp_path / "home" / ".cache" / "rrcluster" / "multipliers.json"
-
-
-def test_a_remembered_answer_loads_nothing_heavy():
-    z = calibrate(equal_split, epsilon=8.0, delta=1e-3, num_rounds=30)
-    code = (
-        "import math, sys\n"
-        "from rrcluster.privacy.calibrate import calibrate\n"
-        "from rrcluster.privacy.events import FixedSizeKary\n"
-        "from rrcluster.privacy.profiles import keep_probability\n"
-        "make = lambda z: FixedSizeKary(math.sqrt(2) * z, keep_probability(2 * z, 4), 4, 100, 1000)\n"
-        "print(calibrate(make, epsilon=8.0, delta=1e-3, num_rounds=30))\n"
-        "print(sorted({'scipy', 'dp_accounting', 'torch'} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[:2] == [repr(z), "[]"]

@@ -193,5 +193,5 @@ def test_the_ledger_takes_a_selection_as_one_charge(tmp_path):
     again = Ledger(path)
     again.charge(0, selection())
     assert again.num_charged == 1
-    with pytest.raises(PrivacyError, match="already charged with another event"):
+    with pytest.raises(PrivacyError, match="charged for a different event"):
         again.charge(0, selection(11))

@@ -14,6 +14,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from rrcluster.storage import cache_folder, replace_file
+
 COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-w", "-fPIC", "-shared")
 _SWITCH = "RRCLUSTER_COMPILE"  # 0: never compile
@@ -28,8 +30,8 @@ def compiled(name: str) -> Path | None:
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         return _say(name, f"no C compiler ({', '.join(COMPILERS)}) found")
-    target = _folder() / f"{name}-{_digest(source, compiler)}.so"
     try:
+        target = cache_folder("native") / f"{name}-{_digest(source, compiler)}.so"
         if not target.exists():
             _compile(compiler, source, target)
     except (OSError, subprocess.SubprocessError) as error:
@@ -38,13 +40,13 @@ def compiled(name: str) -> Path | None:
 
 
 def _compile(compiler: str, source: Path, target: Path) -> None:
-    """Under a temporary name first: a library that is there is whole, whoever else compiles it meanwhile."""
+    """Compile elsewhere, then put the library in place at once: several processes may compile it at the same time."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made = Path(folder) / target.name
-        command = [compiler, *_FLAGS, str(source), "-o", str(made), "-lm"]
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / target.name
+        command = [compiler, *_FLAGS, str(source), "-o", str(library), "-lm"]
         subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
-        made.replace(target)
+        replace_file(target, library.read_bytes())
 
 
 def _digest(source: Path, compiler: str) -> str:
@@ -61,11 +63,6 @@ def _processor() -> str:
     return "\n".join(
         sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
     )
-
-
-def _folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "rrcluster" / "native"
 
 
 def _say(name: str, reason: str) -> Path | None:
