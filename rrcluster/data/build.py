@@ -65,7 +65,7 @@ def load_dataset(name: str, folder: Folder = None) -> ImageDataset:
 
 
 def find_source(name: str) -> Source:
-    """The dataset's entry in the catalogue, or one made for a dataset that was registered with a function of a folder."""
+    """The dataset's entry in the catalogue, or one for a dataset registered with a function of a folder."""
     registry.DATASETS.check(data=name)
     if name in SOURCES:
         return SOURCES[name]

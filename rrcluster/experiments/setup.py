@@ -118,8 +118,8 @@ def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData
     """Clients that were registered ready-made."""
     if data.num_clients != config.data.num_clients:
         raise ConfigError(
-            f"num_clients = {config.data.num_clients} was declared but {config.data.data} has {data.num_clients}; declare "
-            "that number, a public constant."
+            f"num_clients = {config.data.num_clients} was declared but {config.data.data} has {data.num_clients}; "
+            "declare that number, a public constant."
         )
     return data
 
