@@ -28,6 +28,7 @@ ORDER = [
     "data",
     "models",
     "engine.protocol",
+    "engine.calls",
     "methods",
     "server",
     "engine",

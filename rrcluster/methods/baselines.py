@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rrcluster.engine import calls
 from rrcluster.errors import ConfigError
 from rrcluster.methods import method as parts
 from rrcluster.methods.coordinate_split import Split
@@ -47,7 +48,7 @@ class LocalOnly:
         """Training alone."""
         local = replace(tools.local, local_epochs=_LOCAL_EPOCHS, proximal=0.0)
         start = tools.split.vectors(models, clusters)
-        return tools.engine.train(start, clients.cohort, local=local, key=tools.key)
+        return calls.train(tools.engine, start, clients.cohort, local=local, key=tools.key)
 
 
 @dataclass(frozen=True, eq=False)

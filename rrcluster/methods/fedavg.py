@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from rrcluster.engine import calls
 from rrcluster.methods import method as parts
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Tools, Trained
@@ -37,7 +38,7 @@ class FedAvg:
         """SGD from the shared model, with the proximal term if there is one."""
         strength = (tools.local.proximal or self.proximal) if self.proximal else 0.0
         local = replace(tools.local, proximal=strength)
-        changes = tools.engine.changes(
-            tools.split.vectors(models), clusters, clients.cohort, local=local, key=tools.key
+        changes = calls.changes(
+            tools.engine, tools.split.vectors(models), clusters, clients.cohort, local=local, key=tools.key
         )
         return Trained(tools.split.report(changes), clients.memory)

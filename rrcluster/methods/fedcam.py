@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rrcluster.engine import calls
 from rrcluster.methods import method as parts
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Tools, Trained
@@ -64,6 +65,6 @@ class FedCAM:
         trained = start
         for part in (tools.split.clustered, tools.split.shared):
             moving = np.isin(np.arange(tools.split.num_parameters), part)
-            trained = tools.engine.train(trained, clients.cohort, local=local, key=tools.key, trainable=moving)
+            trained = calls.train(tools.engine, trained, clients.cohort, local=local, key=tools.key, trainable=moving)
         remembered = trained[:, tools.split.clustered] if self.by_distance else clients.memory
         return Trained(tools.split.report(trained - start), remembered)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rrcluster.engine import calls
 from rrcluster.methods import method as parts
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Tools, Trained
@@ -44,7 +45,7 @@ class FedPer:
         """Train base and own head; report the base, remember the head."""
         start = _with_heads(models, clients, clusters, tools.split)
         local = replace(tools.local, proximal=0.0)
-        trained = tools.engine.train(start, clients.cohort, local=local, key=tools.key)
+        trained = calls.train(tools.engine, start, clients.cohort, local=local, key=tools.key)
         return Trained(tools.split.report(trained - start), trained[:, tools.split.personal])
 
     def own_models(self, models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Array:
@@ -52,7 +53,7 @@ class FedPer:
         moving = np.zeros(tools.split.num_parameters, dtype=bool)
         moving[tools.split.personal] = True
         start = _with_heads(models, clients, clusters, tools.split)
-        return tools.engine.train(start, clients.cohort, local=tools.local, key=tools.key, trainable=moving)
+        return calls.train(tools.engine, start, clients.cohort, local=tools.local, key=tools.key, trainable=moving)
 
 
 def _with_heads(models: Models, clients: Clients, clusters: Array, split: Split) -> Array:

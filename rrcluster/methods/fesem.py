@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rrcluster.engine import calls
 from rrcluster.methods import method as parts
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Tools, Trained
@@ -58,5 +59,5 @@ class FeSEM:
         """Train from the centre, report the change, remember where it led."""
         start = tools.split.vectors(models, clusters)
         local = replace(tools.local, proximal=0.0)
-        trained = tools.engine.train(start, clients.cohort, local=local, key=tools.key)
+        trained = calls.train(tools.engine, start, clients.cohort, local=local, key=tools.key)
         return Trained(tools.split.report(trained - start), trained[:, -clients.memory.shape[1] :])

@@ -7,6 +7,7 @@ from typing import Protocol, TypeGuard
 import numpy as np
 
 from rrcluster.data.federated import Cohort
+from rrcluster.engine import calls
 from rrcluster.engine.protocol import Engine, LocalSettings, Updates
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models.model import Model
@@ -146,7 +147,7 @@ def only_cluster(models: Models, clients: Clients, *, tools: Tools) -> Array:  #
 
 def cluster_losses(models: Models, clients: Clients, *, tools: Tools) -> Array:
     """F(theta_j, D_i), the loss of every model on the client's own data (the paper's Algorithm 2)."""
-    return tools.engine.losses(tools.split.vectors(models), clients.cohort)
+    return calls.losses(tools.engine, tools.split.vectors(models), clients.cohort)
 
 
 def cluster_models(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Array:  # noqa: ARG001
@@ -157,7 +158,8 @@ def cluster_models(models: Models, clients: Clients, clusters: Array, *, tools: 
 def train_from_cluster(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
     """Local training as most methods do it: start at the cluster's model, run SGD, report the change."""
     local = replace(tools.local, proximal=0.0)
-    changes = tools.engine.changes(tools.split.vectors(models), clusters, clients.cohort, local=local, key=tools.key)
+    vectors = tools.split.vectors(models)
+    changes = calls.changes(tools.engine, vectors, clusters, clients.cohort, local=local, key=tools.key)
     return Trained(tools.split.report(changes), clients.memory)
 
 

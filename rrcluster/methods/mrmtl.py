@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rrcluster.engine import calls
 from rrcluster.methods import method as parts
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Tools, Trained
@@ -51,4 +52,4 @@ class MRMTL:
         mean = tools.split.vectors(models, clusters)
         start = np.where(clients.known[:, None], clients.memory, mean) if clients.memory.shape[1] else mean
         local = replace(tools.local, proximal=tools.local.proximal or DEFAULT_PROXIMAL)
-        return tools.engine.train(start, clients.cohort, local=local, key=tools.key, anchor=mean)
+        return calls.train(tools.engine, start, clients.cohort, local=local, key=tools.key, anchor=mean)

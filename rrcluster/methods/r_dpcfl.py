@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from rrcluster.engine import calls
 from rrcluster.methods import method as parts
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Tools
@@ -57,7 +58,7 @@ class RDPCFL:
         n, width = len(clients.cohort.clients), tools.split.num_parameters
         start = np.tile(_reference(width), (n, 1))
         step = replace(tools.local, local_epochs=1, batch_size=_WHOLE, proximal=0.0)
-        moved = tools.engine.train(start, clients.cohort, local=step, key=tools.key) - start
+        moved = calls.train(tools.engine, start, clients.cohort, local=step, key=tools.key) - start
         rows = moved.astype(np.float64) @ _subspace(width)
         return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300))
 

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from rrcluster.data.federated import FederatedData
+from rrcluster.engine import calls
 from rrcluster.engine.protocol import Engine, LocalSettings
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Algorithm, Clients, Tools
@@ -134,7 +135,7 @@ def _few_sets(
     for place in np.unique(test_of[test_of >= 0]).tolist():
         owners = np.flatnonzero(test_of == place)
         chosen, back = np.unique(choices[owners], return_inverse=True)
-        loss, accuracy = engine.test(vectors[chosen], data.test_sets[place])
+        loss, accuracy = calls.test(engine, vectors[chosen], data.test_sets[place])
         yield owners, loss[back], accuracy[back]
 
 
@@ -150,7 +151,7 @@ def _many_sets(
     for cluster in np.unique(choices[test_of >= 0]).tolist():
         members = np.flatnonzero((choices == cluster) & (test_of >= 0))
         for places in _parts(np.unique(test_of[members]), at_once):
-            loss, accuracy = engine.measure(vectors[[cluster]], data.tests.cohort(places))
+            loss, accuracy = calls.measure(engine, vectors[[cluster]], data.tests.cohort(places))
             owners = members[np.isin(test_of[members], places)]
             own = np.searchsorted(places, test_of[owners])
             yield owners, loss[own, 0], accuracy[own, 0]
@@ -176,7 +177,8 @@ def _own_models(
     test_of = data.test_of[ids]
     for place in np.unique(test_of[test_of >= 0]).tolist():
         mine = np.flatnonzero(test_of == place)
-        loss[mine], accuracy[mine] = tools.engine.test(own[mine], data.test_sets[place].first(_PERSONAL_SAMPLES))
+        tests = data.test_sets[place].first(_PERSONAL_SAMPLES)
+        loss[mine], accuracy[mine] = calls.test(tools.engine, own[mine], tests)
     return loss, accuracy
 
 

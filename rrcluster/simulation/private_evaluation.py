@@ -10,6 +10,7 @@ from telling its own clients' samples from others' (docs/tuning.md has the measu
 import numpy as np
 
 from rrcluster.data.federated import Cohort
+from rrcluster.engine import calls
 from rrcluster.methods.method import Algorithm, Clients, Tools
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.plan import Mechanism
@@ -28,7 +29,7 @@ def own_evaluations(
     if not isinstance(mechanism, JointMechanism) or mechanism.evaluation_weight == 0:
         return None
     chosen = algorithm.scores(models, Clients.without_memory(cohort), tools=tools).argmin(axis=1)
-    loss, accuracy = tools.engine.measure(tools.split.vectors(models), cohort)
+    loss, accuracy = calls.measure(tools.engine, tools.split.vectors(models), cohort)
     rows = np.arange(len(chosen))
     share = np.nan_to_num(loss[rows, chosen] / mechanism.loss_bound, nan=1.0, posinf=1.0)
     own = np.stack([accuracy[rows, chosen], share], axis=1)
