@@ -10,6 +10,7 @@ import torch
 
 import rrcluster as rr
 from rrcluster.data import load_federated
+from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.methods import Clients, Tools
 from rrcluster.methods import method as parts
@@ -39,7 +40,7 @@ class FewestMistakes:
         return parts.random_models(self.split(model), model, num_clusters=num_clusters, rng=rng)
 
     def scores(self, models: Models, clients: Clients, *, tools: Tools) -> Array:
-        loss, accuracy = tools.engine.measure(tools.split.vectors(models), clients.cohort)
+        loss, accuracy = calls.measure(tools.engine, tools.split.vectors(models), clients.cohort)
         return (1 - accuracy) + 1e-3 * np.tanh(loss)
 
 

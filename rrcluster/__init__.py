@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rrcluster.clusters.rebalancing import rebalance
     from rrcluster.experiments.load import assign, load
     from rrcluster.experiments.run import run
-    from rrcluster.methods import ALGORITHMS, Algorithm
+    from rrcluster.methods import ALGORITHMS, Method
     from rrcluster.privacy.budget import account, calibrate
     from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.privacy.reports import NoisySum, Reports
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ALGORITHMS": "rrcluster.methods",
-    "Algorithm": "rrcluster.methods",
+    "Method": "rrcluster.methods",
     "MECHANISMS": "rrcluster.registry",
     "NoisySum": "rrcluster.privacy.reports",
     "PrivacyPlan": "rrcluster.privacy.plan",
@@ -45,7 +45,7 @@ _HOMES = {
 __all__ = [
     "ALGORITHMS",
     "MECHANISMS",
-    "Algorithm",
+    "Method",
     "NoisySum",
     "PrivacyError",
     "PrivacyPlan",

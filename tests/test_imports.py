@@ -27,6 +27,7 @@ ORDER = [
     "data",
     "models",
     "engine.protocol",
+    "engine.calls",
     "methods",
     "server",
     "engine",

@@ -57,8 +57,7 @@ class Training:
     def run(self, plan: PrivacyPlan, *, data: FederatedData | None = None, **changes: Any) -> list[RoundRecord]:
         """All rounds of the plan."""
         method, data = ALGORITHMS[self.algorithm], data or small_population(0)
-        if hasattr(method, "groups"):
-            method = replace(method, groups=data.groups)  # type: ignore[type-var]
+        method = method.for_population(method, data)
         model = method.adapt(_model(self.algorithm))
         arguments: dict[str, Any] = {
             "data": data,

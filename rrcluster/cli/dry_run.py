@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.engine.distributed import Ranks
 from rrcluster.experiments.config import RunConfig
-from rrcluster.experiments.setup import Experiment
-from rrcluster.experiments.torchrun_setup import make_shared
+from rrcluster.experiments.run import MakeExperiment
+from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.methods import Tools
 from rrcluster.simulation.memory import ClientMemory
 
 
-def show(config: RunConfig, *, as_json: bool, ranks: Ranks | None = None) -> int:
+def show(config: RunConfig, *, as_json: bool, make: MakeExperiment = make_experiment) -> int:
     """Print the answer."""
-    answer = estimate(config, ranks=ranks)
+    answer = estimate(config, make=make)
     if as_json:
         sys.stdout.write(json.dumps(answer, indent=2) + "\n")
         return 0
@@ -29,9 +28,9 @@ def show(config: RunConfig, *, as_json: bool, ranks: Ranks | None = None) -> int
     return 0
 
 
-def estimate(config: RunConfig, *, ranks: Ranks | None = None) -> dict[str, Any]:
+def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> dict[str, Any]:
     """Privacy by the plan; time and memory measured on one cohort's local training, whose result is thrown away."""
-    experiment = make_shared(config, ranks)
+    experiment = make(config)
     plan = experiment.plan
     seconds = _one_round(experiment)
     seeds = max(1, len(config.output.seeds))

@@ -21,12 +21,14 @@ def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
     import numpy as np
     import torch
 
+    from rrcluster.engine.distributed import DistributedEngine
     from rrcluster.engine.pick_engine import describe, pick_device
     from rrcluster.version import __version__
 
     device = pick_device(config.output.device).type
     settings = {name: value for name, value in config.flat().items() if AFFECTS[name] == "result"}
-    return {
+    ranks = {"ranks": list(engine.machines)} if isinstance(engine, DistributedEngine) else {}
+    return ranks | {
         "config": hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest(),
         "rrcluster": __version__,
         "torch": torch.__version__,

@@ -13,7 +13,7 @@ from rrcluster.data.federated import Cohort, FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.errors import ConfigError, RunFolderError
-from rrcluster.methods import ALGORITHMS, Algorithm, Clients, Tools
+from rrcluster.methods import ALGORITHMS, Clients, Method, Tools
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, make_model
 from rrcluster.simulation.evaluate import choose_all
@@ -27,7 +27,7 @@ class TrainedModels:
 
     models: Models
     model: Model
-    algorithm: Algorithm
+    algorithm: Method
 
     @property
     def num_clusters(self) -> int:

@@ -13,7 +13,6 @@ from rrcluster.experiments.fingerprint import fingerprint
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.released import average, describe_evaluation
 from rrcluster.experiments.setup import Experiment, make_experiment
-from rrcluster.experiments.torchrun_setup import told_machines
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
 from rrcluster.server_state import ServerState
@@ -127,7 +126,7 @@ def _running(experiment: Experiment, folder: RunFolder) -> "Running":
             folder.path / "ledger.jsonl",
             secure=plan.secure,
             limit=plan.num_releases,
-            made_by=fingerprint(config, experiment.engine) | told_machines(experiment.engine),
+            made_by=fingerprint(config, experiment.engine),
         )
         running = Running(experiment, folder, ledger)
         ledger.check_covers(0 if running.state is None else running.state.round_index)

@@ -14,7 +14,7 @@ from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import RunConfig
-from rrcluster.methods import ALGORITHMS, Algorithm
+from rrcluster.methods import ALGORITHMS, Method
 from rrcluster.methods.compatibility import check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, make_model
@@ -35,7 +35,7 @@ class Experiment:
     config: RunConfig
     data: FederatedData
     model: Model
-    algorithm: Algorithm
+    algorithm: Method
     plan: PrivacyPlan
     engine: Engine
     streams: StreamSource
@@ -59,13 +59,14 @@ def make_experiment(
     """
     config = config.resolved()
     method = config.method
-    check_applies(method.algorithm, config.privacy.mechanism, method.min_cluster_size)
-    check_init(method.algorithm, config.server.init)
-    k = ALGORITHMS[method.algorithm].num_clusters(method.num_clusters)
+    algorithm = ALGORITHMS[method.algorithm]
+    check_applies(algorithm, config.privacy.mechanism, method.min_cluster_size)
+    check_init(algorithm, config.server.init)
+    k = algorithm.num_clusters(method.num_clusters)
     make_schedule(config.server, num_rounds=config.privacy.num_rounds, num_clusters=k)
     plan_for(config, Coordinates(0, 1))  # refuse a bad budget before any file is read; its calibration is remembered
     data = data or load_population(config)
-    algorithm = _with_groups(ALGORITHMS[method.algorithm], data)
+    algorithm = algorithm.for_population(algorithm, data)
     _check_evaluated(config, algorithm, data)
     ids = data.input_dtype == IDS
     model = algorithm.adapt(
@@ -85,11 +86,6 @@ def make_experiment(
         server=config.server,
         faults=Faults(config.faults),
     )
-
-
-def _with_groups(algorithm: Algorithm, data: FederatedData) -> Algorithm:
-    """A method that is given the true groups gets them; no other method may read them."""
-    return replace(algorithm, groups=data.groups) if hasattr(algorithm, "groups") else algorithm  # type: ignore[type-var]
 
 
 def _public_size(config: RunConfig) -> int:
@@ -137,7 +133,7 @@ def engine_for(config: RunConfig, model: Model, *, samples: float = 0.0) -> Engi
     )
 
 
-def _check_evaluated(config: RunConfig, algorithm: Algorithm, data: FederatedData) -> None:
+def _check_evaluated(config: RunConfig, algorithm: Method, data: FederatedData) -> None:
     """Refuse private evaluation where there is no accuracy, or no released model to judge."""
     if not config.privacy.private_evaluation:
         return

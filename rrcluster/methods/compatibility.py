@@ -1,10 +1,10 @@
 """Which method goes with which mechanism and rebalancing; every other pair is refused with its reason."""
 
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods.method import Method
 
 
-def check_applies(algorithm: str, mechanism: str, min_cluster_size: int) -> None:
+def check_applies(method: Method, mechanism: str, min_cluster_size: int) -> None:
     """Raise where the combination has no guarantee (PrivacyError) or no meaning (ConfigError).
 
     | | joint | identifier | none |
@@ -18,17 +18,20 @@ def check_applies(algorithm: str, mechanism: str, min_cluster_size: int) -> None
 
     Memory is refused by the simulator, which knows the model and so how much a client remembers.
     """
-    if algorithm == "local" and mechanism != "none":
+    if not method.reports and mechanism != "none":
         raise PrivacyError(
-            f"algorithm = local releases nothing, so mechanism = {mechanism} has nothing to do; use mechanism = none."
+            f"algorithm = {method.name} releases nothing, so mechanism = {mechanism} has nothing to do; use mechanism "
+            "= none."
         )
-    if min_cluster_size and ALGORITHMS[algorithm].num_clusters(2) == 1:
-        raise ConfigError(f"algorithm = {algorithm} has one model: there is nothing to rebalance; set B to 0.")
-    if min_cluster_size and algorithm == "oracle":
-        raise ConfigError("algorithm = oracle is given the true clusters, which rebalancing would undo; set B to 0.")
+    if min_cluster_size and method.one_model:
+        raise ConfigError(f"algorithm = {method.name} has one model: there is nothing to rebalance; set B to 0.")
+    if min_cluster_size and not method.compares_models:
+        raise ConfigError(
+            f"algorithm = {method.name} is given the true clusters, which rebalancing would undo; set B to 0."
+        )
 
 
-def check_init(algorithm: str, init: str) -> None:
+def check_init(method: Method, init: str) -> None:
     """Raise where an initialisation other than `independent` has no meaning (ConfigError).
 
     | | kmeans++, warm |
@@ -42,9 +45,7 @@ def check_init(algorithm: str, init: str) -> None:
     """
     if init == "independent":
         return
-    if ALGORITHMS[algorithm].num_clusters(2) == 1:
-        raise ConfigError(f"algorithm = {algorithm} has one model, so init = {init} has no effect; remove init.")
-    if algorithm == "oracle":
-        raise ConfigError(
-            f"algorithm = oracle is given the true clusters, so init = {init} has no effect; remove init."
-        )
+    if method.one_model:
+        raise ConfigError(f"algorithm = {method.name} has one model, so init = {init} has no effect; remove init.")
+    if not method.compares_models:
+        raise ConfigError(f"algorithm = {method.name} is given its clusters, so init = {init} does nothing; remove it.")

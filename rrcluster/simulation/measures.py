@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln
 
-from rrcluster.methods import Algorithm
+from rrcluster.methods import Method
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports
 from rrcluster.simulation.simulate import RoundRecord
@@ -29,7 +29,7 @@ class RoundMeasures:
     shared_signal_to_noise: float | None  # None without noise or without shared coordinates
 
 
-def measure_round(record: RoundRecord, *, plan: PrivacyPlan, algorithm: Algorithm) -> RoundMeasures | None:
+def measure_round(record: RoundRecord, *, plan: PrivacyPlan, algorithm: Method) -> RoundMeasures | None:
     """The measures of a round; None where raw reports are not kept, as in a secure run."""
     if record.reports is None:
         return None
@@ -39,7 +39,7 @@ def measure_round(record: RoundRecord, *, plan: PrivacyPlan, algorithm: Algorith
     return RoundMeasures(down * (reported + record.incidents.dropped), up * reported, clustered, shared)
 
 
-def client_bytes(plan: PrivacyPlan, algorithm: Algorithm) -> tuple[int, int]:
+def client_bytes(plan: PrivacyPlan, algorithm: Method) -> tuple[int, int]:
     """(down, up) bytes of one client in one round: models as float32, no guidance, no protocol. Public.
 
     Down: the shared coordinates and all k clusters', since a client has to compare them; the oracle's client needs
@@ -47,11 +47,11 @@ def client_bytes(plan: PrivacyPlan, algorithm: Algorithm) -> tuple[int, int]:
     there is one to make, where the coin sent it, and two numbers of evaluation. All mechanisms trust the server with
     raw reports, so they send the same. Local training sends nothing.
     """
-    if not getattr(algorithm, "sends", True):
+    if not algorithm.reports:
         return 0, 0
     mechanism = plan.mechanism
     coordinates, k = mechanism.coordinates, mechanism.num_clusters
-    compared = k if getattr(algorithm, "compares_models", True) else 1
+    compared = k if algorithm.compares_models else 1
     judged = mechanism.loss_bound is not None
     models = coordinates.shared + compared * coordinates.clustered
     words = (1 if k > 1 else 0) + (1 if mechanism.flips_coins else 0) + (2 if judged else 0)

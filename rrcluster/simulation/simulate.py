@@ -10,7 +10,7 @@ from rrcluster.data.federated import FederatedData
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import StreamSource
 from rrcluster.errors import PrivacyError
-from rrcluster.methods.method import Algorithm, Tools
+from rrcluster.methods.method import Method, Tools
 from rrcluster.models.model import Model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
@@ -52,7 +52,7 @@ class SimulatedClients:
 
     data: FederatedData
     model: Model
-    algorithm: Algorithm
+    algorithm: Method
     plan: PrivacyPlan
     engine: Engine
     streams: StreamSource
@@ -99,12 +99,12 @@ class SimulatedClients:
 
 
 def make_server(
-    *, model: Model, algorithm: Algorithm, plan: PrivacyPlan, settings: ServerSettings, streams: StreamSource
+    *, model: Model, algorithm: Method, plan: PrivacyPlan, settings: ServerSettings, streams: StreamSource
 ) -> Server:
     """The server for a method: its first models are random, and it explores if clients choose by loss."""
     k = plan.mechanism.num_clusters
     return Server(
-        plan, settings, algorithm.explores, lambda name: algorithm.init(model, num_clusters=k, rng=streams(name))
+        plan, settings, algorithm.chooses_by_loss, lambda name: algorithm.init(model, num_clusters=k, rng=streams(name))
     )
 
 
@@ -112,7 +112,7 @@ def simulate(
     *,
     data: FederatedData,
     model: Model,
-    algorithm: Algorithm,
+    algorithm: Method,
     plan: PrivacyPlan,
     engine: Engine,
     streams: StreamSource,
@@ -160,7 +160,7 @@ def simulate(
         began = time.perf_counter()
 
 
-def _check_memory(algorithm: Algorithm, model: Model, plan: PrivacyPlan) -> None:
+def _check_memory(algorithm: Method, model: Model, plan: PrivacyPlan) -> None:
     """Refuse memory where the guarantee does not cover it (docs/privacy.md, "Limit"), whoever wrote the algorithm."""
     if plan.private and not plan.mechanism.covers_memory and algorithm.memory_width(model) > 0:
         raise PrivacyError(

@@ -8,6 +8,7 @@ from torch import nn
 
 from rrcluster.audit.targets import GivenAssignment
 from rrcluster.data import from_arrays
+from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
@@ -325,7 +326,7 @@ def test_fesem_goes_to_the_nearest_centre_and_by_loss_at_first(data):
     cohort = data.cohort(np.arange(4))
     nothing = Clients(cohort, np.zeros((4, model.num_parameters)), np.zeros(4, dtype=bool))
     fresh = method.scores(models, nothing, tools=tools)
-    assert np.allclose(fresh, tools.engine.losses(tools.split.vectors(models), cohort))
+    assert np.allclose(fresh, calls.losses(tools.engine, tools.split.vectors(models), cohort))
     near = (models.clustered[[2, 0, 1, 2]] + 0.001).astype(np.float32)
     known = method.scores(models, Clients(cohort, near, np.ones(4, dtype=bool)), tools=tools)
     assert known.argmin(axis=1).tolist() == [2, 0, 1, 2]
@@ -342,7 +343,7 @@ def test_the_proximal_term_pulls_towards_the_start_equally_in_both_engines():
     for strength in (0.0, 1.0, 5.0):
         local = replace(LOCAL, local_epochs=10, proximal=strength)
         slow, fast = (
-            engine(model).train(start, data.cohort(np.arange(2)), local=local, key=(1, 1))
+            calls.train(engine(model), start, data.cohort(np.arange(2)), local=local, key=(1, 1))
             for engine in (ReferenceEngine, BatchedEngine)
         )
         assert np.abs(slow - fast).max() < 1e-5
@@ -358,6 +359,6 @@ def test_frozen_coordinates_do_not_move():
     moving = np.zeros(model.num_parameters, dtype=bool)
     moving[model.head] = True
     for engine in (ReferenceEngine(model), BatchedEngine(model)):
-        trained = engine.train(start, data.cohort(np.arange(1)), local=LOCAL, key=(1, 1), trainable=moving)
+        trained = calls.train(engine, start, data.cohort(np.arange(1)), local=LOCAL, key=(1, 1), trainable=moving)
         assert (trained[:, ~moving] == start[:, ~moving]).all()
         assert (trained[:, moving] != start[:, moving]).any()

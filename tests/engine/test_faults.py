@@ -117,10 +117,10 @@ def test_dropping_out_before_or_after_training_is_the_same_to_the_server(data):
     class Late(BatchedEngine):
         """Trains everybody, then loses the reports of those who drop out."""
 
-        def changes(self, vectors, clusters, cohort, *, local, key):
-            changes = super().changes(vectors, clusters, cohort, local=local, key=key)
-            stay = np.isin(cohort.clients, gone.remaining(cohort.clients, streams=Streams(0), round_index=0))
-            return np.where(stay[:, None], changes, np.nan)
+        def train(self, calls):
+            clients = [call.cohort.clients for call in calls]
+            stay = [np.isin(ids, gone.remaining(ids, streams=Streams(0), round_index=0)) for ids in clients]
+            return [np.where(kept[:, None], one, np.nan) for kept, one in zip(stay, super().train(calls), strict=True)]
 
     (after, *_) = rounds(data, plan, engine=Late)
     assert np.allclose(before.release.cluster_sums, after.release.cluster_sums, atol=1e-6)

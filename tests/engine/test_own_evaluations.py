@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rrcluster.data import from_arrays
+from rrcluster.engine import calls
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.methods import ALGORITHMS
@@ -49,7 +50,7 @@ def test_a_client_judges_its_own_best_model_on_its_own_samples(case):
         mechanism=mechanism(rest["tools"].split, private_evaluation=0.5, evaluation_loss_bound=8.0),
         **rest,
     )
-    loss, accuracy = rest["tools"].engine.measure(rest["tools"].split.vectors(models), cohort)
+    loss, accuracy = calls.measure(rest["tools"].engine, rest["tools"].split.vectors(models), cohort)
     for client in (0, 1):
         best = loss[client].argmin()
         assert told[client] == pytest.approx([accuracy[client, best], loss[client, best] / 8.0])

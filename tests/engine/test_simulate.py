@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from rrcluster.data import linear_regression, load_federated
+from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
@@ -117,8 +118,8 @@ def test_without_true_groups_there_is_no_clustering_accuracy():
     found = evaluate(models, data, algorithm=method, split=split, engine=BatchedEngine(model))
     vectors, own = split.vectors(models), []
     for client in range(30):
-        choice = engine.losses(vectors, data.cohort(np.array([client])))[0].argmin()
-        own.append(engine.test(vectors[[choice]], data.test_sets[client])[1][0])
+        choice = calls.losses(engine, vectors, data.cohort(np.array([client])))[0].argmin()
+        own.append(calls.test(engine, vectors[[choice]], data.test_sets[client])[1][0])
     assert found.accuracy == pytest.approx(np.mean(own), abs=1e-6)
     assert np.isnan(found.clustering_accuracy)
     assert found.group_accuracy == ()
@@ -142,9 +143,9 @@ def test_the_protocol_on_images_by_the_slow_twin():
     found = evaluate(models, data, algorithm=method, split=split, engine=BatchedEngine(model))
     own = []
     for client in range(40):
-        choice = engine.losses(split.vectors(models), data.cohort(np.array([client])))[0].argmin()
+        choice = calls.losses(engine, split.vectors(models), data.cohort(np.array([client])))[0].argmin()
         tests = data.test_sets[data.test_of[client]]
-        own.append(engine.test(split.vectors(models)[[choice]], tests)[1][0])
+        own.append(calls.test(engine, split.vectors(models)[[choice]], tests)[1][0])
     assert found.accuracy == pytest.approx(np.mean(own), abs=1e-6)
     assert found.worst_decile == pytest.approx(np.mean(sorted(own)[:4]), abs=1e-6)
     assert sum(found.choice_sizes) == 40
