@@ -64,13 +64,21 @@ def test_an_invalid_update_takes_its_evaluation_with_it(value):
     assert (released(mechanism, [(value, 0, 1, 1.0, 1.0)]) == released(mechanism, [])).all()
 
 
-@pytest.mark.parametrize("bad", ["ab", None, [1.0], [[1.0, 1.0]], ["high", "low"], [1j, 0], object(), [True, False]])
+@pytest.mark.parametrize("bad", ["ab", None, [1.0], [[1.0, 1.0]], ["high", "low"], [1j, 0], object(), [True]])
 def test_one_hostile_evaluation_spoils_only_itself(bad):
     said = [[0.2, 0.9], bad, np.array([2.0, -1.0])]
     reports = check_reports(Reports(np.ones((3, 2)), [0, 1, 2], evaluations=said), width=2, num_clusters=3)
     assert reports.valid.tolist() == [True, False, True]
     assert reports.evaluations.tolist() == [[0.2, 0.9], [0.0, 0.0], [1.0, 0.0]]
     assert reports.padded(4).evaluations.shape == (4, 2)
+
+
+def test_truth_values_are_the_numbers_they_stand_for():
+    """As in updates: what a number is worth does not depend on the type that stacking gave it."""
+    said = [[True, False], np.array([False, True]), [0.5, True]]
+    reports = check_reports(Reports(np.ones((3, 2)), [0, 1, 2], evaluations=said), width=2, num_clusters=3)
+    assert reports.valid.all()
+    assert reports.evaluations.tolist() == [[1.0, 0.0], [0.0, 1.0], [0.5, 1.0]]
 
 
 def test_torch_evaluations_pass_and_mistakes_of_the_caller_raise():
