@@ -16,12 +16,14 @@ ORDER = [
     "errors",
     "checks",
     "storage",
+    "registry",
+    "settings",
     "rng",
     "types",
     "entropy",
     "clusters",
     "privacy",
-    "aggregate",
+    "server_state",
     "clusters.schedule",
     "theory",
     "data",
@@ -105,7 +107,22 @@ def test_the_package_imports_nothing_heavy():
 
 
 def test_settings_import_only_the_parser():
-    assert not loaded_by("import rrcluster.experiments.config") & HEAVY
+    for module in ("rrcluster.settings", "rrcluster.experiments.config"):
+        loaded = loaded_by(f"import {module}")
+        assert "tyro" in loaded
+        assert not loaded & HEAVY
+
+
+def test_the_registry_imports_neither_the_parser_nor_what_it_names():
+    """Also once names, labels and facts are read: only `load` imports."""
+    code = (
+        "from rrcluster import registry; "
+        "[registry.KINDS[kind].label(name) for kind in registry.KINDS for name in registry.KINDS[kind]]; "
+        "registry.DATASETS.fact('emnist', 'usual_model')"
+    )
+    loaded = loaded_by(code)
+    assert not loaded & (HEAVY | {"tyro"})
+    assert not any(name.startswith(("rrcluster.privacy", "rrcluster.methods", "rrcluster.data")) for name in loaded)
 
 
 def test_accounting_never_imports_torch():

@@ -9,7 +9,7 @@ from rrcluster.errors import ConfigError, PrivacyError, UnsupportedEvent
 from rrcluster.privacy import calibrate as module
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.calibrate import cache_file, calibrate
-from rrcluster.privacy.events import FixedSize, FixedSizeKary, PoissonGaussian
+from rrcluster.privacy.events import FixedSize, KaryChoice, PoissonGaussian
 from rrcluster.privacy.profiles import keep_probability
 
 
@@ -27,7 +27,7 @@ def fixed(z):
 
 
 def equal_split(z):
-    return FixedSizeKary(math.sqrt(2) * z, keep_probability(2 * z, 4), 4, 100, 1000)
+    return FixedSize(math.sqrt(2) * z, 100, 1000, KaryChoice(keep_probability(2 * z, 4), 4))
 
 
 def check_smallest(make, z, **run):
@@ -110,7 +110,7 @@ def test_refuses_below_the_floor():
     with pytest.raises(PrivacyError, match=r"no noise reaches epsilon = 2 .*still 2\.226.*use the accountant 'pld'"):
         calibrate(fixed, epsilon=2, delta=1e-3, num_rounds=100, accountant="paper")
     with pytest.raises(PrivacyError, match=r"no noise reaches epsilon = 2 .*; allow a larger epsilon"):
-        calibrate(lambda z: FixedSizeKary(z, 0.7, 4, 100, 1000), epsilon=2, delta=1e-3, num_rounds=100)
+        calibrate(lambda z: FixedSize(z, 100, 1000, KaryChoice(0.7, 4)), epsilon=2, delta=1e-3, num_rounds=100)
 
 
 def test_refuses_targets_that_need_no_noise():
@@ -183,8 +183,8 @@ def test_a_fixed_and_a_scaled_response_are_not_mixed_up():
     """Both events agree at multiplier 1; only the second gets a noisier response when the noise grows."""
     at_one = keep_probability(2.0, 4)
     run = {"epsilon": 8.0, "delta": 1e-3, "num_rounds": 30}
-    first = calibrate(lambda z: FixedSizeKary(z, at_one, 4, 100, 1000), **run)
-    second = calibrate(lambda z: FixedSizeKary(z, keep_probability(2 * z, 4), 4, 100, 1000), **run)
+    first = calibrate(lambda z: FixedSize(z, 100, 1000, KaryChoice(at_one, 4)), **run)
+    second = calibrate(lambda z: FixedSize(z, 100, 1000, KaryChoice(keep_probability(2 * z, 4), 4)), **run)
     assert first != second
 
 

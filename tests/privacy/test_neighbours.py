@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mechanism_cases import CLIP, VALUES, B, K, identifier, joint, joint_vector, update
 
 from rrcluster.clusters.rebalancing import coin_transition, flip_coins
+from rrcluster.privacy.events import FOLDED
 from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Streams, client_uniforms
 
@@ -93,6 +94,12 @@ class GivenAssignment:
 
     def assign(self, choices, valid, *, num_clusters, rng):
         return self.assignment
+
+    def cost(self, update_multiplier, num_clusters):
+        return update_multiplier, FOLDED
+
+    def describe(self):
+        return {"kind": "given"}
 
 
 @given(

@@ -1,15 +1,10 @@
 """Noise passes a distribution test at its scale and fails it at 0.9 and 1.1 of that scale, block by block."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from mechanism_cases import CLIP, WEIGHT, K, identifier, joint, update
-from rrcluster.privacy.mixture import centres_of
 from scipy import stats
 
-from rrcluster.errors import ConfigError
-from rrcluster.privacy.identifier_noise import ByLossIdentifier, ProjectionIdentifier
 from rrcluster.privacy.reports import Reports
 
 RELEASES = 400
@@ -102,33 +97,3 @@ def test_a_dropped_client_is_absent_under_joint_and_counted_under_identifier(rng
     assert np.allclose(missing.sizes, [0, 1, 0])
     counted = identifier(cohort=12).release(Reports(np.zeros((5, 2)), [0] * 5), rng=rng)
     assert counted.sizes.sum() == 12
-
-
-def test_scores_are_asked_for_where_they_are_read_and_refused_elsewhere(rng):
-    by_loss = replace(identifier(cohort=3), identifier=ByLossIdentifier("exponential", 1.0))
-    with pytest.raises(ConfigError, match="none were given"):
-        by_loss.release(Reports(np.zeros((3, 2)), [0, 1, 2]), rng=rng)
-    with pytest.raises(ConfigError, match="leave scores out"):
-        identifier(cohort=3).release(Reports(np.zeros((3, 2)), [0, 1, 2], scores=np.zeros((3, K))), rng=rng)
-    assert by_loss.release(Reports(np.zeros((3, 2)), [0, 1, 2], scores=np.zeros((3, K))), rng=rng).sizes.sum() == 3
-
-
-def test_noisy_projections_are_clipped_rows_with_noise_for_twice_the_clip(rng):
-    kind = ProjectionIdentifier(0.7, width=5)
-    rows = np.tile(100 * np.eye(5)[2], (40_000, 1))
-    noisy = kind.noisy(rows, exact=False, rng=rng) - np.eye(5)[2]
-    assert p_value(noisy, 1.4) > 1e-4
-    assert p_value(noisy, 0.99 * 1.4) < 1e-4
-    assert p_value(noisy, 1.01 * 1.4) < 1e-4
-
-
-def test_clustering_reads_noisy_rows_and_released_centres_alone(rng):
-    """Well apart, rows are told apart in the first round, and later by the centres; statistics add up to the rows."""
-    kind, groups = ProjectionIdentifier(0.02), np.arange(60) % K
-    noisy = kind.noisy(np.eye(8)[groups], exact=False, rng=rng)
-    first, statistics = kind.cluster(noisy, None, num_clusters=K, rng=rng)
-    assert len({(a, b) for a, b in zip(first, groups, strict=True)}) == K
-    assert statistics[:, :-1].sum(axis=0) == pytest.approx(noisy.sum(axis=0))
-    assert statistics[:, -1].sum() == pytest.approx(60)
-    later, _ = kind.cluster(noisy[::-1], centres_of(statistics), num_clusters=K, rng=rng)
-    assert (later == first[::-1]).all()

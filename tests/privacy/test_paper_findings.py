@@ -15,7 +15,7 @@ from rrcluster.errors import UnsupportedEvent
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.clip import clip_to_grid, grid_step
 from rrcluster.privacy.events import FixedSize, PoissonGaussian
-from rrcluster.privacy.identifier import GaussianIdentifier
+from rrcluster.privacy.identifier_noise import GaussianIdentifier
 from rrcluster.privacy.profiles import fixed_size_rdp, gaussian_delta, gaussian_rdp, keep_probability
 from rrcluster.privacy.relation import identifier_sensitivity, update_sensitivity
 from rrcluster.theory import lemma
@@ -278,8 +278,8 @@ def test_finding_19_updates_of_real_clients_are_longer_than_the_published_clips(
     from rrcluster.data import load_federated
     from rrcluster.engine import calls
     from rrcluster.engine.batched.batched_engine import BatchedEngine
-    from rrcluster.engine.protocol import LocalSettings
     from rrcluster.models import make_model
+    from rrcluster.settings import LocalSettings
 
     data = load_federated("fashion-mini", num_clients=20, seed=0)
     model = make_model("linear", input_shape=data.input_shape, num_classes=10)

@@ -64,23 +64,30 @@ def test_an_invalid_update_takes_its_evaluation_with_it(value):
     assert (released(mechanism, [(value, 0, 1, 1.0, 1.0)]) == released(mechanism, [])).all()
 
 
-@pytest.mark.parametrize("bad", ["ab", None, [1.0], [[1.0, 1.0]], ["high", "low"], [1j, 0], object(), [True, False]])
+@pytest.mark.parametrize("bad", ["ab", None, [1.0], [[1.0, 1.0]], ["high", "low"], [1j, 0], object(), [True]])
 def test_one_hostile_evaluation_spoils_only_itself(bad):
-    reports = check_reports(
-        np.ones((3, 2)), [0, 1, 2], width=2, num_clusters=3, evaluations=[[0.2, 0.9], bad, np.array([2.0, -1.0])]
-    )
+    said = [[0.2, 0.9], bad, np.array([2.0, -1.0])]
+    reports = check_reports(Reports(np.ones((3, 2)), [0, 1, 2], evaluations=said), width=2, num_clusters=3)
     assert reports.valid.tolist() == [True, False, True]
     assert reports.evaluations.tolist() == [[0.2, 0.9], [0.0, 0.0], [1.0, 0.0]]
     assert reports.padded(4).evaluations.shape == (4, 2)
 
 
+def test_truth_values_are_the_numbers_they_stand_for():
+    """As in updates: what a number is worth does not depend on the type that stacking gave it."""
+    said = [[True, False], np.array([False, True]), [0.5, True]]
+    reports = check_reports(Reports(np.ones((3, 2)), [0, 1, 2], evaluations=said), width=2, num_clusters=3)
+    assert reports.valid.all()
+    assert reports.evaluations.tolist() == [[1.0, 0.0], [0.0, 1.0], [0.5, 1.0]]
+
+
 def test_torch_evaluations_pass_and_mistakes_of_the_caller_raise():
     settings = {"width": 2, "num_clusters": 3}
-    assert check_reports(np.ones((1, 2)), [0], evaluations=torch.tensor([[0.5, 0.5]]), **settings).valid.all()
+    assert check_reports(Reports(np.ones((1, 2)), [0], evaluations=torch.tensor([[0.5, 0.5]])), **settings).valid.all()
     with pytest.raises(ConfigError, match="one pair per update; give as many"):
-        check_reports(np.ones((2, 2)), [0, 1], evaluations=[[0.5, 0.5]], **settings)
+        check_reports(Reports(np.ones((2, 2)), [0, 1], evaluations=[[0.5, 0.5]]), **settings)
     with pytest.raises(ConfigError, match="evaluations have 3 coordinates"):
-        check_reports(np.ones((1, 2)), [0], evaluations=np.ones((1, 3)), **settings)
+        check_reports(Reports(np.ones((1, 2)), [0], evaluations=np.ones((1, 3))), **settings)
 
 
 def p_value(samples, std):
@@ -194,3 +201,10 @@ def test_the_event_does_not_change_and_off_draws_the_same_noise_as_ever(rng):
         for one, said in ((on, np.zeros((0, 2))), (off, None))
     ]
     assert np.allclose(*noisy)
+
+
+def test_clients_clip_their_loss_at_the_bound_and_nobody_asks_for_one_without_evaluation():
+    assert joint(evaluation=U).loss_bound == 1.0
+    assert joint().loss_bound is None
+    assert identifier(cohort=1).loss_bound is None
+    assert NoneMechanism(Coordinates(0, 2), 2, 1, 10, 1.0).loss_bound is None

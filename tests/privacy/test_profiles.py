@@ -9,7 +9,7 @@ from scipy import integrate, stats
 from rrcluster.errors import ConfigError
 from rrcluster.privacy import pld as loss
 from rrcluster.privacy import profiles
-from rrcluster.privacy.events import FixedSize, FixedSizeKary
+from rrcluster.privacy.events import FixedSize, KaryChoice
 
 multipliers = st.floats(0.2, 20)
 losses = st.floats(-6, 6)
@@ -217,7 +217,7 @@ def test_theorem_9_by_hand():
 @pytest.mark.parametrize("coarse", [False, True])
 @pytest.mark.parametrize("epsilon", [-0.2, 0.0, 0.05, 0.3, 1.0])
 def test_the_loss_distribution_is_pessimistic_and_tight(epsilon, coarse):
-    event = FixedSizeKary(1.2, 0.6, 4, 100, 1000)
+    event = FixedSize(1.2, 100, 1000, KaryChoice(0.6, 4))
     pld = loss.fixed_size_pld(event, coarse=coarse)
 
     def base(e):

@@ -15,7 +15,7 @@ from rrcluster.privacy.calibrate import TOLERANCE, calibrate
 from rrcluster.privacy.events import (
     REPETITION_LAWS,
     FixedSize,
-    FixedSizeKary,
+    KaryChoice,
     PoissonGaussian,
     RepeatAndSelect,
 )
@@ -143,7 +143,7 @@ def test_the_worst_run_has_the_least_noise_the_largest_cohorts_and_the_most_roun
 
 
 def test_settings_of_different_kinds_are_not_selected_among():
-    kary = [(FixedSizeKary(1.0, keep, 3, 10, 100), 5) for keep in (0.5, 0.6)]
+    kary = [(FixedSize(1.0, 10, 100, KaryChoice(keep, 3)), 5) for keep in (0.5, 0.6)]
     for runs in ([(RUN, 5), (FixedSize(1.0, 10, 100), 5)], kary):
         with pytest.raises(PrivacyError, match="guarantees of different kinds"):
             worst_run(runs)
