@@ -46,7 +46,7 @@ def test_a_client_judges_its_own_best_model_on_its_own_samples(case):
     told = own_evaluations(
         models,
         cohort,
-        mechanism=mechanism(rest["tools"].split, private_evaluation=0.5, evaluation_loss_bound=8.0),
+        loss_bound=8.0,
         **rest,
     )
     loss, accuracy = rest["tools"].engine.measure(rest["tools"].split.vectors(models), cohort)
