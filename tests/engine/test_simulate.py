@@ -4,12 +4,12 @@ import pytest
 from rrcluster.data import linear_regression, load_federated
 from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.methods import ALGORITHMS
 from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams, stream
+from rrcluster.settings import LocalSettings
 from rrcluster.simulation.evaluate import clustering_accuracy, confusion, evaluate, judged_clients
 from rrcluster.simulation.simulate import simulate
 
@@ -65,15 +65,22 @@ def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(data, mech
     assert not same(first, other)
 
 
-@pytest.mark.parametrize("rebalance", ["auto", "coin", "none"])
-def test_b_zero_is_the_base_method_bit_for_bit_under_joint(data, rebalance):
-    assert same(rounds(data, rebalance="none"), rounds(data, rebalance=rebalance, min_cluster_size=0))
+def test_b_zero_is_the_base_method_bit_for_bit_under_joint(data, monkeypatch):
+    zero = rounds(data, min_cluster_size=0)
+
+    def flip_coins(*_, **__):
+        raise AssertionError("there are no coins without B")
+
+    monkeypatch.setattr("rrcluster.simulation.simulate.flip_coins", flip_coins)
+    assert same(rounds(data), zero)
 
 
 @pytest.mark.parametrize("mechanism", ["identifier", "none"])
-def test_b_zero_is_the_base_method_bit_for_bit_with_the_exact_rule(data, mechanism):
+def test_b_zero_is_the_base_method_bit_for_bit_with_the_exact_rule(data, mechanism, monkeypatch):
     changes = {"mechanism": mechanism, "noise_multiplier": 0.5 if mechanism == "identifier" else None}
-    assert same(rounds(data, rebalance="none", **changes), rounds(data, rebalance="exact", **changes))
+    zero = rounds(data, min_cluster_size=0, **changes)
+    monkeypatch.setattr(f"rrcluster.privacy.{mechanism}.rebalance", lambda assignment, **_: assignment)
+    assert same(rounds(data, **changes), zero)
 
 
 def test_b_above_zero_is_not_the_base_method(data):
