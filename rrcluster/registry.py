@@ -55,12 +55,12 @@ class Registry:
 
     def __contains__(self, name: object) -> bool:
         """Whether the name is known."""
-        return name in self._all()
+        return isinstance(name, str) and name in self._all()
 
     def __getitem__(self, name: str) -> Entry:
         """The entry of a name; ConfigError with the nearest names for one that is not known."""
         entries = self._all()
-        if name not in entries:
+        if not isinstance(name, str) or name not in entries:
             near = get_close_matches(str(name), entries, n=3)
             way_out = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(entries)}."
             raise ConfigError(f"{self._what} = {name!r} is not known; {way_out}")

@@ -46,6 +46,9 @@ class Server:
     explores: bool  # whether clients choose by loss, which exploration prices and softens
     random_models: Callable[[str], Models]  # name of a stream -> k random models: the first ones, and a warm start's
 
+    def __post_init__(self) -> None:
+        _ = self.schedule  # refuse one that does not fit
+
     @cached_property
     def schedule(self) -> Schedule:
         """The rounds that the initialisation takes."""

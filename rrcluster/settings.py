@@ -5,16 +5,21 @@ what the code itself takes: a plan takes `PrivacySettings`, an engine `LocalSett
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 
 from rrcluster import checks, registry
 from rrcluster.errors import ConfigError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Flag = tyro.conf.arg
+Section = TypeVar("Section", bound="DataclassInstance")
 
 # What a setting affects beside the result itself; the default is the result.
 PLACE = {"affects": "place"}  # where, and on which machine, a run is made: no number depends on it
@@ -129,6 +134,7 @@ class PrivacySettings:
         checks.positive(update_clip=self.update_clip)
         checks.non_negative(count_weight=self.count_weight)
         checks.one_of(("gaussian", "kary"), identifier=self.identifier)
+        checks.one_of(("pld", "rdp", "paper"), accountant=self.accountant)
         checks.fraction(identifier_share=self.identifier_share)
         checks.non_negative(private_evaluation=self.private_evaluation)
         checks.positive(evaluation_loss_bound=self.evaluation_loss_bound)
@@ -284,6 +290,21 @@ REMOVED: dict[str, str] = {
     "adjacency": "every mechanism has its own neighbouring relation; choose the mechanism",
     "identifier_loss_bound": "identifiers read the choice alone; use identifier = gaussian or kary",
 }
+
+
+def changed(section: Section, changes: Mapping[str, Any]) -> Section:
+    """A section with some settings changed; ConfigError for a name that it does not have."""
+    known = [setting.name for setting in fields(section)]
+    for name in changes:
+        if name in REMOVED:
+            raise ConfigError(f"setting {name!r} is gone: {REMOVED[name]}.")
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            raise ConfigError(
+                f"setting {name!r} is not known; "
+                + (f"did you mean {near[0]!r}?" if near else f"use {', '.join(known)}.")
+            )
+    return replace(section, **changes)
 
 
 def without_removed(settings: Mapping[str, Any]) -> dict[str, Any]:

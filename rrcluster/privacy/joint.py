@@ -133,7 +133,6 @@ class JointMechanism:
 
         The noise is drawn first: it depends on no report, and a device may still be computing them.
         """
-        self._check_complete(reports)
         step = grid_step(self.update_clip)
         noise = grid_noise(self.message_width, noise_std=self.noise_std, step=step, exact=self.exact_noise, rng=rng)
         noise += self.sum_messages(reports)  # fresh, and ours: added in place
@@ -146,10 +145,11 @@ class JointMechanism:
         """
         moved = None if destination is None else [destination]
         judged = None if evaluation is None else [evaluation]
-        return self.sum_messages(Reports([update], [choice], moved, evaluations=judged))
+        return self.sum_messages(Reports([update], [choice], moved, evaluations=judged, unique=True))
 
     def sum_messages(self, reports: Reports) -> Array:
         """(message_width,) exact sum of the cohort's messages in grid units, as whole numbers."""
+        self._check_complete(reports)
         checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True)
         self._check_sums_fit(len(checked.valid))
         shared, sums = self._sums(checked)
@@ -160,8 +160,10 @@ class JointMechanism:
         """The release that a noisy sum of messages makes: post-processing of it."""
         step, k, d = grid_step(self.update_clip), self.num_clusters, self.coordinates
         total = np.asarray(noisy_sum.total)
-        if total.shape != (self.message_width,):
-            raise ConfigError(f"the sum has shape {total.shape}, the plan's messages {(self.message_width,)}.")
+        if total.shape != (self.message_width,) or total.dtype.kind not in "fiu" or not np.isfinite(total).all():
+            raise ConfigError(
+                f"the sum must hold {self.message_width} finite numbers, a message's coordinates."
+            )
         shared, sums, count_row, evaluation_row = np.split(total, np.cumsum([d.shared, k * d.clustered, k]))
         sizes = self._sizes(count_row)
         return make_release(

@@ -11,7 +11,7 @@ from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.mechanism import Mechanism, MechanismKind, PlanInputs
 from rrcluster.privacy.sampling import Sampler
 from rrcluster.privacy.selection import Selection, check_covered
-from rrcluster.settings import PrivacySettings
+from rrcluster.settings import PrivacySettings, changed
 from rrcluster.types import Coordinates
 
 
@@ -54,7 +54,7 @@ class PrivacyPlan:
         constants, not counted from data. `size_floor` is the least denominator of a cluster's mean (default: 0.6 of the
         expected cluster size; 1 without privacy). `max_epsilon` ends the plan early (`limited`).
         """
-        settings = replace(settings or PrivacySettings(), **changes)
+        settings = changed(settings or PrivacySettings(), changes)
         kind: MechanismKind = registry.MECHANISMS.load(settings.mechanism)
         _check_sizes(settings, num_clients, num_clusters, min_cluster_size)
         inputs = PlanInputs(settings, coordinates, num_clusters, num_clients, min_cluster_size, size_floor)
