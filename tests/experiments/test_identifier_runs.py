@@ -44,7 +44,7 @@ def test_secure_runs_go_through_with_dropouts_and_say_what_they_release(tiny, se
 def test_when_every_report_is_refused_the_run_costs_the_same_and_releases_noise_alone(
     tiny, tmp_path, settings, monkeypatch
 ):
-    """Every client sends NaN: no report is used, nothing stops, and cohorts, charges and epsilon are an honest run's."""
+    """Every client sends NaN: none is used, nothing stops, and cohorts, charges and epsilon are an honest run's."""
     honest = rr.run(**tiny, **settings)
     refused, honest_release = [], IdentifierMechanism.release
 
