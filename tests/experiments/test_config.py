@@ -59,7 +59,7 @@ def test_yaml_numbers_without_a_dot_are_numbers():
         ({"exploration": -1}, "exploration = -1"),
         ({7: 1}, "setting 7 is not known"),
         *(({name: "auto"}, f"'{name}' is gone: {way_out}") for name, way_out in REMOVED.items()),
-        ({"algorithm": "r-dpcfl"}, "algorithm = 'r-dpcfl' is not known; did you mean"),
+        ({"algorithm": "r-dpcfl"}, "algorithm = 'r-dpcfl' is not known; choose one of ifca, "),
         ({"identifier": "projection"}, "one of gaussian, kary"),
         ({"identifier_share": "auto"}, "identifier_share = 'auto' should be number"),
     ],

@@ -1,7 +1,9 @@
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from rrcluster import registry
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.grid import read_grid
 from rrcluster.experiments.sweep import jobs
@@ -49,10 +51,11 @@ def test_one_seed_needs_no_folder_of_its_own():
     assert job.config.output.seed == 5
 
 
-def test_folder_names_are_fit_for_a_file_system_and_never_alike():
-    found = grid(
-        data_folder=["/a/b", "/a_b"], size_floor=[None, 3], **{f"{name}": [1, 2] for name in ("local_epochs",)}
-    )
+def test_folder_names_are_fit_for_a_file_system_and_never_alike(request):
+    for name in ("a/b", "a_b"):
+        registry.register("model", name, object())
+        request.addfinalizer(partial(registry.MODELS.unregister, name))
+    found = grid(model=["a/b", "a_b"], size_floor=[None, 3], local_epochs=[1, 2])
     names = [cell.name for cell in found.cells]
     assert len(set(names)) == 8
     assert all("/" not in name and len(name) <= 120 for name in names)
@@ -70,6 +73,7 @@ def test_the_file_may_say_where():
         ({"epsilon": []}, "epsilon is an empty list"),
         ({"update_clip": [0.1, 0.1]}, "names a value twice"),
         ({"out": ["a", "b"]}, "out takes one value for the whole sweep"),
+        ({"data_folder": ["/a", "/b"]}, "data_folder takes one value for the whole sweep"),
         ({"seed": 1, "seeds": [2, 3]}, "both seed and seeds"),
         ({"tensorboard": True}, "writes no TensorBoard events"),
         ({"seeds": 3}, "a list of whole numbers"),
