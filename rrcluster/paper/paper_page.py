@@ -69,8 +69,8 @@ def to_text(it: Reproduced, tables: Sequence[Table]) -> str:
     lines += [f"**Quick version**, not the paper's setting: {about['quick']}", ""] if about["quick"] else []
     if about["changes"]:
         lines += ["Changed: " + ", ".join(f"{name} = {value}" for name, value in about["changes"].items()) + ".", ""]
-    for name, reason in about["absent"].items():
-        lines += [f"Not run: {name} is not here. {reason}", ""]
+    for reason in about["absent"].values():
+        lines += [f"Not run: {reason}", ""]
     lines += [*(f"- {line}" for line in how_to_read(it)), ""]
     lines += [to_markdown(table) for table in tables]
     lines += [
@@ -111,7 +111,7 @@ def _lead(it: Reproduced) -> str:
 
 def _notices(it: Reproduced) -> str:
     found = [f"Quick version: not the paper's setting: {it.about['quick']}"] if it.about["quick"] else []
-    found += [f"Not run: {name} is not here. {reason}" for name, reason in it.about["absent"].items()]
+    found += [f"Not run: {reason}" for reason in it.about["absent"].values()]
     banners = []
     for text in found:
         head, _, rest = text.partition(":")

@@ -127,8 +127,8 @@ def rebalanced(
 ) -> dict[str, Answer]:
     """With random rebalancing: exact under identifier, by coins under joint, there with `exploration`."""
     settings = {"algorithm": algorithm, **PUBLISHED, **more}
-    moved: Answer = settings | {"rebalance": "exact", "min_cluster_size": exact}
-    coins: Answer = settings | {"rebalance": "coin", "min_cluster_size": coin, "exploration": exploration}
+    moved: Answer = settings | {"min_cluster_size": exact}
+    coins: Answer = settings | {"min_cluster_size": coin, "exploration": exploration}
     return {IDENTIFIER: moved, JOINT: coins, NO_NOISE: moved}
 
 
@@ -138,7 +138,6 @@ def ours(*, coin: int = COIN_B) -> tuple[Row, ...]:
     return (
         Row("ifca-explore", "DP-IFCA + exploration", {JOINT: ifca | EXPLORING}),
         Row("ifca-coin", "RR-Cluster (IFCA), no exploration", {JOINT: rebalanced("ifca", coin=coin)[JOINT]}),
-        Row("ifca-shrink", "DP-IFCA + exploration + shrinkage", {JOINT: ifca | EXPLORING | {"rebalance": "shrinkage"}}),
     )
 
 
@@ -152,5 +151,4 @@ COMPARED = (  # (row, base row, mechanism)
     ("rr-ifca", "ifca", IDENTIFIER),
     ("rr-ifca", "ifca-explore", JOINT),
     ("ifca-coin", "ifca", JOINT),
-    ("ifca-shrink", "ifca-explore", JOINT),
 )

@@ -21,9 +21,9 @@ from rrcluster.experiments.setup import load_population
 from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, one_after_another
 from rrcluster.paper.reuse import of_other_settings
 from rrcluster.paper.study import Answer, Column, Row, Settings, Study
+from rrcluster.report.labels import PLACE
 
 DESCRIPTION = "reproduction.json"
-_NO_MATTER = frozenset({"device", "data_folder"})  # where, not what
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def _describe(plan: Reproduction, constants: Mapping[str, list[float]], trouble:
         "measure": study.measure,
         "quick": study.quick.words if plan.quick else None,
         "seeds": list(plan.seeds),
-        "changes": {name: value for name, value in plan.changes.items() if name not in _NO_MATTER},
+        "changes": {name: value for name, value in plan.changes.items() if name not in PLACE},
         "choices": list(study.choices_by_model.get(plan.changes.get("model", ""), study.choices)),
         "shared": _shared(plan),
         "columns": [
@@ -268,7 +268,7 @@ def _shared(plan: Reproduction) -> str:
         for column in plan.columns
     }
     everywhere = set.intersection(*(set(settings) for settings in by_epsilon.values()))
-    left_out = _NO_MATTER | everywhere
+    left_out = PLACE | everywhere
     parts = [_spell({name: value for name, value in plan.shared.items() if name not in left_out})]
     for epsilon, settings in by_epsilon.items():
         if settings:

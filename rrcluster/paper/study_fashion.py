@@ -64,7 +64,7 @@ FASHION = Study(
     quick=Quick(
         settings=QUICK_SETTINGS,
         columns=("balanced-eps2", "balanced-eps8", "balanced-no-noise", "imbalanced-eps8"),
-        rows=("fedavg", "ifca", "fesem", "rr-ifca", "ifca-explore", "ifca-coin", "ifca-shrink", "oracle"),
+        rows=("fedavg", "ifca", "fesem", "rr-ifca", "ifca-explore", "ifca-coin", "oracle"),
         words=f"{QUICK_WORDS}; epsilon 2 and 8; without DP-FedPer and the FedCAM and RR (FeSEM) rows.",
     ),
     pairs=(
@@ -95,12 +95,6 @@ FASHION = Study(
             "not in the paper",
             JOINT,
             (("rr-ifca", "ifca-explore"),),
-        ),
-        Claim(
-            "Shrinkage improves on IFCA with exploration (ours)",
-            "not in the paper",
-            JOINT,
-            (("ifca-shrink", "ifca-explore"),),
         ),
         Claim(
             "Without noise too, RR-Cluster is competitive with IFCA",
@@ -217,7 +211,6 @@ ABLATION = Study(
             )
             for floor in (5, 25)
         ),
-        Row("shrink", "B = 0, shrinkage", {JOINT: {"algorithm": "ifca", "exploration": 0.0, "rebalance": "shrinkage"}}),
     ),
     settings=recipes.FASHION,
     by_model=recipes.BY_MODEL,
@@ -230,7 +223,7 @@ ABLATION = Study(
     quick=Quick(
         settings=QUICK_SETTINGS,
         columns=("balanced-eps2",),
-        rows=("b0", "b8", "b16", "b24", "floor5", "shrink"),
+        rows=("b0", "b8", "b16", "b24", "floor5"),
         words=f"{QUICK_WORDS}; B = 0, 8, 16, 24 and one other floor.",
     ),
     pairs=tuple((f"b{size}", "b0", mechanism) for mechanism in (IDENTIFIER, JOINT) for size in _SIZES),

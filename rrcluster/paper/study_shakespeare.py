@@ -28,9 +28,6 @@ SHAKESPEARE = Study(
             padded((13.42, 13.83, 16.25)),
         ),
         Row("ifca-explore", "DP-IFCA + exploration", {JOINT: {"algorithm": "ifca", **EXPLORING}}),
-        Row(
-            "ifca-shrink", "DP-IFCA + shrinkage", {JOINT: {"algorithm": "ifca", **PUBLISHED, "rebalance": "shrinkage"}}
-        ),
         Row("ifca-shared", "DP-IFCA, only the bias clustered", {JOINT: _SHARED, NO_NOISE: _SHARED}),
     ),
     settings=recipes.TEXT,
@@ -61,7 +58,7 @@ SHAKESPEARE = Study(
         rows=("fedavg", "ifca", "rr-ifca"),
         words="at most 80 windows a role for training and for testing; epsilon 16; three methods.",
     ),
-    pairs=(("rr-ifca", "ifca", IDENTIFIER), ("rr-ifca", "ifca", JOINT), ("ifca-shrink", "ifca", JOINT)),
+    pairs=(("rr-ifca", "ifca", IDENTIFIER), ("rr-ifca", "ifca", JOINT)),
     claims=(
         Claim("RR-Cluster improves on DP-IFCA", TABLE, IDENTIFIER, (("rr-ifca", "ifca"),)),
         Claim(

@@ -7,7 +7,7 @@ from typing import Any
 
 from rrcluster.report.estimate import Estimate
 from rrcluster.report.folders import RunGroup
-from rrcluster.report.labels import differing, distinct_labels, method_label, settings_key
+from rrcluster.report.labels import differing, distinct_labels, least_size, method_label, settings_key
 from rrcluster.report.notation import value_text, words
 from rrcluster.report.run_files import number
 from rrcluster.report.tables import metric
@@ -149,13 +149,7 @@ def _series(groups: Sequence[RunGroup], place: Callable[[RunGroup], float], free
 
 
 def _key(config: Mapping[str, Any], free: frozenset[str]) -> object:
-    kept = {name: value for name, value in config.items() if name not in free}
-    return (*settings_key(kept), _shrinks(config) if free >= _LEAST else None)
-
-
-def _shrinks(config: Mapping[str, Any]) -> bool:
-    """Shrinkage is another method than moving clients; with B = 0 nothing is moved by either rule."""
-    return config.get("rebalance") == "shrinkage"
+    return settings_key({name: value for name, value in config.items() if name not in free})
 
 
 def _labels(groups: Sequence[RunGroup], free: frozenset[str] = _BUDGET) -> tuple[str, ...]:
@@ -172,8 +166,7 @@ def _base(group: RunGroup, **settings: int) -> str:
 
 
 def _least_size(group: RunGroup) -> float:
-    config = group.first.config
-    return 0.0 if config.get("rebalance") in ("none", "shrinkage") else number(config.get("min_cluster_size")) or 0.0
+    return least_size(group.first.config)
 
 
 def _context_text(name: str, config: Mapping[str, Any]) -> str:

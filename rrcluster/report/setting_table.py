@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rrcluster.report.folders import CONFIG, RunGroup
-from rrcluster.report.labels import UNRELATED, differing
+from rrcluster.report.labels import NOT_METHOD, differing
 from rrcluster.report.notation import value_text, words
 
 
@@ -16,7 +16,7 @@ def settings_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
     """A table of the differences, values that stand out marked, and a list of what all share."""
     configs = [group.first.config for group in groups]
     different = differing(configs)
-    shared = [name for name in dict.fromkeys(key for config in configs for key in config) if name not in UNRELATED]
+    shared = [name for name in dict.fromkeys(key for config in configs for key in config) if name not in NOT_METHOD]
     parts = []
     if different:
         parts.append(_differences(groups, labels, different))

@@ -6,6 +6,7 @@ from typing import Any
 
 from rrcluster.report.drawing import GRID, PALETTE, Drawing, draw, legend, level, plain, whole_numbers
 from rrcluster.report.folders import Run, RunGroup
+from rrcluster.report.labels import least_size
 from rrcluster.report.run_files import number
 from rrcluster.report.series import one_each
 from rrcluster.report.tables import group_labels
@@ -30,7 +31,7 @@ def draw_rebalanced(groups: Sequence[RunGroup]) -> list[Drawing]:
     panels = [
         (label, run)
         for label, run in _first_runs(shown)
-        if _least(run) and any(entry.denominators for entry in run.rounds)
+        if least_size(run.config) and any(entry.denominators for entry in run.rounds)
     ]
     which = _which(shown) + note
     return [_rebalanced(page, _numbered("rebalanced", at), which) for at, page in enumerate(_pages(panels), 1)]
@@ -50,12 +51,6 @@ def _numbered(name: str, at: int) -> str:
 
 def _which(groups: Sequence[RunGroup]) -> str:
     return " The first seed of each method." if any(len(group.runs) > 1 for group in groups) else ""
-
-
-def _least(run: Run) -> float:
-    """B of a run that moves clients; 0 for others."""
-    moving = run.config.get("rebalance") in ("auto", "coin", "exact")
-    return (number(run.config.get("min_cluster_size")) or 0.0) if moving else 0.0
 
 
 def draw_natural(panels: Named, name: str, which: str) -> Drawing:

@@ -5,14 +5,10 @@ from dataclasses import dataclass
 
 from rrcluster.report.estimate import Estimate, clear_best, estimate
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
+from rrcluster.report.known_names import DATASETS
 from rrcluster.report.labels import distinct_labels
 from rrcluster.report.notation import NOTHING, delta_text, epsilon_text, percent, seconds_text
 
-NUM_CLASSES = {
-    **dict.fromkeys(("fashion-mnist", "fashion-mini", "mnist", "cifar10"), 10),
-    **dict.fromkeys(("emnist", "emnist-balanced", "emnist-bymerge"), 47),
-    "cifar100": 100,
-}
 _CONTEXT = {
     "data": "Data",
     "partition": "Partition",
@@ -103,7 +99,7 @@ def metric(group: RunGroup, name: str) -> Estimate | None:
 
 def chance_level(groups: Sequence[RunGroup]) -> float | None:
     """Accuracy of guessing, where all runs have the same known number of classes."""
-    counts = {_num_classes(group.first) for group in groups}
+    counts = {DATASETS.fact(str(group.first.config.get("data")), "num_classes") for group in groups}
     (count,) = counts if len(counts) == 1 else (None,)
     return None if count is None else 1 / count
 
@@ -117,13 +113,6 @@ def _title(groups: Sequence[RunGroup]) -> str:
         if len(values) == 1 and values != {"None"}:
             parts.append(form.format(values.pop()))
     return ", ".join(parts) or "Results"
-
-
-def _num_classes(run: Run) -> int | None:
-    declared = run.config.get("num_classes")
-    if isinstance(declared, int) and declared > 1:
-        return declared
-    return NUM_CLASSES.get(str(run.config.get("data")))
 
 
 def _metrics(groups: Sequence[RunGroup]) -> tuple[str, ...]:

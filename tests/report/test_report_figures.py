@@ -90,7 +90,6 @@ def test_a_sweep_of_the_least_size_starts_with_the_base_method(tmp_path, run_fol
     run_folder(tmp_path / "base", accuracy=0.7)
     for size, accuracy in ((4, 0.72), (12, 0.74), (8, 0.71)):
         run_folder(tmp_path / f"B{size}", accuracy=accuracy, rebalance="coin", min_cluster_size=size)
-    run_folder(tmp_path / "shrunk", accuracy=0.9, rebalance="shrinkage")
     run_folder(tmp_path / "other", accuracy=0.9, rebalance="coin", min_cluster_size=8, epsilon=8.0)
     groups = find_runs([tmp_path])
     sweep = next(entry for entry in size_series(groups) if len(entry.places) > 1)

@@ -3,7 +3,9 @@ import json
 import pytest
 
 from rrcluster.errors import RunFolderError
+from rrcluster.methods import ALGORITHMS
 from rrcluster.report import find_runs, method_label, read_run
+from rrcluster.report.known_names import METHODS, KnownName
 from rrcluster.report.labels import distinct_labels
 
 
@@ -156,12 +158,29 @@ def test_checkpoints_are_never_read(tmp_path, run_folder):
         ({"mechanism": "joint", "exploration": 1.0, "init": "warm"}, "DP-IFCA + warm start + exploration"),
         ({"mechanism": "none", "init": "kmeans++"}, "IFCA + k-means++"),
         ({"mechanism": "none", "rebalance": "exact", "min_cluster_size": 8}, "RR-Cluster (IFCA), B=8, no privacy"),
-        ({"algorithm": "fesem", "mechanism": "joint", "rebalance": "shrinkage"}, "DP-FeSEM + shrinkage"),
+        ({"mechanism": "joint", "min_cluster_size": 15}, "RR-Cluster (IFCA), B=15"),
+        ({"mechanism": "joint", "rebalance": "none", "min_cluster_size": 15}, "DP-IFCA"),  # of version 0.1
         ({"algorithm": "my-own", "mechanism": "joint"}, "DP-my-own"),
     ],
 )
 def test_method_label(settings, label):
     assert method_label({"algorithm": "ifca", **settings}) == label
+
+
+def test_a_method_registered_at_run_time_has_a_label():
+    settings = {"algorithm": "my-own", "mechanism": "none", "exploration": 1.0}
+    METHODS.register(KnownName("my-own", "My own", {"chooses_by_loss": True}))
+    try:
+        assert method_label(settings) == "My own + exploration"
+    finally:
+        METHODS._entries.pop("my-own")
+    assert method_label(settings) == "my-own"
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"r-dpcfl"}))
+def test_every_method_has_a_label_and_says_how_it_chooses(name):
+    assert METHODS.label(name) != name
+    assert METHODS.fact(name, "chooses_by_loss", default=False) == ALGORITHMS[name].explores
 
 
 def test_methods_of_the_same_name_are_told_apart():

@@ -140,7 +140,8 @@ def test_a_seed_that_is_missing_is_told(folder):
 def test_the_page_tells_what_is_missing_and_escapes_it(folder):
     report = make_reproduction(folder)
     page = report.page.read_text()
-    assert "cifar100 is &lt;not&gt; here" in page
+    assert "<strong>Not run:</strong> cifar100 is &lt;not&gt; here. To get it" in page  # the reason alone, once
+    assert "\nNot run: cifar100 is <not> here. To get it" in report.table.read_text()
     assert "rrcluster reproduce fashion --seeds 0 1 2" in page
     assert "41.25" not in report.table.read_text()  # no times
     assert "T = 12" in report.table.read_text()
