@@ -63,7 +63,8 @@ def main(arguments: list[str]) -> int:
 
 def _reproduced(folder: Path) -> bool:
     """Write the tables, figures and page of a folder of `rrcluster reproduce` again; False for any other folder."""
-    from rrcluster.paper.paper_report import is_reproduction, make_reproduction
+    from rrcluster.paper.paper_report import make_reproduction
+    from rrcluster.paper.read_reproduction import is_reproduction
 
     if not is_reproduction(folder):
         return False

@@ -138,7 +138,7 @@ def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: Reproduc
     from rrcluster.experiments.sweep import FAILED, REFUSED
     from rrcluster.paper.paper_report import make_reproduction
 
-    report = make_reproduction(plan.out, more=_more_figures(plan))
+    report = make_reproduction(plan.out)
     lost = [outcome for outcome in outcomes if outcome.status in (REFUSED, FAILED)]
     if command.json:
         _print_json(plan, report)
@@ -151,15 +151,6 @@ def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: Reproduc
         return 0
     say(f"rrcluster reproduce: nothing could be run for {plan.study.name}; the reasons are above.")
     return 1
-
-
-def _more_figures(plan: "Reproduction") -> "Sequence[Any]":
-    """Figures that are not made from diagnostics alone, by study."""
-    if plan.study.name != "synthetic":
-        return ()
-    from rrcluster.paper.scenario_panels import draw_scenarios
-
-    return (draw_scenarios(),)
 
 
 def _verdicts(plan: "Reproduction", command: ReproduceCommand) -> Path:

@@ -42,5 +42,5 @@ SYNTHETIC = Study(
             needs="some",
         ),
     ),
-    figures=(),
+    figures=("lines",),
 )

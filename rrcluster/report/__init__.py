@@ -15,7 +15,7 @@ from rrcluster.report.labels import method_label
 from rrcluster.report.page import render_page
 from rrcluster.report.render import to_console, to_csv, to_dict, to_html, to_latex, to_markdown
 from rrcluster.report.run_files import write_atomic
-from rrcluster.report.tables import UNCOVERED_TUNING, Table, results_table
+from rrcluster.report.tables import UNCOVERED_TUNING, TextTable, results_table
 
 __all__ = [
     "DIAGNOSTIC",
@@ -23,7 +23,7 @@ __all__ = [
     "Report",
     "Run",
     "RunGroup",
-    "Table",
+    "TextTable",
     "find_runs",
     "make_figures",
     "make_report",
@@ -48,7 +48,7 @@ class Report:
     page: Path
     tables: tuple[Path, ...]  # CSV, LaTeX, Markdown
     figures: tuple[Path, ...]  # each as PNG and PDF
-    table: Table
+    table: TextTable
 
 
 def make_report(paths: AnyPath | Iterable[AnyPath], out: AnyPath | None = None) -> Report:

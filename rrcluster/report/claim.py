@@ -8,7 +8,7 @@ from rrcluster.report.folders import DIAGNOSTIC, RunGroup
 from rrcluster.report.notation import NOTHING, delta_text, epsilon_text, value_text, words
 from rrcluster.report.render import to_html
 from rrcluster.report.run_files import number
-from rrcluster.report.tables import Table
+from rrcluster.report.tables import TextTable
 
 _TITLES = {
     "unit": "Unit of privacy",
@@ -69,14 +69,14 @@ def _core(statement: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _accountants(private: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+def _accountants(private: Sequence[tuple[str, Mapping[str, Any]]]) -> TextTable:
     """One row per method (methods that agree share one), one column per accountant."""
     columns = list(dict.fromkeys(str(row.get("accountant")) for _, entry in private for row in _rows(entry)))
     rows = []
     for names, cells in _merged([(label, _accountant_cells(entry, columns)) for label, entry in private]):
         everyone = len(names) == len(private) > 1
         rows.append(("All private methods" if everyone else ", ".join(names), *cells))
-    return Table(
+    return TextTable(
         title="Epsilon by each accountant",
         columns=("Method", *columns),
         rows=tuple(rows),

@@ -27,7 +27,7 @@ OWN_OUTPUT = frozenset(
 
 
 @dataclass(frozen=True)
-class Round:
+class ReleasedRound:
     """What one round released."""
 
     round_index: int
@@ -59,7 +59,7 @@ class Run:
     config: Mapping[str, Any]
     privacy: Mapping[str, Any]
     summary: Mapping[str, Any]  # empty while the run is going on
-    rounds: tuple[Round, ...]
+    rounds: tuple[ReleasedRound, ...]
     diagnostics: tuple[Diagnostic, ...]
     cost: Cost | None  # None without privacy
 
@@ -245,8 +245,8 @@ def _optional_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
     return read_jsonl(path) if path.exists() else ()
 
 
-def _round(entry: Mapping[str, Any], folder: Path) -> Round:
-    return Round(
+def _round(entry: Mapping[str, Any], folder: Path) -> ReleasedRound:
+    return ReleasedRound(
         round_index=_index(entry, folder / "rounds.jsonl"),
         sizes=numbers(entry.get("sizes")),
         denominators=numbers(entry.get("denominators")),

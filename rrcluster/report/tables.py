@@ -34,7 +34,7 @@ UNCOVERED_TUNING = (
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table of strings. Places are (row, column); `diagnostic` holds columns computed from raw client data."""
 
     title: str
@@ -46,7 +46,7 @@ class Table:
     text_columns: frozenset[int] = frozenset({0})  # the others hold numbers and are aligned right
 
 
-def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> Table:
+def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> TextTable:
     """Method, epsilon, accuracy, clustering accuracy, worst decile and seconds, with 95% intervals over seeds."""
     metrics = _metrics(groups)
     context = [name for name in _CONTEXT if len({str(group.first.config.get(name)) for group in groups}) > 1]
@@ -66,7 +66,7 @@ def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> Ta
         row += [_cell(name, metric(group, name)) for name in metrics]
         rows.append((*row, _seconds(group)))
     bold = _bold(groups, metrics, first_metric)
-    return Table(
+    return TextTable(
         title=title or _title(groups),
         columns=tuple(columns),
         rows=tuple(rows),

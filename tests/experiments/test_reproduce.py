@@ -16,9 +16,9 @@ from rrcluster.data.subset import at_most, spaced
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.sweep import FINISHED, Going, Outcome, one_after_another
 from rrcluster.paper import studies
-from rrcluster.paper.paper_page import to_text
-from rrcluster.paper.paper_report import read_reproduction
+from rrcluster.paper.paper_report import to_text
 from rrcluster.paper.paper_tables import main_tables, more_tables
+from rrcluster.paper.read_reproduction import read_reproduction
 from rrcluster.paper.reproduce import constant_accuracy, plan_reproduction, reproduce
 from rrcluster.paper.reuse import take_over
 from rrcluster.paper.studies import STUDIES

@@ -11,9 +11,9 @@ from rrcluster.report import find_runs, results_table, to_console, to_csv, to_di
 from rrcluster.report.estimate import Estimate, clear_best, estimate
 from rrcluster.report.known_names import DATASETS
 from rrcluster.report.notation import delta_text, epsilon_text, seconds_text, value_text
-from rrcluster.report.tables import UNCOVERED_TUNING, Table
+from rrcluster.report.tables import UNCOVERED_TUNING, TextTable
 
-ODD = Table(
+ODD = TextTable(
     title="A & B",
     columns=("Method", "x_1 (%)"),
     rows=(("50% <b>&_{#}$~^\\ [a|b]*", "1.0 ± 0.1"), ("=cmd()", "–")),

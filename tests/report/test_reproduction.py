@@ -6,10 +6,11 @@ import pytest
 from scipy.stats import ttest_rel
 
 from rrcluster.errors import RunFolderError
-from rrcluster.paper.comparison import compare, holm
-from rrcluster.paper.paper_report import make_reproduction, read_reproduction, write_verdicts
+from rrcluster.paper.paired_test import compare, holm
+from rrcluster.paper.paper_report import make_reproduction, write_verdicts
 from rrcluster.paper.paper_tables import main_tables, more_tables
-from rrcluster.paper.verdicts import FAILS, HOLDS, PARTLY, UNKNOWN, Count, verdict
+from rrcluster.paper.read_reproduction import read_reproduction
+from rrcluster.paper.verdicts import FAILS, HOLDS, PARTLY, UNKNOWN, CellCount, verdict
 
 CLAIM = {
     "text": "RR improves on IFCA",
@@ -49,20 +50,20 @@ def test_holm_by_hand():
 @pytest.mark.parametrize(
     ("counted", "needs", "expected"),
     [
-        (Count(2, (), 0, 0), "all", UNKNOWN),
-        (Count(2, (0.1, 0.1), 2, 0), "all", HOLDS),
-        (Count(3, (0.1, 0.1), 2, 0), "all", PARTLY),  # a cell is not measured yet
-        (Count(2, (0.1, 0.1), 0, 0), "all", PARTLY),  # better everywhere, but chance could do that
-        (Count(2, (0.1, -0.1), 1, 0), "all", PARTLY),
-        (Count(2, (0.1, -0.1), 0, 0), "all", FAILS),
-        (Count(2, (0.0003, 0.0003), 0, 0, least=0.0005), "all", FAILS),  # 0.0 points
-        (Count(2, (0.0003, 0.0003), 1, 0, least=0.0005), "all", PARTLY),  # but not by chance
-        (Count(2, (0.1, -0.1), 1, 1), "some", HOLDS),
-        (Count(2, (0.1, -0.1), 0, 0), "some", PARTLY),
-        (Count(2, (-0.1, -0.1), 0, 2), "some", FAILS),
-        (Count(2, (-0.1, 0.1), 0, 0), "not worse", HOLDS),
-        (Count(2, (-0.1, 0.1), 0, 1), "not worse", PARTLY),
-        (Count(2, (-0.1, -0.1), 0, 2), "not worse", FAILS),
+        (CellCount(2, (), 0, 0), "all", UNKNOWN),
+        (CellCount(2, (0.1, 0.1), 2, 0), "all", HOLDS),
+        (CellCount(3, (0.1, 0.1), 2, 0), "all", PARTLY),  # a cell is not measured yet
+        (CellCount(2, (0.1, 0.1), 0, 0), "all", PARTLY),  # better everywhere, but chance could do that
+        (CellCount(2, (0.1, -0.1), 1, 0), "all", PARTLY),
+        (CellCount(2, (0.1, -0.1), 0, 0), "all", FAILS),
+        (CellCount(2, (0.0003, 0.0003), 0, 0, least=0.0005), "all", FAILS),  # 0.0 points
+        (CellCount(2, (0.0003, 0.0003), 1, 0, least=0.0005), "all", PARTLY),  # but not by chance
+        (CellCount(2, (0.1, -0.1), 1, 1), "some", HOLDS),
+        (CellCount(2, (0.1, -0.1), 0, 0), "some", PARTLY),
+        (CellCount(2, (-0.1, -0.1), 0, 2), "some", FAILS),
+        (CellCount(2, (-0.1, 0.1), 0, 0), "not worse", HOLDS),
+        (CellCount(2, (-0.1, 0.1), 0, 1), "not worse", PARTLY),
+        (CellCount(2, (-0.1, -0.1), 0, 2), "not worse", FAILS),
     ],
 )
 def test_verdicts(counted, needs, expected):
@@ -159,5 +160,5 @@ def test_verdicts_come_from_what_there_is(folder):
 
 def test_a_damaged_description_is_told(folder):
     (folder / "reproduction.json").write_text('{"columns": 3}')
-    with pytest.raises(RunFolderError, match="not as it was written"):
+    with pytest.raises(RunFolderError, match="a field is missing"):
         read_reproduction(folder)
