@@ -91,6 +91,12 @@ def draw(
     return Drawing(name, caption, alt, _inline(svg, name), png, pdf)
 
 
+def standalone_svg(drawing: Drawing) -> str:
+    """The SVG of a drawing as a file of its own."""
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return drawing.svg.replace("<svg", f"<svg {names}", 1)
+
+
 def plain(label: str) -> str:
     """A label that matplotlib shows as it is, without reading mathematics into it."""
     return label.replace("$", r"\$")
