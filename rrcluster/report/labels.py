@@ -45,7 +45,7 @@ def settings_key(config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def distinct_labels(configs: Sequence[Mapping[str, Any]], folders: Sequence[str]) -> tuple[str, ...]:
-    """One label per method, no two alike: methods of the same name also say where their settings differ.
+    """One unique label per method: methods of the same name also list the settings in which they differ.
 
     Methods that differ in no setting, or in too many to list, get the name of their folder, and if needed a number.
     """
@@ -61,7 +61,7 @@ def distinct_labels(configs: Sequence[Mapping[str, Any]], folders: Sequence[str]
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Names of the settings that are not the same in all of `configs`, in the order they are first met."""
+    """Names of the settings that are not the same in all of `configs`, in order of appearance."""
     names = dict.fromkeys(key for config in configs for key in config if key not in NOT_METHOD)
     return tuple(name for name in names if len({repr(config.get(name)) for config in configs}) > 1)
 

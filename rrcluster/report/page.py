@@ -16,7 +16,7 @@ from rrcluster.report.render import to_html
 from rrcluster.report.setting_table import reproduce_section, settings_section
 from rrcluster.report.tables import TextTable, group_epsilon, group_labels, metric
 
-_NAMED = 4  # more methods than these are counted, not listed, at the top
+_NAMED = 4  # more methods than these are counted, not listed
 
 
 def render_page(groups: Sequence[RunGroup], *, table: TextTable, drawings: Sequence[Drawing], out: Path) -> str:
@@ -63,12 +63,12 @@ def fill_page(
 
 
 def page_title(groups: Sequence[RunGroup], out: Path) -> str:
-    """The method's name, or that of the folder that holds several."""
+    """The label of a single method, else the folder's name and the number of methods."""
     return groups[0].label if len(groups) == 1 else f"{out.resolve().name}: {len(groups)} methods"
 
 
 def lead(groups: Sequence[RunGroup]) -> str:
-    """The report in a few plain sentences."""
+    """The report in a few sentences."""
     labels = group_labels(groups)
     data, partition = _common(groups, "data"), _common(groups, "partition")
     clients, rounds = _common(groups, "num_clients"), _common(groups, "num_rounds")
@@ -171,7 +171,7 @@ def figure_html(drawing: Drawing) -> str:
 
 
 def _common(groups: Sequence[RunGroup], name: str) -> str:
-    """A setting's value if all groups share it, else nothing."""
+    """A setting's value if all groups share it, else an empty text."""
     values = {value_text(group.first.config.get(name)) for group in groups if name in group.first.config}
     return values.pop() if len(values) == 1 else ""
 
@@ -181,11 +181,11 @@ def _each(groups: Sequence[RunGroup], name: str) -> str:
 
 
 def _epsilons(private: Sequence[RunGroup]) -> str:
-    """Every epsilon once, small ones first, those without a bound last."""
+    """Every different epsilon in increasing order; those without a finite bound last."""
     ordered = sorted(private, key=lambda group: math.inf if group.first.epsilon is None else group.first.epsilon)
     return _range(group_epsilon(group) for group in ordered)
 
 
 def _range(texts: Iterable[str]) -> str:
-    """All different values, in the order met: "2.00, 8.00"."""
+    """All different values, in order of appearance: "2.00, 8.00"."""
     return ", ".join(dict.fromkeys(texts))

@@ -1,4 +1,4 @@
-"""One table, many forms: console, CSV, LaTeX, Markdown, HTML, JSON. All text is escaped for its form."""
+"""Tables as console output, CSV, LaTeX, Markdown, HTML and JSON. All text is escaped for the format."""
 
 import csv
 import html
@@ -36,7 +36,7 @@ _LATEX = {
 }
 _MARKDOWN = {**{mark: f"\\{mark}" for mark in "\\`*_[]<>|#~"}, "&": "&amp;", "\n": " "}
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # no number we write starts so
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of spreadsheets; no number of ours starts with them
 
 
 def to_console(table: TextTable, *, width: int = 80) -> "RenderableType":
@@ -48,7 +48,7 @@ def to_console(table: TextTable, *, width: int = 80) -> "RenderableType":
 
 
 def console_table(table: TextTable, *, width: int) -> "RichTable":
-    """A table without its note: as wide as `width`, or as its longest words need."""
+    """A table without its note, `width` columns wide, or wider if its longest words need it."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -64,21 +64,21 @@ def console_table(table: TextTable, *, width: int) -> "RichTable":
 
 
 def _widths(table: TextTable, width: int) -> list[int]:
-    """Of the columns: what their cells like, the widest narrowed first where that is too much, to the longest word."""
+    """Widths of the columns: that of the longest cell; if the table is too wide, the widest shrink, but cut no word."""
     from rich.cells import cell_len
 
     cells = [[name, *(row[place] for row in table.rows)] for place, name in enumerate(table.columns)]
     least = [max((cell_len(word) for cell in column for word in cell.split()), default=0) for column in cells]
-    found = [max(one, min(width, max(map(cell_len, column)))) for one, column in zip(least, cells, strict=True)]
+    widths = [max(one, min(width, max(map(cell_len, column)))) for one, column in zip(least, cells, strict=True)]
     room = width - 2 * len(cells) - 1  # a space on either side of each
-    while sum(found) > room and found != least:
-        _, widest = max((wide, place) for place, wide in enumerate(found) if wide > least[place])
-        found[widest] -= 1
-    return found
+    while sum(widths) > room and widths != least:
+        _, widest = max((wide, place) for place, wide in enumerate(widths) if wide > least[place])
+        widths[widest] -= 1
+    return widths
 
 
 def to_csv(table: TextTable) -> str:
-    """Comma-separated, one header line; an interval gets a column of its own, and diagnostics say so in the header."""
+    """Comma-separated with one header line; intervals have their own columns, headers mark diagnostics."""
     split = [any(" ± " in row[place] for row in table.rows) for place in range(len(table.columns))]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -120,7 +120,7 @@ def to_markdown(table: TextTable) -> str:
 
 
 def to_html(table: TextTable) -> str:
-    """A semantic table, the note below; where a page is narrow its style may turn rows into cards with named cells."""
+    """A table with its note below; cells carry their column's name, so that narrow pages can show rows as cards."""
     head = "".join(_html_cell("th", name, table, place, scope="col") for place, name in enumerate(table.columns))
     title, body = html.escape(table.title), []
     for at, row in enumerate(table.rows):
@@ -161,7 +161,7 @@ def _csv_row(cells: list[str], split: list[bool], widths: list[str] | str) -> li
 
 
 def _csv_cell(cell: str) -> str:
-    """Nothing stays nothing, and a text that a spreadsheet would run as a formula is quoted."""
+    """An empty cell for a missing value; text that a spreadsheet would run as a formula is quoted."""
     if cell == NOTHING:
         return ""
     return f"'{cell}" if cell[:1] in _FORMULA_STARTS else cell

@@ -1,4 +1,4 @@
-"""Released cluster sizes over rounds: by the clients' own choice, and after rebalancing."""
+"""Released cluster sizes over rounds, before and after rebalancing."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def draw_sizes(groups: Sequence[RunGroup]) -> list[Drawing]:
 
 
 def draw_rebalanced(groups: Sequence[RunGroup]) -> list[Drawing]:
-    """For methods that rebalance: released sizes before it, and what each cluster is divided by after it."""
+    """For methods that rebalance: released sizes before it, and the denominators of the clusters after it."""
     shown, note = one_each(groups)
     panels = [
         (label, run)
@@ -54,7 +54,7 @@ def _which(groups: Sequence[RunGroup]) -> str:
 
 
 def draw_natural(panels: Named, name: str, which: str) -> Drawing:
-    """Released sizes over rounds, one panel per named run; `which` says of which seed."""
+    """Released sizes over rounds, one panel per named run; `which` ends the caption."""
     what = "Released cluster sizes over rounds: clients by their own choice, before any rebalancing."
     private = any(run.private for _, run in panels)
     noise = " Noise can make a size negative; it is shown as released." if private else ""

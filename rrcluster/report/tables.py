@@ -1,4 +1,4 @@
-"""The results table: one row per method, as strings, ready for any renderer of `render.py`."""
+"""The results table: one row per method, as strings for the renderers of `render.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _CONTEXT = {
     "data": "Data",
     "partition": "Partition",
     "model": "Model",
-}  # columns only where methods differ in them
+}  # columns of settings that differ
 _LABELS = {
     "accuracy": "Accuracy (%)",
     "clustering_accuracy": "Clustering accuracy (%)",
@@ -22,7 +22,7 @@ _LABELS = {
     "adjusted_rand": "ARI",
     "clusters_alive": "Clusters alive",
 }
-_OF_CLUSTERS = ("clustering_accuracy", "adjusted_rand", "clusters_alive")  # nothing to say about one cluster
+_OF_CLUSTERS = ("clustering_accuracy", "adjusted_rand", "clusters_alive")  # undefined for one cluster
 _RELEASED = "Private accuracy (%)"
 _NO_WINNER = ("loss", "clusters_alive")
 
@@ -78,7 +78,7 @@ def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> Te
 
 
 def group_labels(groups: Sequence[RunGroup]) -> tuple[str, ...]:
-    """One label per group, no two alike."""
+    """One unique label per group."""
     return distinct_labels([group.first.config for group in groups], [group.first.path.name for group in groups])
 
 
@@ -91,7 +91,7 @@ def group_epsilon(group: RunGroup) -> str:
 
 
 def metric(group: RunGroup, name: str) -> Estimate | None:
-    """The final value of a diagnostic over the group's seeds; those of clusters mean nothing with one cluster."""
+    """The final value of a diagnostic over the group's seeds; None for those of clusters if there is one cluster."""
     if name in _OF_CLUSTERS and group.first.num_clusters == 1:
         return None
     return estimate(_final(run, name) for run in group.runs)
@@ -105,7 +105,7 @@ def chance_level(groups: Sequence[RunGroup]) -> float | None:
 
 
 def _title(groups: Sequence[RunGroup]) -> str:
-    """What all the runs have in common, such as "fashion-mini, rotation, 1000 clients, 100 rounds"."""
+    """Settings that all runs share, such as "fashion-mini, rotation, 1000 clients, 100 rounds"."""
     words = {"data": "{}", "partition": "{}", "num_clients": "{} clients", "num_rounds": "{} rounds"}
     parts = []
     for name, form in words.items():
@@ -116,7 +116,7 @@ def _title(groups: Sequence[RunGroup]) -> str:
 
 
 def _metrics(groups: Sequence[RunGroup]) -> tuple[str, ...]:
-    """Accuracies, the loss in their place where there are only losses (regression); then what some run has besides."""
+    """Accuracies, or the loss for regression, and further diagnostics that some run has."""
     has = {name: any(metric(group, name) is not None for group in groups) for name in _LABELS}
     if has["loss"] and not has["accuracy"]:
         usual: tuple[str, ...] = ("loss", "clustering_accuracy")
@@ -139,7 +139,7 @@ def _cell(name: str, value: Estimate | None) -> str:
 
 
 def _released(group: RunGroup) -> Estimate | None:
-    """The accuracy that a row's run released. A mean over several runs would cost more than the epsilon beside it."""
+    """The accuracy that a single run released; a mean over several would cost more than the epsilon beside it."""
     return estimate([group.first.private_accuracy]) if len(group.runs) == 1 else None
 
 
@@ -206,27 +206,27 @@ def _privacy_sentence(groups: Sequence[RunGroup]) -> str:
 
 
 def _tuning_sentence(groups: Sequence[RunGroup]) -> str:
-    """What epsilon says about how settings were chosen: nothing, unless they were selected privately."""
+    """Whether epsilon covers the choice of settings: only if they were selected privately."""
     private = [group for group in groups if group.first.private]
     selected = [group for group in private if group.first.privacy.get("selection")]
-    told = "The epsilon of a privately selected run includes the selection of its settings." if selected else ""
+    covered = "The epsilon of a privately selected run includes the selection of its settings." if selected else ""
     if len(private) < 2:
-        return told
-    return f"{told} {UNCOVERED_TUNING}".strip()
+        return covered
+    return f"{covered} {UNCOVERED_TUNING}".strip()
 
 
 def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> list[str]:
-    told = ""
+    released = ""
     if any(map(_released, groups)):
-        told = (
+        released = (
             f"{_RELEASED.removesuffix(' (%)')}: noisy, released within the epsilon of its run (docs/tuning.md); none "
             "for a row of several runs, whose costs add up."
         )
     if all(run.final is None for group in groups for run in group.runs):
-        return [told or "No diagnostics were written, so there is no accuracy to show."]
+        return [released or "No diagnostics were written, so there is no accuracy to show."]
     names = [_LABELS[name].removesuffix(" (%)").lower() for name in metrics]
     sentences = [
-        told,
+        released,
         f"{', '.join(names[:-1])} and {names[-1]}: {DIAGNOSTIC} (measured on raw client data).".capitalize(),
     ]
     chance = chance_level(groups)
@@ -242,10 +242,10 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
 
 
 def _sample_sentence(groups: Sequence[RunGroup]) -> list[str]:
-    """How many clients the diagnostics are about, where it is not the whole population."""
+    """The number of evaluated clients, if they are not the whole population."""
     finals = [(run.final, run.config.get("num_clients")) for group in groups for run in group.runs]
     parts = sorted(
         {(int(final.evaluated_clients), clients) for final, clients in finals if final and final.evaluated_clients}
     )
-    told = [f"{judged:,} of {clients:,} clients" for judged, clients in parts if isinstance(clients, int)]
-    return [f"Diagnostics are over {' or '.join(told)}, the same in every run."] if told else []
+    counts = [f"{judged:,} of {clients:,} clients" for judged, clients in parts if isinstance(clients, int)]
+    return [f"Diagnostics are over {' or '.join(counts)}, the same in every run."] if counts else []
