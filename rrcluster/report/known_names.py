@@ -32,6 +32,10 @@ class KnownNames:
         """Add a name, or replace its entry."""
         self._entries[entry.name] = entry
 
+    def unregister(self, name: str) -> None:
+        """Remove a name, if it is there."""
+        self._entries.pop(name, None)
+
     def label(self, name: str) -> str:
         """The label of a name; the name itself if it is not registered."""
         return self._entries[name].label if name in self._entries else name

@@ -3,10 +3,11 @@ import json
 import pytest
 
 from rrcluster.errors import RunFolderError
+from rrcluster.experiments.config import RunConfig
 from rrcluster.methods import ALGORITHMS
 from rrcluster.report import find_runs, method_label, read_run
 from rrcluster.report.known_names import METHODS, KnownName
-from rrcluster.report.labels import distinct_labels
+from rrcluster.report.labels import DISPLAY, PLACE, distinct_labels
 
 
 def test_reads_a_run(tmp_path, run_folder):
@@ -173,7 +174,7 @@ def test_a_method_registered_at_run_time_has_a_label():
     try:
         assert method_label(settings) == "My own + exploration"
     finally:
-        METHODS._entries.pop("my-own")
+        METHODS.unregister("my-own")
     assert method_label(settings) == "my-own"
 
 
@@ -181,6 +182,10 @@ def test_a_method_registered_at_run_time_has_a_label():
 def test_every_method_has_a_label_and_says_how_it_chooses(name):
     assert METHODS.label(name) != name
     assert METHODS.fact(name, "chooses_by_loss", default=False) == ALGORITHMS[name].explores
+
+
+def test_settings_that_change_no_result_are_settings():
+    assert PLACE | DISPLAY <= set(RunConfig().flat())
 
 
 def test_methods_of_the_same_name_are_told_apart():

@@ -2,15 +2,25 @@
 
 import json
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from scipy.stats import ttest_rel
 
 from rrcluster.errors import RunFolderError
+from rrcluster.paper.learnt_lines import draw_lines_of
 from rrcluster.paper.paired_test import compare, holm
 from rrcluster.paper.paper_report import make_reproduction, write_verdicts
 from rrcluster.paper.paper_tables import main_tables, more_tables
-from rrcluster.paper.read_reproduction import read_reproduction
+from rrcluster.paper.read_reproduction import (
+    MeasuredCell,
+    MeasuredColumn,
+    MeasuredRow,
+    Reproduced,
+    read_reproduction,
+)
 from rrcluster.paper.verdicts import FAILS, HOLDS, PARTLY, UNKNOWN, CellCount, verdict
+from rrcluster.report import read_run
 
 CLAIM = {
     "text": "RR improves on IFCA",
@@ -162,3 +172,19 @@ def test_a_damaged_description_is_told(folder):
     (folder / "reproduction.json").write_text('{"columns": 3}')
     with pytest.raises(RunFolderError, match="a field is missing"):
         read_reproduction(folder)
+
+
+def test_learnt_lines_come_from_the_models_of_the_runs(tmp_path, run_folder):
+    def row(name, **arrays):
+        run = read_run(run_folder(tmp_path / name, data="synthetic-balanced-easy", mechanism="none", epsilon=None))
+        save_file(arrays, run.path / "models.safetensors")
+        return MeasuredRow(name, name, False, {}, {}, {("easy", "none"): MeasuredCell({0: run}, None)})
+
+    nothing = np.zeros(0, dtype=np.float32)
+    one = row("FedAvg", shared=np.ones(2, dtype=np.float32), clustered=np.zeros((1, 0), dtype=np.float32))
+    four = row("IFCA", shared=nothing, clustered=np.ones((4, 2), dtype=np.float32))
+    column = MeasuredColumn("easy", "No noise", None, ("none",), "balanced, easy")
+    (drawing,) = draw_lines_of(Reproduced(tmp_path, {}, (column,), (one, four)))
+    assert "models of FedAvg, IFCA drawn over them, one row each for balanced, easy" in drawing.alt
+    unfinished = MeasuredRow("RR", "RR", False, {}, {}, {("easy", "none"): MeasuredCell({}, None)})
+    assert draw_lines_of(Reproduced(tmp_path, {}, (column,), (one, unfinished))) == []
