@@ -6,6 +6,7 @@ import numpy as np
 from workload import BATCH, EPOCHS, RATE, answer, load
 
 from rrcluster.data.federated import Cohort
+from rrcluster.engine import calls
 from rrcluster.engine.pick_engine import pick_engine
 from rrcluster.engine.protocol import CPU, LocalSettings
 from rrcluster.models import make_model
@@ -20,10 +21,12 @@ def main(path, name="workers"):
     local = LocalSettings(RATE, EPOCHS, BATCH)
 
     def train(chosen):
-        engine.train(starts[chosen], cohort, local=local, key=(0, 0)).sum(axis=0)
+        calls.train(engine, starts[chosen], cohort, local=local, key=(0, 0)).sum(axis=0)
 
-    engine.losses(starts[:1], cohort)  # the workers are there, as those of the others are
-    answer(lambda: train(np.zeros(count, dtype=int)), lambda: train(engine.losses(starts, cohort).argmin(axis=1)))
+    calls.losses(engine, starts[:1], cohort)  # the workers are there, as those of the others are
+    answer(
+        lambda: train(np.zeros(count, dtype=int)), lambda: train(calls.losses(engine, starts, cohort).argmin(axis=1))
+    )
 
 
 if __name__ == "__main__":

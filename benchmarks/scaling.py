@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 ROWS = {
@@ -62,17 +63,18 @@ def measure(point):
     import numpy as np
     import torch
 
-    from rrcluster.engine.channel import joined
+    from rrcluster.engine.channel import join_ranks
     from rrcluster.engine.distributed import Ranks, serve
     from rrcluster.experiments.config import from_flat
-    from rrcluster.experiments.torchrun_setup import make_shared, prepare_worker
+    from rrcluster.experiments.setup import make_experiment
+    from rrcluster.experiments.torchrun_setup import make_distributed, prepare_rank
 
     torch.set_num_threads(1)
 
-    def lead(ranks):
+    def lead(make):
         from rrcluster.simulation.simulate import simulate
 
-        it = make_shared(from_flat(settings(point)), ranks)
+        it = make(from_flat(settings(point)))
         clock = CLOCKS[point["clock"]]
         began, ticks = time.perf_counter(), [clock()]
         for _ in simulate(
@@ -94,12 +96,12 @@ def measure(point):
         )
 
     if point["ranks"] == 1:
-        return lead(None)
-    with joined() as channel:
+        return lead(make_experiment)
+    with join_ranks() as channel:
         if channel.rank:
-            return serve(channel, prepare_worker)
+            return serve(channel, prepare_rank)
         ranks = Ranks(channel)
-        lead(ranks)
+        lead(partial(make_distributed, ranks=ranks))
         return ranks.dismiss()
 
 

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
-from rrcluster.aggregate import ServerState
 from rrcluster.data.lines import SCENARIOS, noisy_lines
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment
 from rrcluster.paper.learnt_lines import draw_learnt_lines
 from rrcluster.rng import Streams
+from rrcluster.server_state import ServerState
 from rrcluster.simulation.evaluate import choose_all, clustering_accuracy
 from rrcluster.simulation.simulate import simulate
 
@@ -147,7 +147,7 @@ def final_models(scenario: str, seed: int, *, start: str, noise: str, method: st
     first = experiment.streams("first lines").uniform(-bound, bound, size=(k, width))
     state, received = ServerState.fresh(experiment.split.models(first)), np.zeros(k)
     parts = ("data", "model", "algorithm", "plan", "engine", "streams", "local", "server")
-    filled = experiment.plan.rebalance == "exact" and mechanism.min_cluster_size > 0
+    filled = mechanism.min_cluster_size > 0 and not mechanism.flips_coins
     for record in simulate(**{name: getattr(experiment, name) for name in parts}, state=state):
         reports = record.reports
         went = reports.choices if reports.destinations is None else reports.destinations

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from rrcluster.data import from_arrays
+from rrcluster.engine import calls
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.engine.workers.workers_engine import WorkersEngine
@@ -21,7 +22,7 @@ SAMPLES, REPEATS = 20, 3
 
 def seconds(engine, start, cohort):
     began = time.perf_counter()
-    engine.train(start, cohort, local=LocalSettings(local_epochs=1), key=(0, 0))
+    calls.train(engine, start, cohort, local=LocalSettings(local_epochs=1), key=(0, 0))
     return time.perf_counter() - began
 
 

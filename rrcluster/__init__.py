@@ -13,24 +13,30 @@ if TYPE_CHECKING:
     from rrcluster.clusters.rebalancing import rebalance
     from rrcluster.experiments.load import assign, load
     from rrcluster.experiments.run import run
-    from rrcluster.methods import ALGORITHMS, Algorithm
+    from rrcluster.methods import ALGORITHMS, Method
     from rrcluster.privacy.budget import account, calibrate
-    from rrcluster.privacy.plan import MECHANISMS, PrivacyPlan
-    from rrcluster.server import release
+    from rrcluster.privacy.plan import PrivacyPlan
+    from rrcluster.privacy.reports import NoisySum, Reports
+    from rrcluster.registry import MECHANISMS, register
+    from rrcluster.server import Server, release
     from rrcluster.simulation.simulate import simulate
     from rrcluster.theory.advise import advise
 
 _HOMES = {
     "ALGORITHMS": "rrcluster.methods",
-    "Algorithm": "rrcluster.methods",
-    "MECHANISMS": "rrcluster.privacy.plan",
+    "Method": "rrcluster.methods",
+    "MECHANISMS": "rrcluster.registry",
+    "NoisySum": "rrcluster.privacy.reports",
     "PrivacyPlan": "rrcluster.privacy.plan",
+    "Reports": "rrcluster.privacy.reports",
+    "Server": "rrcluster.server",
     "account": "rrcluster.privacy.budget",
     "advise": "rrcluster.theory.advise",
     "assign": "rrcluster.experiments.load",
     "calibrate": "rrcluster.privacy.budget",
     "load": "rrcluster.experiments.load",
     "rebalance": "rrcluster.clusters.rebalancing",
+    "register": "rrcluster.registry",
     "release": "rrcluster.server",
     "run": "rrcluster.experiments.run",
     "simulate": "rrcluster.simulation.simulate",
@@ -39,9 +45,12 @@ _HOMES = {
 __all__ = [
     "ALGORITHMS",
     "MECHANISMS",
-    "Algorithm",
+    "Method",
+    "NoisySum",
     "PrivacyError",
     "PrivacyPlan",
+    "Reports",
+    "Server",
     "UnsupportedEvent",
     "__version__",
     "account",
@@ -50,6 +59,7 @@ __all__ = [
     "calibrate",
     "load",
     "rebalance",
+    "register",
     "release",
     "run",
     "simulate",

@@ -7,6 +7,7 @@
           |    |    +-- UnsupportedEvent   an event this accountant cannot account
           |    +-- AssumptionError   an assumption of the theory fails, so its bound says nothing
           +-- DataError         a missing, damaged or unusable data file
+          +-- RoundError        a round of a secure run failed, for a reason that is not told
           +-- RunFolderError    a run folder that cannot be written, read or resumed
           +-- RankError         a rank of a run on several processes failed or is gone
           +-- WorkerError       a worker process that died or failed
@@ -37,6 +38,10 @@ class AssumptionError(ConfigError):
 
 class DataError(RRClusterError):
     """A data file is missing, damaged, or does not hold what it should."""
+
+
+class RoundError(RRClusterError):
+    """A round of a secure run failed. The reason may depend on private data, and is withheld."""
 
 
 class RunFolderError(RRClusterError):

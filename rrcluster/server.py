@@ -1,77 +1,176 @@
-"""The server's half of a round. The simulator and a deployment call these same functions."""
+"""The server: everything it decides in a round, and the loop over rounds. Simulator and federation run this same code.
 
-from dataclasses import replace
+    guidance = server.tell(state)                                     # models, prices, coins: made of releases
+    reports = collect(guidance, charge)                               # the simulator computes them, a federation asks
+    state, release = server.finish(state, guidance, reports, rng=...) # the only line that sees raw values
+
+A simulation and a federation differ in `collect` alone.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from rrcluster.aggregate import ServerSettings, ServerState, advance, remember, shrink, smooth_sizes
-from rrcluster.clusters.choice import PRICE, TEMPERATURE, Guidance, crowding_prices, fading
+from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_prices, fading
 from rrcluster.clusters.rebalancing import coin_transition
-from rrcluster.clusters.schedule import held_still, opening
+from rrcluster.clusters.schedule import Schedule, make_schedule, open_clusters, warm_start
+from rrcluster.entropy import StreamSource
+from rrcluster.errors import PrivacyError, RoundError, RunFolderError
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.rng import Rng
-from rrcluster.types import Release
+from rrcluster.server_state import ServerState, advance, smooth_sizes
+from rrcluster.settings import ServerSettings
+from rrcluster.types import Models, Release
 
 
-def guidance(state: ServerState, *, plan: PrivacyPlan, server: ServerSettings) -> Guidance:
-    """What this round's clients are told beside the models: crowding prices and coins, from sizes released earlier.
+@dataclass(frozen=True)
+class Guidance:
+    """All that the clients of a round are told. Made of releases, settings and public randomness: public."""
 
-    Prices are zero and nobody moves before the first release; coins only ever move under `rebalance = coin`. In the
-    rounds of an initialisation it is the schedule of clusters/schedule.py instead, from the round's number alone.
+    round_index: int
+    models: Models  # to choose among, and to train from
+    average: Models  # what would be handed out now: private evaluation judges it
+    rules: ChoiceRules
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server's half of a round. It keeps nothing: what it remembers is the state, which is made of releases."""
+
+    plan: PrivacyPlan
+    settings: ServerSettings
+    explores: bool  # whether clients choose by loss, which exploration prices and softens
+    random_models: Callable[[str], Models]  # name of a stream -> k random models: the first ones, and a warm start's
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The rounds that the initialisation takes."""
+        k = self.plan.mechanism.num_clusters
+        return make_schedule(self.settings, num_rounds=self.plan.num_rounds, num_clusters=k)
+
+    def first_state(self) -> ServerState:
+        """The state before the first round, from random numbers alone."""
+        return ServerState.fresh(self.random_models("init"))
+
+    def tell(self, state: ServerState) -> Guidance:
+        """What the clients of this round are told: models, prices and coins, from sizes released earlier.
+
+        Prices are zero and nobody moves before the first release. In the rounds of an initialisation the schedule
+        decides instead, from the round's number alone.
+        """
+        models = state.models
+        if self.schedule.opens_clusters(state.round_index):
+            if self.schedule.init == "warm":
+                models = warm_start(models, self.random_models("warm start"))
+            state = open_clusters(state, self.schedule, models)
+        return Guidance(state.round_index, models, state.average, self._rules(state))
+
+    def finish(
+        self, state: ServerState, guidance: Guidance, reports: Reports | NoisySum, *, rng: Rng
+    ) -> tuple[ServerState, Release]:
+        """Release what was collected, and move the models. Reports are raw; nothing that is returned is.
+
+        The round must be charged already: `run_rounds` sees to it.
+        """
+        t, mechanism = state.round_index, self.plan.mechanism
+        if guidance.round_index != t:
+            raise PrivacyError(
+                f"the guidance is of round {guidance.round_index}, the state of round {t}; use tell(state)."
+            )
+        if isinstance(reports, NoisySum):
+            release = mechanism.release_sum(reports)
+        else:
+            release = mechanism.release(reports, rng=rng)  # the only line that sees raw values
+        if self.schedule.opens_clusters(t):
+            state = open_clusters(state, self.schedule, guidance.models)
+        state = replace(state, sizes=state.sizes.updated(release.sizes, memory=self.settings.memory))
+        if release.size_noise_std > 0:
+            release = smooth_sizes(release, state.sizes, guidance.rules.transition, mechanism)
+        release = self.schedule.freeze_closed(release, t)
+        return advance(state, release, settings=self.settings, num_rounds=self.plan.num_rounds), release
+
+    def _rules(self, state: ServerState) -> ChoiceRules:
+        t, mechanism = state.round_index, self.plan.mechanism
+        if t < self.schedule.num_rounds:
+            return self.schedule.rules(t)
+        strength = self.settings.exploration * fading(t, self.plan.num_rounds) if self.explores else 0.0
+        if state.sizes.empty:
+            return replace(ChoiceRules.plain(mechanism.num_clusters), temperature=TEMPERATURE * strength)
+        least = mechanism.min_cluster_size if mechanism.flips_coins else 0
+        return ChoiceRules(
+            prices=PRICE * strength * crowding_prices(state.sizes.mean),
+            temperature=TEMPERATURE * strength,
+            transition=coin_transition(state.sizes.mean, min_cluster_size=least),
+        )
+
+
+class Charge:
+    """The charge of one attempt at a round: on disk when the call returns, once however often it is called."""
+
+    def __init__(self, ledger: Ledger, round_index: int, plan: PrivacyPlan) -> None:
+        """Nothing is charged yet."""
+        self._ledger, self._round_index, self._plan, self.made = ledger, round_index, plan, False
+
+    def __call__(self) -> None:
+        """Charge the round, before anything of it is revealed."""
+        if not self.made:
+            self._ledger.charge(self._round_index, self._plan.event if self._plan.private else None)
+            self.made = True
+
+
+Collect = Callable[[Guidance, Charge], Reports | NoisySum]
+
+
+@dataclass(frozen=True)
+class FinishedRound:
+    """One round: its release, and the state after it. Public."""
+
+    round_index: int
+    state: ServerState
+    release: Release
+
+
+def run_rounds(
+    server: Server, collect: Collect, *, state: ServerState, ledger: Ledger, streams: StreamSource
+) -> Iterator[FinishedRound]:
+    """Round after round until the plan's last one, or until the ledger affords no more.
+
+    `collect` asks the clients of a round and charges it before anything is revealed; PrivacyError if it did not.
     """
-    k, t = plan.mechanism.num_clusters, state.round_index
-    if t < server.init_rounds:
-        return opening(server, t, k)
-    strength = server.exploration * fading(t, plan.num_rounds)
-    if state.sizes.empty:
-        return replace(Guidance.plain(k), temperature=TEMPERATURE * strength)
-    sizes, least = state.sizes.mean, plan.mechanism.min_cluster_size if plan.rebalance == "coin" else 0
-    return Guidance(
-        prices=PRICE * strength * crowding_prices(sizes),
-        temperature=TEMPERATURE * strength,
-        transition=coin_transition(sizes, min_cluster_size=least),
-    )
+    while state.round_index < server.plan.num_rounds and ledger.affords(state.round_index):
+        t = state.round_index
+        guidance = server.tell(state)
+        charge = Charge(ledger, t, server.plan)
+        with _withhold_reasons(server.plan.secure):
+            reports = collect(guidance, charge)
+            if not charge.made:
+                raise PrivacyError(f"round {t} was collected but not charged; collect must call charge() first.")
+            state, release = server.finish(state, guidance, reports, rng=streams("release", t))
+        yield FinishedRound(t, state, release)
 
 
-def server_round(
-    state: ServerState,
-    updates: Any,
-    choices: Any,
-    *,
-    plan: PrivacyPlan,
-    server: ServerSettings,
-    ledger: Ledger,
-    rng: Rng,
-    destinations: Any = None,
-    client_ids: Any = None,
-    evaluations: Any = None,
-    scores: Any = None,
-) -> tuple[ServerState, Release]:
-    """Charge the ledger, release, and move the models. `updates` and `choices` are raw; nothing returned is.
+@contextmanager
+def _withhold_reasons(secure: bool) -> Iterator[None]:
+    """In a secure run, let no error say more than that a round failed.
 
-    `destinations` are where the coins of `guidance(state, ...)` sent the clients, under coin rebalancing;
-    `evaluations` (n, 2) what clients say about the released models, where the plan has private evaluation; `scores`
-    what identifiers read beside the choice, where they do (raw too).
+    Its text may depend on who took part: an allocation names the size of the cohort, a reader the client. What budget
+    and disk have to say does not, and is let through.
     """
-    transition = guidance(state, plan=plan, server=server).transition
-    ledger.charge(state.round_index, plan.event if plan.private else None)
-    release = plan.mechanism.release(  # the only line that sees raw values
-        updates,
-        choices,
-        destinations=destinations,
-        client_ids=client_ids,
-        evaluations=evaluations,
-        rng=rng,
-        **({} if scores is None else {"scores": scores, "centres": state.centres}),
-    )
-    state = remember(state, release, memory=server.memory, sums=plan.rebalance == "shrinkage")
-    if release.size_noise_std > 0:
-        least = max(plan.mechanism.size_floor, plan.mechanism.min_cluster_size)
-        release = smooth_sizes(release, state.sizes, transition, least=least, size_floor=plan.mechanism.size_floor)
-    if plan.rebalance == "shrinkage" and state.round_index >= server.init_rounds:
-        release = shrink(release, state.sums, memory=server.memory)
-    release = held_still(release, server, state.round_index)
-    return advance(state, release, server=server, num_rounds=plan.num_rounds), release
+    try:
+        yield
+    except (PrivacyError, RunFolderError):
+        raise
+    except Exception:
+        if not secure:
+            raise
+        raise RoundError(
+            "a round failed; the reason is withheld because it may depend on private data. Resume the run; if it fails "
+            "again, rehearse without secure on data that may be looked at, or lower capacity."
+        ) from None
 
 
 def release(
@@ -83,24 +182,16 @@ def release(
     destinations: Any = None,
     client_ids: Any = None,
     evaluations: Any = None,
-    scores: Any = None,
-    centres: Any = None,
+    unique: bool = False,
 ) -> Release:
     """The private release of one round, for a federated system that has its own server: arrays in, `Release` out.
 
     `updates` (n, d_s + d_c) and `choices` (n,) are the raw reports of a cohort drawn by `plan.sampler`; numpy or torch.
-    `evaluations` (n, 2) are pairs (accuracy, share of the loss bound), for plans with `private_evaluation`. `scores`
-    (n, plan.mechanism.score_width) are what identifiers by loss or by projection read; `centres` those of projections
-    released earlier (Release.projections holds each round's statistics).
-    Charge your own budget first: one call costs one `plan.event`. A secure plan draws its noise from the operating
-    system and needs `rng=rrcluster.entropy.secure_rng()`; calling it twice on one round is two releases.
+    `destinations` (n,) are where the coins sent them, for plans with B above 0; `evaluations` (n, 2) are pairs
+    (accuracy, share of the loss bound), for plans with `private_evaluation`. Charge your own budget first: one call
+    costs one `plan.event`. A secure plan draws its noise from the operating system and needs
+    `rng=rrcluster.entropy.secure_rng()` and client ids (or `unique`, where the transport guarantees one report per
+    client); calling it twice on one round is two releases.
     """
-    return plan.mechanism.release(
-        updates,
-        choices,
-        rng=rng,
-        destinations=destinations,
-        client_ids=client_ids,
-        evaluations=evaluations,
-        **({} if scores is None else {"scores": scores, "centres": centres}),
-    )
+    reports = Reports(updates, choices, destinations, client_ids, evaluations, unique)
+    return plan.mechanism.release(reports, rng=rng)

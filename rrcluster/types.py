@@ -131,7 +131,6 @@ class Release:
     sum_noise_std: float  # of every coordinate of every sum
     size_noise_std: float  # of every size
     evaluation: NoisyEvaluation | None = None  # where the plan has private evaluation
-    projections: Array | None = None  # (k, p + 1) sums and weights of noisy projections, where identifiers are such
 
     @property
     def shared_mean(self) -> Array:

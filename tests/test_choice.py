@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from rrcluster.aggregate import ServerSettings, ServerState, remember
-from rrcluster.clusters.choice import PRICE, TEMPERATURE, Guidance, choose, crowding_prices, fading
+from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, choose, crowding_prices, fading
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.server import guidance, release
+from rrcluster.server import Server, release
+from rrcluster.server_state import ServerState
+from rrcluster.settings import ServerSettings
 from rrcluster.types import Coordinates, Models
 
 
@@ -16,12 +19,12 @@ def plan(**changes):
 
 def test_plain_guidance_is_the_plain_argmin_bit_for_bit(rng):
     scores = rng.normal(size=(500, 4))
-    chosen = choose(scores, Guidance.plain(4), uniforms=rng.random((500, 4)))
+    chosen = choose(scores, ChoiceRules.plain(4), uniforms=rng.random((500, 4)))
     assert (chosen == scores.argmin(axis=1)).all()
 
 
 def test_equal_scores_go_to_the_lowest_index(rng):
-    assert (choose(np.zeros((5, 3)), Guidance.plain(3), uniforms=rng.random((5, 3))) == 0).all()
+    assert (choose(np.zeros((5, 3)), ChoiceRules.plain(3), uniforms=rng.random((5, 3))) == 0).all()
 
 
 def test_prices_by_hand():
@@ -33,13 +36,13 @@ def test_prices_by_hand():
 
 def test_a_crowded_cluster_loses_clients_that_hardly_prefer_it(rng):
     scores = np.tile([1.0, 1.1], (10, 1))
-    priced = Guidance(np.array([0.3, -0.3]), 0.0, np.eye(2))
+    priced = ChoiceRules(np.array([0.3, -0.3]), 0.0, np.eye(2))
     assert (choose(scores, priced, uniforms=rng.random((10, 2))) == 1).all()
 
 
 def test_the_softened_choice_follows_the_softmax_of_the_scores(rng):
     scores = np.tile([0.0, 0.5, 1.0], (60_000, 1))
-    chosen = choose(scores, Guidance(np.zeros(3), 0.5, np.eye(3)), uniforms=rng.random((60_000, 3)))
+    chosen = choose(scores, ChoiceRules(np.zeros(3), 0.5, np.eye(3)), uniforms=rng.random((60_000, 3)))
     expected = np.exp(-np.array([0.0, 0.5, 1.0]) / 0.5)
     assert np.allclose(np.bincount(chosen) / 60_000, expected / expected.sum(), atol=0.01)
 
@@ -48,18 +51,42 @@ def test_exploration_fades_out_halfway():
     assert [fading(t, 10) for t in range(7)] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.0, 0.0])
 
 
-def test_guidance_comes_from_releases_only_and_is_plain_at_strength_zero(rng):
+def rules(state, *, explores=True, exploration=1.0, **changes):
+    settings = ServerSettings(exploration=exploration)
+    return Server(plan(**changes), settings, explores, random_models=pytest.fail).tell(state).rules
+
+
+def test_rules_come_from_releases_only_and_are_plain_at_strength_zero(rng):
     state = ServerState.fresh(Models(np.zeros(0), np.zeros((3, 2))))
-    first = guidance(state, plan=plan(), server=ServerSettings())
+    first = rules(state)
     assert (first.prices == 0).all()
+    assert (first.transition == np.eye(3)).all()
     assert first.temperature == TEMPERATURE
     out = release(np.zeros((90, 2)), [0] * 60 + [1] * 30, plan=plan(), rng=rng)
-    state = remember(state, out, memory=0.9, sums=False)
-    told = guidance(state, plan=plan(), server=ServerSettings())
+    state = replace(state, sizes=state.sizes.updated(out.sizes, memory=0.9))
+    told = rules(state)
     assert np.allclose(told.prices, PRICE * crowding_prices(out.sizes))
     assert (told.transition == np.eye(3)).all()
-    quiet = guidance(state, plan=plan(), server=ServerSettings(exploration=0.0))
-    assert (quiet.prices == 0).all()
-    assert quiet.temperature == 0
-    moving = guidance(state, plan=plan(min_cluster_size=20), server=ServerSettings())
+    for quiet in (rules(state, exploration=0.0), rules(state, explores=False)):
+        assert (quiet.prices == 0).all()
+        assert quiet.temperature == 0
+        assert not quiet.uses_chance
+    moving = rules(state, min_cluster_size=20)
     assert moving.transition[0, 2] > 0
+
+
+def test_prices_and_temperature_fade_with_the_rounds(rng):
+    state = ServerState.fresh(Models(np.zeros(0), np.zeros((3, 2))))
+    state = replace(state, sizes=state.sizes.updated(np.array([60.0, 30.0, 0.0]), memory=0.9))
+    at = [rules(replace(state, round_index=t)) for t in (0, 2, 5, 9)]
+    assert [told.temperature / TEMPERATURE for told in at] == pytest.approx([1.0, 0.6, 0.0, 0.0])
+    assert [told.prices[0] / PRICE for told in at] == pytest.approx([1.0, 0.6, 0.0, 0.0])
+    assert [told.uses_chance for told in at] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(("mechanism", "noise"), [("identifier", 1.0), ("none", None)])
+def test_where_the_mechanism_rebalances_by_itself_nobody_is_told_to_move(mechanism, noise):
+    state = ServerState.fresh(Models(np.zeros(0), np.zeros((3, 2))))
+    state = replace(state, sizes=state.sizes.updated(np.array([60.0, 30.0, 0.0]), memory=0.9))
+    told = rules(state, mechanism=mechanism, noise_multiplier=noise, min_cluster_size=20)
+    assert (told.transition == np.eye(3)).all()

@@ -15,19 +15,21 @@ ORDER = [
     "version",
     "errors",
     "checks",
-    "reading",
-    "durable",
+    "storage",
+    "registry",
+    "settings",
     "rng",
     "types",
     "entropy",
     "clusters",
     "privacy",
-    "aggregate",
+    "server_state",
     "clusters.schedule",
     "theory",
     "data",
     "models",
     "engine.protocol",
+    "engine.calls",
     "methods",
     "server",
     "engine",
@@ -39,7 +41,15 @@ ORDER = [
     "cli",
     "__main__",
 ]
-REPORT_MAY_IMPORT = {"errors", "checks", "reading", "version", "report"}  # it reads run folders and recomputes nothing
+REPORT_MAY_IMPORT = {
+    "errors",
+    "checks",
+    "storage",
+    "version",
+    "registry",
+    "settings",
+    "report",
+}  # it reads run folders and recomputes nothing
 MAY_IMPORT_PAPER = {"paper", "cli.reproduce_command", "cli.report_command"}  # of what lies below it
 
 
@@ -105,7 +115,22 @@ def test_the_package_imports_nothing_heavy():
 
 
 def test_settings_import_only_the_parser():
-    assert not loaded_by("import rrcluster.experiments.config") & HEAVY
+    for module in ("rrcluster.settings", "rrcluster.experiments.config"):
+        loaded = loaded_by(f"import {module}")
+        assert "tyro" in loaded
+        assert not loaded & HEAVY
+
+
+def test_the_registry_imports_neither_the_parser_nor_what_it_names():
+    """Also once names, labels and facts are read: only `load` imports."""
+    code = (
+        "from rrcluster import registry; "
+        "[registry.KINDS[kind].label(name) for kind in registry.KINDS for name in registry.KINDS[kind]]; "
+        "registry.DATASETS.fact('emnist', 'usual_model')"
+    )
+    loaded = loaded_by(code)
+    assert not loaded & (HEAVY | {"tyro"})
+    assert not any(name.startswith(("rrcluster.privacy", "rrcluster.methods", "rrcluster.data")) for name in loaded)
 
 
 def test_accounting_never_imports_torch():

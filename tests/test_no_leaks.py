@@ -12,7 +12,7 @@ from rrcluster.cli import main
 from rrcluster.data.arrays import ArrayStore
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.simulation import simulate
+from rrcluster.server import Server
 from rrcluster.types import Coordinates
 
 DATUM, UPDATE, LOSS = 83.6501927, 37.1945831, 5.83172649
@@ -36,7 +36,7 @@ def needles(value):
 def planted(monkeypatch):
     """Clients whose data, updates and losses are the planted values; what the server was sent is kept for a search."""
     seen = {"values": {DATUM, UPDATE, LOSS}, "counts": set()}
-    honest_round, honest_client = simulate.server_round, ArrayStore.client
+    honest_finish, honest_client = Server.finish, ArrayStore.client
 
     def client(self, which):
         inputs, targets = honest_client(self, which)
@@ -50,17 +50,17 @@ def planted(monkeypatch):
         favourite = cohort.clients % 7 % len(vectors)
         return np.where(np.arange(len(vectors)) == favourite[:, None], LOSS, LOSS + 90.0)
 
-    def server_round(state, updates, choices, **rest):
-        rows = [row for row in updates if isinstance(row, np.ndarray) and row.dtype.kind == "f"]
+    def finish(self, state, guidance, reports, *, rng):
+        rows = [row for row in reports.updates if isinstance(row, np.ndarray) and row.dtype.kind == "f"]
         seen["values"] |= {float(np.linalg.norm(row)) for row in rows[:50] if np.abs(row).max() < 1e9}
-        natural = np.array([choice for choice in choices if choice in range(4)])
-        seen["counts"] |= {len(choices), len(natural), *np.bincount(natural, minlength=4).tolist()}
-        return honest_round(state, updates, choices, **rest)
+        natural = np.array([choice for choice in reports.choices if choice in range(4)])
+        seen["counts"] |= {len(reports.choices), len(natural), *np.bincount(natural, minlength=4).tolist()}
+        return honest_finish(self, state, guidance, reports, rng=rng)
 
     monkeypatch.setattr(ArrayStore, "client", client)
     monkeypatch.setattr(BatchedEngine, "train", train)
     monkeypatch.setattr(BatchedEngine, "losses", losses)
-    monkeypatch.setattr(simulate, "server_round", server_round)
+    monkeypatch.setattr(Server, "finish", finish)
     return seen
 
 
@@ -147,17 +147,17 @@ def test_the_search_would_notice(planted, tmp_path):
 
 
 def test_a_run_that_breaks_and_is_resumed_shows_nothing_raw(planted, tmp_path, capsys, monkeypatch):
-    folder, honest = tmp_path / "run", simulate.server_round
+    folder, honest = tmp_path / "run", Server.finish
 
-    def breaking(state, *arguments, **rest):
+    def breaking(self, state, *arguments, **rest):
         if state.round_index == 2:
             raise KeyboardInterrupt
-        return honest(state, *arguments, **rest)
+        return honest(self, state, *arguments, **rest)
 
-    monkeypatch.setattr(simulate, "server_round", breaking)
+    monkeypatch.setattr(Server, "finish", breaking)
     with pytest.raises(SystemExit):
         main(["run", *BASE, "--noise-multiplier", "1", "--out", str(folder)])
-    monkeypatch.setattr(simulate, "server_round", honest)
+    monkeypatch.setattr(Server, "finish", honest)
     assert main(["run", "--resume", str(folder)]) == 0
     assert main(["run", "--resume", str(folder)]) == 2
     assert main(["report", str(folder), "--json"]) == 0

@@ -4,8 +4,11 @@ PUBLIC = {
     "ALGORITHMS",
     "Algorithm",
     "MECHANISMS",
+    "NoisySum",
     "PrivacyError",
     "PrivacyPlan",
+    "Reports",
+    "Server",
     "UnsupportedEvent",
     "__version__",
     "account",
@@ -14,6 +17,7 @@ PUBLIC = {
     "calibrate",
     "load",
     "rebalance",
+    "register",
     "release",
     "run",
     "simulate",
@@ -36,33 +40,36 @@ def test_no_public_function_is_hidden_by_a_module_of_its_name():
 
     for found in pkgutil.iter_modules(rr.__path__):
         importlib.import_module(f"rrcluster.{found.name}")
-    for name in ("account", "assign", "calibrate", "load", "rebalance", "release", "run", "simulate"):
+    for name in ("account", "assign", "calibrate", "load", "rebalance", "register", "release", "run", "simulate"):
         assert callable(getattr(rr, name)), name
 
 
 def test_registries_hold_what_the_command_line_offers():
     from typing import get_args, get_type_hints
 
+    from rrcluster import registry
     from rrcluster.data.build import PARTITIONS
     from rrcluster.data.sources import SOURCES
     from rrcluster.engine.pick_engine import ENGINES
-    from rrcluster.experiments.sections import DataConfig, MethodConfig, OutputConfig, PrivacyConfig
     from rrcluster.models import MODELS
+    from rrcluster.methods import OURS
     from rrcluster.privacy.accounting import ACCOUNTANTS
-    from rrcluster.privacy.rules import IDENTIFIERS, REBALANCINGS
+    from rrcluster.privacy.identifier_noise import IDENTIFIERS
+    from rrcluster.settings import DataSettings, OutputSettings, PrivacySettings, ServerSettings
 
     def offered(section, name):
         return set(get_args(get_type_hints(section)[name]))
 
-    assert offered(MethodConfig, "algorithm") == set(rr.ALGORITHMS)
-    assert offered(PrivacyConfig, "mechanism") == set(rr.MECHANISMS)
-    assert offered(MethodConfig, "model") == {"auto", *MODELS}
-    assert offered(MethodConfig, "rebalance") == set(REBALANCINGS)
-    assert offered(PrivacyConfig, "identifier") == set(IDENTIFIERS)
-    assert offered(PrivacyConfig, "accountant") == set(ACCOUNTANTS)
-    assert offered(DataConfig, "data") == set(SOURCES)
-    assert offered(DataConfig, "partition") == set(PARTITIONS)
-    assert offered(OutputConfig, "engine") == set(ENGINES)
+    assert set(registry.METHODS) == set(rr.ALGORITHMS) == set(OURS)
+    assert set(registry.MECHANISMS) == set(rr.MECHANISMS) == {"joint", "identifier", "none"}
+    assert set(registry.MODELS) == set(MODELS)
+    assert set(registry.DATASETS) == set(SOURCES)
+    assert all(OURS[name].explores == registry.METHODS.fact(name, "chooses_by_loss", False) for name in OURS)
+    assert offered(PrivacySettings, "identifier") == set(IDENTIFIERS)
+    assert offered(PrivacySettings, "accountant") == set(ACCOUNTANTS)
+    assert offered(DataSettings, "partition") == set(PARTITIONS)
+    assert offered(OutputSettings, "engine") == set(ENGINES)
+    assert offered(ServerSettings, "init") == {"independent", "kmeans++", "warm"}
 
 
 def test_error_tree():

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from rrcluster.aggregate import ServerSettings, ServerState
 from rrcluster.clusters.rebalancing import flip_coins
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams, client_uniforms
 from rrcluster.server import guidance, release, server_round
+from rrcluster.server_state import ServerSettings, ServerState
 from rrcluster.types import Coordinates, Models
 
 

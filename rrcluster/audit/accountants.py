@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from rrcluster.audit.finding import Finding
-from rrcluster.privacy.events import FixedSizeGaussian, PoissonGaussian, RoundEvent
+from rrcluster.privacy.events import FixedSize, PoissonGaussian, RoundEvent
 
 SUBJECT = "accountants"
 _DELTA = 1e-4
@@ -18,8 +18,8 @@ ANCHORS: list[tuple[RoundEvent, int, float, float, float]] = [
     (PoissonGaussian(1.0, 0.1), 100, 1e-3, 4.7594, 4.8094),
     (PoissonGaussian(2.0, 0.1), 100, 1e-4, 1.9409, 1.9909),
     (PoissonGaussian(2.0, 0.2), 50, 1e-5, 3.4630, 3.5130),
-    (FixedSizeGaussian(1.0, 100, 1000), 100, 1e-3, 5.48, 5.54),
-    (FixedSizeGaussian(2.0, 100, 1000), 100, 1e-4, 2.14, 2.18),
+    (FixedSize(1.0, 100, 1000), 100, 1e-3, 5.48, 5.54),
+    (FixedSize(2.0, 100, 1000), 100, 1e-4, 2.14, 2.18),
 ]
 
 
@@ -91,7 +91,7 @@ def _solve(cost: Callable[[float], float], delta: float) -> float:
 def _closed_forms(epsilon: EpsilonOf) -> str:
     for z, rounds in ((4.0, 1), (1.0, 1), (2.0, 9)):
         exact = gaussian_epsilon(z / math.sqrt(rounds), _DELTA)
-        for event in (PoissonGaussian(z, 1.0), FixedSizeGaussian(z, 50, 50)):
+        for event in (PoissonGaussian(z, 1.0), FixedSize(z, 50, 50)):
             found = epsilon(event, num_rounds=rounds, delta=_DELTA, accountant="pld")
             if not exact - 1e-6 <= found <= exact * 1.01 + 1e-3:
                 return f"{found:.5g} for {exact:.5g} without sampling, z = {z}, T = {rounds}"

@@ -10,54 +10,45 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.aggregate import ServerSettings
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.rounds import Simulate
 from rrcluster.audit.targets import CLIP, Setting, Target, plan_of
 from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.engine.protocol import LocalSettings
-from rrcluster.methods import ALGORITHMS, Algorithm, Clients, Tools, Trained
+from rrcluster.methods import ALGORITHMS, Clients, Method, Tools, Trained
 from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Rng, Streams, stream
+from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.simulate import RoundRecord
-from rrcluster.types import Array
+from rrcluster.types import Array, Models
 
 CANARIES, OTHERS, ROUNDS = 1000, 200, 10
 NOISE_MULTIPLIER = 3.0  # a claim of about 2.4, below what this attack could show if the noise were missing
 CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True)
-class CanaryAlgorithm:
+def with_canaries(method: Method, signs: Array) -> Method:
     """The method, except that each canary client reports one coordinate of its own, far above the clip.
 
     `signs` (canaries,): +1 or -1 decides the direction. Canaries all prefer the first cluster.
     """
 
-    method: Any
-    signs: Array
+    def scores(models: Models, clients: Clients, *, tools: Tools) -> Array:
+        changed = np.array(method.scores(models, clients, tools=tools))
+        changed[clients.cohort.clients < len(signs)] = np.arange(changed.shape[1])
+        return changed
 
-    def __getattr__(self, name: str) -> Any:
-        """Everything else is the method's own."""
-        return getattr(self.method, name)
-
-    def scores(self, models: Any, clients: Clients, *, tools: Tools) -> Array:
-        """Of the method; a canary's least is the first."""
-        scores = np.array(self.method.scores(models, clients, tools=tools))
-        scores[clients.cohort.clients < len(self.signs)] = np.arange(scores.shape[1])
-        return scores
-
-    def local(self, models: Any, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
-        """Of the method; a canary's is its own coordinate."""
-        trained = self.method.local(models, clients, clusters, tools=tools)
+    def local(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
+        trained = method.local(models, clients, clusters, tools=tools)
         updates = np.array(trained.updates)
-        places = np.flatnonzero(clients.cohort.clients < len(self.signs))
+        places = np.flatnonzero(clients.cohort.clients < len(signs))
         ids = clients.cohort.clients[places]
         updates[places] = 0.0
-        updates[places, ids] = 10 * CLIP * self.signs[ids]
+        updates[places, ids] = 10 * CLIP * signs[ids]
         return Trained(updates, trained.memory)
+
+    return replace(method, scores=scores, local=local)
 
 
 @dataclass(frozen=True)
@@ -99,7 +90,7 @@ def audit_end_to_end(target: Target, simulate: Simulate, *, algorithm: str = "if
     add_remove = target.adjacency == "add-remove"
     signs = np.ones(CANARIES) if add_remove else np.where(bits, 1.0, -1.0)
     absent = np.flatnonzero(~bits) if add_remove else np.zeros(0, dtype=np.int64)
-    planted: Any = CanaryAlgorithm(method, signs)
+    planted = with_canaries(method, signs)
     records = _train(simulate, replace(plan, mechanism=Depopulated(plan.mechanism, absent)), planted, seed)  # type: ignore[arg-type]
     scores = _scores(records, first_block=add_remove)
     scores = scores - (np.median(scores) if add_remove else 0.0)
@@ -136,7 +127,7 @@ def best_bound(scores: Array, bits: Array, *, delta: float) -> tuple[float, int,
 
 
 def one_run_epsilon(canaries: int, guesses: int, right: int, *, delta: float, failure_probability: float) -> float:
-    """Lower bound on epsilon from `right` of `guesses` right guesses (Steinke et al. 2023, Theorem 5.2, Algorithm 2).
+    """Lower bound on epsilon from `right` of `guesses` right guesses (Steinke et al. 2023, Theorem 5.2, Method 2).
 
     Valid with probability 1 - failure_probability for any (epsilon, delta)-DP algorithm and any way of guessing.
     """
@@ -161,7 +152,7 @@ def one_run_p_value(canaries: int, guesses: int, right: int, *, epsilon: float, 
     return min(1.0, tail + 2 * canaries * delta * worst)
 
 
-def _plan(target: Target, method: Algorithm) -> PrivacyPlan:
+def _plan(target: Target, method: Method) -> PrivacyPlan:
     coordinates = method.split(_model()).coordinates
     setting = Setting(
         noise_multiplier=NOISE_MULTIPLIER,
@@ -177,7 +168,7 @@ def _plan(target: Target, method: Algorithm) -> PrivacyPlan:
     return replace(plan_of(setting, num_rounds=ROUNDS, **changes), mechanism=mechanism)
 
 
-def _train(simulate: Simulate, plan: PrivacyPlan, method: Algorithm, seed: int) -> list[RoundRecord]:
+def _train(simulate: Simulate, plan: PrivacyPlan, method: Method, seed: int) -> list[RoundRecord]:
     model, rng = _model(), stream(seed, "audit")
     data = linear_regression(
         num_clients=CANARIES + OTHERS, rng=rng, ratio=(1, 1), dimension=CANARIES, samples_per_client=2

@@ -8,6 +8,7 @@ import numpy as np
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.neighbours import CRITICAL_SIZES, B
 from rrcluster.audit.targets import CLIP, Mechanism, Setting, Target, given
+from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Release
 
@@ -54,7 +55,7 @@ def _joint(mechanism: Mechanism, rng: Rng) -> str:
     stds = set()
     for n in (0, 1, 7, 40):
         choices = rng.integers(mechanism.num_clusters, size=n)
-        release = mechanism.release(np.full((n, mechanism.coordinates.width), CLIP), choices, rng=rng)
+        release = mechanism.release(Reports(np.full((n, mechanism.coordinates.width), CLIP), choices), rng=rng)
         stds.add((release.sum_noise_std, release.size_noise_std))
         least = max(mechanism.size_floor, mechanism.min_cluster_size, 1.0)
         shared = max(mechanism.num_clusters * mechanism.size_floor, float(release.sizes.sum()), 1.0)
@@ -75,7 +76,7 @@ def _identifier(mechanism: Mechanism, rng: Rng) -> str:
         (np.full((18, width), np.nan), np.full(18, -1)),
         (np.zeros((5, width)), np.zeros(5, dtype=np.int64)),
     ]
-    seen = [_public(fixed.release(*one, rng=np.random.default_rng(seed))) for one in rounds]
+    seen = [_public(fixed.release(Reports(*one), rng=np.random.default_rng(seed))) for one in rounds]
     return "" if all(np.array_equal(seen[0], one) for one in seen) else "they change with what clients report"
 
 

@@ -11,10 +11,9 @@ import numpy as np
 
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.statistics import normal_quantile, rate_upper_bound
-from rrcluster.audit.targets import CLIP, DELTA, Mechanism, Setting, Target, told
-from rrcluster.privacy.base_round import base_profile
-from rrcluster.privacy.events import PoissonGaussian, RoundEvent
-from rrcluster.privacy.profiles import gaussian_delta
+from rrcluster.audit.targets import CLIP, DELTA, Mechanism, Setting, Target
+from rrcluster.privacy.events import FOLDED, Choice, RoundEvent
+from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Release
 
@@ -97,7 +96,7 @@ def _scene(target: Target) -> tuple[Mechanism, tuple[Array, Array], tuple[Array,
 
 
 def _attributes(mechanism: Mechanism, side: tuple[Array, Array], runs: int, rng: Rng) -> dict[str, Array]:
-    releases = [mechanism.release(*side, rng=rng, **told(mechanism, side[1])) for _ in range(runs)]
+    releases = [mechanism.release(Reports(*side), rng=rng) for _ in range(runs)]
     return {
         "projection": np.stack([_linear(one) for one in releases]),
         "scale": np.stack([np.log((one.cluster_means**2).sum(axis=1) + 1e-300) for one in releases]),
@@ -106,8 +105,7 @@ def _attributes(mechanism: Mechanism, side: tuple[Array, Array], runs: int, rng:
 
 def _linear(release: Release) -> Array:
     shift = release.cluster_sums[:, 0]
-    rows = [] if release.projections is None else release.projections[:, :-1].sum(axis=0)  # of all noisy projections
-    return np.concatenate([shift, release.sizes, [shift[release.sizes.argmax()]], rows])
+    return np.concatenate([shift, release.sizes, [shift[release.sizes.argmax()]]])
 
 
 def _discriminant(one: Array, two: Array) -> Array:
@@ -130,9 +128,9 @@ def _threshold(low: Array, high: Array) -> float:
 
 
 def _profile(event: RoundEvent) -> Array:
-    if isinstance(event, PoissonGaussian):
-        return gaussian_delta(_EPSILONS, event.noise_multiplier)
-    return base_profile(event)(_EPSILONS)
+    """Profile of one round on the whole cohort: sampling is switched off here."""
+    choice: Choice = getattr(event, "choice", FOLDED)
+    return choice.gaussian_delta(_EPSILONS, event.noise_multiplier)
 
 
 def _epsilon(mu: float) -> float:

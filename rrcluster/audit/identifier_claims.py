@@ -5,13 +5,12 @@ import math
 import numpy as np
 
 from rrcluster.audit.finding import Finding
-from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, scale_p_value, smallest
-from rrcluster.audit.targets import Mechanism, Setting, Target, told
-from rrcluster.privacy.events import FixedSizeByLoss, FixedSizeKary
+from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, smallest
+from rrcluster.audit.targets import Mechanism, Setting, Target
+from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng
 
 _CLIENTS = 4000
-_PROJECTION_CLIP = 1.0
 
 
 def check_identifiers(target: Target, *, rng: Rng) -> Finding:
@@ -19,16 +18,14 @@ def check_identifiers(target: Target, *, rng: Rng) -> Finding:
 
     The whole cohort makes one choice, as clear as can be and beyond every clip; the released sizes then count the
     answers: exact binomial tests. The event says what the law must be, whatever the code says it is: for Gaussians by
-    its fold 1/z^2 = 2/sigma_s^2 + 1/sigma_theta^2. Projections are tested by their clip and noise instead.
+    its fold 1/z^2 = 2/sigma_s^2 + 1/sigma_theta^2.
     """
     mechanism = target.make(Setting(noise_multiplier=1.0, num_clients=2 * _CLIENTS, sample_rate=0.5))
-    if target.identifier == "projection":
-        return _projections(target, mechanism, rng)
     k, keep = mechanism.num_clusters, claimed_keep_probability(mechanism)
     p_values, kept = {}, 0
     for choice in range(k):
         choices = np.full(_CLIENTS, choice)
-        release = mechanism.release(np.zeros((_CLIENTS, 2)), choices, rng=rng, **told(mechanism, choices))
+        release = mechanism.release(Reports(np.zeros((_CLIENTS, 2)), choices), rng=rng)
         kept += int(release.sizes[choice])
         for answer in range(k):
             expected = keep if answer == choice else (1 - keep) / (k - 1)
@@ -38,42 +35,15 @@ def check_identifiers(target: Target, *, rng: Rng) -> Finding:
     return Finding(target.name, "identifier noise", claim, f"{kept / (k * _CLIENTS):.4f}", holds)
 
 
-def _projections(target: Target, mechanism: Mechanism, rng: Rng) -> Finding:
-    """All rows at once: the statistics add up to the sum of noisy rows, n clipped ones and noise of std sqrt(n) s.
-
-    s is what the event leaves: 1/z^2 = 1/z_s^2 + 1/sigma_theta^2, s = 2 z_s for rows of length at most 1.
-    """
-    left = mechanism.event.noise_multiplier**-2 - mechanism.noise_multiplier**-2
-    std = 2 * _PROJECTION_CLIP / math.sqrt(left) if left > 0 else math.inf
-    choices, sums = np.zeros(_CLIENTS, dtype=np.int64), []
-    sent = told(mechanism, choices)
-    for _ in range(60):
-        release = mechanism.release(np.zeros((_CLIENTS, 2)), choices, rng=rng, **sent)
-        total = release.projections[:, :-1].sum(axis=0)
-        sums.append((total - _CLIENTS * _PROJECTION_CLIP * np.eye(len(total))[0]) / (math.sqrt(_CLIENTS) * std))
-    ratio = float(np.sqrt((np.array(sums) ** 2).mean()))
-    claim = f"rows of length at most 1 with noise std {std:.4g}"
-    holds = scale_p_value(np.array(sums), 1.0) >= SIGNIFICANCE
-    return Finding(target.name, "identifier noise", claim, f"{ratio:.4g} of that spread", holds)
-
-
 def claimed_keep_probability(mechanism: Mechanism) -> float:
     """Probability that the noisy identifier is a choice as clear as can be, by the event alone."""
     event, k = mechanism.event, int(mechanism.num_clusters)
-    if isinstance(event, FixedSizeKary):
-        return event.keep_probability
-    if isinstance(event, FixedSizeByLoss):
-        yes = math.exp(-event.identifier_epsilon / 2)
-        return 1 / (1 + (k - 1) * yes) if event.rule == "exponential" else permute_and_flip_kept(yes, k)
+    if not event.choice.is_free:
+        return float(event.choice.keep_probability)
     left = event.noise_multiplier**-2 - mechanism.noise_multiplier**-2
     if left <= 0:
         return 1 / k  # nothing is left: the answer must be a pure guess
     return gaussian_keep_probability(math.sqrt(2 / left), k)
-
-
-def permute_and_flip_kept(yes: float, num_clusters: int) -> float:
-    """The best is asked after 0 to k - 1 others, equally likely, and wins if each of those says no."""
-    return sum((1 - yes) ** before for before in range(num_clusters)) / num_clusters
 
 
 def gaussian_keep_probability(std: float, num_clusters: int) -> float:

@@ -19,6 +19,7 @@ from rrcluster.audit.statistics import (
     smallest,
 )
 from rrcluster.audit.targets import CLIP, Mechanism, Setting, Target, claimed_sensitivity, given, noised
+from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng, stream
 from rrcluster.types import Array
 
@@ -131,6 +132,6 @@ def _clusters(blocks: Blocks) -> list[str]:
 def _noise(mechanism: Mechanism, choices: Array, rng: Rng) -> Array:
     updates = np.full((len(choices), mechanism.coordinates.width), CLIP / 100)
     fixed = given(mechanism, choices if len(choices) else np.zeros(12, dtype=np.int64))
-    noisy = noised(fixed.release(updates, choices, rng=rng), fixed)
+    noisy = noised(fixed.release(Reports(updates, choices), rng=rng), fixed)
     silent = replace(fixed, noise_multiplier=0.0)
-    return noisy - noised(silent.release(updates, choices, rng=np.random.default_rng(0)), silent)
+    return noisy - noised(silent.release(Reports(updates, choices), rng=np.random.default_rng(0)), silent)

@@ -11,6 +11,7 @@ import numpy as np
 from rrcluster.audit.targets import Mechanism
 from rrcluster.privacy.events import Event
 from rrcluster.privacy.ledger import Ledger
+from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Release
 
@@ -24,7 +25,6 @@ class Reported:
     destinations: Array  # the choices, where no coin was tossed
     client_ids: Array
     release: Release
-    scores: Array  # what identifiers read beside the choice; empty where they do not
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,13 @@ class Recorder:
         """Everything else is the mechanism's own."""
         return getattr(self._mechanism, name)
 
-    def release(
-        self, updates: Any, choices: Any, *, rng: Rng, destinations: Any = None, client_ids: Any = None, **rest: Any
-    ) -> Release:
+    def release(self, reports: Reports, *, rng: Rng) -> Release:
         """Release as the mechanism does, and remember."""
         self.log.append("release")
-        made: Release = self._canned or self._mechanism.release(
-            updates, choices, rng=rng, destinations=destinations, client_ids=client_ids, **rest
-        )
-        moved = np.array(choices if destinations is None else destinations)
-        scores = np.zeros((len(moved), 0)) if rest.get("scores") is None else np.array(rest["scores"])
-        self.reported.append(Reported(np.array(updates), np.array(choices), moved, np.array(client_ids), made, scores))
+        made: Release = self._canned or self._mechanism.release(reports, rng=rng)
+        moved = np.array(reports.choices if reports.destinations is None else reports.destinations)
+        updates, choices, ids = (np.array(part) for part in (reports.updates, reports.choices, reports.client_ids))
+        self.reported.append(Reported(updates, choices, moved, ids, made))
         return made
 
 

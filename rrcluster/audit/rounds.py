@@ -14,12 +14,12 @@ from rrcluster.audit.targets import CLIP, Setting, Target, plan_of
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.engine.protocol import LocalSettings
-from rrcluster.methods import ALGORITHMS, Oracle
+from rrcluster.methods import ALGORITHMS
 from rrcluster.models import Model, from_module, make_model
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams, stream
+from rrcluster.settings import LocalSettings
 from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.types import Array, Release
 
@@ -57,8 +57,7 @@ class Training:
     def run(self, plan: PrivacyPlan, *, data: FederatedData | None = None, **changes: Any) -> list[RoundRecord]:
         """All rounds of the plan."""
         method, data = ALGORITHMS[self.algorithm], data or small_population(0)
-        if isinstance(method, Oracle):
-            method = replace(method, groups=data.groups)
+        method = method.for_population(method, data)
         model = method.adapt(_model(self.algorithm))
         arguments: dict[str, Any] = {
             "data": data,
@@ -181,8 +180,7 @@ def _difference(whole: Reported, without: Reported, absent: int) -> float:
     if not same_choices or not np.array_equal(np.delete(whole.destinations, absent), without.destinations):
         return np.inf
     change = np.delete(_clipped(whole.updates), absent, axis=0) - _clipped(without.updates)
-    told = np.abs(np.delete(whole.scores, absent, axis=0) - without.scores).max(initial=0.0)
-    return max(float(np.abs(change).max()) / CLIP, float(told))
+    return float(np.abs(change).max()) / CLIP
 
 
 def _canned_run(training: Training, plan: PrivacyPlan, seed: int, canned: Release) -> list[RoundRecord]:
@@ -201,8 +199,7 @@ def _same(one: RoundRecord, two: RoundRecord) -> bool:
     def values(record: RoundRecord) -> list[Array]:
         state, release = record.state, record.release
         models = [array for kept in (state.models, state.average) for array in (kept.shared, kept.clustered)]
-        memory = [state.sizes.total, state.sums.total, np.zeros(0) if state.centres is None else state.centres]
-        return [*models, *memory, release.sizes, release.denominators, np.array([release.shared_denominator])]
+        return [*models, state.sizes.total, release.sizes, release.denominators, np.array([release.shared_denominator])]
 
     return all(np.array_equal(a, b) for a, b in zip(values(one), values(two), strict=True))
 

@@ -7,7 +7,7 @@ import numpy as np
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, normal_p_value, smallest
 from rrcluster.audit.targets import Mechanism, Setting, Target
-from rrcluster.privacy.events import PoissonGaussian, RoundEvent
+from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.sampling import Sampler
 from rrcluster.rng import Rng
 from rrcluster.types import Array
@@ -38,8 +38,7 @@ def sampling_p_values(sampler: Sampler, event: RoundEvent, *, rng: Rng, draws: i
     member = np.zeros((draws, POPULATION))
     for row, ids in zip(member, cohorts, strict=True):
         row[ids] = 1.0
-    poisson = isinstance(event, PoissonGaussian)
-    rate = event.sample_rate if isinstance(event, PoissonGaussian) else event.cohort_size / event.num_clients
+    poisson, rate = event.sampling == "Poisson", event.sample_rate
     each = [binomial_p_value(int(count), draws, rate) for count in member.sum(axis=0)]
     return {
         "inclusion of a client": min(1.0, POPULATION * min(each)),

@@ -10,6 +10,7 @@ import numpy as np
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.neighbours import B, Neighbours, Round, add_remove, replace_one
 from rrcluster.audit.targets import Mechanism, Setting, Target, claimed_sensitivity, given, noised
+from rrcluster.privacy.reports import Reports
 from rrcluster.types import Array, Release
 
 _ROUNDING = 1e-9
@@ -79,7 +80,7 @@ def _released(mechanism: Mechanism, one: Round) -> Release | None:
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         try:
             made: Release = mechanism.release(
-                one.updates, one.choices, destinations=one.destinations, rng=np.random.default_rng(0)
+                Reports(one.updates, one.choices, destinations=one.destinations), rng=np.random.default_rng(0)
             )
         except Exception:  # whatever it is
             return None
@@ -113,13 +114,15 @@ def _treated_wrongly(mechanism: Mechanism, reports: tuple[Any, Any, Any]) -> str
     updates, choices, ids = reports
     with np.errstate(all="ignore"):
         if not hasattr(mechanism, "identifier"):
-            with_it = mechanism.release(updates, choices, client_ids=ids, rng=np.random.default_rng(0))
-            without = mechanism.release(updates[:2], choices[:2], client_ids=ids[:2], rng=np.random.default_rng(0))
+            with_it = mechanism.release(Reports(updates, choices, client_ids=ids), rng=np.random.default_rng(0))
+            without = mechanism.release(
+                Reports(updates[:2], choices[:2], client_ids=ids[:2]), rng=np.random.default_rng(0)
+            )
             same = np.array_equal(noised(with_it, mechanism), noised(without, mechanism))
             return "" if same else "it shows in the release"
         fixed = given(mechanism, np.array([0, 1, 1]))
-        release = fixed.release(updates, choices, client_ids=ids, rng=np.random.default_rng(0))
-        zeroed = fixed.release(updates[:2], choices[:2], client_ids=ids[:2], rng=np.random.default_rng(0))
+        release = fixed.release(Reports(updates, choices, client_ids=ids), rng=np.random.default_rng(0))
+        zeroed = fixed.release(Reports(updates[:2], choices[:2], client_ids=ids[:2]), rng=np.random.default_rng(0))
     if release.sizes.sum() != 3 or zeroed.sizes.sum() != 3:
         return f"the cohort of 3 is counted as {release.sizes.sum():g}, or {zeroed.sizes.sum():g} when it drops out"
     same = np.array_equal(noised(release, fixed), noised(zeroed, fixed))

@@ -7,10 +7,8 @@ from rrcluster import checks
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.rounds import Training
 from rrcluster.audit.targets import Target, identifier_target, joint_target
-from rrcluster.errors import ConfigError
 from rrcluster.methods import ALGORITHMS
-from rrcluster.methods.compatibility import check_identifier
-from rrcluster.privacy.rules import IDENTIFIERS
+from rrcluster.privacy.identifier_noise import IDENTIFIERS
 from rrcluster.rng import Streams
 
 TARGETS = {
@@ -46,26 +44,11 @@ def audit_steps(
     names = list(TARGETS) if mechanism == "all" else [mechanism]
     targets = [target for name in names for target in TARGETS[name]]
     steps = [step for target in targets for step in mechanism_steps(target, seed=seed)]
-    trained = [(target, method) for target in targets if (method := trained_by(target, algorithm))]
-    steps += [step for target, method in trained for step in _training_steps(target, method, seed)]
+    steps += [step for target in targets for step in _training_steps(target, algorithm, seed)]
     steps += _common_steps(seed)
     if end_to_end:
-        steps += [_end_to_end_step(target, method, seed) for target, method in trained]
+        steps += [_end_to_end_step(target, algorithm, seed) for target in targets]
     return steps
-
-
-def trained_by(target: Target, algorithm: str) -> str | None:
-    """The method that a mechanism is tried with: the one asked for, unless its identifiers go with another alone.
-
-    r-dpcfl for identifiers by projection; none for identifiers by loss where the method has no losses to choose by.
-    """
-    if target.identifier == "projection":
-        return "r-dpcfl"
-    try:
-        check_identifier(algorithm, "identifier" if target.adjacency == "replace-one" else "joint", target.identifier)
-    except ConfigError:
-        return None
-    return algorithm
 
 
 def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:

@@ -20,7 +20,7 @@ from rrcluster.types import Array, Coordinates, Release
 CLIP, COUNT_WEIGHT = 0.5, 0.25  # neither 1, so that std, variance and multiplier cannot be taken for one another
 DELTA = 1e-4
 
-# Anything with release(updates, choices, rng=..., destinations=..., client_ids=...), a sampler, an event, and the
+# Anything with release(reports, rng=...), a sampler, an event, and the
 # public constants of `JointMechanism` or `IdentifierMechanism` as fields.
 Mechanism = Any
 
@@ -108,21 +108,6 @@ def noised(release: Release, mechanism: Mechanism) -> Array:
     weight = getattr(mechanism, "count_weight", None)
     counts = [] if weight is None else [release.sizes * weight]
     return np.concatenate([release.shared_sum, release.cluster_sums.ravel(), *counts])
-
-
-def told(mechanism: Mechanism, choices: Array) -> dict[str, Array]:
-    """What clients with these clear choices tell beside them, far beyond every clip: losses, projections or nothing.
-
-    Projections of the first two clusters are opposite, as far apart as a client can be from itself; with them come
-    centres, as after earlier rounds.
-    """
-    width, choices = getattr(mechanism, "score_width", 0), np.asarray(choices)
-    if not width:
-        return {}
-    if hasattr(mechanism.identifier, "loss_bound"):
-        return {"scores": 50.0 * mechanism.identifier.loss_bound * (np.arange(width) != choices[:, None])}
-    axis, sign = np.where(choices < 2, 0, choices % width), np.where(choices == 1, -50.0, 50.0)
-    return {"scores": sign[:, None] * np.eye(width)[axis], "centres": np.eye(mechanism.num_clusters, width)}
 
 
 def given(mechanism: Mechanism, assignment: Array) -> Mechanism:

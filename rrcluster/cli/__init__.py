@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from rrcluster.cli.torchrun import place, silent
+from rrcluster.cli.torchrun import torchrun_rank
 
 COMMANDS = {
     "run": "train: one run (or several seeds), with progress and a run folder",
@@ -39,20 +39,16 @@ Start here:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; exit status 0 when it worked, 2 for bad usage, 130 after Ctrl-C.
 
-    Of several ranks that torchrun started, only rank 0 speaks.
+    Of several ranks that torchrun started, only rank 0 prints.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if silent():
+    arguments, rank = list(sys.argv[1:] if argv is None else argv), torchrun_rank()
+    if rank:
         with contextlib.redirect_stdout(io.StringIO()):
-            return _command(arguments, _nobody_hears)
-    return _command(arguments, sys.stderr.write)
+            return _command(arguments, len, several=True)  # errors of this rank are printed by rank 0
+    return _command(arguments, sys.stderr.write, several=rank is not None)
 
 
-def _nobody_hears(_: str) -> None:
-    """Where a rank other than 0 complains: rank 0 says it."""
-
-
-def _command(arguments: list[str], complain: Callable[[str], object]) -> int:
+def _command(arguments: list[str], complain: Callable[[str], object], *, several: bool) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print_usage(sys.stdout.write)
         return 0
@@ -65,7 +61,7 @@ def _command(arguments: list[str], complain: Callable[[str], object]) -> int:
     if name not in COMMANDS:
         complain(f"rrcluster: {name!r} is not a command; use one of {', '.join(COMMANDS)}.\n")
         return 2
-    if name != "run" and place() is not None:
+    if name != "run" and several:
         complain(f"rrcluster {name}: only `rrcluster run` shares work among ranks; start it without torchrun.\n")
         return 2
     return _guarded(name, rest, complain)

@@ -2,13 +2,14 @@
 
 import json
 import sys
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from rrcluster.cli.parse import parse
 from rrcluster.errors import PrivacyError
+from rrcluster.settings import PrivacySettings
 
 if TYPE_CHECKING:
     from rrcluster.privacy.budget import Budget
@@ -25,32 +26,11 @@ class AccountCommand:
     rrcluster account --mechanism joint --epsilon 2 --delta 1e-3 --sample-rate 0.1 --rounds 100
     """
 
-    mechanism: Literal["joint", "identifier", "none"] = "joint"
-    """joint (add-remove, Poisson) or identifier (replace-one, fixed size)."""
-    epsilon: float | None = None
-    """Target epsilon; default 4 unless a noise multiplier is given."""
-    noise_multiplier: float | None = None
-    """Noise std / sensitivity, of the whole round."""
-    delta: float = 1e-4
-    """Target delta."""
-    sample_rate: float = 0.1
-    """Share of the clients in a round (q)."""
-    num_rounds: Annotated[int, Flag(name="rounds")] = 100
-    """Rounds (T)."""
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
     num_clients: Annotated[int, Flag(name="clients")] = 1000
     """Clients in the population (M)."""
     num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
     """Clusters (k)."""
-    count_weight: float = 0.25
-    """joint: weight of the count row, in units of the clip."""
-    private_evaluation: float = 0.0
-    """joint: weight of the private evaluation, in units of the clip."""
-    identifier: Literal["gaussian", "kary", "exponential", "permute-and-flip", "projection"] = "gaussian"
-    """identifier: how choices are privatised."""
-    identifier_share: float | Literal["auto"] = 0.5
-    """identifier: share of the round's budget that the choices get; auto: the least error by docs/privacy.md."""
-    num_parameters: Annotated[int, Flag(name="parameters")] = 4420
-    """identifier: coordinates of the model, which --identifier-share auto weighs."""
     json: bool = False
     """Print the answer as JSON."""
 
@@ -58,16 +38,13 @@ class AccountCommand:
 def main(arguments: list[str]) -> int:
     """Run the command."""
     command = parse(AccountCommand(), arguments, prog="rrcluster account")
-    settings = asdict(command)
-    as_json = settings.pop("json")
-    if command.mechanism == "none":
+    if command.privacy.mechanism == "none":
         raise PrivacyError("mechanism = none adds no noise: it has no epsilon. Use --mechanism joint or identifier.")
-    if command.epsilon is None and command.noise_multiplier is None:
-        settings["epsilon"] = 4.0
     from rrcluster.privacy.budget import account
 
-    budget = account(**settings)
-    if as_json:
+    settings = asdict(command.privacy) | {"epsilon": command.privacy.target_epsilon, "update_clip": 1.0}
+    budget = account(**settings, num_clients=command.num_clients, num_clusters=command.num_clusters)
+    if command.json:
         sys.stdout.write(json.dumps(asdict(budget), indent=2) + "\n")
     else:
         _print(budget)

@@ -1,8 +1,7 @@
-"""`rrcluster data`: what is here, where to get more, whether it is intact."""
+"""`rrcluster data`: list datasets, download them, check their files."""
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +14,7 @@ from rrcluster.errors import ConfigError
 
 @dataclass(frozen=True)
 class DataCommand:
-    """What data is here (list), download with checksums and progress (get), verify every file (check).
+    """List datasets and where their files are, download one (get), or verify its files (check).
 
     rrcluster data list
 
@@ -41,12 +40,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _list(command: DataCommand) -> int:
-    from rrcluster.data.sources import NOT_HERE, list_sources
+    from rrcluster.data.sources import NOT_FOUND, list_sources
 
     rows = [asdict(row) for row in list_sources(command.folder)]
-    _print(command, rows, "Data", {})
-    if not command.json and any(row["where"] == NOT_HERE for row in rows):
-        say("`rrcluster data get NAME` gets what is not here, or says how.")
+    _print(command, rows, "Datasets")
+    if not command.json and any(row["where"] == NOT_FOUND for row in rows):
+        say("`rrcluster data get NAME` downloads a dataset, or says how to get it.")
     return 0
 
 
@@ -54,7 +53,7 @@ def _get(command: DataCommand) -> int:
     from rrcluster.data import get
 
     rows = [asdict(row) for row in get(_named(command), command.folder, progress=not command.json)]
-    _print(command, rows, command.name, {})
+    _print(command, rows, command.name)
     return 0
 
 
@@ -62,10 +61,10 @@ def _check(command: DataCommand) -> int:
     from rrcluster.data import check
 
     rows = [asdict(row) for row in check(_named(command), command.folder)]
-    _print(command, rows, command.name, {})
+    _print(command, rows, command.name)
     if all(row["present"] and row["sha256_ok"] for row in rows):
         return 0
-    say(f"rrcluster data: {command.name} is not complete; `rrcluster data get {command.name}` fetches it or says how.")
+    say(f"rrcluster data: {command.name} is incomplete; run `rrcluster data get {command.name}`.")
     return 1
 
 
@@ -75,9 +74,7 @@ def _named(command: DataCommand) -> str:
     return command.name
 
 
-def _print(
-    command: DataCommand, rows: list[dict[str, Any]], title: str, spell: dict[str, Callable[[Any], str]]
-) -> None:
+def _print(command: DataCommand, rows: list[dict[str, Any]], title: str) -> None:
     if command.json:
         sys.stdout.write(json.dumps(rows, indent=2, default=str) + "\n")
         return
@@ -89,7 +86,7 @@ def _print(
     for name in rows[0]:
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*(spell.get(name, _spell)(value) for name, value in row.items()))
+        table.add_row(*(_spell(value) for value in row.values()))
     print_whole(table)
 
 

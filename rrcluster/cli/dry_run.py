@@ -8,18 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.engine.distributed import Ranks
 from rrcluster.experiments.config import RunConfig
-from rrcluster.experiments.setup import Experiment
-from rrcluster.experiments.torchrun_setup import make_shared
+from rrcluster.experiments.run import MakeExperiment
+from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.methods import Tools
 from rrcluster.simulation.memory import ClientMemory
-from rrcluster.simulation.simulate import first_state
 
 
-def show(config: RunConfig, *, as_json: bool, ranks: Ranks | None = None) -> int:
+def show(config: RunConfig, *, as_json: bool, make: MakeExperiment = make_experiment) -> int:
     """Print the answer."""
-    answer = estimate(config, ranks=ranks)
+    answer = estimate(config, make=make)
     if as_json:
         sys.stdout.write(json.dumps(answer, indent=2) + "\n")
         return 0
@@ -30,16 +28,15 @@ def show(config: RunConfig, *, as_json: bool, ranks: Ranks | None = None) -> int
     return 0
 
 
-def estimate(config: RunConfig, *, ranks: Ranks | None = None) -> dict[str, Any]:
+def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> dict[str, Any]:
     """Privacy by the plan; time and memory measured on one cohort's local training, whose result is thrown away."""
-    experiment = make_shared(config, ranks)
+    experiment = make(config)
     plan = experiment.plan
     seconds = _one_round(experiment)
     seeds = max(1, len(config.output.seeds))
     return {
         "run": config.label,
         "mechanism": plan.mechanism.name,
-        "rebalance": plan.rebalance,
         "epsilon": plan.epsilon() if plan.private else None,
         "delta": plan.delta if plan.private else None,
         "accountant": plan.accountant if plan.private else None,
@@ -62,17 +59,12 @@ def _one_round(experiment: Experiment) -> float:
     it = experiment
     size = min(max(1, round(it.plan.sampler.expected_size)), it.data.num_clients)
     clients = np.arange(size)
-    state = first_state(
-        model=it.model,
-        algorithm=it.algorithm,
-        num_clusters=it.plan.mechanism.num_clusters,
-        streams=it.streams,
-    )
+    models = it.algorithm.init(it.model, num_clusters=it.plan.mechanism.num_clusters, rng=it.streams("init"))
     tools = Tools(it.split, it.engine, it.local, key=(0, 0))
     began = 0.0
     for _ in range(2):
         began = time.perf_counter()
         cohort = ClientMemory(it.algorithm.memory_width(it.model)).recall(it.data.cohort(clients))
-        choices = it.algorithm.scores(state.models, cohort, tools=tools).argmin(axis=1)
-        it.algorithm.local(state.models, cohort, choices, tools=tools)
+        choices = it.algorithm.scores(models, cohort, tools=tools).argmin(axis=1)
+        it.algorithm.local(models, cohort, choices, tools=tools)
     return time.perf_counter() - began

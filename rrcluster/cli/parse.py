@@ -36,10 +36,10 @@ def read_yaml(path: str) -> dict[str, object]:
     """A flat mapping of settings from a YAML file, loaded safely."""
     from pathlib import Path
 
-    from rrcluster.reading import plain_yaml, read_text
+    from rrcluster.storage import parse_yaml, read_text
 
     try:
-        settings = plain_yaml(read_text(Path(path)))
+        settings = parse_yaml(read_text(Path(path)))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give a YAML file of settings, or flags alone.") from None
     except (OSError, ValueError) as error:

@@ -104,12 +104,12 @@ def _beside(plan: "Reproduction", command: ReproduceCommand) -> list[Path]:
 
 def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: float, num_runs: int, taken: int) -> None:
     """Write where the result comes from, unless this call ran nothing: then the existing file stays."""
-    from rrcluster.experiments.files import write_text
     from rrcluster.paper.provenance import provenance
+    from rrcluster.storage import write_file
 
     if num_runs or taken:
         text = provenance(["reproduce", *arguments], seconds=seconds, num_runs=num_runs, taken=taken)
-        write_text(plan.out / "about.md", text)
+        write_file(plan.out / "about.md", text)
 
 
 def _run(plan: "Reproduction", command: ReproduceCommand) -> "list[Outcome]":

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from rrcluster.cli.parse import parse, read_yaml, say
-from rrcluster.cli.torchrun import place
+from rrcluster.cli.torchrun import torchrun_rank
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 
 if TYPE_CHECKING:
-    from rrcluster.engine.distributed import Ranks
-    from rrcluster.experiments.run import Running, RunResult
+    from rrcluster.experiments.run import MakeExperiment, Running, RunResult
 
 
 @dataclass(frozen=True)
@@ -54,30 +53,32 @@ class RunCommand:
 def main(arguments: list[str]) -> int:
     """Run the command."""
     command = read_command(arguments)
-    if place() is None:
-        return _lead(command, None)
-    from rrcluster.engine.channel import joined
-    from rrcluster.engine.distributed import Ranks, serve
-    from rrcluster.experiments.torchrun_setup import prepare_worker
+    if torchrun_rank() is None:
+        from rrcluster.experiments.setup import make_experiment
 
-    with joined() as channel:
+        return _run(command, make_experiment)
+    from rrcluster.engine.channel import join_ranks
+    from rrcluster.engine.distributed import Ranks, serve
+    from rrcluster.experiments.torchrun_setup import make_distributed, prepare_rank
+
+    with join_ranks() as channel:
         if channel.rank:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 ends the run, and with it this rank
-            serve(channel, prepare_worker)
+            serve(channel, prepare_rank)
             return 0
         ranks = Ranks(channel)
-        status = _lead(command, ranks)
+        status = _run(command, partial(make_distributed, ranks=ranks))
         ranks.dismiss()
         return status
 
 
-def _lead(command: RunCommand, ranks: "Ranks | None") -> int:
-    """What the one process does, or rank 0 of several."""
+def _run(command: RunCommand, make: "MakeExperiment") -> int:
+    """The command in a single process, or in rank 0 of several."""
     if command.dry_run:
         from rrcluster.cli.dry_run import show
 
-        return show(command.config, as_json=command.json, ranks=ranks)
-    results = list(_runs(command, ranks))
+        return show(command.config, as_json=command.json, make=make)
+    results = list(_runs(command, make))
     _show(command, results)
     return 0
 
@@ -87,19 +88,17 @@ def read_command(arguments: list[str]) -> RunCommand:
     default = RunCommand()
     if arguments and not arguments[0].startswith("-"):
         settings = read_yaml(arguments[0])
-        default = RunCommand(config=from_flat(settings, source=arguments[0], settled=False))
+        default = RunCommand(config=from_flat(settings, source=arguments[0], resolved=False))
         arguments = arguments[1:]
     command = parse(default, arguments, prog="rrcluster run")
     if command.resume is not None and command.config != RunConfig():
         raise ConfigError("--resume takes all settings from the run folder; give no others.")
-    return replace(command, config=command.config.settled())
+    return replace(command, config=command.config.resolved())
 
 
-def _runs(command: RunCommand, ranks: "Ranks | None") -> "Iterator[RunResult]":
+def _runs(command: RunCommand, make: "MakeExperiment") -> "Iterator[RunResult]":
     from rrcluster.experiments.run import resume, start
-    from rrcluster.experiments.torchrun_setup import make_shared
 
-    make = partial(make_shared, ranks=ranks)
     if command.resume is not None:
         if not (command.resume / "config.yaml").exists():
             raise RunFolderError(f"{command.resume} holds no run to resume; start one with `rrcluster run`.")
@@ -123,7 +122,7 @@ def _watch(running: "Running", command: RunCommand) -> "RunResult":
         bar = stack.enter_context(ProgressBar(config, plan, hidden=command.quiet or command.json))
         events = None
         if config.output.tensorboard:
-            events = stack.enter_context(EventWriter(running.folder.path, diagnostics=not plan.secure))
+            events = stack.enter_context(EventWriter(running.folder.path))
         try:
             for progress in running.rounds():
                 bar.update(progress)

@@ -130,9 +130,9 @@ def _table(folders: list[Path]) -> Any:
 
 
 def _write(path: Path, text: str) -> None:
-    from rrcluster.experiments.files import write_text
+    from rrcluster.storage import write_file
 
-    write_text(path, text)
+    write_file(path, text)
 
 
 def _select(grid: "Grid", command: SweepCommand) -> int:

@@ -21,8 +21,11 @@ FAR = 1e12  # a score beyond any other, and finite
 
 
 @dataclass(frozen=True)
-class Guidance:
-    """What the server tells clients beside the models. Made of releases and settings: public."""
+class ChoiceRules:
+    """How clients of a round turn scores into a choice, and where their coins send them. Public.
+
+    Made of sizes released earlier, the round's number and settings.
+    """
 
     prices: Array  # (k,) added to a client's scores
     temperature: float  # scale of the client's own Gumbel draw
@@ -31,12 +34,12 @@ class Guidance:
     newcomer_power: float = 0.0  # above 0: the last open cluster is new, and clients badly served try it
 
     @property
-    def by_chance(self) -> bool:
+    def uses_chance(self) -> bool:
         """Whether a choice reads the client's own draws."""
         return self.temperature > 0 or self.newcomer_power > 0
 
     @classmethod
-    def plain(cls, num_clusters: int) -> "Guidance":
+    def plain(cls, num_clusters: int) -> "ChoiceRules":
         """Choose the least score and stay."""
         return cls(np.zeros(num_clusters), 0.0, np.eye(num_clusters))
 
@@ -53,12 +56,12 @@ def fading(round_index: int, num_rounds: int) -> float:
     return max(0.0, 1.0 - round_index / (FADE_OUT * num_rounds))
 
 
-def choose(scores: Array, guidance: Guidance, *, uniforms: Array) -> Array:
+def choose(scores: Array, rules: ChoiceRules, *, uniforms: Array) -> Array:
     """(n,) the cluster of least priced and softened score among the open ones; the lowest index among equals."""
-    return np.asarray(guided_scores(scores, guidance, uniforms=uniforms).argmin(axis=1))
+    return np.asarray(guided_scores(scores, rules, uniforms=uniforms).argmin(axis=1))
 
 
-def guided_scores(scores: Array, guidance: Guidance, *, uniforms: Array) -> Array:
+def guided_scores(scores: Array, rules: ChoiceRules, *, uniforms: Array) -> Array:
     """(n, k) scores with the round's prices, softened by each client's own draw: what a choice is made from.
 
     `scores` (n, k): less is better. `uniforms` (n, k) are each client's own draws in (0, 1). Without prices and at
@@ -66,14 +69,14 @@ def guided_scores(scores: Array, guidance: Guidance, *, uniforms: Array) -> Arra
     the last open one is nearest for a client that tries it (`newcomer_probability`).
     """
     k = scores.shape[1]
-    count = guidance.num_open or k
-    priced = scores + guidance.prices
-    if guidance.temperature > 0:
-        priced = priced + guidance.temperature * np.log(-np.log(uniforms))
+    count = rules.num_open or k
+    priced = scores + rules.prices
+    if rules.temperature > 0:
+        priced = priced + rules.temperature * np.log(-np.log(uniforms))
     if count < k:
         priced = np.where(np.arange(k) < count, priced, FAR)
-    if guidance.newcomer_power > 0 and count > 1:
-        trying = uniforms[:, count - 1] < newcomer_probability(scores[:, :count], guidance.newcomer_power)
+    if rules.newcomer_power > 0 and count > 1:
+        trying = uniforms[:, count - 1] < newcomer_probability(scores[:, :count], rules.newcomer_power)
         priced = np.where(trying[:, None] & (np.arange(k) == count - 1), -FAR, priced)
     return np.asarray(priced)
 

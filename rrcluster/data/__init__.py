@@ -1,13 +1,39 @@
-"""Datasets, partitions and the federated arrays the engine trains on. Imports numpy only."""
+"""Datasets, partitions and the federated arrays the engine trains on.
 
-from rrcluster.data.arrays import from_arrays
-from rrcluster.data.build import PARTITIONS, load_dataset, load_federated
-from rrcluster.data.download import get
-from rrcluster.data.federated import Cohort, FederatedData, TestSet
-from rrcluster.data.images import ImageDataset
-from rrcluster.data.rows import from_rows
-from rrcluster.data.sources import SOURCES, check, list_sources
-from rrcluster.data.synthetic import LinearProblem, linear_regression
+Names are imported when they are first used: settings read the catalogue, which needs no numpy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rrcluster.data.arrays import from_arrays
+    from rrcluster.data.build import PARTITIONS, load_dataset, load_federated
+    from rrcluster.data.catalogue import SOURCES
+    from rrcluster.data.download import get
+    from rrcluster.data.federated import Cohort, FederatedData, TestSet
+    from rrcluster.data.images import ImageDataset
+    from rrcluster.data.rows import from_rows
+    from rrcluster.data.sources import check, list_sources
+    from rrcluster.data.synthetic import LinearProblem, linear_regression
+
+_HOMES = {
+    "PARTITIONS": "build",
+    "SOURCES": "catalogue",
+    "Cohort": "federated",
+    "FederatedData": "federated",
+    "ImageDataset": "images",
+    "LinearProblem": "synthetic",
+    "TestSet": "federated",
+    "check": "sources",
+    "from_arrays": "arrays",
+    "from_rows": "rows",
+    "get": "download",
+    "linear_regression": "synthetic",
+    "list_sources": "sources",
+    "load_dataset": "build",
+    "load_federated": "build",
+}
 
 __all__ = [
     "PARTITIONS",
@@ -26,3 +52,9 @@ __all__ = [
     "load_dataset",
     "load_federated",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rrcluster.data' has no attribute {name!r}")
+    return getattr(import_module(f"rrcluster.data.{_HOMES[name]}"), name)

@@ -1,36 +1,37 @@
-"""From names to data: the datasets that can be loaded and the partitions they can be given."""
+"""From names to clients: load a dataset of the catalogue and divide it by a partition."""
 
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rrcluster import checks
-from rrcluster.data.cifar import load_cifar10, load_cifar100
+from rrcluster import checks, registry
+from rrcluster.data.catalogue import IMAGE_PARTITIONS, SOURCES, Source
 from rrcluster.data.dirichlet import dirichlet
-from rrcluster.data.emnist import load_emnist, load_emnist_balanced, load_emnist_bymerge
-from rrcluster.data.fashion_mini import load_fashion_mini
-from rrcluster.data.fashion_mnist import load_fashion_mnist
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.flipped import flipped_images
 from rrcluster.data.images import ImageDataset
 from rrcluster.data.lines import SCENARIOS, noisy_lines
 from rrcluster.data.partition import DrawnIndices, Holdings, assign_groups, split_equally, split_reusing
 from rrcluster.data.rotated import rotated_images
-from rrcluster.data.shakespeare import by_role, load_shakespeare
-from rrcluster.data.sources import SOURCES
+from rrcluster.data.shakespeare import by_role
 from rrcluster.data.synthetic import linear_regression
 from rrcluster.errors import ConfigError
 from rrcluster.rng import Rng, stream
 
 Folder = str | os.PathLike[str] | None
 
+DRAWN_SAMPLES = 40  # of a client that draws its images by formula: what 1,000 clients of fashion-mini hold
+
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a partition, all defaults filled in."""
+    """The settings of a population, all defaults filled in."""
 
     data: str
     num_clients: int
@@ -44,21 +45,40 @@ class Request:
 
 @dataclass(frozen=True)
 class Partition:
-    """How clients differ: what a group is, the groups' sizes in proportion, which data it divides, what it heeds."""
+    """How clients differ: the sizes of the groups in proportion, the settings it supports, and how it is built."""
 
     description: str
     ratio: tuple[float, ...]  # () where there are no true groups
     build: Callable[[Request], FederatedData]
-    divides: tuple[str, ...]  # datasets
-    settings: frozenset[str]  # of `load_federated`, besides those that all heed
+    settings: frozenset[str] = frozenset()  # of `load_federated`, besides those that every partition supports
 
 
 def load_dataset(name: str, folder: Folder = None) -> ImageDataset:
-    """The images called `name`, from files that are here; never downloads.
+    """The images called `name`, from files on this machine; never downloads.
 
     `ConfigError` for an unknown name, `DataError` for missing or damaged files.
     """
-    return IMAGES[checks.one_of(IMAGES, data=name)](folder)
+    dataset = _load(name, folder) if "rotation" in find_source(name).partitions else None
+    if not isinstance(dataset, ImageDataset):
+        raise ConfigError(f"data = {name!r} holds no images; choose one of {', '.join(IMAGES)}.")
+    return dataset
+
+
+def find_source(name: str) -> Source:
+    """The dataset's entry in the catalogue, or one for a dataset registered with a function of a folder."""
+    registry.DATASETS.check(data=name)
+    if name in SOURCES:
+        return SOURCES[name]
+    entry = registry.DATASETS[name]
+    return Source(
+        name,
+        entry.label,
+        "registered at run time",
+        "stated by its author",
+        entry.facts.get("num_classes", 0),
+        entry.facts.get("usual_model", "linear"),
+        partitions=entry.facts.get("partitions", IMAGE_PARTITIONS),
+    )
 
 
 def load_federated(
@@ -85,8 +105,8 @@ def load_federated(
     `HELD_CLIENTS` clients are generated client by client when asked for. `concentration` (default 0.5) belongs to the
     partition dirichlet. All randomness is `stream(seed, "partition")`.
     """
-    checks.one_of(SOURCES, data=data)
-    chosen = _partition_of(data, partition)
+    source = find_source(data)
+    chosen, name = _partition_of(data, partition)
     given = {
         "num_groups": num_groups,
         "ratio": ratio,
@@ -94,14 +114,14 @@ def load_federated(
         "samples_per_client": samples_per_client,
         "concentration": concentration,
     }
-    idle = sorted(name for name, value in given.items() if value is not None and name not in chosen.settings)
-    if idle:
-        raise ConfigError(f"{idle[0]} = {given[idle[0]]} means nothing to {chosen.description}; leave {idle[0]} out.")
+    for setting in sorted(setting for setting, value in given.items() if value is not None):
+        if setting not in chosen.settings:
+            raise ConfigError(f"{setting} is not supported by {name}; remove it.")
     request = Request(
         data=data,
         num_clients=checks.count(num_clients=num_clients),
         ratio=_ratio(partition or data, chosen.ratio, num_groups, ratio),
-        reuse=data in REUSED if reuse is None else reuse,
+        reuse=source.reuse if reuse is None else reuse,
         samples_per_client=samples_per_client,
         concentration=checks.positive(concentration=0.5 if concentration is None else concentration),
         folder=folder,
@@ -110,7 +130,8 @@ def load_federated(
     return chosen.build(request)
 
 
-def rotation(
+def divide_images(
+    shift: Callable[..., FederatedData],
     name: str,
     dataset: ImageDataset,
     *,
@@ -120,32 +141,16 @@ def rotation(
     rng: Rng,
     samples_per_client: int | None = None,
 ) -> FederatedData:
-    """Clients in len(ratio) groups, each with its own rotation of the images."""
+    """Clients in len(ratio) groups that differ by `shift`: `rotated_images` or `flipped_images`."""
     groups = assign_groups(num_clients, ratio, rng=rng)
     indices = _split(dataset, groups, reuse=reuse, samples_per_client=samples_per_client, rng=rng)
-    return rotated_images(name, dataset, indices=indices, groups=groups, num_groups=len(ratio))
-
-
-def label_flip(
-    name: str,
-    dataset: ImageDataset,
-    *,
-    num_clients: int,
-    ratio: Sequence[float],
-    reuse: bool,
-    rng: Rng,
-    samples_per_client: int | None = None,
-) -> FederatedData:
-    """Clients in len(ratio) groups, each with its own names for the classes."""
-    groups = assign_groups(num_clients, ratio, rng=rng)
-    indices = _split(dataset, groups, reuse=reuse, samples_per_client=samples_per_client, rng=rng)
-    return flipped_images(name, dataset, indices=indices, groups=groups, num_groups=len(ratio))
+    return shift(name, dataset, indices=indices, groups=groups, num_groups=len(ratio))
 
 
 def _split(
     dataset: ImageDataset, groups: NDArray[np.int64], *, reuse: bool, samples_per_client: int | None, rng: Rng
 ) -> Holdings:
-    """Who holds which images: dealt out, or drawn by formula where that is asked for or the only way."""
+    """Which images each client holds: dealt out, or drawn by formula where that is asked for or the only way."""
     images = len(dataset.train_labels)
     if samples_per_client is None and reuse and np.bincount(groups).max() > images:
         samples_per_client = min(DRAWN_SAMPLES, images)
@@ -156,103 +161,94 @@ def _split(
     return split_equally(dataset.train_labels, len(groups), rng=rng)
 
 
-def _rotation(it: Request) -> FederatedData:
-    dataset = load_dataset(it.data, it.folder)
-    return rotation(
-        it.data,
-        dataset,
-        num_clients=it.num_clients,
-        ratio=it.ratio,
-        reuse=it.reuse,
-        samples_per_client=it.samples_per_client,
-        rng=it.rng,
+def _load(name: str, folder: Folder) -> Any:
+    if name not in SOURCES:
+        return registry.DATASETS.load(name)(folder)
+    module, function = SOURCES[name].load.split(":")
+    load = getattr(import_module(module), function)
+    return load() if SOURCES[name].bundled else load(folder)
+
+
+def _groups(shift: Callable[..., FederatedData], request: Request) -> FederatedData:
+    return divide_images(
+        shift,
+        request.data,
+        load_dataset(request.data, request.folder),
+        num_clients=request.num_clients,
+        ratio=request.ratio,
+        reuse=request.reuse,
+        samples_per_client=request.samples_per_client,
+        rng=request.rng,
     )
 
 
-def _label_flip(it: Request) -> FederatedData:
-    dataset = load_dataset(it.data, it.folder)
-    return label_flip(
-        it.data,
-        dataset,
-        num_clients=it.num_clients,
-        ratio=it.ratio,
-        reuse=it.reuse,
-        samples_per_client=it.samples_per_client,
-        rng=it.rng,
+def _dirichlet(request: Request) -> FederatedData:
+    return dirichlet(
+        request.data,
+        load_dataset(request.data, request.folder),
+        num_clients=request.num_clients,
+        concentration=request.concentration,
+        rng=request.rng,
     )
 
 
-def _dirichlet(it: Request) -> FederatedData:
-    dataset = load_dataset(it.data, it.folder)
-    return dirichlet(it.data, dataset, num_clients=it.num_clients, concentration=it.concentration, rng=it.rng)
+def _role(request: Request) -> FederatedData:
+    roles = _load(request.data, request.folder)
+    return by_role(request.data, roles, num_clients=request.num_clients, rng=request.rng)
 
 
-def _role(it: Request) -> FederatedData:
-    return by_role(it.data, load_shakespeare(it.folder), num_clients=it.num_clients, rng=it.rng)
+def _synthetic(request: Request) -> FederatedData:
+    samples = 60 if request.samples_per_client is None else request.samples_per_client
+    return linear_regression(
+        num_clients=request.num_clients, ratio=request.ratio, samples_per_client=samples, rng=request.rng
+    ).data
 
 
-def _synthetic(it: Request) -> FederatedData:
-    own = 60 if it.samples_per_client is None else it.samples_per_client
-    return linear_regression(num_clients=it.num_clients, ratio=it.ratio, samples_per_client=own, rng=it.rng).data
+def _lines(request: Request) -> FederatedData:
+    noise_std = SCENARIOS[request.data].noise_std
+    return noisy_lines(
+        request.data, num_clients=request.num_clients, ratio=request.ratio, noise_std=noise_std, rng=request.rng
+    )
 
 
-def _lines(it: Request) -> FederatedData:
-    noise_std = SCENARIOS[it.data].noise_std
-    return noisy_lines(it.data, num_clients=it.num_clients, ratio=it.ratio, noise_std=noise_std, rng=it.rng)
+IMAGES = tuple(name for name, source in SOURCES.items() if "rotation" in source.partitions)
 
-
-IMAGES: dict[str, Callable[[Folder], ImageDataset]] = {
-    "fashion-mnist": load_fashion_mnist,
-    "fashion-mini": lambda folder: load_fashion_mini(),  # noqa: ARG005  # bundled: there is no other folder
-    "emnist": load_emnist,
-    "emnist-balanced": load_emnist_balanced,
-    "emnist-bymerge": load_emnist_bymerge,
-    "cifar10": load_cifar10,
-    "cifar100": load_cifar100,
-}
-REUSED = frozenset({"fashion-mini"})  # too small to give every client images of its own
-DRAWN_SAMPLES = 40  # of a client that draws its images by formula: what 1,000 clients of fashion-mini hold
-
-_EQUAL, _IMAGES = (1, 1, 1, 1), tuple(IMAGES)
-_GROUPED, _GENERATED = frozenset({"num_groups", "ratio"}), frozenset({"num_groups", "ratio", "samples_per_client"})
+_EQUAL = (1, 1, 1, 1)
+_GROUPED = frozenset({"num_groups", "ratio"})
+_GENERATED = _GROUPED | {"samples_per_client"}
 _DEALT = _GENERATED | {"reuse"}
+_ROTATION = partial(_groups, rotated_images)
 PARTITIONS: dict[str, Partition] = {
-    "rotation": Partition(
-        "images turned by 0, 90, 180 or 270 degrees, equal groups", _EQUAL, _rotation, _IMAGES, _DEALT
-    ),
+    "rotation": Partition("images turned by 0, 90, 180 or 270 degrees, equal groups", _EQUAL, _ROTATION, _DEALT),
     "rotation-imbalanced": Partition(
-        "images turned by 0, 90 or 180 degrees, groups 2:1:1", (2, 1, 1), _rotation, _IMAGES, _DEALT
+        "images turned by 0, 90 or 180 degrees, groups 2:1:1", (2, 1, 1), _ROTATION, _DEALT
     ),
     "dirichlet": Partition(
-        "label proportions drawn from a Dirichlet distribution, no groups",
-        (),
-        _dirichlet,
-        _IMAGES,
-        frozenset({"concentration"}),
+        "label proportions drawn from a Dirichlet distribution, no groups", (), _dirichlet, frozenset({"concentration"})
     ),
-    "role": Partition("one client per speaking role, no groups", (), _role, ("shakespeare",), frozenset()),
-    "label-flip": Partition("classes renamed by group, equal groups", _EQUAL, _label_flip, _IMAGES, _DEALT),
+    "role": Partition("one client per speaking role, no groups", (), _role),
+    "label-flip": Partition("classes renamed by group, equal groups", _EQUAL, partial(_groups, flipped_images), _DEALT),
 }
 GENERATED: dict[str, Partition] = {
-    "synthetic": Partition("a dataset that draws its own groups", _EQUAL, _synthetic, ("synthetic",), _GENERATED),
+    "synthetic": Partition("a dataset that draws its own groups", _EQUAL, _synthetic, _GENERATED),
     **{
-        name: Partition("a dataset that draws its own groups", scenario.ratio, _lines, (name,), _GROUPED)
+        name: Partition("a dataset that draws its own groups", scenario.ratio, _lines, _GROUPED)
         for name, scenario in SCENARIOS.items()
     },
 }
 
 
-def _partition_of(data: str, partition: str | None) -> Partition:
-    """The partition by name, or the dataset's own; a `ConfigError` that names those that fit."""
+def _partition_of(data: str, partition: str | None) -> tuple[Partition, str]:
+    """The partition by name, or the dataset's own, and what to call it in errors; `ConfigError` if it does not fit."""
     if data in GENERATED:
         if partition is not None:
-            raise ConfigError(f"data = '{data}' draws its own groups; leave partition and reuse out.")
-        return GENERATED[data]
-    fitting = [name for name, entry in PARTITIONS.items() if data in entry.divides]
+            raise ConfigError(f"data = '{data}' draws its own groups; remove partition and reuse.")
+        return GENERATED[data], f"data = '{data}'"
+    fitting = find_source(data).partitions
     chosen = checks.one_of(PARTITIONS, partition=partition or fitting[0])
     if chosen not in fitting:
-        raise ConfigError(f"partition = '{chosen}' does not divide {data}; choose one of {', '.join(fitting)}.")
-    return PARTITIONS[chosen]
+        raise ConfigError(f"partition = '{chosen}' cannot divide {data}; choose one of {', '.join(fitting)}.")
+    return PARTITIONS[chosen], f"partition = '{chosen}'"
 
 
 def _ratio(

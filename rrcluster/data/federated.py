@@ -145,6 +145,13 @@ class FederatedData:
             input_dtype=self.input_dtype,
         )
 
+    def usable(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(n,) whether each client's samples pass the checks; all of them where they were checked when loaded."""
+        check = getattr(self.store, "usable", None)
+        if check is None:
+            return np.ones(len(clients), dtype=bool)
+        return np.array([check(int(client)) for client in clients], dtype=bool)
+
     def cohort(self, clients: ArrayLike, *, pad_to: int | None = None) -> Cohort:
         """The data of these clients, in this order, padded to their largest size or to `pad_to`; stacked on first use.
 

@@ -19,8 +19,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from rrcluster.data.content import expect, opened, read_exactly, reporting
 from rrcluster.errors import DataError
+from rrcluster.storage import replace_file
 
-WAY_OUT = "get a good copy with `rrcluster data get fashion-mnist`"
+WAY_OUT = "Get a good copy with `rrcluster data get fashion-mnist`"
 
 _DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _CODES = {np.dtype(name).newbyteorder("="): code for code, name in _DTYPES.items()}
@@ -59,12 +60,7 @@ def write(path: str | os.PathLike[str], values: NDArray[Any]) -> None:
     content = header(values) + _big_endian(values)
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, content)
 
 
 def header(values: NDArray[Any]) -> bytes:

@@ -29,6 +29,14 @@ class RowStore:
         check_rows(f"client {client}", inputs, targets, self.inputs.shape[1:], self.num_classes, ids=self.ids)
         return _typed(inputs, targets, self.num_classes, ids=self.ids)
 
+    def usable(self, client: int) -> bool:
+        """Whether the client's samples pass the checks."""
+        try:
+            self.client(client)
+        except DataError:
+            return False
+        return True
+
 
 def from_rows(
     inputs: NDArray[Any],

@@ -1,6 +1,6 @@
-"""Where the files of a dataset are looked for, and what is here.
+"""Where the files of a dataset are searched for, and which are found.
 
-Nothing in this module touches the network: `rrcluster.data.download.get` does, and only when asked.
+Nothing in this module uses the network: only `rrcluster.data.download.get` does.
 """
 
 import os
@@ -11,9 +11,10 @@ from rrcluster import checks
 from rrcluster.data.catalogue import SOURCES, Source, SourceFile
 from rrcluster.data.content import content_digest, content_size
 from rrcluster.errors import DataError
+from rrcluster.storage import cache_folder
 
 __all__ = [
-    "NOT_HERE",
+    "NOT_FOUND",
     "SOURCES",
     "FileReport",
     "Source",
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 ENVIRONMENT = "RRCLUSTER_DATA"
-NOT_HERE = "not here"
+NOT_FOUND = "not found"
 _BUNDLED = Path(__file__).parent / "bundled"
 _DEBIAN = Path("/usr/share/datasets")
 _MOST = 1 << 28  # bytes read of a file whose size is not recorded
@@ -37,9 +38,9 @@ _MOST = 1 << 28  # bytes read of a file whose size is not recorded
 
 @dataclass(frozen=True)
 class FileReport:
-    """What `check` found out about one file; `path` is None and `bytes` 0 when it is not here.
+    """The result of `check` for one file; `path` is None and `bytes` 0 if it was not found.
 
-    `sha256_ok`: the content has the recorded sha256; or md5, or size, where that is all its publisher tells.
+    `sha256_ok`: the content has the recorded sha256; or md5, or size, where that is all that is published.
     """
 
     file: str
@@ -51,11 +52,11 @@ class FileReport:
 
 @dataclass(frozen=True)
 class SourceReport:
-    """One row of `list_sources`; `where` is a folder, or 'bundled', 'generated' or 'not here'."""
+    """One row of `list_sources`; `where` is a folder, or 'bundled', 'generated' or 'not found'."""
 
     name: str
     where: str
-    bytes: int  # of the files here, or else of the download
+    bytes: int  # of the files found, or else of the download
     licence: str
     description: str
 
@@ -65,11 +66,6 @@ def source(name: str) -> Source:
     return SOURCES[checks.one_of(SOURCES, data=name)]
 
 
-def cache_folder(name: str) -> Path:
-    """The user's cache folder of a dataset: $XDG_CACHE_HOME (or ~/.cache)/rrcluster/<name>."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rrcluster" / _folder(name)
-
-
 def _folder(name: str) -> str:
     return source(name).folder or name
 
@@ -77,18 +73,18 @@ def _folder(name: str) -> str:
 def download_folder(name: str, folder: str | os.PathLike[str] | None = None) -> Path:
     """Where `get` puts the files: <name>/ in `folder` or in $RRCLUSTER_DATA, else the user's cache folder."""
     root = folder or os.environ.get(ENVIRONMENT)
-    return _home(root) / _folder(name) if root else cache_folder(name)
+    return _home(root) / _folder(name) if root else cache_folder(_folder(name))
 
 
 def _home(root: str | os.PathLike[str]) -> Path:
     try:
         return Path(root).expanduser()
-    except RuntimeError:  # ~somebody, who is not here
-        raise DataError(f"{root}: there is no such home folder; write the folder out.") from None
+    except RuntimeError:  # ~user, for a user who does not exist
+        raise DataError(f"{root}: no such home folder; write the path in full.") from None
 
 
 def search_path(name: str, folder: str | os.PathLike[str] | None = None) -> tuple[Path, ...]:
-    """The folders in which the files of a dataset are looked for, first to last.
+    """The folders in which the files of a dataset are searched for, in order.
 
     An explicit `folder` is the only place, with or without a subfolder <name>; without one: $RRCLUSTER_DATA
     (the same two), the user's cache folder, and the folder of Debian's package. Each is followed by the folders in
@@ -101,7 +97,7 @@ def search_path(name: str, folder: str | os.PathLike[str] | None = None) -> tupl
     root = folder or os.environ.get(ENVIRONMENT)
     places: tuple[Path, ...] = (_home(root) / own, _home(root)) if root else ()
     if not folder:
-        places = (*places, cache_folder(name), _DEBIAN / own)
+        places = (*places, cache_folder(own), _DEBIAN / own)
     return tuple(place / inner for place in places for inner in (".", *entry.inside))
 
 
@@ -117,16 +113,19 @@ def locate(name: str, folder: str | os.PathLike[str] | None = None) -> dict[str,
     """Path per file name, all from the first folder of the search path that has them all.
 
     Where the data comes in several forms, the files are those of the first form that is complete. A `DataError` that
-    says where we looked, and how to get the files, when no folder has.
+    lists the folders searched, and says how to get the files, if none has them.
     """
-    looked = []
+    searched = []
     for place in search_path(name, folder):
         forms = [_found(place, form) for form in source(name).forms]
         for form, found in zip(source(name).forms, forms, strict=True):
             if len(found) == len(form):
                 return found
-        looked.append(f"{place} (no {_missing(name, forms)})")
-    raise DataError(f"{name} is not here; looked in {'; '.join(looked)}. {ways_out(name, folder)}")
+        if any(forms):
+            searched.append(f"{place} (missing {_missing(name, forms)})")
+        elif place.name not in source(name).inside:
+            searched.append(str(place))
+    raise DataError(f"{name} not found; searched {', '.join(searched)}. {ways_out(name, folder)}")
 
 
 def _found(place: Path, files: tuple[SourceFile, ...]) -> dict[str, Path]:
@@ -134,16 +133,16 @@ def _found(place: Path, files: tuple[SourceFile, ...]) -> dict[str, Path]:
 
 
 def _missing(name: str, forms: list[dict[str, Path]]) -> str:
-    """What a folder lacks of the form it has most of."""
+    """The files that a folder lacks of the form it has most of."""
     best = max(range(len(forms)), key=lambda i: len(forms[i]))
     missing = [file.name for file in source(name).forms[best] if file.name not in forms[best]]
-    return ", ".join(missing) if forms[best] else "such files"
+    return " and ".join(missing)
 
 
 def ways_out(name: str, folder: str | os.PathLike[str] | None = None, *, tried: bool = False) -> str:
-    """How a user can get a dataset that is missing or damaged, in one sentence; `tried`: we cannot download it now.
+    """How to get a dataset that is missing or damaged, in one sentence; `tried`: downloading it has just failed.
 
-    `folder` is where it was looked for, if not in the usual places.
+    `folder` is where it was searched for, if not in the usual places.
     """
     entry = SOURCES[name]
     ways = [f"run `rrcluster data get {name}`"] if not tried and (entry.urls or not entry.how) else []
@@ -154,9 +153,9 @@ def ways_out(name: str, folder: str | os.PathLike[str] | None = None, *, tried: 
 
 
 def check(name: str, folder: str | os.PathLike[str] | None = None) -> tuple[FileReport, ...]:
-    """One row per file of the dataset: is it here, where, how large, and is its content what it should be.
+    """One row per file of the dataset: whether and where it was found, its size, and whether its content is right.
 
-    Looks at the first folder of the search path that has all files (of one form of the data), else the first that
+    Checks the first folder of the search path that has all files (of one form of the data), else the first that
     has the largest share. Never raises for a damaged file: that is a row with `sha256_ok` False. A generated dataset
     has no rows.
     """
@@ -192,6 +191,6 @@ def _list_source(entry: Source, folder: str | os.PathLike[str] | None) -> Source
             paths = list(locate(entry.name, folder).values())
             where, size = str(paths[0].parent), sum(path.stat().st_size for path in paths)
         except DataError:
-            where, size = NOT_HERE, sum(file.download_bytes or file.bytes for file in entry.files)
-    where = "bundled" if entry.bundled and where != NOT_HERE else where
+            where, size = NOT_FOUND, sum(file.download_bytes or file.bytes for file in entry.files)
+    where = "bundled" if entry.bundled and where != NOT_FOUND else where
     return SourceReport(entry.name, where, size, entry.licence, entry.description)

@@ -1,7 +1,7 @@
 """Messages between the ranks of a run: a word, plain settings and named arrays, over `torch.distributed`.
 
-Messages are safetensors: nothing that arrives is ever executed. Every wait ends: a rank whose process is gone closes
-its connections, and one that hangs is given up after a time limit; both are a `RankError`.
+Messages are safetensors, so nothing received is executed. No wait is unbounded: a rank whose process ended closes its
+connections, and one that hangs is given up after a time limit; both raise a `RankError`.
 """
 
 import json
@@ -27,62 +27,62 @@ LIMIT, LIMIT_NAME = 1800.0, "RRCLUSTER_RANK_TIMEOUT"  # seconds; the variable th
 
 @dataclass(frozen=True)
 class Message:
-    """What one rank says to another."""
+    """What one rank sends to another."""
 
     word: str
     settings: Mapping[str, Any] = field(default_factory=dict)  # plain values
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
     def encoded(self) -> bytes:
-        """As bytes."""
-        whole = {name: np.ascontiguousarray(values) for name, values in self.arrays.items()}
-        whole[""] = np.frombuffer(json.dumps([self.word, dict(self.settings)]).encode(), dtype=np.uint8)
-        return bytes(save(whole))
+        """The message as bytes."""
+        contents = {name: np.ascontiguousarray(values) for name, values in self.arrays.items()}
+        contents[""] = np.frombuffer(json.dumps([self.word, dict(self.settings)]).encode(), dtype=np.uint8)
+        return bytes(save(contents))
 
     @classmethod
     def decoded(cls, content: bytes) -> "Message":
-        """Back from bytes."""
+        """The message from its bytes."""
         arrays = load(content)
         word, settings = json.loads(arrays.pop("").tobytes())
         return cls(word, settings, arrays)
 
 
 class Channel(Protocol):
-    """How the ranks of a run talk."""
+    """A connection between the ranks of a run."""
 
     @property
     def rank(self) -> int:
-        """Which one this is; 0 leads."""
+        """This process's rank; 0 leads."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of ranks."""
 
     def send(self, message: Message, *, to: int) -> None:
-        """Say something to one rank."""
+        """Send a message to one rank."""
 
     def receive(self, *, sender: int) -> Message:
-        """Wait for what one rank says."""
+        """Wait for a message from one rank."""
 
 
 @dataclass(frozen=True)
 class TorchChannel:
-    """Over the process group that is set up: gloo between processors, NCCL between GPUs."""
+    """A channel over torch's process group: gloo between CPUs, NCCL between GPUs."""
 
     rank: int
     size: int
-    wire: torch.device  # where tensors must lie to be sent
+    wire: torch.device  # where tensors must be to be sent
 
     def send(self, message: Message, *, to: int) -> None:
-        """Say something to one rank."""
+        """Send a message to one rank."""
         content = torch.frombuffer(bytearray(message.encoded()), dtype=torch.uint8).to(self.wire)
-        with _named(to):
+        with _rank_errors(to):
             dist.send(torch.tensor([len(content)], device=self.wire), to)
             dist.send(content, to)
 
     def receive(self, *, sender: int) -> Message:
-        """Wait for what one rank says."""
-        with _named(sender):
+        """Wait for a message from one rank."""
+        with _rank_errors(sender):
             length = torch.zeros(1, dtype=torch.int64, device=self.wire)
             dist.recv(length, sender)
             content = torch.empty(int(length), dtype=torch.uint8, device=self.wire)
@@ -91,10 +91,10 @@ class TorchChannel:
 
 
 @contextmanager
-def joined() -> Iterator[TorchChannel]:
-    """Join the other ranks that torchrun has started, until the end of the block.
+def join_ranks() -> Iterator[TorchChannel]:
+    """Connect to the other ranks that torchrun started, until the end of the block.
 
-    NCCL where every rank of this machine has a GPU to itself, else gloo.
+    Uses NCCL where every rank of this machine has its own GPU, else gloo.
     """
     local, neighbours = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     own_gpu = torch.cuda.is_available() and dist.is_nccl_available() and 0 < neighbours <= torch.cuda.device_count()
@@ -104,38 +104,38 @@ def joined() -> Iterator[TorchChannel]:
     try:
         dist.init_process_group("nccl" if own_gpu else "gloo", timeout=wait)
     except (RuntimeError, ValueError) as error:
-        raise RankError(f"the ranks could not be joined ({_first_line(error)}); start them with torchrun.") from error
+        raise RankError(f"could not connect the ranks ({_first_line(error)}); start them with torchrun.") from error
     wire = torch.device("cuda", torch.cuda.current_device()) if own_gpu else CPU
     try:
         yield TorchChannel(dist.get_rank(), dist.get_world_size(), wire)
     finally:
-        if not own_gpu:  # NCCL would wait here for ranks that may be gone; the end of the process closes it
+        if not own_gpu:  # NCCL would wait here for ranks that may have ended; it closes with the process
             dist.destroy_process_group()
 
 
 @contextmanager
-def _named(peer: int) -> Iterator[None]:
+def _rank_errors(peer: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
         raise RankError(
-            f"rank {peer} is gone, or silent for {_limit():g} s ({_first_line(error)}); see its own messages. "
-            f"{LIMIT_NAME} sets the time limit; `rrcluster run --resume` goes on."
+            f"rank {peer} is gone, or silent for {_limit():g} s ({_first_line(error)}); see its stderr. "
+            f"{LIMIT_NAME} sets the time limit; continue with `rrcluster run --resume`."
         ) from error
 
 
 def _limit() -> float:
-    given = os.environ.get(LIMIT_NAME, str(LIMIT))
+    value = os.environ.get(LIMIT_NAME, str(LIMIT))
     try:
-        seconds = float(given)
+        seconds = float(value)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e6:
-        raise ConfigError(f"{LIMIT_NAME} = {given!r} must be a number of seconds above 0 and below 1e6.")
+        raise ConfigError(f"{LIMIT_NAME} = {value!r} must be a number of seconds above 0 and below 1e6.")
     return seconds
 
 
 def _first_line(error: BaseException) -> str:
-    """The gist of torch's message, without the place in its sources."""
+    """The first sentence of torch's message, without its source line."""
     line = re.sub(r"^\[\S+:\d+\] ", "", str(error).strip()).partition("\n")[0]
     return line.partition(". ")[0][:160] or type(error).__name__

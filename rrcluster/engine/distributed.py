@@ -1,52 +1,53 @@
-"""A cohort's clients over several processes or machines: rank 0 runs everything, the others only compute clients.
+"""Distributed engine: a cohort's clients over several processes or machines. Rank 0 runs everything, others compute.
 
-Rank 0 alone draws, charges, releases, evaluates and writes; it sends each other rank the ids of its share of a cohort
-and the models they start from, and gets losses and updates back, row by row in the cohort's order. Every rank makes its
-clients' data for itself. A client's row does not depend on which rank computes it, so neither does the release: exactly
-so with `reference`, where each client is computed alone, and to the last bits of float32 with `batched`.
+Rank 0 alone draws, charges, releases, evaluates and writes. It sends each other rank the ids of its share of a cohort
+and the models they start from, and receives losses and updates in the cohort's order. Every rank loads its clients'
+data itself. A client's row does not depend on the rank that computes it, so neither does the release: to the bit with
+`reference`, which computes clients one by one, and within rounding of float32 with `batched`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from rrcluster.data.federated import Cohort, FederatedData, TestSet
+from rrcluster.data.federated import Cohort, FederatedData
+from rrcluster.engine.calls import to_numpy
 from rrcluster.engine.channel import Channel, Message
-from rrcluster.engine.protocol import Engine, LocalSettings, Updates, changes_by_training
+from rrcluster.engine.protocol import Engine, LocalSettings, Measured, Question, TrainingCall, Updates
 from rrcluster.errors import RankError, RRClusterError
 from rrcluster.types import Array
 
 
 @dataclass(frozen=True)
-class Worker:
-    """What a rank other than 0 has made itself ready with."""
+class PreparedRank:
+    """What a rank other than 0 has loaded."""
 
     engine: Engine
     data: FederatedData
-    about: Mapping[str, Any]  # versions and machine, for rank 0 to compare
+    fingerprint: Mapping[str, Any]  # versions and machine, for rank 0 to compare
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """All ranks of a run, as rank 0 sees them."""
+    """All ranks of a run, as seen from rank 0."""
 
     channel: Channel
 
     @property
     def others(self) -> range:
-        """Every rank but this one."""
+        """Every rank but 0."""
         return range(1, self.channel.size)
 
     def prepare(self, settings: Mapping[str, Any]) -> None:
-        """Let the others load the data and the model of a run, while rank 0 does the same."""
+        """Start loading the data and model of a run on the other ranks, while rank 0 does the same."""
         for rank in self.others:
             self.channel.send(Message("prepare", settings), to=rank)
 
-    def ready(self) -> list[Mapping[str, Any]]:
-        """Wait until all are, and hear what each says about itself."""
+    def fingerprints(self) -> list[Mapping[str, Any]]:
+        """Wait until all ranks are prepared; the fingerprint of each."""
         return [self.answer(rank).settings for rank in self.others]
 
     def answer(self, rank: int) -> Message:
@@ -57,95 +58,76 @@ class Ranks:
         return message
 
     def dismiss(self) -> None:
-        """Tell the others that there is nothing more to do."""
+        """Stop the other ranks."""
         for rank in self.others:
             self.channel.send(Message("stop"), to=rank)
 
 
 @dataclass(frozen=True)
-class RankedEngine:
-    """An engine that computes its own share of every cohort and has the other ranks compute theirs.
+class DistributedEngine:
+    """Computes its own share of every cohort and has the other ranks compute theirs.
 
-    Cohorts of other data than the others prepared are computed here: they know clients by their ids. Test sets, alone
-    or as a population of their own, are rank 0's own business.
+    The other ranks know clients of `data` by id; cohorts of other data and test sets are computed on rank 0.
     """
 
     own: Engine
     ranks: Ranks
-    machines: tuple[str, ...]  # of the other ranks: what a repeated round must not change
-    data: FederatedData  # what the others prepared
+    machines: tuple[str, ...]  # of the other ranks: a repeated round must run on the same ones
+    data: FederatedData
 
-    def losses(self, vectors: Array, cohort: Cohort) -> Array:
-        """(k, d) -> (G, k)."""
-        return self._shared("losses", cohort, {}, {"vectors": _float32(vectors)}, {})["losses"]
+    def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
+        """(n, d) for each call."""
+        return [self._train(call) for call in calls]
 
-    def measure(self, vectors: Array, cohort: Cohort) -> tuple[Array, Array]:
-        """(k, d) -> loss (G, k), accuracy (G, k)."""
-        both = self._shared("measure", cohort, {}, {"vectors": _float32(vectors)}, {})
-        return both["losses"], both["accuracies"]
+    def measure(self, questions: Sequence[Question]) -> list[Measured]:
+        """Loss and accuracy for each question."""
+        return [self._measure(question) for question in questions]
 
-    def train(
-        self,
-        start: Array,
-        cohort: Cohort,
-        *,
-        local: LocalSettings,
-        key: tuple[int, int],
-        anchor: Array | None = None,
-        trainable: Array | None = None,
-    ) -> Array:
-        """(G, d) -> (G, d)."""
-        settings = {"local": asdict(local), "key": list(key)}
-        rows = {"start": _float32(start)} | ({} if anchor is None else {"anchor": _float32(anchor)})
-        return self._shared("train", cohort, settings, {} if trainable is None else {"trainable": trainable}, rows)[
-            "trained"
-        ]
+    def _train(self, call: TrainingCall) -> Updates:
+        if call.cohort.population is not self.data:
+            return self.own.train([call])[0]
+        shares = [call.select(rows, part) for rows, part in self._shares(call.cohort)]
+        return np.concatenate([arrays["updates"] for arrays in self._compute([_train_message(one) for one in shares])])
 
-    def changes(
-        self, vectors: Array, clusters: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]
-    ) -> Updates:
-        """(k, d), (G,) -> (G, d)."""
-        return changes_by_training(self, vectors, clusters, cohort, local=local, key=key)
+    def _measure(self, question: Question) -> Measured:
+        cohort, models = question.samples, np.asarray(question.models, dtype=np.float32)
+        if not isinstance(cohort, Cohort) or cohort.population is not self.data:
+            return self.own.measure([question])[0]
+        shares = self._shares(cohort)
+        messages = [Message("measure", {}, {"clients": part.clients, "models": models}) for _, part in shares]
+        parts = self._compute(messages)
+        return Measured(*(np.concatenate([arrays[name] for arrays in parts]) for name in Measured._fields))
 
-    def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
-        """(k, d) -> loss (k,), accuracy (k,)."""
-        return self.own.test(vectors, tests)
-
-    def _shared(
-        self, word: str, cohort: Cohort, settings: dict[str, Any], common: dict[str, Array], rows: dict[str, Array]
-    ) -> dict[str, Array]:
-        """Do a job in shares; `common` arrays go to every rank, of `rows` (G, ...) each gets those of its clients."""
-        if cohort.population is not self.data:
-            return _JOBS[word](self.own, cohort, settings, common | rows)
+    def _shares(self, cohort: Cohort) -> list[tuple[slice, Cohort]]:
+        """Each rank's rows of the cohort, and the cohort they form."""
         shares = split_work(cohort.sizes, self.ranks.channel.size)
-        asked = [rank for rank in self.ranks.others if shares[rank].start < shares[rank].stop]
+        return [(rows, self.data.cohort(cohort.clients[rows])) for rows in shares]
+
+    def _compute(self, messages: Sequence[Message]) -> list[Mapping[str, Array]]:
+        """The answers of all ranks, in order; ranks other than 0 whose share is empty are not asked."""
+        asked = [rank for rank in self.ranks.others if len(messages[rank].arrays["clients"])]
         for rank in asked:
-            share = shares[rank]
-            arrays = {"clients": cohort.clients[share], **common}
-            for name, values in rows.items():
-                arrays |= packed(name, values[share])
-            self.ranks.channel.send(Message(word, settings, arrays), to=rank)
-        own = {name: values[shares[0]] for name, values in rows.items()}
-        parts = [_JOBS[word](self.own, self.data.cohort(cohort.clients[shares[0]]), settings, common | own)]
-        parts += [dict(self.ranks.answer(rank).arrays) for rank in asked]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            self.ranks.channel.send(messages[rank], to=rank)
+        own = _answer(self.own, self.data, messages[0])
+        return [own, *(self.ranks.answer(rank).arrays for rank in asked)]
 
 
-def serve(channel: Channel, prepare: Callable[[Mapping[str, Any]], Worker]) -> None:
-    """Do what rank 0 asks until it says stop. An error here is told to rank 0, which ends the run, and raised."""
-    worker: Worker | None = None
+def serve(channel: Channel, prepare: Callable[[Mapping[str, Any]], PreparedRank]) -> None:
+    """Compute what rank 0 sends until it says stop. An error is sent to rank 0, which ends the run, and raised."""
+    prepared: PreparedRank | None = None
     while (message := channel.receive(sender=0)).word != "stop":
         try:
             if message.word == "prepare":
-                worker = prepare(message.settings)
-                answer = Message("ready", worker.about)
-            elif worker is None:
+                prepared = prepare(message.settings)
+                answer = Message("ready", prepared.fingerprint)
+            elif prepared is None:
                 raise RankError(f"asked for {message.word} before any data was prepared.")
             else:
-                answer = Message("done", {}, _done(worker, message))
+                answer = Message("done", {}, _answer(prepared.engine, prepared.data, message))
         except Exception as error:
-            told = str(error) if isinstance(error, RRClusterError) else f"{type(error).__name__}; see its own messages."
-            channel.send(Message("failed", {"error": told}), to=0)
+            known = isinstance(error, RRClusterError)  # the text of others may hold raw values
+            reason = str(error) if known else f"{type(error).__name__}; see its stderr."
+            channel.send(Message("failed", {"error": reason}), to=0)
             raise
         channel.send(answer, to=0)
 
@@ -163,56 +145,32 @@ def split_work(sizes: Array, num_ranks: int) -> list[slice]:
     return [slice(first, last) for first, last in pairwise(bounds)]
 
 
-def packed(name: str, rows: Array) -> dict[str, Array]:
-    """Rows (n, d) as distinct rows and who has which: most clients start from one of k models."""
-    places: dict[bytes, int] = {}
-    which = np.array([places.setdefault(row.tobytes(), len(places)) for row in rows], dtype=np.int64)
-    _, first = np.unique(which, return_index=True)
-    return {f"{name}.distinct": rows[first], f"{name}.which": which}
+def _train_message(call: TrainingCall) -> Message:
+    arrays: dict[str, Array] = {"clients": call.cohort.clients, "model_of": call.model_of}
+    arrays["models"] = np.asarray(call.models, dtype=np.float32)
+    if call.anchor is not None:
+        arrays["anchor"] = np.asarray(call.anchor, dtype=np.float32)
+    if call.trainable is not None:
+        arrays["trainable"] = call.trainable
+    settings = {"local": asdict(call.local), "key": list(call.key), "whole_models": call.whole_models}
+    return Message("train", settings, arrays)
 
 
-def unpacked(arrays: Mapping[str, Array], name: str) -> Array:
-    """The rows back."""
-    return arrays[f"{name}.distinct"][arrays[f"{name}.which"]]
-
-
-def _done(worker: Worker, message: Message) -> dict[str, Array]:
-    arrays = dict(message.arrays)
-    for name in ("start", "anchor"):
-        if f"{name}.which" in arrays:
-            arrays[name] = unpacked(arrays, name)
-    return _JOBS[message.word](worker.engine, worker.data.cohort(arrays["clients"]), message.settings, arrays)
-
-
-Job = Callable[[Engine, Cohort, Mapping[str, Any], Mapping[str, Array]], dict[str, Array]]
-
-
-def _losses(engine: Engine, cohort: Cohort, _: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {"losses": engine.losses(arrays["vectors"], cohort)}
-
-
-def _measure(engine: Engine, cohort: Cohort, _: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str, Array]:
-    losses, accuracies = engine.measure(arrays["vectors"], cohort)
-    return {"losses": losses, "accuracies": accuracies}
-
-
-def _train(
-    engine: Engine, cohort: Cohort, settings: Mapping[str, Any], arrays: Mapping[str, Array]
-) -> dict[str, Array]:
+def _answer(engine: Engine, data: FederatedData, message: Message) -> dict[str, Array]:
+    """What a rank computes for a message: the arrays that it sends back."""
+    arrays, settings = message.arrays, message.settings
+    cohort = data.cohort(arrays["clients"])
+    if message.word == "measure":
+        return engine.measure([Question(arrays["models"], cohort)])[0]._asdict()
     first, second = settings["key"]
-    trained = engine.train(
-        arrays["start"],
+    call = TrainingCall(
+        arrays["models"],
+        arrays["model_of"],
         cohort,
-        local=LocalSettings(**settings["local"]),
-        key=(first, second),
-        anchor=arrays.get("anchor"),
-        trainable=arrays.get("trainable"),
+        LocalSettings(**settings["local"]),
+        (first, second),
+        arrays.get("anchor"),
+        arrays.get("trainable"),
+        whole_models=settings["whole_models"],
     )
-    return {"trained": trained}
-
-
-_JOBS: dict[str, Job] = {"losses": _losses, "measure": _measure, "train": _train}
-
-
-def _float32(values: Array) -> Array:
-    return np.asarray(values, dtype=np.float32)
+    return {"updates": to_numpy(engine.train([call])[0])}

@@ -7,21 +7,21 @@ import torch
 from rrcluster import checks
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.batched.precision import PRECISIONS, pick_precision
-from rrcluster.engine.fast_cnn.native_build import compiled
+from rrcluster.engine.fast_cnn.native_build import native_library
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.workers.workers_engine import WorkersEngine, cores, is_the_cnn
+from rrcluster.engine.workers.workers_engine import WorkersEngine, cores
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
 
 ENGINES = ("auto", "batched", "reference", "workers")
-# Samples trained on in a round, times parameters, from which worker processes pay within a few rounds: compiled ones
-# start in a fraction of a second, those that import torch in a few (benchmarks/README.md).
-_WORTH_COMPILED, _WORTH_TORCH = 3e7, 3e8
+# Samples per round times parameters from which worker processes save time within a few rounds: those that run compiled
+# code start in a fraction of a second, those that import torch in a few seconds (benchmarks/README.md).
+_WORK_FOR_COMPILED, _WORK_FOR_TORCH = 3e7, 3e8
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is CUDA where there is one, else the CPU; anything else is taken as torch names it."""
+    """`auto` is CUDA where available, else the CPU; other names are torch's."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -46,43 +46,44 @@ def pick_engine(
     capacity: int | None = None,
     precision: str = "auto",
 ) -> Engine:
-    """`auto`: batched, but on a CPU one client at a time for convolutions and recurrences: batched, they are slower.
+    """The engine called `name`; `auto` picks the fastest.
 
-    Then in worker processes, if training on `samples` samples a round (all epochs of all clients) is enough work to be
-    worth starting them, and there is a second core or a compiled network to gain by. `capacity` bounds how many clients
-    are in memory together, by default as many as suit the model; `precision` is for CUDA.
+    `auto` is `batched`, except for convolutions and recurrences on a CPU, which are faster one client at a time: then
+    `workers` if a round trains on enough `samples` (all epochs of all clients) to repay starting the processes, and
+    there is a second core or compiled code to gain from, else `reference`. `capacity` bounds how many clients are in
+    memory together, by default as many as suit the model; `precision` is for CUDA.
     """
     checks.one_of(ENGINES, engine=name)
     checks.one_of(PRECISIONS, precision=precision)
-    at_once = capacity or model.clients_at_once
-    if name == "workers" and (device.type != "cpu" or not _can_share()):
+    capacity = capacity or model.clients_at_once
+    if name == "workers" and (device.type != "cpu" or not _has_workers()):
         raise ConfigError(
             f"engine = workers runs on the processor of a POSIX system, not on device = {device.type} under {os.name}; "
             "use engine = auto."
         )
     if name == "auto" and device.type == "cpu" and (model.convolutional or model.recurrent):
-        name = "workers" if _worth_workers(model, samples) else "reference"
+        name = "workers" if _workers_pay_off(model, samples) else "reference"
     if name == "workers":
-        return WorkersEngine(model, capacity=at_once)
+        return WorkersEngine(model, capacity=capacity)
     if name == "reference":
         return ReferenceEngine(model, device)
-    return BatchedEngine(model, device, at_once, pick_precision(precision, device))
+    return BatchedEngine(model, device, capacity, pick_precision(precision, device))
 
 
 def describe(engine: Engine) -> str:
-    """What computes, for the record: numbers of two engines may differ in their last bits."""
+    """The engine in words, for fingerprints: numbers of two engines may differ in their last bits."""
     if isinstance(engine, BatchedEngine):
         return f"batched, {engine.device.type}, {engine.precision}"
     return engine.name if isinstance(engine, WorkersEngine) else type(engine).__name__
 
 
-def _worth_workers(model: Model, samples: float) -> bool:
+def _workers_pay_off(model: Model, samples: float) -> bool:
     work = samples * model.num_parameters
-    if not _can_share() or work < _WORTH_COMPILED:
+    if not _has_workers() or work < _WORK_FOR_COMPILED:
         return False
-    fast = is_the_cnn(model) and compiled("cnn") is not None
-    return fast or (cores() > 1 and work >= _WORTH_TORCH)
+    compiled = model.accelerated is not None and native_library() is not None
+    return compiled or (cores() > 1 and work >= _WORK_FOR_TORCH)
 
 
-def _can_share() -> bool:
+def _has_workers() -> bool:
     return os.name == "posix"

@@ -1,79 +1,78 @@
-"""What an engine does: two calls on a cohort, and two on test data. `G` clients, `k` models, `d` parameters."""
+"""The engine protocol: train cohorts and measure models, many calls at once. `n` clients, `k` models, `d` parameters.
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+Functions for a single call are in calls.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from rrcluster import checks
 from rrcluster.data.federated import Cohort, TestSet
+from rrcluster.settings import LocalSettings as LocalSettings
 from rrcluster.types import Array
 
 CPU = torch.device("cpu")
-Updates = Any  # (G, d) float32: a numpy array, or a torch tensor on the device it was made on
+Updates = Any  # (n, d) float32: a numpy array, or a torch tensor on the device that computed it
 
 
-@dataclass(frozen=True)
-class LocalSettings:
-    """How a client trains: plain SGD on batches drawn without replacement within an epoch."""
+@dataclass(frozen=True, eq=False)
+class TrainingCall:
+    """Local training of a cohort: client i starts from models[model_of[i]] and trains on its own samples.
 
-    local_lr: float = 0.05
-    local_epochs: int = 5
-    batch_size: int = 20
-    proximal: float = 0.0  # mu: adds mu (w - anchor) to each gradient
+    `key` and the client's id decide the order of its batches. A client without samples keeps its start.
+    """
 
-    def __post_init__(self) -> None:
-        checks.positive(local_lr=self.local_lr)
-        checks.count(local_epochs=self.local_epochs)
-        checks.count(batch_size=self.batch_size)
-        checks.non_negative(proximal=self.proximal)
+    models: Array  # (m, d)
+    model_of: Array  # (n,)
+    cohort: Cohort
+    local: LocalSettings
+    key: tuple[int, int]
+    anchor: Array | None = None  # (n, d) centre of the proximal term; None: the start
+    trainable: Array | None = None  # (d,) bool, the coordinates that move; None: all of them
+    whole_models: bool = False  # return trained models instead of their difference from the start
+
+    @property
+    def start(self) -> Array:
+        """(n, d) float32, the model each client starts from."""
+        return np.asarray(self.models, dtype=np.float32)[self.model_of]
+
+    def select(self, rows: slice, cohort: Cohort) -> "TrainingCall":
+        """The same call for some of its clients, whose data is `cohort`, with only the models that they start from."""
+        used, model_of = np.unique(self.model_of[rows], return_inverse=True)
+        anchor = None if self.anchor is None else self.anchor[rows]
+        return replace(self, models=self.models[used], model_of=model_of, cohort=cohort, anchor=anchor)
+
+    def result(self, trained: Array) -> Updates:
+        """What an engine returns for this call, from the trained models (n, d)."""
+        return trained if self.whole_models else trained - self.start
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """How good are these models on each client's own training samples, or on one test set?"""
+
+    models: Array  # (k, d)
+    samples: Cohort | TestSet
+
+
+class Measured(NamedTuple):
+    """Mean loss and accuracy of k models for n clients; n = 1 for a test set.
+
+    Accuracy is NaN for regression; both are 0 for a client without samples.
+    """
+
+    loss: Array  # (n, k)
+    accuracy: Array  # (n, k)
 
 
 class Engine(Protocol):
-    """Runs clients. Every implementation gives the same numbers (float32, within 1e-4 after one round)."""
+    """Computes clients. Every implementation gives the same numbers (float32, within 1e-4 after one round)."""
 
-    def losses(self, vectors: Array, cohort: Cohort) -> Array:
-        """Mean loss of each of k models on each client's own training data: (k, d) -> (G, k)."""
+    def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
+        """What local training changes, (n, d) for each call; trained models where the call asks for `whole_models`."""
 
-    def measure(self, vectors: Array, cohort: Cohort) -> tuple[Array, Array]:
-        """Mean loss and accuracy of each of k models on each client's own training data: (k, d) -> (G, k), (G, k).
-
-        Accuracy is NaN for regression; both are 0 for a client without samples.
-        """
-
-    def train(
-        self,
-        start: Array,
-        cohort: Cohort,
-        *,
-        local: LocalSettings,
-        key: tuple[int, int],
-        anchor: Array | None = None,
-        trainable: Array | None = None,
-    ) -> Array:
-        """Train each client's own model on its own data: (G, d) -> (G, d), float32.
-
-        `key` decides the order of batches together with each client's id. `anchor` (G, d) is what the proximal term
-        pulls towards (default: the start). `trainable` (d,) says which coordinates move (default: all). A client
-        without samples returns its start.
-        """
-
-    def changes(
-        self, vectors: Array, clusters: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]
-    ) -> Updates:
-        """What training changes when client i starts from vectors[clusters[i]]: (k, d), (G,) -> (G, d).
-
-        The same as `train` less the start, but an engine may keep it on its device.
-        """
-
-    def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
-        """Each of k models on one test set: mean loss (k,), and accuracy (k,) (NaN for regression)."""
-
-
-def changes_by_training(
-    engine: Engine, vectors: Array, clusters: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]
-) -> Updates:
-    """`changes` of an engine that keeps nothing on a device."""
-    start = np.asarray(vectors, dtype=np.float32)[clusters]
-    return engine.train(start, cohort, local=local, key=key) - start
+    def measure(self, questions: Sequence[Question]) -> list[Measured]:
+        """Loss and accuracy for each question."""

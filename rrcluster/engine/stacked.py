@@ -1,149 +1,114 @@
-"""Many runs on one engine: calls of runs that go in step are made together, as one larger call.
+"""Stacked engine: runs in lockstep share one batched engine, and their calls are made together as one larger call.
 
-A client's numbers depend on its own data, start and draws alone, so a run's are what it gets alone (to the last bit
-where one client's arithmetic does not depend on how many are beside it, within float32 rounding elsewhere).
+A client's numbers depend only on its own data, start and draws, so a stacked run gives what it gives by itself (to the
+last bit where a client's arithmetic does not depend on how many others are computed with it, else within rounding).
 """
 
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.engine.batched.training import TrainingCall
-from rrcluster.engine.protocol import LocalSettings, Updates
-from rrcluster.types import Array
+from rrcluster.engine.protocol import Measured, Question, TrainingCall, Updates
+
+Batch = Callable[[Sequence[Any]], list[Any]]
 
 
 @dataclass(eq=False)
-class _Ticket:
-    """A call that waits for the others."""
+class _Request:
+    """Calls of one run, waiting for those of the other runs."""
 
-    kind: str
-    call: Any
-    answer: Any = None
+    method: str
+    calls: Sequence[Any]
+    results: Sequence[Any] = ()
     error: BaseException | None = None
-    done: bool = field(default=False)
+    done: bool = False
 
 
 class Stack:
-    """The meeting point of `members` runs, each in a thread of its own: nobody's call is made before everybody has one.
+    """Meeting point of `members` runs, each in its own thread: no call is made before every run has one.
 
-    A run that ends, or fails, must `leave`, or the others wait for ever.
+    A run that ends or fails must `leave`; otherwise the others wait for ever.
     """
 
     def __init__(self, engine: BatchedEngine, members: int, *, turn: AbstractContextManager[Any] | None = None) -> None:
-        """For this many runs; all of them are waited for from the start.
+        """All `members` are waited for from the start.
 
-        Stacks that share an engine share its `turn`: while one's calls run there, the other's runs do what the host has
-        to do in a round.
+        Stacks that share an engine share its `turn` lock: while one computes, the runs of the other do the host's part
+        of their rounds.
         """
-        self._engine, self._members, self._turn = engine, members, turn or threading.Lock()
-        self._waiting: list[_Ticket] = []
+        self._methods: dict[str, Batch] = {"measure": engine.measure, "train": engine.train}
+        self._members, self._turn = members, turn or threading.Lock()
+        self._waiting: list[_Request] = []
         self._meeting = threading.Condition()
 
     def leave(self) -> None:
         """One run makes no more calls."""
         with self._meeting:
             self._members -= 1
-            self._answer_if_complete()
+            self._compute_if_complete()
 
-    def ask(self, kind: str, call: Any) -> Any:
-        """Wait for the others, then for the answer. An error of a shared call is everybody's who shared it."""
-        ticket = _Ticket(kind, call)
+    def call(self, method: str, calls: Sequence[Any]) -> list[Any]:
+        """Wait for the other runs, then for the results. An error is raised in every run that shared the call."""
+        request = _Request(method, calls)
         with self._meeting:
-            self._waiting.append(ticket)
-            self._answer_if_complete()
-            self._meeting.wait_for(lambda: ticket.done)
-        if ticket.error is not None:
-            raise ticket.error
-        return ticket.answer
+            self._waiting.append(request)
+            self._compute_if_complete()
+            self._meeting.wait_for(lambda: request.done)
+        if request.error is not None:
+            raise request.error
+        return list(request.results)
 
-    def _answer_if_complete(self) -> None:
+    def _compute_if_complete(self) -> None:
         if not self._waiting or len(self._waiting) < self._members:
             return
         waiting, self._waiting = self._waiting, []
         with self._turn:
-            for kind, many in self._answers().items():
-                tickets = [ticket for ticket in waiting if ticket.kind == kind]
-                if tickets:
-                    _answer(tickets, many)
+            for method, batch in self._methods.items():
+                _compute([request for request in waiting if request.method == method], batch)
         self._meeting.notify_all()
 
-    def _answers(self) -> dict[str, Callable[[Sequence[Any]], Sequence[Any]]]:
-        return {
-            "measure": self._engine.measure_many,
-            "train": self._engine.train_many,
-            "test": lambda calls: [self._engine.test(*call) for call in calls],
-        }
 
-
-def _answer(tickets: Sequence[_Ticket], many: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
+def _compute(requests: Sequence[_Request], batch: Batch) -> None:
     try:
-        for ticket, answer in zip(tickets, _several_passes(many, [ticket.call for ticket in tickets]), strict=True):
-            ticket.answer = answer
+        results = iter(_in_passes(batch, [call for request in requests for call in request.calls]))
+        for request in requests:
+            request.results = [next(results) for _ in request.calls]
     except Exception as error:
-        for ticket in tickets:
-            ticket.error = error
-    for ticket in tickets:
-        ticket.done = True
+        for request in requests:
+            request.error = error
+    for request in requests:
+        request.done = True
 
 
-def _several_passes(many: Callable[[Sequence[Any]], Sequence[Any]], calls: Sequence[Any]) -> list[Any]:
-    """All calls at once; in halves where the device has no memory for that. Answers differ by rounding at most."""
+def _in_passes(batch: Batch, calls: Sequence[Any]) -> list[Any]:
+    """All calls at once, or in halves where device memory runs out. Results differ by rounding at most."""
+    if not calls:
+        return []
     try:
-        return list(many(calls))
+        return batch(calls)
     except torch.OutOfMemoryError:
         if len(calls) < 2:
             raise
     torch.cuda.empty_cache()
     half = len(calls) // 2
-    return _several_passes(many, calls[:half]) + _several_passes(many, calls[half:])
+    return _in_passes(batch, calls[:half]) + _in_passes(batch, calls[half:])
 
 
 @dataclass(frozen=True, eq=False)
 class StackedEngine:
-    """One run's view of a stack: an engine like any other."""
+    """One run's view of a stack."""
 
     stack: Stack
 
-    def losses(self, vectors: Array, cohort: Cohort) -> Array:
-        """(k, d) -> (G, k)."""
-        return self.measure(vectors, cohort)[0]
+    def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
+        """(n, d) for each call."""
+        return self.stack.call("train", calls)
 
-    def measure(self, vectors: Array, cohort: Cohort) -> tuple[Array, Array]:
-        """(k, d) -> loss (G, k), accuracy (G, k)."""
-        figures = self.stack.ask("measure", (vectors, cohort))
-        return figures[..., 0], figures[..., 1]
-
-    def train(
-        self,
-        start: Array,
-        cohort: Cohort,
-        *,
-        local: LocalSettings,
-        key: tuple[int, int],
-        anchor: Array | None = None,
-        trainable: Array | None = None,
-    ) -> Array:
-        """(G, d) -> (G, d)."""
-        start = np.asarray(start, dtype=np.float32)
-        call = TrainingCall(start, np.arange(len(start)), cohort, local, key, anchor, trainable)
-        return np.asarray(self.stack.ask("train", call).cpu().numpy() + start)
-
-    def changes(
-        self, vectors: Array, clusters: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]
-    ) -> Updates:
-        """(k, d), (G,) -> (G, d)."""
-        changed = self.stack.ask("train", TrainingCall(vectors, clusters, cohort, local, key))
-        return changed.numpy() if changed.device.type == "cpu" else changed
-
-    def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
-        """(k, d) -> loss (k,), accuracy (k,)."""
-        answer: tuple[Array, Array] = self.stack.ask("test", (vectors, tests))
-        return answer
+    def measure(self, questions: Sequence[Question]) -> list[Measured]:
+        """Loss and accuracy for each question."""
+        return self.stack.call("measure", questions)

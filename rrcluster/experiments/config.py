@@ -1,43 +1,36 @@
-"""All settings of a run, made from flags or a flat mapping (sections.py says what there is), and back."""
+"""All settings of a run, made from flags or a flat mapping (settings.py says what there is), and back."""
 
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from rrcluster import registry
 from rrcluster.errors import ConfigError
-from rrcluster.experiments.sections import (
+from rrcluster.settings import (
     FIELDS,
+    REMOVED,
     SECTIONS,
-    DataConfig,
-    FaultConfig,
-    MethodConfig,
-    OutputConfig,
-    PrivacyConfig,
-    TrainingConfig,
+    DataSettings,
+    FaultSettings,
+    LocalSettings,
+    MethodSettings,
+    OutputSettings,
+    PrivacySettings,
+    ServerSettings,
 )
-
-_USUAL_MODELS: dict[str, Literal["edges", "edges-coarse", "lstm"]] = {  # by data; linear for the others
-    "fashion-mini": "edges",
-    "fashion-mnist": "edges",
-    "emnist": "edges-coarse",
-    "emnist-balanced": "edges-coarse",
-    "emnist-bymerge": "edges-coarse",
-    "cifar10": "edges-coarse",
-    "cifar100": "edges-coarse",
-    "shakespeare": "lstm",
-}
 
 
 @dataclass(frozen=True)
 class RunConfig:
     """All settings of one run (or of several that differ in the seed)."""
 
-    data: DataConfig = field(default_factory=DataConfig)
-    method: MethodConfig = field(default_factory=MethodConfig)
-    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    faults: FaultConfig = field(default_factory=FaultConfig)
-    output: OutputConfig = field(default_factory=OutputConfig)
+    data: DataSettings = field(default_factory=DataSettings)
+    method: MethodSettings = field(default_factory=MethodSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    local: LocalSettings = field(default_factory=LocalSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    faults: FaultSettings = field(default_factory=FaultSettings)
+    output: OutputSettings = field(default_factory=OutputSettings)
 
     def __post_init__(self) -> None:
         if not self.privacy.secure:
@@ -46,6 +39,11 @@ class RunConfig:
             return
         if self.output.seed or self.output.seeds:
             raise ConfigError("secure draws from the operating system and takes no seed; leave seed and seeds out.")
+        if self.output.tensorboard:
+            raise ConfigError(
+                "secure writes no TensorBoard events: they carry the time of every round, which depends on who took "
+                "part; leave tensorboard out."
+            )
         if self.output.evaluate_every is not None:
             raise ConfigError(
                 "secure evaluates nothing on raw client data; leave evaluate_every out, or rehearse without secure."
@@ -72,11 +70,12 @@ class RunConfig:
         """Where the run is written."""
         return self.output.out or Path("runs") / self.label
 
-    def settled(self) -> "RunConfig":
-        """With every `auto` that a later version could read otherwise replaced by what it means today: the network."""
+    def resolved(self) -> "RunConfig":
+        """Resolve `model = auto`, so that config.yaml does not depend on future defaults."""
         if self.method.model != "auto":
             return self
-        return replace(self, method=replace(self.method, model=_USUAL_MODELS.get(self.data.data, "linear")))
+        usual = registry.DATASETS.fact(self.data.data, "usual_model", "linear")
+        return replace(self, method=replace(self.method, model=usual))
 
     def with_seed(self, seed: int, out: Path) -> "RunConfig":
         """This config for one seed alone, written to `out`."""
@@ -92,20 +91,22 @@ class RunConfig:
         return merged
 
 
-def from_flat(settings: dict[str, Any], *, source: str = "config", settled: bool = True) -> RunConfig:
+def from_flat(settings: dict[str, Any], *, source: str = "config", resolved: bool = True) -> RunConfig:
     """A config from a flat mapping, every name and type checked; `source` names the file in errors.
 
-    Not `settled` is for those who change it further.
+    Not `resolved` is for those who change it further.
     """
     from rrcluster.experiments.coerce import coerce
 
     sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for name, value in settings.items():
+        if name in REMOVED:
+            raise ConfigError(f"{source}: setting {name!r} is gone: {REMOVED[name]}.")
         if name not in FIELDS:
             raise ConfigError(f"{source}: setting {name!r} is not known; {closest(str(name))}")
         sections[FIELDS[name]][name] = coerce(SECTIONS[FIELDS[name]], name, value, source=source)
     config = RunConfig(**{name: SECTIONS[name](**values) for name, values in sections.items()})
-    return config.settled() if settled else config
+    return config.resolved() if resolved else config
 
 
 def closest(name: str) -> str:

@@ -10,14 +10,10 @@ import platform
 from typing import TYPE_CHECKING, Any
 
 from rrcluster.experiments.config import RunConfig
+from rrcluster.settings import AFFECTS
 
 if TYPE_CHECKING:
     from rrcluster.engine.protocol import Engine
-
-# Where a run is written, watched and read from; they change no release.
-_NO_MATTER = frozenset(
-    {"name", "out", "seeds", "device", "data_folder", "evaluate_every", "tensorboard", "keep_checkpoint"}
-)
 
 
 def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
@@ -25,12 +21,14 @@ def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
     import numpy as np
     import torch
 
+    from rrcluster.engine.distributed import DistributedEngine
     from rrcluster.engine.pick_engine import describe, pick_device
     from rrcluster.version import __version__
 
     device = pick_device(config.output.device).type
-    settings = {name: value for name, value in config.flat().items() if name not in _NO_MATTER}
-    return {
+    settings = {name: value for name, value in config.flat().items() if AFFECTS[name] == "result"}
+    ranks = {"ranks": list(engine.machines)} if isinstance(engine, DistributedEngine) else {}
+    return ranks | {
         "config": hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest(),
         "rrcluster": __version__,
         "torch": torch.__version__,

@@ -16,6 +16,7 @@ import hashlib
 import json
 import shutil
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +25,28 @@ import yaml
 from safetensors import safe_open
 from safetensors.numpy import load_file, save
 
-from rrcluster.aggregate import RunningMean, ServerState
-from rrcluster.durable import drop_temporaries, sync_file
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
-from rrcluster.experiments.files import (
-    append_json,
-    keep_rounds_before,
-    lines_by_round,
-    write_bytes,
-    write_json,
-    write_text,
-)
 from rrcluster.experiments.lock import FolderLock
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
-from rrcluster.reading import plain_yaml, read_text
+from rrcluster.server_state import RunningMean, ServerState
+from rrcluster.settings import without_removed
 from rrcluster.simulation.evaluate import Evaluation
 from rrcluster.simulation.faults import Incidents
 from rrcluster.simulation.measures import RoundMeasures
 from rrcluster.simulation.memory import ClientMemory
 from rrcluster.simulation.simulate import RoundRecord
+from rrcluster.storage import (
+    append_json,
+    drop_temporaries,
+    explain_write,
+    read_json_lines,
+    read_mapping,
+    replace_file,
+    sync_file,
+    write_file,
+    write_json,
+)
 from rrcluster.types import Models, NoisyEvaluation
 
 
@@ -62,14 +65,14 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunFolderError(
-                f"{path}: cannot be made ({error.strerror}); choose another folder with --out."
+                f"{path}: cannot be created ({error.strerror}); choose another folder with --out."
             ) from error
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
         try:
             _refuse_a_second_run(path)
             drop_temporaries(path)
             write_json(path / "privacy.json", statement)
-            write_text(path / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
+            write_file(path / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
         except BaseException:
             folder.release()
             raise
@@ -77,18 +80,11 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunFolder", RunConfig]:
-        """An existing run folder, locked and without what a killed process left half-written, and its config."""
-        try:
-            settings = plain_yaml(read_text(path / "config.yaml"))
-        except FileNotFoundError as error:
-            raise RunFolderError(f"{path} holds no run (no config.yaml); start one with `rrcluster run`.") from error
-        except (OSError, ValueError) as error:
-            raise RunFolderError(
-                f"{path / 'config.yaml'}: cannot be read; the file is damaged. Start a new run."
-            ) from error
-        if not isinstance(settings, dict):
-            raise RunFolderError(f"{path / 'config.yaml'}: holds no settings; the file is damaged. Start a new run.")
-        config = from_flat(settings, source=str(path / "config.yaml"))
+        """An existing run folder and its config; locks it and removes what a killed process left half-written."""
+        if not (path / "config.yaml").exists():
+            raise RunFolderError(f"{path}: no run here (no config.yaml); start one with `rrcluster run`.")
+        settings = read_mapping(path / "config.yaml")
+        config = from_flat(without_removed(settings), source=str(path / "config.yaml"))
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
         drop_temporaries(path)
         drop_temporaries(path / "checkpoint")
@@ -121,9 +117,9 @@ class RunFolder:
         append_json(self.path / "rounds.jsonl", line)
 
     def private_evaluations(self) -> list[NoisyEvaluation]:
-        """The evaluations released so far, round by round; a line that a full disk has torn counts as not written."""
-        lines = lines_by_round(self.path / "rounds.jsonl")
-        return [read_evaluation(told) for _, line in lines if (told := json.loads(line).get("private_evaluation"))]
+        """The evaluations released so far, round by round; a line torn by a full disk does not count."""
+        lines = _read_rounds(self.path / "rounds.jsonl")
+        return [read_evaluation(line["private_evaluation"]) for line in lines if line.get("private_evaluation")]
 
     def add_diagnostics(
         self,
@@ -139,9 +135,9 @@ class RunFolder:
         Without `measures` the round was made by a process that is gone: what that has written down stays.
         """
         path = self.path / "diagnostics.jsonl"
-        if measures is None and any(at == round_index for at, _ in lines_by_round(path)):
+        if measures is None and any(line["round"] == round_index for line in _read_rounds(path)):
             return
-        keep_rounds_before(path, round_index)
+        _keep_rounds_before(path, round_index)
         line = {"round": round_index, **asdict(evaluation), "seconds": round(seconds, 2)}
         append_json(path, line | asdict(incidents) | ({} if measures is None else asdict(measures)))
 
@@ -152,12 +148,11 @@ class RunFolder:
                 sync_file(self.path / name)
         target = self.path / "checkpoint" / "state.safetensors"
         numbers = np.array([state.round_index, state.num_averaged], dtype=np.int64)
-        weights = np.array([state.sizes.weight, state.sums.weight])
+        weights = np.array([state.sizes.weight])
         tensors = {
             "numbers": numbers,
             "weights": weights,
             "sizes": state.sizes.total,
-            "sums": state.sums.total,
         }
         for name, models in (
             ("models", state.models),
@@ -165,14 +160,10 @@ class RunFolder:
             ("average", state.average),
         ):
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
-        if state.projections is not None:
-            tensors |= {
-                "projections": state.projections.total,
-                "projections.weight": np.array([state.projections.weight]),
-            }
         tensors |= memory.tensors()
         whole = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
-        write_bytes(target, save(whole, metadata={"sha256": _digest(whole)}))
+        with explain_write(target):  # not `write_file`: it must never make checkpoint/ anew, open to others
+            replace_file(target, save(whole, metadata={"sha256": _digest(whole)}))
 
     def load_state(self) -> tuple[ServerState, ClientMemory] | None:
         """The checkpointed state and memory, None if there are none; rounds after it are dropped, to be run again."""
@@ -183,7 +174,7 @@ class RunFolder:
         except Exception as error:  # a damaged file fails in many ways inside the reader
             raise RunFolderError(f"{path}: the checkpoint is damaged; start a new run.") from error
         for name in ("rounds.jsonl", "diagnostics.jsonl"):
-            keep_rounds_before(self.path / name, 0 if saved is None else saved[0].round_index)
+            _keep_rounds_before(self.path / name, 0 if saved is None else saved[0].round_index)
         return saved
 
     def save_models(self, models: Models, metadata: dict[str, Any]) -> None:
@@ -193,7 +184,7 @@ class RunFolder:
             "clustered": models.clustered.astype(np.float32),
         }
         text = {name: json.dumps(value) for name, value in metadata.items()}
-        write_bytes(self.path / "models.safetensors", save(tensors, metadata=text))
+        write_file(self.path / "models.safetensors", save(tensors, metadata=text))
 
     def save_summary(self, summary: dict[str, Any]) -> None:
         """What came out, released values only."""
@@ -204,12 +195,25 @@ class RunFolder:
         shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
 
 
+def _read_rounds(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file, one per round, up to the first damaged one; none if there is no file."""
+    lines = read_json_lines(path, damaged="stop") if path.exists() else []
+    return list(takewhile(lambda line: isinstance(line.get("round"), int), lines))
+
+
+def _keep_rounds_before(path: Path, round_index: int) -> None:
+    """Drop the lines of rounds from `round_index` on, which will be run again, and all from a damaged line on."""
+    kept = "".join(json.dumps(line) + "\n" for line in _read_rounds(path) if line["round"] < round_index)
+    if path.exists() and path.read_bytes() != kept.encode():
+        write_file(path, kept)
+
+
 def _read_tensors(path: Path) -> dict[str, Any]:
     """The tensors of a checkpoint, exactly as they were written: one flipped bit is an error."""
     with safe_open(path, framework="np") as file:
-        told = (file.metadata() or {}).get("sha256")
+        recorded = (file.metadata() or {}).get("sha256")
     tensors = load_file(path)
-    if told != _digest(tensors):
+    if recorded != _digest(tensors):
         raise ValueError("the digest differs")
     return tensors
 
@@ -226,7 +230,7 @@ def _refuse_a_second_run(path: Path) -> None:
     try:
         if not (path / "config.yaml").exists():
             return
-    except OSError:  # told by whoever makes the folder
+    except OSError:  # creating the folder reports it
         return
     finished = RunFolder(path).finished
     way_out = f"`rrcluster report {path}` shows it" if finished else f"continue it with `rrcluster run --resume {path}`"
@@ -246,9 +250,5 @@ def _state(tensors: dict[str, Any]) -> ServerState:
         average=models("average"),
         num_averaged=num_averaged,
         sizes=RunningMean(tensors["sizes"], float(tensors["weights"][0])),
-        sums=RunningMean(tensors["sums"], float(tensors["weights"][1])),
         round_index=round_index,
-        projections=None
-        if "projections" not in tensors
-        else RunningMean(tensors["projections"], float(tensors["projections.weight"][0])),
     )

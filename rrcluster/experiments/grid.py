@@ -10,10 +10,8 @@ from typing import Any
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.coerce import coerce
 from rrcluster.experiments.config import closest
-from rrcluster.experiments.sections import FIELDS, SECTIONS
+from rrcluster.settings import AFFECTS, FIELDS, SECTIONS
 
-# One value for the whole grid: they say where and how it is run, not what.
-_ONE_VALUE = frozenset({"name", "out", "device", "engine", "tensorboard", "keep_checkpoint", "evaluate_every"})
 _LONGEST_NAME = 120
 
 
@@ -72,7 +70,7 @@ def read_grid(settings: Mapping[str, Any], *, source: str, out: Path) -> Grid:
 
 
 def _axis(name: str, values: list[Any], source: str) -> tuple[Any, ...]:
-    if name in _ONE_VALUE:
+    if AFFECTS[name] != "result" and name != "seeds":
         raise ConfigError(f"{source}: {name} takes one value for the whole sweep, not a list.")
     if not values:
         raise ConfigError(f"{source}: {name} is an empty list; give at least one value.")

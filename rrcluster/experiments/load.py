@@ -13,11 +13,11 @@ from rrcluster.data.federated import Cohort, FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.errors import ConfigError, RunFolderError
-from rrcluster.methods import ALGORITHMS, Algorithm, Clients, Tools
+from rrcluster.methods import ALGORITHMS, Clients, Method, Tools
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, make_model
-from rrcluster.reading import plain_json
 from rrcluster.simulation.evaluate import choose_all
+from rrcluster.storage import parse_json
 from rrcluster.types import Array, Models
 
 
@@ -27,7 +27,7 @@ class TrainedModels:
 
     models: Models
     model: Model
-    algorithm: Algorithm
+    algorithm: Method
 
     @property
     def num_clusters(self) -> int:
@@ -82,7 +82,7 @@ def load(run: str | Path) -> TrainedModels:
         raise RunFolderError(f"{run}: no models.safetensors; {way_out}.")
     try:
         with safe_open(path, framework="np") as file:
-            about = {name: plain_json(value) for name, value in (file.metadata() or {}).items()}
+            about = {name: parse_json(value) for name, value in (file.metadata() or {}).items()}
             models = Models(file.get_tensor("shared").astype(float), file.get_tensor("clustered").astype(float))
         algorithm = ALGORITHMS[about["algorithm"]]
         return TrainedModels(models, algorithm.adapt(_declared_model(about, models)), algorithm)._checked()

@@ -18,7 +18,7 @@ class FolderLock:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise RunFolderError(
-                f"{path.parent.parent}: cannot be written ({error.strerror}); check its permissions."
+                f"{path.parent.parent}: cannot be written ({error.strerror}). Check its permissions."
             ) from error
         self._close = weakref.finalize(self, os.close, descriptor)
         try:
@@ -26,8 +26,8 @@ class FolderLock:
         except OSError as error:
             self._close()
             raise RunFolderError(
-                f"{path.parent.parent}: another process is running this run; wait for it to end, or choose another "
-                "folder with --out."
+                f"{path.parent.parent}: in use by another process. Wait for it to finish, or choose another folder "
+                "with --out."
             ) from error
 
     @property
@@ -36,5 +36,5 @@ class FolderLock:
         return self._close.alive
 
     def release(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         self._close()

@@ -20,7 +20,6 @@ from rrcluster.experiments.grid import Grid
 from rrcluster.experiments.public_score import PUBLIC_DATA, PublicScore
 from rrcluster.experiments.released import average
 from rrcluster.experiments.run import Running
-from rrcluster.experiments.sections import MethodConfig, TrainingConfig
 from rrcluster.experiments.setup import Experiment, make_experiment, plan_for
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.calibrate import calibrate
@@ -29,10 +28,15 @@ from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.selection import Selection, draw_repetitions, worst_run
 from rrcluster.privacy.statement import statement
 from rrcluster.rng import Streams
+from rrcluster.settings import LocalSettings, MethodSettings, ServerSettings
 from rrcluster.types import Coordinates
 
 # What may be selected: the method and its training. Data and guarantee are the same for all.
-SELECTABLE = {setting.name for section in (MethodConfig, TrainingConfig) for setting in fields(section)} | {
+SELECTABLE = {
+    setting.name for section in (MethodSettings, LocalSettings, ServerSettings) for setting in fields(section)
+} | {
+    "sample_rate",
+    "num_rounds",
     "update_clip",
     "count_weight",
 }
@@ -188,8 +192,8 @@ def _check_target(event: RepeatAndSelect, target: float | None, delta: float) ->
     spent = epsilon(event, num_rounds=1, delta=delta, accountant="rdp")
     if target is not None and spent > target:
         raise PrivacyError(
-            f"the calibrated noise costs epsilon = {spent:.6g}, more than the target {target:g}; the remembered "
-            "calibration is damaged. Remove rrcluster/multipliers.json from your cache folder."
+            f"the calibrated noise costs epsilon = {spent:.6g}, more than the target {target:g}. Calibration is wrong: "
+            "please report this as a bug."
         )
 
 

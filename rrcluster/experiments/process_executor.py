@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
 
-from rrcluster.engine.workers.spawn import ended, started
+from rrcluster.engine.workers.spawn import spawn, terminate
 from rrcluster.experiments.sweep import FAILED, Job, Outcome, Step
 
 _SECONDS_TO_SAY_WHY = 5.0  # an error is printed, and becomes the exit code, after the connection has closed
@@ -20,7 +20,7 @@ class _Share:
 
     def __init__(self, jobs: Sequence[Job], part: float) -> None:
         self.left = list(jobs)  # not over
-        self.connection, self._process = started(__name__)
+        self.connection, self._process = spawn(__name__)
         with suppress(OSError):  # one that died at once is noticed by its silence
             self.connection.send((list(jobs), part))
 
@@ -29,7 +29,7 @@ class _Share:
         try:
             step: Step = self.connection.recv()
         except (EOFError, OSError):
-            lost, self.left, code = self.left, [], ended(self._process, patience=_SECONDS_TO_SAY_WHY)
+            lost, self.left, code = self.left, [], terminate(self._process, patience=_SECONDS_TO_SAY_WHY)
             for job in lost:
                 yield Outcome(job, FAILED, f"its process ended with exit code {code}; the same command goes on.")
             return
@@ -43,7 +43,7 @@ class _Share:
 
     def __exit__(self, *_: object) -> None:
         self.connection.close()
-        ended(self._process)
+        terminate(self._process)
 
 
 def in_processes(shares: Sequence[Sequence[Job]]) -> Iterator[Step]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.federated import TestSet
+from rrcluster.engine import calls
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.setup import Experiment
 from rrcluster.types import Models
@@ -43,8 +44,8 @@ class PublicScore:
         vectors, engine = experiment.split.vectors(models), experiment.engine
         scores = []
         for picking, judging in self.halves:
-            best = int(np.nan_to_num(engine.test(vectors, picking)[0], nan=np.inf).argmin())
-            scores.append(engine.test(vectors[[best]], judging)[1][0])
+            best = int(np.nan_to_num(calls.test(engine, vectors, picking)[0], nan=np.inf).argmin())
+            scores.append(calls.test(engine, vectors[[best]], judging)[1][0])
         return float(np.mean(scores))
 
 

@@ -7,16 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rrcluster.aggregate import ServerState
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.fingerprint import fingerprint
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.released import average, describe_evaluation
 from rrcluster.experiments.setup import Experiment, make_experiment
-from rrcluster.experiments.torchrun_setup import told_machines
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
+from rrcluster.server_state import ServerState
 from rrcluster.simulation.evaluate import Evaluation, evaluate
 from rrcluster.simulation.faults import Incidents
 from rrcluster.simulation.measures import measure_round
@@ -74,7 +73,7 @@ def finish(running: "Running") -> RunResult:
 
 def start(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Running":
     """Make a new run folder for `config`. Nothing is written if anything about the config is wrong."""
-    config = config.settled()
+    config = config.resolved()
     experiment = make(config)
     _check_target(experiment)
     return _running(experiment, RunFolder.create(config.folder, config, statement(experiment.plan)))
@@ -85,14 +84,14 @@ def _check_target(experiment: Experiment) -> None:
     target, plan = experiment.config.privacy.target_epsilon, experiment.plan
     if target is not None and plan.epsilon() > target:
         raise PrivacyError(
-            f"the calibrated noise costs epsilon = {plan.epsilon():.6g}, more than the target {target:g}; the "
-            "remembered calibration is damaged. Remove rrcluster/multipliers.json from your cache folder."
+            f"the calibrated noise costs epsilon = {plan.epsilon():.6g}, more than the target {target:g}. Calibration "
+            "is wrong: please report this as a bug."
         )
 
 
 def take_up(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Running | None":
     """Start the run of `config`, or go on with it where it was stopped; None where its folder holds it, finished."""
-    config = config.settled()
+    config = config.resolved()
     if not (config.folder / "config.yaml").exists():
         return start(config, make=make)
     folder, found = RunFolder.open(config.folder)
@@ -127,7 +126,7 @@ def _running(experiment: Experiment, folder: RunFolder) -> "Running":
             folder.path / "ledger.jsonl",
             secure=plan.secure,
             limit=plan.num_releases,
-            made_by=fingerprint(config, experiment.engine) | told_machines(experiment.engine),
+            made_by=fingerprint(config, experiment.engine),
         )
         running = Running(experiment, folder, ledger)
         ledger.check_covers(0 if running.state is None else running.state.round_index)
@@ -290,7 +289,6 @@ class Running:
             "algorithm": config.method.algorithm,
             "model": config.method.model,
             "num_clusters": plan.mechanism.num_clusters,
-            "rebalance": plan.rebalance,
             "min_cluster_size": config.method.min_cluster_size,
             "mechanism": config.privacy.mechanism,
             "epsilon": self._epsilon,

@@ -4,22 +4,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from rrcluster.aggregate import ServerSettings
-from rrcluster.clusters.schedule import check_schedule, default_rounds
+from rrcluster import registry
+from rrcluster.clusters.schedule import make_schedule
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.data.subset import at_most
 from rrcluster.engine.pick_engine import pick_device, pick_engine
-from rrcluster.engine.protocol import Engine, LocalSettings
+from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import RunConfig
-from rrcluster.methods import ALGORITHMS, Algorithm, Oracle
+from rrcluster.methods import ALGORITHMS, Method
 from rrcluster.methods.compatibility import check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams
+from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.faults import Faults
 from rrcluster.types import Coordinates
 
@@ -34,7 +35,7 @@ class Experiment:
     config: RunConfig
     data: FederatedData
     model: Model
-    algorithm: Algorithm
+    algorithm: Method
     plan: PrivacyPlan
     engine: Engine
     streams: StreamSource
@@ -56,30 +57,23 @@ def make_experiment(
     `data`: what an experiment with the same data settings and seed has loaded already. `engine`: what runs the clients,
     instead of what the config says.
     """
-    config = config.settled()
+    config = config.resolved()
     method = config.method
-    check_applies(
-        method.algorithm,
-        config.privacy.mechanism,
-        method.rebalance,
-        method.min_cluster_size,
-        identifier=config.privacy.identifier,
-    )
-    check_init(method.algorithm, method.init)
-    server = server_settings(config)
-    plan_for(config, Coordinates(0, 1))  # refuse a bad budget before any file is read
-    data = data or load_population(config)
     algorithm = ALGORITHMS[method.algorithm]
+    check_applies(algorithm, config.privacy.mechanism, method.min_cluster_size)
+    check_init(algorithm, config.server.init)
+    k = algorithm.num_clusters(method.num_clusters)
+    make_schedule(config.server, num_rounds=config.privacy.num_rounds, num_clusters=k)
+    plan_for(config, Coordinates(0, 1))  # refuse a bad budget before any file is read; its calibration is remembered
+    data = data or load_population(config)
+    algorithm = algorithm.for_population(algorithm, data)
     _check_evaluated(config, algorithm, data)
-    if isinstance(algorithm, Oracle):
-        algorithm = replace(algorithm, groups=data.groups)
     ids = data.input_dtype == IDS
     model = algorithm.adapt(
         make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
     )
-    training = config.training
     plan = plan_for(config, algorithm.split(model).coordinates)
-    samples = plan.sampler.expected_size * _public_size(config) * training.local_epochs
+    samples = plan.sampler.expected_size * _public_size(config) * config.local.local_epochs
     return Experiment(
         config=config,
         data=data,
@@ -88,9 +82,9 @@ def make_experiment(
         plan=plan,
         engine=(engine or partial(engine_for, config, samples=samples))(model),
         streams=SecureStreams() if config.seed is None else Streams(config.seed),
-        local=LocalSettings(training.local_lr, training.local_epochs, training.batch_size, training.proximal),
-        server=server,
-        faults=Faults(config.faults.dropout, config.faults.hostile),
+        local=config.local,
+        server=config.server,
+        faults=Faults(config.faults),
     )
 
 
@@ -101,6 +95,9 @@ def _public_size(config: RunConfig) -> int:
 
 def load_population(config: RunConfig) -> FederatedData:
     """The clients of a config: a function of its data settings and its seed."""
+    given = registry.DATASETS.load(config.data.data)
+    if isinstance(given, FederatedData):
+        return _checked_population(given, config)
     data = load_federated(
         config.data.data,
         num_clients=config.data.num_clients,
@@ -111,6 +108,16 @@ def load_population(config: RunConfig) -> FederatedData:
         folder=config.data.data_folder,
     )
     return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
+
+
+def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData:
+    """Clients that were registered ready-made."""
+    if data.num_clients != config.data.num_clients:
+        raise ConfigError(
+            f"num_clients = {config.data.num_clients} was declared but {config.data.data} has {data.num_clients}; "
+            "declare that number, a public constant."
+        )
+    return data
 
 
 def engine_for(config: RunConfig, model: Model, *, samples: float = 0.0) -> Engine:
@@ -126,7 +133,7 @@ def engine_for(config: RunConfig, model: Model, *, samples: float = 0.0) -> Engi
     )
 
 
-def _check_evaluated(config: RunConfig, algorithm: Algorithm, data: FederatedData) -> None:
+def _check_evaluated(config: RunConfig, algorithm: Method, data: FederatedData) -> None:
     """Refuse private evaluation where there is no accuracy, or no released model to judge."""
     if not config.privacy.private_evaluation:
         return
@@ -141,51 +148,14 @@ def _check_evaluated(config: RunConfig, algorithm: Algorithm, data: FederatedDat
         )
 
 
-def server_settings(config: RunConfig) -> ServerSettings:
-    """How the server moves the models, with the initialisation's schedule checked against the run's rounds."""
-    method, training = config.method, config.training
-    k = ALGORITHMS[method.algorithm].num_clusters(method.num_clusters)
-    usual = default_rounds(method.init, num_rounds=training.num_rounds, num_clusters=k)
-    server = ServerSettings(
-        server_lr=training.server_lr,
-        server_momentum=training.server_momentum,
-        memory=training.memory,
-        average_last=training.average_last,
-        exploration=training.exploration,
-        init=method.init,
-        init_rounds=usual if method.init_rounds is None else method.init_rounds,
-    )
-    check_schedule(server, num_rounds=training.num_rounds, num_clusters=k)
-    return server
-
-
 def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
-    """The privacy plan of a config, ended where its `max_epsilon` says."""
-    method, privacy, training = config.method, config.privacy, config.training
-    plan = PrivacyPlan.build(
+    """The privacy plan of a config."""
+    method = config.method
+    return PrivacyPlan.build(
+        replace(config.privacy, epsilon=config.privacy.target_epsilon),
         coordinates=coordinates,
-        num_clusters=ALGORITHMS[method.algorithm].num_clusters(method.num_clusters),
         num_clients=config.data.num_clients,
-        sample_rate=training.sample_rate,
-        num_rounds=training.num_rounds,
-        update_clip=privacy.update_clip,
-        mechanism=privacy.mechanism,
-        epsilon=privacy.target_epsilon,
-        noise_multiplier=privacy.noise_multiplier,
-        delta=privacy.delta,
-        count_weight=privacy.count_weight,
-        rebalance=method.rebalance,
+        num_clusters=ALGORITHMS[method.algorithm].num_clusters(method.num_clusters),
         min_cluster_size=method.min_cluster_size,
         size_floor=method.size_floor,
-        identifier=privacy.identifier,
-        identifier_share=privacy.identifier_share,
-        identifier_loss_bound=privacy.identifier_loss_bound,
-        accountant=privacy.accountant,
-        sampling=privacy.sampling,
-        adjacency=privacy.adjacency,
-        private_evaluation=privacy.private_evaluation,
-        evaluation_loss_bound=privacy.evaluation_loss_bound,
-        secure=privacy.secure,
-        reserve_rounds=privacy.reserve_rounds,
     )
-    return plan.limited(privacy.max_epsilon)

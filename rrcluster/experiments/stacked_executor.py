@@ -25,7 +25,7 @@ from rrcluster.experiments.process_executor import in_processes
 from rrcluster.experiments.setup import Experiment, engine_for, load_population, make_experiment
 from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, one_after_another, steps_of
 from rrcluster.models.model import Model
-from rrcluster.models.zoo import MODELS
+from rrcluster.models.zoo import shipped_model
 
 LARGEST_STACK = 160  # runs
 _LARGEST_SHARE = 18  # runs for which one process is enough
@@ -79,7 +79,7 @@ def shared_out(todo: Sequence[Job], processes: int) -> list[list[Job]]:
 
 def _heavy(job: Job) -> bool:
     try:
-        return MODELS[job.config.method.model].heavy
+        return shipped_model(job.config.method.model).heavy
     except RRClusterError:  # it will be refused
         return False
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig, from_flat
-from rrcluster.experiments.files import write_json
 from rrcluster.experiments.grid import Grid
 from rrcluster.experiments.run import MakeExperiment, Progress, RunResult, take_up
 from rrcluster.experiments.setup import make_experiment
+from rrcluster.storage import write_json
 
 FINISHED, DIVERGED, REFUSED, FAILED = "finished", "diverged", "refused", "failed"
 

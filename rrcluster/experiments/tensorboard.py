@@ -3,18 +3,17 @@
 from pathlib import Path
 from types import TracebackType
 
-from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.errors import ConfigError
 from rrcluster.experiments.run import Progress
 
 _FIGURES = ("accuracy", "loss", "clustering_accuracy", "worst_decile", "adjusted_rand", "clusters_alive")
 
 
 class EventWriter:
-    """Writes into `tensorboard/` of a run folder; without `diagnostics`, as in a secure run, released values alone."""
+    """Writes into `tensorboard/` of a run folder. Not for secure runs: events carry times (config.py refuses it)."""
 
-    def __init__(self, folder: Path, *, diagnostics: bool = True) -> None:
+    def __init__(self, folder: Path) -> None:
         """Needs the extra `tensorboard`."""
-        self._diagnostics = diagnostics
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -32,9 +31,7 @@ class EventWriter:
         self._writer.close()
 
     def add(self, progress: Progress) -> None:
-        """One round. PrivacyError if it brings diagnostics where none may be written."""
-        if progress.evaluation is not None and not self._diagnostics:
-            raise PrivacyError("a secure run writes nothing that was computed from raw client data; leave it out.")
+        """One round."""
         step = progress.round_index
         for cluster, size in enumerate(progress.sizes):
             self._writer.add_scalar(f"released/size_{cluster}", float(size), step)

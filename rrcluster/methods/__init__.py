@@ -1,48 +1,41 @@
-"""Federated methods, one short file each, and which mechanisms and rebalancings each may be used with."""
+"""Federated methods, one short file each. A name is added with `rrcluster.register("method", ...)`."""
 
-from rrcluster.methods.baselines import LocalOnly, Oracle
-from rrcluster.methods.fedavg import FedAvg
-from rrcluster.methods.fedcam import FedCAM
-from rrcluster.methods.fedper import FedPer
+from collections.abc import Iterator, Mapping
+
+from rrcluster import registry
+from rrcluster.methods.baselines import LOCAL, ORACLE
+from rrcluster.methods.fedavg import FEDAVG
+from rrcluster.methods.fedcam import FEDCAM, FEDCAM_FESEM
+from rrcluster.methods.fedper import FEDPER
 from rrcluster.methods.fedprox import FEDPROX
-from rrcluster.methods.fesem import FeSEM
-from rrcluster.methods.ifca import IFCA
-from rrcluster.methods.method import Algorithm, Clients, Tools, Trained, names
+from rrcluster.methods.fesem import FESEM, FESEM_LAST
+from rrcluster.methods.ifca import IFCA, IFCA_SHARED
+from rrcluster.methods.method import Clients, Method, Tools, Trained
 from rrcluster.methods.mrmtl import MRMTL
-from rrcluster.methods.r_dpcfl import RDPCFL
 
-ALGORITHMS: dict[str, Algorithm] = names(
-    [
-        IFCA(),
-        IFCA("ifca-shared", share_base=True),
-        FeSEM(),
-        FeSEM("fesem-last", last_layer=True),
-        FedCAM(),
-        FedCAM("fedcam-fesem", by_distance=True),
-        RDPCFL(),
-        FedAvg(),
-        FEDPROX,
-        FedPer(),
-        MRMTL(),
-        LocalOnly(),
-        Oracle(),
-    ]
-)
+_ALL = (IFCA, IFCA_SHARED, FESEM, FESEM_LAST, FEDCAM, FEDCAM_FESEM, FEDAVG, FEDPROX, FEDPER, MRMTL, LOCAL, ORACLE)
+OURS: dict[str, Method] = {method.name: method for method in _ALL}
 
-__all__ = [
-    "ALGORITHMS",
-    "FEDPROX",
-    "IFCA",
-    "MRMTL",
-    "RDPCFL",
-    "Algorithm",
-    "Clients",
-    "FeSEM",
-    "FedAvg",
-    "FedCAM",
-    "FedPer",
-    "LocalOnly",
-    "Oracle",
-    "Tools",
-    "Trained",
-]
+
+class _Registered(Mapping[str, Method]):
+    """Every method by name: ours, and those that were registered."""
+
+    def __getitem__(self, name: str) -> Method:
+        """The method; KeyError for a name that is not known."""
+        if name not in registry.METHODS:
+            raise KeyError(name)
+        method: Method = registry.METHODS.load(name)
+        return method
+
+    def __iter__(self) -> Iterator[str]:
+        """Every name."""
+        return iter(registry.METHODS)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return sum(1 for _ in registry.METHODS)
+
+
+ALGORITHMS: Mapping[str, Method] = _Registered()
+
+__all__ = ["ALGORITHMS", "OURS", "Clients", "Method", "Tools", "Trained"]

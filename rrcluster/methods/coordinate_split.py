@@ -20,14 +20,14 @@ class Split:
     personal: Array
 
     @classmethod
-    def all_shared(cls, num_parameters: int) -> "Split":
+    def all_shared(cls, model: Model) -> "Split":
         """One model for everybody."""
-        return cls(np.arange(num_parameters), _NONE, _NONE)
+        return cls(np.arange(model.num_parameters), _NONE, _NONE)
 
     @classmethod
-    def all_clustered(cls, num_parameters: int) -> "Split":
+    def all_clustered(cls, model: Model) -> "Split":
         """One whole model per cluster."""
-        return cls(_NONE, np.arange(num_parameters), _NONE)
+        return cls(_NONE, np.arange(model.num_parameters), _NONE)
 
     @classmethod
     def with_head(cls, model: Model, *, head: str) -> "Split":

@@ -1,61 +1,47 @@
-"""FedPer (Arivazhagan et al. 2019): a shared base, and a last layer that each client keeps to itself."""
+"""FedPer (Arivazhagan et al. 2019): a shared base, and a last layer that each client keeps to itself.
 
-from dataclasses import dataclass, replace
+The last layer never leaves the client: it is neither clipped nor noised nor reported. It starts at zero.
+"""
+
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from rrcluster.methods import method as parts
+from rrcluster.engine.calls import train
 from rrcluster.methods.coordinate_split import Split
-from rrcluster.methods.method import Clients, Tools, Trained
-from rrcluster.models.model import Model
-from rrcluster.rng import Rng
+from rrcluster.methods.method import Clients, Method, Tools, Trained, only_cluster
 from rrcluster.types import Array, Models
 
 
-@dataclass(frozen=True)
-class FedPer:
-    """The head never leaves the client: it is neither clipped nor noised nor reported. It starts at zero.
+def train_base_and_head(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
+    """Train base and own last layer together; report the base, remember the last layer."""
+    start = _with_heads(models, clients, clusters, tools.split)
+    local = replace(tools.local, proximal=0.0)
+    trained = train(tools.engine, start, clients.cohort, local=local, key=tools.key)
+    return Trained(tools.split.report(trained - start), trained[:, tools.split.personal])
 
-    A client that is sampled trains base and head together and reports the base's change. At the end a client fits its
-    head once more to its own data, with the base fixed.
-    """
 
-    name: str = "fedper"
-    personal: bool = True
-    explores: bool = False
-
-    num_clusters = staticmethod(parts.one_cluster)
-    adapt = staticmethod(parts.unchanged)
-    scores = staticmethod(parts.only_cluster)
-
-    def split(self, model: Model) -> Split:
-        """The last layer is personal, all before it shared."""
-        return Split.with_head(model, head="personal")
-
-    def memory_width(self, model: Model) -> int:
-        """The head."""
-        return len(self.split(model).personal)
-
-    def init(self, model: Model, *, num_clusters: int, rng: Rng) -> Models:
-        """One random base."""
-        return parts.random_models(self.split(model), model, num_clusters=num_clusters, rng=rng)
-
-    def local(self, models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
-        """Train base and own head; report the base, remember the head."""
-        start = _with_heads(models, clients, clusters, tools.split)
-        local = replace(tools.local, proximal=0.0)
-        trained = tools.engine.train(start, clients.cohort, local=local, key=tools.key)
-        return Trained(tools.split.report(trained - start), trained[:, tools.split.personal])
-
-    def own_models(self, models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Array:
-        """The released base with the client's head, fitted to the client's own data."""
-        moving = np.zeros(tools.split.num_parameters, dtype=bool)
-        moving[tools.split.personal] = True
-        start = _with_heads(models, clients, clusters, tools.split)
-        return tools.engine.train(start, clients.cohort, local=tools.local, key=tools.key, trainable=moving)
+def fit_head(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Array:
+    """The released base with the client's last layer, fitted once more to the client's own data."""
+    moving = np.zeros(tools.split.num_parameters, dtype=bool)
+    moving[tools.split.personal] = True
+    start = _with_heads(models, clients, clusters, tools.split)
+    return train(tools.engine, start, clients.cohort, local=tools.local, key=tools.key, trainable=moving)
 
 
 def _with_heads(models: Models, clients: Clients, clusters: Array, split: Split) -> Array:
     start = split.vectors(models, clusters)
     start[:, split.personal] = np.where(clients.known[:, None], clients.memory, 0.0)
     return start
+
+
+FEDPER = Method(
+    "fedper",
+    split=partial(Split.with_head, head="personal"),
+    scores=only_cluster,
+    local=train_base_and_head,
+    own_models=fit_head,
+    memory_width=lambda model: len(Split.with_head(model, head="personal").personal),
+    one_model=True,
+)

@@ -1,8 +1,21 @@
-"""FedProx (Li et al. 2020): FedAvg whose clients are held near the server's model while they train.
+"""FedProx (Li et al. 2020): FedAvg whose clients are held near the server's model while they train."""
 
-Local objective F_i(w) + (mu / 2) ||w - w_t||^2; mu is the setting `proximal`, 0.01 unless given.
-"""
+from dataclasses import replace
 
-from rrcluster.methods.fedavg import FedAvg
+from rrcluster.engine.calls import changes
+from rrcluster.methods.fedavg import FEDAVG
+from rrcluster.methods.method import Clients, Tools, Trained
+from rrcluster.types import Array, Models
 
-FEDPROX = FedAvg("fedprox", proximal=0.01)
+DEFAULT_PROXIMAL = 0.01
+
+
+def train_nearby(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
+    """Local objective F_i(w) + (mu / 2) ||w - w_t||^2; mu is the setting `proximal`, 0.01 unless given."""
+    local = replace(tools.local, proximal=tools.local.proximal or DEFAULT_PROXIMAL)
+    vectors = tools.split.vectors(models)
+    moved = changes(tools.engine, vectors, clusters, clients.cohort, local=local, key=tools.key)
+    return Trained(tools.split.report(moved), clients.memory)
+
+
+FEDPROX = replace(FEDAVG, name="fedprox", local=train_nearby)

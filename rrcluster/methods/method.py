@@ -1,12 +1,17 @@
-"""The plug point: a method is a handful of small functions. Privacy and rebalancing belong to none of them."""
+"""The plug point: a method is a record of small functions. Privacy and rebalancing belong to none of them.
 
-from collections.abc import Sequence
+FedAvg has no choice to make, FedProx changes only `local`, FedPer keeps its last layer on the client, IFCA and FeSEM
+differ in `scores`, FedCAM has a shared and a clustered part. Every field has the default that most methods share.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeGuard
+from typing import Protocol
 
 import numpy as np
 
-from rrcluster.data.federated import Cohort
+from rrcluster.data.federated import Cohort, FederatedData
+from rrcluster.engine.calls import changes, losses
 from rrcluster.engine.protocol import Engine, LocalSettings, Updates
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models.model import Model
@@ -21,7 +26,6 @@ class Clients:
     cohort: Cohort
     memory: Array  # (n, m)
     known: Array  # (n,) bool: whether the client remembers anything
-    projections: Array | None = None  # (n, p) a few numbers about its data, in methods that cluster by them
 
     @classmethod
     def without_memory(cls, cohort: Cohort) -> "Clients":
@@ -38,7 +42,6 @@ class Tools:
     engine: Engine
     local: LocalSettings
     key: tuple[int, int]
-    centres: Array | None = None  # (k, p) of released projections so far; public
 
 
 @dataclass(frozen=True)
@@ -49,94 +52,30 @@ class Trained:
     memory: Array  # (n, m)
 
 
-class Algorithm(Protocol):
-    """What a method decides. After local training it only ever sees releases, through the server's step.
+class Scores(Protocol):
+    """How badly each cluster suits each client."""
 
-    | method | runs on | what it does |
-    | --- | --- | --- |
-    | `num_clusters` | anyone | how many clusters the method really has when k are asked for |
-    | `adapt`, `split` | anyone | the network it trains; which coordinates are shared, clustered, personal |
-    | `memory_width` | anyone | how many numbers a client remembers between its rounds |
-    | `init` | server | the first models, from random numbers alone |
-    | `scores` | clients | how well each cluster suits each client; the least is chosen |
-    | `local` | clients | the update each reports |
-    | `own_models` | clients | the model each ends up with, where that is not its cluster's |
-
-    `scores`, `local` and `own_models` get many clients at once, so that an engine can batch them, but treat every
-    client alone: what a client does may depend on its own data, memory and coins and on released models, on nothing
-    else.
-    """
-
-    @property
-    def name(self) -> str:
-        """The name it is chosen by."""
-
-    @property
-    def explores(self) -> bool:
-        """Whether its scores are losses, which early rounds may price and soften (clusters/choice.py)."""
-
-    @property
-    def personal(self) -> bool:
-        """Whether clients end up with models of their own (`own_models`)."""
-
-    def num_clusters(self, asked: int) -> int:
-        """How many clusters this method has when `asked` are asked for."""
-
-    def adapt(self, model: Model) -> Model:
-        """The network the method trains, made from the one asked for."""
-
-    def split(self, model: Model) -> Split:
-        """Which coordinates of the adapted model are shared, clustered and personal."""
-
-    def memory_width(self, model: Model) -> int:
-        """Numbers a client remembers; 0 for a method without memory."""
-
-    def init(self, model: Model, *, num_clusters: int, rng: Rng) -> Models:
-        """The models before the first round."""
-
-    def scores(self, models: Models, clients: Clients, *, tools: Tools) -> Array:
-        """(n, k) how badly each cluster suits each client: the choice is the least."""
-
-    def local(self, models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
-        """The raw update of each client, trained from the model of its cluster."""
-
-    def own_models(self, models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Array:
-        """(n, d) the model each client ends up with."""
+    def __call__(self, models: Models, clients: Clients, *, tools: Tools) -> Array:
+        """(n, k); the least is chosen."""
 
 
-class Projects(Protocol):
-    """A method that tells the server a few numbers about each client's data, to be clustered once they are private."""
+class LocalTraining(Protocol):
+    """What each client reports, and remembers."""
 
-    def project(self, clients: Clients, *, tools: Tools) -> Array:
-        """(n, p) of each client, from its own data alone."""
-
-
-def projects(algorithm: object) -> TypeGuard[Projects]:
-    """Whether the method, or what stands for it, makes projections."""
-    return hasattr(algorithm, "project")
+    def __call__(self, models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
+        """Trained from the model of the client's cluster."""
 
 
-# The parts most methods share, as plain functions.
+class OwnModels(Protocol):
+    """The model each client ends up with, where that is not its cluster's."""
+
+    def __call__(self, models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Array:
+        """(n, d)."""
 
 
-def as_asked(asked: int) -> int:
-    """As many clusters as asked."""
-    return asked
-
-
-def one_cluster(asked: int) -> int:  # noqa: ARG001 - one model, whatever is asked
-    """Always 1."""
-    return 1
-
-
-def unchanged(model: Model) -> Model:
-    """The network asked for."""
-    return model
-
-
-def no_memory(model: Model) -> int:  # noqa: ARG001
-    """A client remembers nothing."""
-    return 0
+def cluster_losses(models: Models, clients: Clients, *, tools: Tools) -> Array:
+    """F(theta_j, D_i), the loss of every model on the client's own data (the paper's Algorithm 2)."""
+    return losses(tools.engine, tools.split.vectors(models), clients.cohort)
 
 
 def only_cluster(models: Models, clients: Clients, *, tools: Tools) -> Array:  # noqa: ARG001
@@ -144,28 +83,45 @@ def only_cluster(models: Models, clients: Clients, *, tools: Tools) -> Array:  #
     return np.zeros((len(clients.cohort.clients), 1))
 
 
-def cluster_losses(models: Models, clients: Clients, *, tools: Tools) -> Array:
-    """F(theta_j, D_i), the loss of every model on the client's own data (the paper's Algorithm 2)."""
-    return tools.engine.losses(tools.split.vectors(models), clients.cohort)
-
-
-def cluster_models(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Array:  # noqa: ARG001
-    """The client's model is its cluster's."""
-    return tools.split.vectors(models, clusters)
-
-
 def train_from_cluster(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
-    """Local training as most methods do it: start at the cluster's model, run SGD, report the change."""
+    """Start at the cluster's model, run SGD, report the change: local training as most methods do it."""
     local = replace(tools.local, proximal=0.0)
-    changes = tools.engine.changes(tools.split.vectors(models), clusters, clients.cohort, local=local, key=tools.key)
-    return Trained(tools.split.report(changes), clients.memory)
+    vectors = tools.split.vectors(models)
+    moved = changes(tools.engine, vectors, clusters, clients.cohort, local=local, key=tools.key)
+    return Trained(tools.split.report(moved), clients.memory)
 
 
-def random_models(split: Split, model: Model, *, num_clusters: int, rng: Rng) -> Models:
-    """k independent random models: what tells the clusters apart at first."""
-    return split.models(np.stack([model.init(rng=rng) for _ in range(num_clusters)]))
+@dataclass(frozen=True)
+class Method:
+    """What a method decides. After local training it only ever sees releases, through the server's step.
 
+    `scores`, `local` and `own_models` get many clients at once, so that an engine can batch them, but treat every
+    client alone: what a client does may depend on its own data, memory and coins and on released models, on nothing
+    else. That is what Theorem 1 of docs/privacy.md asks for.
+    """
 
-def names(algorithms: Sequence[Algorithm]) -> dict[str, Algorithm]:
-    """A registry by name."""
-    return {algorithm.name: algorithm for algorithm in algorithms}
+    name: str
+    split: Callable[[Model], Split] = Split.all_clustered  # which coordinates are shared, clustered, personal
+    scores: Scores = cluster_losses
+    local: LocalTraining = train_from_cluster
+    own_models: OwnModels | None = None  # None: clients end up with their cluster's model
+    adapt: Callable[[Model], Model] = lambda model: model  # the network it trains, made from the one asked for
+    memory_width: Callable[[Model], int] = lambda _: 0  # how many numbers a client remembers between its rounds
+    one_model: bool = False  # it has no clusters, however many are asked for
+    chooses_by_loss: bool = False  # its scores are losses, which exploration may price and soften
+    compares_models: bool = True  # clients need all k models to choose; otherwise their own alone
+    reports: bool = True  # clients report updates; otherwise there is nothing to protect
+    for_population: Callable[["Method", FederatedData], "Method"] = lambda method, _: method  # what it must know of it
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients end up with models of their own."""
+        return self.own_models is not None
+
+    def num_clusters(self, asked: int) -> int:
+        """How many clusters this method has when `asked` are asked for."""
+        return 1 if self.one_model else asked
+
+    def init(self, model: Model, *, num_clusters: int, rng: Rng) -> Models:
+        """The models before the first round: k independent random ones, which tells the clusters apart."""
+        return self.split(model).models(np.stack([model.init(rng=rng) for _ in range(num_clusters)]))

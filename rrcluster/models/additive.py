@@ -32,7 +32,7 @@ def additive(model: Model) -> Model:
 
     fixed = None if model.fixed is None else FixedPart(model.fixed.features, additive(model.fixed.rest))
     name, module = f"{model.name}+{model.name}", AdditiveNet(model.module)
-    return replace(model, name=name, module=module, grouped_form=grouped, fixed=fixed)
+    return replace(model, name=name, module=module, grouped_form=grouped, fixed=fixed, accelerated=None)
 
 
 def _half(prefix: str, parameters: Parameters) -> Parameters:

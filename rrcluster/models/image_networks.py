@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rrcluster.models.layers import convolve, dense, group_norm, pool_halving, pool_overlapping
-from rrcluster.models.model import Model, Parameters
+from rrcluster.models.model import FastCnn, Model, Parameters
 
 HIDDEN = 200  # of the mlp
 NORM_GROUPS = 8  # of the cifar-cnn
@@ -55,7 +55,8 @@ def cnn(input_shape: tuple[int, ...], outputs: int) -> Model:  # noqa: ARG001  #
         nn.ReLU(),
         nn.Linear(32, outputs),
     )
-    return Model("cnn", module, grouped_form=_cnn_grouped, convolutional=True)
+    fast = FastCnn(outputs) if outputs > 1 else None  # the fast code computes cross-entropy, not squared error
+    return Model("cnn", module, grouped_form=_cnn_grouped, convolutional=True, accelerated=fast)
 
 
 def _cnn_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:

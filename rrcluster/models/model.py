@@ -31,9 +31,16 @@ class Layer:
     stop: int
 
 
+@dataclass(frozen=True)
+class FastCnn:
+    """Marks the `cnn` of image_networks.py, which engine/fast_cnn trains with C code and GPU kernels of its own."""
+
+    outputs: int  # classes, two or more
+
+
 @dataclass(frozen=True, eq=False)
 class FixedPart:
-    """A model that begins with a map nobody trains: what an engine may compute once per sample, and the rest."""
+    """A model that begins with an untrained map: features that an engine may compute once per sample, and the rest."""
 
     features: Callable[[Tensor], Tensor]  # (s, *input) -> (s, *features), each sample by itself
     rest: "Model"  # takes the features; its flat vector is that of the whole model
@@ -62,7 +69,8 @@ class Model:
     takes_ids: bool = False  # inputs are int64 ids, not float32 numbers
     samples_at_once: int = 16384  # most samples of one forward pass without gradients: bounds memory
     clients_at_once: int = 1024  # most clients that train together, likewise
-    fixed: FixedPart | None = None  # the same model in two parts, where it begins with a map that nobody trains
+    fixed: FixedPart | None = None  # the same model in two parts, where it begins with an untrained map
+    accelerated: FastCnn | None = None  # set only for the exact network that faster code computes
 
     def __post_init__(self) -> None:
         buffers = [name for name, _ in self.module.named_buffers()]

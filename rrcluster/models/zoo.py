@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rrcluster import checks
+from rrcluster import registry
 from rrcluster.errors import ConfigError
 from rrcluster.models.fixed import edges, edges_coarse, edges_mlp, pooled_linear
 from rrcluster.models.image_networks import cifar_cnn, cnn, linear, mlp
-from rrcluster.models.model import Model
+from rrcluster.models.model import Model, from_module
 from rrcluster.models.text_networks import bigram, character_lstm, fourgram, trigram
 
 
@@ -29,7 +29,7 @@ class Shipped:
 
 _IMAGES, _EITHER = ((1, 28, 28), (3, 32, 32)), "1 x 28 x 28 or 3 x 32 x 32 images"
 
-MODELS: dict[str, Shipped] = {
+OURS: dict[str, Shipped] = {
     "linear": Shipped(linear, "numbers of any shape"),
     "pooled-linear": Shipped(pooled_linear, _EITHER, shapes=_IMAGES),
     "edges": Shipped(edges, _EITHER, shapes=_IMAGES),
@@ -45,16 +45,29 @@ MODELS: dict[str, Shipped] = {
 }
 
 
+def shipped_model(name: str) -> Shipped:
+    """How the model of a name is made; a registered function of (input shape, outputs) may give a Model or a module."""
+    entry = registry.MODELS.load(name)
+    if isinstance(entry, Shipped):
+        return entry
+
+    def make(input_shape: tuple[int, ...], outputs: int) -> Model:
+        made = entry(input_shape, outputs)
+        return made if isinstance(made, Model) else from_module(made, name=name)
+
+    return Shipped(make, "whatever its author says")
+
+
 def make_model(name: str, *, input_shape: tuple[int, ...], num_classes: int, ids: bool | None = None) -> Model:
-    """A shipped model by name. `num_classes = 0` means regression: one output.
+    """A model by name, ours or registered. `num_classes = 0` means regression: one output.
 
     `ids`: whether the inputs are ids (None: as the model takes them). A `ConfigError` that names the models that fit,
     when this one does not.
     """
-    shipped = MODELS[checks.one_of(MODELS, model=name)]
+    shipped = shipped_model(name)
     shape, kind = tuple(input_shape), shipped.ids if ids is None else ids
     if not shipped.fits(shape, kind):
-        fitting = [other for other, entry in MODELS.items() if entry.fits(shape, kind)]
+        fitting = [other for other in registry.MODELS if shipped_model(other).fits(shape, kind)]
         raise ConfigError(
             f"model = {name} takes {shipped.takes}, not {'ids' if kind else 'numbers'} of shape {shape}; "
             f"use model = {' or '.join(fitting) or 'one of your own'}."

@@ -16,8 +16,8 @@ from rrcluster.report.figures import save_figures
 from rrcluster.report.folders import Run, RunGroup
 from rrcluster.report.page import fill_page
 from rrcluster.report.render import to_csv, to_html, to_latex, to_markdown
-from rrcluster.report.run_files import write_atomic
 from rrcluster.report.tables import TextTable
+from rrcluster.storage import write_file
 
 CHOICES = "What the paper leaves open, and our choice in the full version"
 
@@ -40,12 +40,12 @@ def make_reproduction(folder: Path) -> ReproductionReport:
     reproduced = read_reproduction(folder)
     main = main_tables(reproduced)
     tables, drawings = (*main, *more_tables(reproduced)), draw_reproduction(reproduced)
-    write_atomic(folder / "table.csv", "\n".join(to_csv(table) for table in tables))
-    write_atomic(folder / "table.tex", "\n".join(to_latex(table) for table in tables))
+    write_file(folder / "table.csv", "\n".join(to_csv(table) for table in tables))
+    write_file(folder / "table.tex", "\n".join(to_latex(table) for table in tables))
     return ReproductionReport(
-        table=write_atomic(folder / "table.md", to_text(reproduced, tables)),
+        table=write_file(folder / "table.md", to_text(reproduced, tables)),
         figures=save_figures(drawings, folder / "figures"),
-        page=write_atomic(folder / "report.html", _page(reproduced, tables, drawings)),
+        page=write_file(folder / "report.html", _page(reproduced, tables, drawings)),
         tables=main,
     )
 
@@ -59,7 +59,7 @@ def write_verdicts(
     """
     every = [read_reproduction(folder) for folder in sorted(folders) if is_reproduction(folder)]
     counted = [entry for entry in every if bool(entry.about["quick"]) == quick and not entry.about["changes"]]
-    return write_atomic(path, to_markdown(verdict_table({entry.about["name"]: entry for entry in counted}, claims)))
+    return write_file(path, to_markdown(verdict_table({entry.about["name"]: entry for entry in counted}, claims)))
 
 
 def to_text(reproduced: Reproduced, tables: Sequence[TextTable]) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 from rrcluster.errors import RunFolderError
 from rrcluster.report.estimate import Estimate, estimate
 from rrcluster.report.folders import DESCRIPTION, Run, read_run
-from rrcluster.report.run_files import WAY_OUT, number, read_json
+from rrcluster.report.run_files import number
+from rrcluster.storage import WAY_OUT, read_mapping
 
 MEASURES = {
     "accuracy": "accuracy (%)",
@@ -134,7 +135,7 @@ def is_reproduction(folder: Path) -> bool:
 
 def read_reproduction(folder: Path) -> Reproduced:
     """Read the folder, unfinished runs left out. `RunFolderError` for damaged files."""
-    about = read_json(folder / DESCRIPTION)
+    about = read_mapping(folder / DESCRIPTION)
     try:
         columns = tuple(
             MeasuredColumn(entry["key"], entry["panel"], entry["epsilon"], tuple(entry["mechanisms"]), entry["title"])

@@ -15,14 +15,13 @@ from rrcluster.data.federated import FederatedData
 from rrcluster.data.sources import locate
 from rrcluster.errors import ConfigError, DataError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
-from rrcluster.experiments.files import write_json
-from rrcluster.experiments.sections import DataConfig
 from rrcluster.experiments.setup import load_population
 from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, one_after_another
 from rrcluster.paper.reuse import of_other_settings
 from rrcluster.paper.study import Answer, Column, Row, Settings, Study
 from rrcluster.report.folders import DESCRIPTION
-from rrcluster.report.labels import PLACE
+from rrcluster.settings import AFFECTS, DataSettings
+from rrcluster.storage import write_json
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ def constant_accuracy(data: FederatedData) -> float:
 
 def _constants(plan: Reproduction) -> dict[str, list[float]]:
     """The constant predictor's accuracy for every column, by seed; empty for damaged data."""
-    known: dict[DataConfig, list[float]] = {}  # columns that differ in the budget alone have one population
+    known: dict[DataSettings, list[float]] = {}  # columns that differ in the budget alone have one population
     constants = {}
     for column in plan.columns:
         answers = [plan.answer(row, column, mechanism) for row in plan.rows for mechanism in column.mechanisms]
@@ -219,7 +218,7 @@ def _describe(plan: Reproduction, constants: Mapping[str, list[float]], failures
         "measure": study.measure,
         "quick": study.quick.words if plan.quick else None,
         "seeds": list(plan.seeds),
-        "changes": {name: value for name, value in plan.changes.items() if name not in PLACE},
+        "changes": {name: value for name, value in plan.changes.items() if AFFECTS[name] != "place"},
         "choices": list(study.choices_by_model.get(plan.changes.get("model", ""), study.choices)),
         "shared": _shared(plan),
         "columns": [
@@ -267,7 +266,7 @@ def _shared(plan: Reproduction) -> str:
         for column in plan.columns
     }
     everywhere = set.intersection(*(set(settings) for settings in by_epsilon.values()))
-    left_out = PLACE | everywhere
+    left_out = {name for name, affected in AFFECTS.items() if affected == "place"} | everywhere
     parts = [_spell({name: value for name, value in plan.shared.items() if name not in left_out})]
     for epsilon, settings in by_epsilon.items():
         if settings:

@@ -9,10 +9,9 @@ import yaml
 
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig, from_flat
-from rrcluster.experiments.files import write_text
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.sweep import Job
-from rrcluster.reading import plain_yaml, read_text
+from rrcluster.storage import read_mapping, write_file
 
 
 def take_over(jobs: Sequence[Job], reproductions: Iterable[Path]) -> int:
@@ -48,7 +47,7 @@ def _copy(source: Path, target: Path, config: RunConfig) -> None:
     half = target.with_name(f".{target.name}.copy")
     shutil.rmtree(half, ignore_errors=True)
     shutil.copytree(source, half, ignore=shutil.ignore_patterns("checkpoint"))
-    write_text(half / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
+    write_file(half / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
     half.rename(target)
 
 
@@ -65,6 +64,6 @@ def _config(job: Job) -> RunConfig | None:
 
 def _read_config(path: Path) -> RunConfig | None:
     try:
-        return from_flat(plain_yaml(read_text(path / "config.yaml")))
-    except (RRClusterError, OSError, ValueError, TypeError, AttributeError):  # damaged, or of another version
+        return from_flat(read_mapping(path / "config.yaml"))
+    except (RRClusterError, TypeError, AttributeError):  # damaged, or of another version
         return None

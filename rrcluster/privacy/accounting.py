@@ -5,11 +5,9 @@ mechanism, and none falls back to another: `account` shows them side by side. No
 `MAX_MULTIPLIER` are accounted as `MAX_MULTIPLIER` (more noise never costs more).
 """
 
-import contextlib
-import logging
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
@@ -18,19 +16,9 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, UnsupportedEvent
-from rrcluster.privacy.events import (
-    Event,
-    FixedSizeByLoss,
-    FixedSizeGaussian,
-    FixedSizeKary,
-    PoissonGaussian,
-    RepeatAndSelect,
-    RoundEvent,
-)
-from rrcluster.privacy.limits import check_identifiers
+from rrcluster.privacy.events import Event, RoundEvent
 
 if TYPE_CHECKING:
-    from rrcluster.privacy.base_round import FixedSizeEvent
     from rrcluster.privacy.pld import LossDistribution
     from rrcluster.privacy.profiles import Array
 
@@ -39,7 +27,6 @@ Composed = Callable[[int, float], float]  # (num_rounds, delta) -> epsilon
 MIN_MULTIPLIER, MAX_MULTIPLIER = 0.01, 1e6
 MIN_DELTA = 1e-10  # composing loss distributions rounds delta by about 1e-13; below this we would be guessing
 _ONE_AT_A_TIME = threading.RLock()
-_WHOLE_ORDERS = (*range(2, 129), 160, 192, 256, 384, 512)
 
 
 @dataclass(frozen=True)
@@ -47,7 +34,7 @@ class Accountant:
     """One way to bound epsilon; `prepare(event, coarse)` does what does not depend on rounds and delta."""
 
     description: str
-    prepare: Callable[[RoundEvent, bool], Composed]
+    prepare: Callable[[Event, bool], Composed]
 
 
 @dataclass(frozen=True)
@@ -117,28 +104,21 @@ def check_delta(delta: float) -> float:
 
 @lru_cache(maxsize=4)
 def _prepared(accountant: str, event: Event, coarse: bool) -> Composed:
-    if isinstance(event, RepeatAndSelect):
-        return _prepare_selection(accountant, event)
-    if not isinstance(event, RoundEvent):
+    if not isinstance(event, Event):
         raise UnsupportedEvent(f"{type(event).__name__} is not an event any accountant here knows.")
     if event.noise_multiplier < MIN_MULTIPLIER:
         raise UnsupportedEvent(
             f"noise_multiplier = {event.noise_multiplier:.4g} is below {MIN_MULTIPLIER}: practically no "
             "noise, and no epsilon worth stating; raise the noise, or run without privacy and say so."
         )
-    check_identifiers(event)
-    bounded = replace(event, noise_multiplier=min(event.noise_multiplier, MAX_MULTIPLIER))
-    return ACCOUNTANTS[accountant].prepare(bounded, coarse)
+    event.check()
+    return ACCOUNTANTS[accountant].prepare(event.at_most(MAX_MULTIPLIER), coarse)
 
 
-def _prepare_pld(event: RoundEvent, coarse: bool) -> Composed:
-    from rrcluster.privacy import pld
-
-    if pld.sample_rate(event) == 1 and not isinstance(event, (FixedSizeKary, FixedSizeByLoss)):
+def _prepare_pld(event: Event, coarse: bool) -> Composed:
+    if event.plain_gaussian:
         return partial(_gaussian_epsilon, event.noise_multiplier)
-    if isinstance(event, PoissonGaussian):
-        return partial(_pld_epsilon, pld.poisson_pld(event, coarse=coarse))
-    return partial(_pld_epsilon, pld.fixed_size_pld(event, coarse=coarse))
+    return partial(_pld_epsilon, event.loss_distribution(coarse=coarse))
 
 
 def _gaussian_epsilon(noise_multiplier: float, num_rounds: int, delta: float) -> float:
@@ -159,67 +139,8 @@ def _pld_epsilon(pld: "LossDistribution", num_rounds: int, delta: float) -> floa
     return float(pld.self_compose(num_rounds).get_epsilon_for_delta(delta))
 
 
-def _prepare_rdp(event: RoundEvent, coarse: bool) -> Composed:  # noqa: ARG001 (as fast as it gets)
-    """Dp-accounting's bounds for Gaussians; for other identifiers, Wang et al. 2019, Theorem 9.
-
-    Theorem 27 is tighter but for a Gaussian base only. Sampling is never charged more than no sampling.
-    """
-    from dp_accounting.rdp import rdp_privacy_accountant
-
-    if isinstance(event, (FixedSizeKary, FixedSizeByLoss)):
-        return partial(_rdp_epsilon, _WHOLE_ORDERS, _fixed_size_rdp(event, cap=True))
-    orders = rdp_privacy_accountant.DEFAULT_RDP_ORDERS
-    return partial(_rdp_epsilon, orders, _sampled_gaussian_rdp(event, orders))
-
-
-def _prepare_selection(accountant: str, event: RepeatAndSelect) -> Composed:
-    from rrcluster.privacy.selection import selected_rdp
-
-    if accountant != "rdp":
-        raise UnsupportedEvent(
-            "what selecting the best of a random number of runs costs is known for Renyi DP only (Papernot, Steinke "
-            "2022); use the accountant 'rdp'."
-        )
-    one_round = _prepared("rdp", event.run, False)
-    assert isinstance(one_round, partial)  # of _rdp_epsilon
-    orders, rdp = one_round.args
-    return partial(_rdp_epsilon, orders, selected_rdp(orders, rdp * event.num_rounds, event))
-
-
-def _sampled_gaussian_rdp(event: PoissonGaussian | FixedSizeGaussian, orders: Sequence[float]) -> "Array":
-    """RDP of one round, from dp-accounting: Mironov, Talwar, Zhang 2019, or Wang et al. 2019, Theorem 27.
-
-    dp-accounting does not double the sensitivity under replace-one, and our multiplier is relative to the
-    replace-one sensitivity already, so it goes in unchanged. An order whose series does not converge, or
-    that comes out negative by rounding, is dropped; sampling is never charged more than no sampling.
-    """
-    import dp_accounting as dp
-    import numpy as np
-
-    from rrcluster.privacy import profiles
-
-    gaussian = dp.GaussianDpEvent(event.noise_multiplier)
-    if isinstance(event, PoissonGaussian):
-        relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
-        sampled = dp.PoissonSampledDpEvent(event.sample_rate, gaussian)
-    else:
-        relation = dp.NeighboringRelation.REPLACE_ONE
-        sampled = dp.SampledWithoutReplacementDpEvent(event.num_clients, event.cohort_size, gaussian)
-    with _without_convergence_warnings():
-        rdp = dp.rdp.RdpAccountant(orders, relation).compose(sampled).rdp
-    sound = np.where(rdp >= 0, rdp, np.inf)  # NaN is not >= 0
-    return np.asarray(np.minimum(sound, profiles.gaussian_rdp(orders, event.noise_multiplier)))
-
-
-def _fixed_size_rdp(event: "FixedSizeEvent", *, cap: bool) -> "Array":
-    import numpy as np
-
-    from rrcluster.privacy import pld, profiles
-    from rrcluster.privacy.base_round import base_rdp
-
-    base = base_rdp(event)
-    rdp = profiles.fixed_size_rdp(_WHOLE_ORDERS, base, pld.sample_rate(event))
-    return np.asarray(np.minimum(rdp, base(np.array(_WHOLE_ORDERS)))) if cap else rdp
+def _prepare_rdp(event: Event, coarse: bool) -> Composed:  # noqa: ARG001 (as fast as it gets)
+    return partial(_rdp_epsilon, *event.rdp())
 
 
 def _rdp_epsilon(orders: Sequence[float], rdp: "Array", num_rounds: int, delta: float) -> float:
@@ -229,36 +150,13 @@ def _rdp_epsilon(orders: Sequence[float], rdp: "Array", num_rounds: int, delta: 
     return float(compute_epsilon(orders, rdp * num_rounds, delta)[0])
 
 
-def _prepare_paper(event: RoundEvent, coarse: bool) -> Composed:  # noqa: ARG001 (as fast as it gets)
-    if isinstance(event, PoissonGaussian):
-        raise UnsupportedEvent(
-            "the paper's bound (Wang et al. 2019, Theorem 9) is for fixed-size cohorts under replace-one, "
-            f"and this event is {event.sampling} sampling under {event.adjacency}; use the accountant "
-            "'pld' or 'rdp'."
-        )
-    return partial(_classic_epsilon, _fixed_size_rdp(event, cap=False))
+def _prepare_paper(event: Event, coarse: bool) -> Composed:  # noqa: ARG001 (as fast as it gets)
+    return partial(_classic_epsilon, *event.printed_rdp())
 
 
-def _classic_epsilon(rdp: "Array", num_rounds: int, delta: float) -> float:
+def _classic_epsilon(orders: Sequence[float], rdp: "Array", num_rounds: int, delta: float) -> float:
     """Classic conversion (Mironov 2017, arXiv 1702.07476v3, Proposition 3)."""
-    import numpy as np
-
-    return float(np.min(num_rounds * rdp + math.log(1 / delta) / (np.array(_WHOLE_ORDERS) - 1)))
-
-
-@contextlib.contextmanager
-def _without_convergence_warnings() -> Iterator[None]:
-    """Dp-accounting says when it leaves out an order; leaving one out only makes the bound looser."""
-
-    def keep(record: logging.LogRecord) -> bool:
-        return "failed to converge" not in str(record.msg)
-
-    logger = logging.getLogger("absl")
-    logger.addFilter(keep)
-    try:
-        yield
-    finally:
-        logger.removeFilter(keep)
+    return float(np.min(num_rounds * rdp + math.log(1 / delta) / (np.array(orders) - 1)))
 
 
 ACCOUNTANTS: dict[str, Accountant] = {

@@ -5,14 +5,6 @@ from typing import Any
 
 from rrcluster.errors import PrivacyError
 from rrcluster.privacy.accounting import ACCOUNTANTS
-from rrcluster.privacy.identifier_noise import (
-    ByLossIdentifier,
-    GaussianIdentifier,
-    KaryIdentifier,
-    ProjectionIdentifier,
-    clear_choice_probability,
-)
-from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.types import Coordinates
 
@@ -53,9 +45,8 @@ def account(
 ) -> Budget:
     """Ask every accountant. Give `epsilon` (noise is calibrated) or `noise_multiplier` (epsilon follows).
 
-    Settings: mechanism ("joint"), sample_rate (0.1), num_rounds (100), num_clients (1000), num_clusters (4),
-    count_weight, private_evaluation, identifier, identifier_share, and num_parameters (4420), which only the split
-    `auto` looks at. A setting that no accountant could accept raises PrivacyError.
+    Settings are those of `PrivacySettings` by name, num_clients (1000) and num_clusters (4). A setting that no
+    accountant could accept raises PrivacyError.
     """
     rows = tuple(_row(name, epsilon, noise_multiplier, delta, settings) for name in ACCOUNTANTS)
     sample = _plan(delta=delta, noise_multiplier=1.0, **settings)
@@ -73,16 +64,14 @@ def calibrate(*, epsilon: float, delta: float = 1e-4, accountant: str = "pld", *
     return multiplier
 
 
-def _plan(*, num_parameters: int = 4420, **settings: Any) -> PrivacyPlan:
-    defaults: dict[str, Any] = {
-        "coordinates": Coordinates(0, num_parameters),
-        "num_clusters": 4,
-        "num_clients": 1000,
-        "sample_rate": 0.1,
-        "num_rounds": 100,
-        "update_clip": 1.0,
-    }
-    return PrivacyPlan.build(**(defaults | settings))
+def _plan(*, num_clusters: int = 4, num_clients: int = 1000, **settings: Any) -> PrivacyPlan:
+    """A plan for a clip of 1; accountants look neither at the clip nor at the coordinates."""
+    return PrivacyPlan.build(
+        coordinates=Coordinates(0, 1),
+        num_clusters=num_clusters,
+        num_clients=num_clients,
+        **({"update_clip": 1.0} | settings),
+    )
 
 
 def _row(
@@ -99,23 +88,4 @@ def _row(
         spent = plan.epsilon()
     except PrivacyError as refusal:
         return BudgetRow(name, about, None, None, {}, str(refusal))
-    return BudgetRow(name, about, plan.noise_multiplier, spent, _noise(plan.mechanism), None)
-
-
-def _noise(mechanism: Any) -> dict[str, float]:
-    noise = {"sum noise std / clip": mechanism.noise_std / mechanism.update_clip}
-    if isinstance(mechanism, JointMechanism) and mechanism.count_weight:
-        noise["size noise std, clients"] = mechanism.noise_std / mechanism.count_weight
-    if isinstance(mechanism, JointMechanism) and mechanism.evaluation_weight:
-        noise["accuracy noise std x clients"] = mechanism.noise_std / mechanism.evaluation_weight
-    identifier = getattr(mechanism, "identifier", None)
-    if isinstance(identifier, GaussianIdentifier):
-        noise["identifier noise std"] = identifier.noise_multiplier
-    if isinstance(identifier, KaryIdentifier):
-        noise["identifier keep probability"] = identifier.keep_probability
-    if isinstance(identifier, ProjectionIdentifier):
-        noise["projection noise std"] = identifier.noise_std
-    if isinstance(identifier, ByLossIdentifier):
-        noise["identifier epsilon"] = identifier.epsilon
-        noise["clear choice kept"] = clear_choice_probability(identifier, mechanism.num_clusters)
-    return noise
+    return BudgetRow(name, about, plan.noise_multiplier, spent, plan.mechanism.describe().noise_per_part, None)

@@ -1,16 +1,13 @@
 """The smallest noise that keeps a run within (epsilon, delta), found once and remembered on disk.
 
-The answer never overspends: the multiplier returned was itself accounted at full resolution and found to be
-within the target. A remembered answer is only used for exactly the event, rounds, delta and accountant it
-was found for.
+The answer never overspends: every multiplier returned, a remembered one too, has just been accounted at full resolution
+and found to be within the target. A run accounts it anyway, so that this check costs nothing more.
 """
 
 import contextlib
 import hashlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, Context
@@ -29,14 +26,13 @@ from rrcluster.privacy.accounting import (
     epsilon_at,
 )
 from rrcluster.privacy.events import Event
+from rrcluster.storage import cache_folder, parse_json, read_text, replace_file
 
 MakeEvent = Callable[[float], Event]
 Cost = Callable[[float], float]  # noise multiplier -> epsilon
 
 TOLERANCE = 1.5e-4  # relative; the answer divided by 1 + TOLERANCE overspends
 _COARSE_TOLERANCE = 2e-5
-_FORMAT = 1
-_PROBES = (1.0, 2.0, 0.75)
 
 
 @dataclass(frozen=True)
@@ -66,18 +62,18 @@ def calibrate(
     checks.count(num_rounds=num_rounds)
     checks.one_of(ACCOUNTANTS, accountant=accountant)
     settings = {"epsilon": float(epsilon), "delta": delta, "num_rounds": num_rounds, "accountant": accountant}
-    key = _key(make_event, settings)
-    known = _recall(key, make_event, epsilon) if cache else None
-    if known is not None:
-        return known.multiplier
     ask = partial(_cost, make_event, num_rounds=num_rounds, delta=delta, accountant=accountant)
+    key = _key(make_event, settings)
+    known = _recall(key, partial(ask, coarse=False), epsilon) if cache else None
+    if known is not None:
+        return known
     _check_reachable(ask, settings)
     rough = _smallest(partial(ask, coarse=True), epsilon, start=1.0, ratio=2.0, tolerance=_COARSE_TOLERANCE)
     found = _smallest(
         partial(ask, coarse=False), epsilon, start=rough.multiplier, ratio=1 + TOLERANCE, tolerance=TOLERANCE
     )
     if cache:
-        _remember(key, found, make_event)
+        _remember(key, found.multiplier)
     return found.multiplier
 
 
@@ -164,69 +160,48 @@ def _round_up(value: float) -> float:
 
 
 def _key(make_event: MakeEvent, settings: dict[str, Any]) -> str:
-    """Everything the answer depends on; the event at three multipliers, in case a field depends on it."""
+    """A digest of what the answer depends on; the event at two multipliers, in case other fields follow it."""
     try:
         accounting = version("dp-accounting")
     except PackageNotFoundError:
         accounting = "unknown"
-    events = [_describe(make_event(1.0)), *(_describe_or_none(make_event, z) for z in _PROBES[1:])]
-    return _digest({"format": _FORMAT, "dp-accounting": accounting, "events": events, **settings})
-
-
-def _describe(event: Event) -> dict[str, Any]:
-    return {"type": type(event).__name__, **asdict(event)}
-
-
-def _describe_or_none(make_event: MakeEvent, multiplier: float) -> dict[str, Any] | None:
-    try:
-        return _describe(make_event(multiplier))
-    except ConfigError:
-        return None
-
-
-def _digest(content: object) -> str:
+    events = [_describe(make_event, multiplier) for multiplier in (1.0, 2.0)]
+    content = {"dp-accounting": accounting, "events": events, **settings}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def cache_file() -> Path:
-    """Where calibrated multipliers are remembered: `$XDG_CACHE_HOME` or `~/.cache`, then `rrcluster`."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "rrcluster" / "multipliers.json"
-
-
-def _recall(key: str, make_event: MakeEvent, target: float) -> _Point | None:
-    """The remembered answer if it is whole, in range, within the target, and for this very event."""
-    entry = _read().get(key)
-    if not isinstance(entry, dict) or set(entry) != {"multiplier", "epsilon", "event", "seal"}:
-        return None
-    body = {name: value for name, value in entry.items() if name != "seal"}
-    z, cost = body["multiplier"], body["epsilon"]
-    if type(z) is not float or type(cost) is not float or entry["seal"] != _digest([key, body]):
-        return None
-    if not (MIN_MULTIPLIER <= z <= MAX_MULTIPLIER and 0 <= cost <= target):
-        return None
-    return _Point(z, cost) if _describe_or_none(make_event, z) == body["event"] else None
-
-
-def _remember(key: str, found: _Point, make_event: MakeEvent) -> None:
-    """Add one entry by writing the whole file beside the old one and renaming it; any failure is ignored."""
-    body = {**asdict(found), "event": _describe(make_event(found.multiplier))}
-    entries = {**_read(), key: {**body, "seal": _digest([key, body])}}
-    path = cache_file()
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(entries, file, indent=1)
-            Path(name).replace(path)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-
-
-def _read() -> dict[str, Any]:
+def _describe(make_event: MakeEvent, multiplier: float) -> dict[str, Any] | None:
     try:
-        entries = json.loads(cache_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, RuntimeError):  # RuntimeError: no home folder
+        event = make_event(multiplier)
+    except ConfigError:
+        return None
+    return {"type": type(event).__name__, **asdict(event)}
+
+
+def cache_file() -> Path:
+    """Where calibrated multipliers are remembered: `multipliers.json` in the cache folder."""
+    return cache_folder() / "multipliers.json"
+
+
+def _recall(key: str, ask: Cost, target: float) -> float | None:
+    """The remembered multiplier, if accounting it now at full resolution gives the target: never more, hardly less."""
+    multiplier = _read_cache().get(key)
+    if type(multiplier) is not float or not MIN_MULTIPLIER <= multiplier <= MAX_MULTIPLIER:
+        return None
+    return multiplier if 0.99 * target <= _or_inf(ask)(multiplier) <= target else None
+
+
+def _remember(key: str, multiplier: float) -> None:
+    """Add one multiplier to the cache; not being able to is no error."""
+    with contextlib.suppress(OSError):
+        path = cache_file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps({**_read_cache(), key: multiplier}, indent=1))
+
+
+def _read_cache() -> dict[str, Any]:
+    try:
+        entries = parse_json(read_text(cache_file()))
+    except (OSError, ValueError):
         return {}
     return entries if isinstance(entries, dict) else {}

@@ -1,4 +1,4 @@
-"""What a run folder cost. Everything that prints the epsilon of a folder asks this one function."""
+"""The privacy cost of a run folder. Everything that prints the epsilon of a folder calls this one function."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 from rrcluster.errors import RunFolderError
 from rrcluster.privacy.ledger import num_charged, read_charges
-from rrcluster.reading import plain_json, read_text
+from rrcluster.storage import WAY_OUT, read_mapping
 
 
 @dataclass(frozen=True)
@@ -28,25 +28,23 @@ def folder_cost(folder: Path) -> Cost | None:
     RunFolderError if it holds more releases than the statement covers, or releases of another kind, or is missing where
     releases were made.
     """
-    try:
-        stated = plain_json(read_text(folder / "privacy.json"))
-        private = stated["private"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"{folder / 'privacy.json'}: cannot be read; what the run cost is unknown.") from error
-    if private is False:
+    stated = read_mapping(folder / "privacy.json")
+    if "private" not in stated:
+        raise RunFolderError(f"{folder / 'privacy.json'}: does not say whether the run is private. {WAY_OUT}")
+    if stated["private"] is False:
         return None
     covered = _covered(stated)
     charges = _charges(folder)
     charged = num_charged(charges, secure=stated.get("secure") is True)
     if covered is None or charged > covered:
         raise RunFolderError(
-            f"{folder}: the ledger holds {charged} releases and privacy.json covers {covered or 'an unknown number'}; "
-            "what the run cost is unknown. One of the two files is damaged."
+            f"{folder}: ledger.jsonl holds {charged} releases, but privacy.json covers {covered or 'an unknown number'}"
+            f". One of the two is damaged, so the run's cost is unknown. {WAY_OUT}"
         )
     if charges and "event" in stated and charges[0]["event"] != stated["event"]:
         raise RunFolderError(
-            f"{folder}: ledger.jsonl and privacy.json describe different releases; what the run cost is unknown. One "
-            "of the two files is damaged."
+            f"{folder}: ledger.jsonl and privacy.json describe different releases. One of the two is damaged, so the "
+            f"run's cost is unknown. {WAY_OUT}"
         )
     return Cost(_number(stated.get("epsilon")), _number(stated.get("delta")), covered, charged)
 
@@ -66,7 +64,7 @@ def _charges(folder: Path) -> list[dict[str, Any]]:
     if path.exists():
         return read_charges(path)
     if (folder / "rounds.jsonl").exists():
-        raise RunFolderError(f"{path}: missing, although rounds were released; what the run cost is unknown.")
+        raise RunFolderError(f"{path}: missing, but rounds were released; the run's cost is unknown. {WAY_OUT}")
     return []
 
 

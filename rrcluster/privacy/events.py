@@ -1,19 +1,132 @@
-"""What one round costs, as data: an event knows its adjacency, its sampling and its noise; accountants interpret it.
+"""What one round costs: an event knows its adjacency, its sampling, its noise and its dominating pair.
 
-An event is what a mechanism says it did. No accountant looks at a mechanism, so the two can only agree or refuse.
+An event is what a mechanism says it did. No accountant looks at a mechanism, so the two can only agree or refuse: it
+asks the event for its loss distribution or its RDP, and composes that.
 `noise_multiplier` is always noise std / L2 sensitivity *under the event's own adjacency*.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rrcluster import checks
-from rrcluster.errors import ConfigError
+from rrcluster.errors import ConfigError, UnsupportedEvent
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from rrcluster.privacy.pld import LossDistribution
+    from rrcluster.privacy.profiles import Array
 
 ADD_REMOVE = "add-remove"
 REPLACE_ONE = "replace-one"
-LOSS_RULES = ("exponential", "permute-and-flip")  # how a choice by loss is made private
+# Nearer to 1, rounding of keep_probability would decide what the others' share, and so the loss, is.
+_MIN_LEAVE_PROBABILITY = 1e-9
+
+
+class Choice(Protocol):
+    """What making the clients' choices private costs beside the updates, under replace-one."""
+
+    def gaussian_delta(self, epsilon: "Array", noise_multiplier: float) -> "Array":
+        """Profile (delta at each epsilon) of the choice followed by a Gaussian release of the updates."""
+
+    def rdp(self, orders: "ArrayLike") -> "Array":
+        """Renyi divergence of the choice alone."""
+
+    @property
+    def largest_loss(self) -> float:
+        """Largest privacy loss of the choice alone."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the choice costs nothing beside the updates' Gaussian."""
+
+    def check(self) -> None:
+        """Raise UnsupportedEvent where no accountant can put a number to it."""
+
+
+@dataclass(frozen=True)
+class FoldedChoice:
+    """No cost of its own: there is one cluster, or the choice is a Gaussian release folded into the updates'."""
+
+    @property
+    def largest_loss(self) -> float:
+        """None."""
+        return 0.0
+
+    @property
+    def is_free(self) -> bool:
+        """It is."""
+        return True
+
+    def gaussian_delta(self, epsilon: "Array", noise_multiplier: float) -> "Array":
+        """Of the Gaussian alone."""
+        from rrcluster.privacy.profiles import gaussian_delta
+
+        return gaussian_delta(epsilon, noise_multiplier)
+
+    def rdp(self, orders: "ArrayLike") -> "Array":
+        """Zero."""
+        import numpy as np
+
+        return np.zeros_like(np.asarray(orders, dtype=np.float64))
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+
+@dataclass(frozen=True)
+class KaryChoice:
+    """k-ary randomised response: the true cluster with probability p, each other one with (1 - p) / (k - 1)."""
+
+    keep_probability: float
+    num_clusters: int
+
+    def __post_init__(self) -> None:
+        _in_full_precision(self)
+        checks.count(num_clusters=self.num_clusters, at_least=2)
+        if not 1 / self.num_clusters <= self.keep_probability < 1:
+            raise ConfigError(
+                f"keep_probability = {self.keep_probability} must be at least 1/k = {1 / self.num_clusters:.4g} "
+                "and less than 1."
+            )
+
+    @property
+    def largest_loss(self) -> float:
+        """ln(p / r)."""
+        from rrcluster.privacy.profiles import kary_loss
+
+        return kary_loss(self.keep_probability, self.num_clusters)
+
+    @property
+    def is_free(self) -> bool:
+        """It is not."""
+        return False
+
+    def gaussian_delta(self, epsilon: "Array", noise_multiplier: float) -> "Array":
+        """Of the response followed by the Gaussian."""
+        from rrcluster.privacy.profiles import kary_gaussian_delta
+
+        p, k = self.keep_probability, self.num_clusters
+        return kary_gaussian_delta(epsilon, noise_multiplier, keep_probability=p, num_clusters=k)
+
+    def rdp(self, orders: "ArrayLike") -> "Array":
+        """Of the response alone, exact."""
+        from rrcluster.privacy.profiles import kary_rdp
+
+        return kary_rdp(orders, keep_probability=self.keep_probability, num_clusters=self.num_clusters)
+
+    def check(self) -> None:
+        """Refuse a choice that is practically public."""
+        if 1 - self.keep_probability < _MIN_LEAVE_PROBABILITY:
+            raise UnsupportedEvent(
+                f"keep_probability = {self.keep_probability!r} leaves less than {_MIN_LEAVE_PROBABILITY} for "
+                "the other clusters: the choice is practically public; raise the identifier noise."
+            )
+
+
+FOLDED = FoldedChoice()
 
 
 @dataclass(frozen=True)
@@ -31,10 +144,47 @@ class PoissonGaussian:
         checks.positive(noise_multiplier=self.noise_multiplier)
         checks.rate(sample_rate=self.sample_rate)
 
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Events of one kind are ordered by noise and sample rate."""
+        return (type(self),)
+
+    @property
+    def plain_gaussian(self) -> bool:
+        """Whether the round is one Gaussian release to everybody, without sampling."""
+        return self.sample_rate == 1
+
+    def at_most(self, noise_multiplier: float) -> "PoissonGaussian":
+        """The same event with no more noise than this: it costs at least as much."""
+        return replace(self, noise_multiplier=min(self.noise_multiplier, noise_multiplier))
+
+    def check(self) -> None:
+        """Every such event can be accounted."""
+
+    def loss_distribution(self, *, coarse: bool) -> "LossDistribution":
+        """Privacy loss distribution of one round, pessimistic."""
+        from rrcluster.privacy.pld import poisson_pld
+
+        return poisson_pld(self, coarse=coarse)
+
+    def rdp(self) -> tuple[Sequence[float], "Array"]:
+        """(orders, RDP) of one round."""
+        from rrcluster.privacy.rdp import poisson_rdp
+
+        return poisson_rdp(self)
+
+    def printed_rdp(self) -> tuple[Sequence[float], "Array"]:
+        """The paper's bound does not cover this event."""
+        raise UnsupportedEvent(
+            "the paper's bound (Wang et al. 2019, Theorem 9) is for fixed-size cohorts under replace-one, "
+            f"and this event is {self.sampling} sampling under {self.adjacency}; use the accountant "
+            "'pld' or 'rdp'."
+        )
+
 
 @dataclass(frozen=True)
-class FixedSizeGaussian:
-    """A cohort of exactly `cohort_size` of `num_clients` clients; the round is dominated by one Gaussian.
+class FixedSize:
+    """A cohort of exactly `cohort_size` of `num_clients` clients: a private choice, then a Gaussian release.
 
     Several Gaussian releases on the same cohort fold into one: 1/z^2 = sum of 1/z_i^2.
     """
@@ -42,6 +192,7 @@ class FixedSizeGaussian:
     noise_multiplier: float
     cohort_size: int
     num_clients: int
+    choice: Choice = FOLDED  # what the clients' private choices cost beside it
 
     adjacency: ClassVar[str] = REPLACE_ONE
     sampling: ClassVar[str] = "fixed-size without replacement"
@@ -49,66 +200,57 @@ class FixedSizeGaussian:
     def __post_init__(self) -> None:
         _in_full_precision(self)
         checks.positive(noise_multiplier=self.noise_multiplier)
-        _check_cohort(self.cohort_size, self.num_clients)
-
-
-@dataclass(frozen=True)
-class FixedSizeKary:
-    """As `FixedSizeGaussian`, preceded by k-ary randomised response on the client's choice.
-
-    The response keeps the true choice with probability `keep_probability` and answers each other cluster with
-    (1 - keep_probability) / (num_clusters - 1); the updates are released with `noise_multiplier`.
-    """
-
-    noise_multiplier: float
-    keep_probability: float
-    num_clusters: int
-    cohort_size: int
-    num_clients: int
-
-    adjacency: ClassVar[str] = REPLACE_ONE
-    sampling: ClassVar[str] = "fixed-size without replacement"
-
-    def __post_init__(self) -> None:
-        _in_full_precision(self)
-        checks.positive(noise_multiplier=self.noise_multiplier)
-        checks.count(num_clusters=self.num_clusters, at_least=2)
-        _check_cohort(self.cohort_size, self.num_clients)
-        if not 1 / self.num_clusters <= self.keep_probability < 1:
+        checks.count(cohort_size=self.cohort_size)
+        checks.count(num_clients=self.num_clients)
+        if self.cohort_size > self.num_clients:
             raise ConfigError(
-                f"keep_probability = {self.keep_probability} must be at least 1/k = {1 / self.num_clusters:.4g} "
-                "and less than 1."
+                f"cohort_size = {self.cohort_size} is more than num_clients = {self.num_clients}; lower sample_rate to "
+                "at most 1."
             )
 
+    @property
+    def sample_rate(self) -> float:
+        """The fraction of clients in a cohort."""
+        return self.cohort_size / self.num_clients
 
-@dataclass(frozen=True)
-class FixedSizeByLoss:
-    """As `FixedSizeGaussian`, preceded by a private choice among the client's clipped losses (privacy/by_loss.py).
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Events of one kind are ordered by noise and sample rate; with a choice that costs, none is above another."""
+        return (type(self), self.num_clients, None if self.choice.is_free else self)
 
-    `rule` is the exponential mechanism or permute-and-flip, both at `identifier_epsilon`: a loss at the bound is
-    exp(-identifier_epsilon / 2) times as good as one at 0. The updates are released with `noise_multiplier`.
-    """
+    @property
+    def plain_gaussian(self) -> bool:
+        """Whether the round is one Gaussian release to everybody, without sampling."""
+        return self.sample_rate == 1 and self.choice.is_free
 
-    noise_multiplier: float
-    rule: str
-    identifier_epsilon: float
-    num_clusters: int
-    cohort_size: int
-    num_clients: int
+    def at_most(self, noise_multiplier: float) -> "FixedSize":
+        """The same event with no more noise than this: it costs at least as much."""
+        return replace(self, noise_multiplier=min(self.noise_multiplier, noise_multiplier))
 
-    adjacency: ClassVar[str] = REPLACE_ONE
-    sampling: ClassVar[str] = "fixed-size without replacement"
+    def check(self) -> None:
+        """Raise UnsupportedEvent where the choice cannot be accounted."""
+        self.choice.check()
 
-    def __post_init__(self) -> None:
-        _in_full_precision(self)
-        checks.positive(noise_multiplier=self.noise_multiplier)
-        checks.one_of(LOSS_RULES, rule=self.rule)
-        checks.positive(identifier_epsilon=self.identifier_epsilon)
-        checks.count(num_clusters=self.num_clusters, at_least=2)
-        _check_cohort(self.cohort_size, self.num_clients)
+    def loss_distribution(self, *, coarse: bool) -> "LossDistribution":
+        """Privacy loss distribution of one round, pessimistic."""
+        from rrcluster.privacy.pld import fixed_size_pld
+
+        return fixed_size_pld(self, coarse=coarse)
+
+    def rdp(self) -> tuple[Sequence[float], "Array"]:
+        """(orders, RDP) of one round."""
+        from rrcluster.privacy.rdp import fixed_size_rdp
+
+        return fixed_size_rdp(self)
+
+    def printed_rdp(self) -> tuple[Sequence[float], "Array"]:
+        """(whole orders, RDP) of one round by the theorem that the paper prints."""
+        from rrcluster.privacy.rdp import theorem_9_rdp
+
+        return theorem_9_rdp(self)
 
 
-RoundEvent = PoissonGaussian | FixedSizeGaussian | FixedSizeKary | FixedSizeByLoss
+RoundEvent = PoissonGaussian | FixedSize
 
 REPETITION_LAWS = {"geometric": 1.0, "logarithmic": 0.0}  # law of the number of repetitions -> its shape
 
@@ -146,8 +288,46 @@ class RepeatAndSelect:
         """That of every run."""
         return self.run.sampling
 
+    @property
+    def noise_multiplier(self) -> float:
+        """That of every round."""
+        return self.run.noise_multiplier
+
+    @property
+    def plain_gaussian(self) -> bool:
+        """A selection is not one Gaussian release."""
+        return False
+
+    def at_most(self, noise_multiplier: float) -> "RepeatAndSelect":
+        """The same event with no more noise than this: it costs at least as much."""
+        return replace(self, run=self.run.at_most(noise_multiplier))
+
+    def check(self) -> None:
+        """As its runs."""
+        self.run.check()
+
+    def loss_distribution(self, *, coarse: bool) -> "LossDistribution":  # noqa: ARG002
+        """None is known."""
+        raise UnsupportedEvent(_ONLY_RDP)
+
+    def rdp(self) -> tuple[Sequence[float], "Array"]:
+        """(orders, RDP) of the whole selection."""
+        from rrcluster.privacy.selection import selected_rdp
+
+        orders, one_round = self.run.rdp()
+        return orders, selected_rdp(orders, one_round * self.num_rounds, self)
+
+    def printed_rdp(self) -> tuple[Sequence[float], "Array"]:
+        """The paper has no bound for a selection."""
+        raise UnsupportedEvent(_ONLY_RDP)
+
 
 Event = RoundEvent | RepeatAndSelect
+
+_ONLY_RDP = (
+    "what selecting the best of a random number of runs costs is known for Renyi DP only (Papernot, Steinke 2022); use "
+    "the accountant 'rdp'."
+)
 
 
 def _in_full_precision(event: Any) -> None:
@@ -157,12 +337,3 @@ def _in_full_precision(event: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, Real):
             continue
         object.__setattr__(event, part.name, int(value) if isinstance(value, Integral) else float(value))
-
-
-def _check_cohort(cohort_size: int, num_clients: int) -> None:
-    checks.count(cohort_size=cohort_size)
-    checks.count(num_clients=num_clients)
-    if cohort_size > num_clients:
-        raise ConfigError(
-            f"cohort_size = {cohort_size} is more than num_clients = {num_clients}; lower sample_rate to at most 1."
-        )

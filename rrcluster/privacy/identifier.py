@@ -1,25 +1,20 @@
 """The paper's mechanism, restated so that it is sound: noisy identifiers, exact rebalancing, noisy means at 2C."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, NoReturn
 
 import numpy as np
 
 from rrcluster import checks
 from rrcluster.clusters.rebalancing import rebalance
-from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.privacy.base_round import FixedSizeEvent
+from rrcluster.errors import PrivacyError
 from rrcluster.privacy.clip import check_clip, clip_to_grid, grid_step
-from rrcluster.privacy.events import REPLACE_ONE, FixedSizeByLoss, FixedSizeGaussian, FixedSizeKary
-from rrcluster.privacy.identifier_noise import (
-    AnyIdentifier,
-    ByLossIdentifier,
-    GaussianIdentifier,
-    KaryIdentifier,
-    ProjectionIdentifier,
-)
+from rrcluster.privacy.events import REPLACE_ONE, FixedSize
+from rrcluster.privacy.identifier_noise import IDENTIFIERS, Identifier, NoIdentifier, split_budget
+from rrcluster.privacy.mechanism import Description, MechanismKind, PlanInputs
 from rrcluster.privacy.relation import update_sensitivity
-from rrcluster.privacy.reports import Reports, check_reports
+from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, check_distinct, check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler
 from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, split_columns
 from rrcluster.rng import Rng
@@ -41,7 +36,7 @@ class IdentifierMechanism:
     num_clusters: int
     update_clip: float
     noise_multiplier: float  # of the updates: noise std / (2 C), the paper's sigma_theta
-    identifier: AnyIdentifier | None  # None only for k = 1
+    identifier: Identifier  # NoIdentifier only for k = 1
     cohort_size: int
     num_clients: int
     size_floor: float
@@ -50,42 +45,33 @@ class IdentifierMechanism:
 
     name: ClassVar[str] = "identifier"
     adjacency: ClassVar[str] = REPLACE_ONE
+    private: ClassVar[bool] = True
+    flips_coins: ClassVar[bool] = False
+    covers_memory: ClassVar[bool] = False  # under fixed-size sampling who takes part is correlated: docs/privacy.md
+    loss_bound: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         checks.count(num_clusters=self.num_clusters)
         check_clip(self.update_clip)
         checks.non_negative(noise_multiplier=self.noise_multiplier)
         checks.non_negative(size_floor=self.size_floor)
-        if self.identifier is None and self.num_clusters > 1:
+        if self.identifier == NoIdentifier() and self.num_clusters > 1:
             raise PrivacyError(
-                "identifier = None would use raw choices to split the cohort; with more than one cluster the choices "
-                "must be privatised. Use one of privacy/identifier_noise.py."
+                "with more than one cluster the choices must be privatised; use an identifier of "
+                "privacy/identifier_noise.py."
             )
 
     @property
     def sampler(self) -> FixedSizeSampler:
         """Who takes part."""
-        return FixedSizeSampler(self.cohort_size, self.num_clients)
+        return FixedSizeSampler(self.cohort_size, self.num_clients, secure=self.exact_noise)
 
     @property
-    def score_width(self) -> int:
-        """How many numbers beside its choice a client must report: its k losses, its projection, or none."""
-        if isinstance(self.identifier, ByLossIdentifier):
-            return self.num_clusters
-        return self.identifier.width if isinstance(self.identifier, ProjectionIdentifier) else 0
-
-    @property
-    def event(self) -> FixedSizeEvent:
+    def event(self) -> FixedSize:
         """What one round costs, identifiers and updates together."""
-        k, cohort, clients = self.num_clusters, self.cohort_size, self.num_clients
-        if isinstance(self.identifier, KaryIdentifier):
-            return FixedSizeKary(self.noise_multiplier, self.identifier.keep_probability, k, cohort, clients)
-        if isinstance(self.identifier, ByLossIdentifier):
-            rule, epsilon = self.identifier.rule, self.identifier.epsilon
-            return FixedSizeByLoss(self.noise_multiplier, rule, epsilon, k, cohort, clients)
         checks.positive(noise_multiplier=self.noise_multiplier)
-        whole_round = (_inverse_square(self.identifier) + self.noise_multiplier**-2) ** -0.5
-        return FixedSizeGaussian(whole_round, cohort, clients)
+        whole_round, choice = self.identifier.cost(self.noise_multiplier, self.num_clusters)
+        return FixedSize(whole_round, self.cohort_size, self.num_clients, choice)
 
     @property
     def sensitivity(self) -> float:
@@ -97,52 +83,28 @@ class IdentifierMechanism:
         """Std of the noise on every coordinate of every update sum."""
         return self.noise_multiplier * self.sensitivity
 
-    def release(
-        self,
-        updates: Any,
-        choices: Any,
-        *,
-        rng: Rng,
-        destinations: Any = None,
-        client_ids: Any = None,
-        evaluations: Any = None,
-        scores: Any = None,
-        centres: Array | None = None,
-    ) -> Release:
-        """Algorithm 1 of the paper, from privatising identifiers to the noisy means.
-
-        `scores` (n, score_width) are raw: what the identifiers read beside the choice, where they do. `centres` are
-        public: those of projections released in earlier rounds, None in the first.
-        """
-        if evaluations is not None:
+    def release(self, reports: Reports, *, rng: Rng) -> Release:
+        """Algorithm 1 of the paper, from privatising identifiers to the noisy means."""
+        if reports.evaluations is not None:
             raise PrivacyError("private evaluation belongs to `joint`; `identifier` has no room for it in its event.")
-        if destinations is not None:
+        if reports.destinations is not None:
             raise PrivacyError("coins belong to `joint`; `identifier` rebalances by itself. Leave destinations out.")
-        self._check_scores(scores)
-        reports = check_reports(
-            updates,
-            choices,
-            width=self.coordinates.width,
-            num_clusters=self.num_clusters,
-            client_ids=client_ids,
-            scores=scores,
-            score_width=self.score_width,
-        )
-        if len(reports.valid) > self.cohort_size:
+        if self.exact_noise:
+            check_distinct(reports)
+        checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters)
+        if len(checked.valid) > self.cohort_size:
             raise PrivacyError(
                 f"more clients reported than the cohort of {self.cohort_size} has; sample with plan.sampler, and give "
                 "client_ids so that a second report of a client is left out."
             )
-        reports = reports.padded(self.cohort_size)
+        checked = checked.padded(self.cohort_size)
         step = grid_step(self.update_clip)
         noise = self._noise(step, rng)
-        noisy, statistics = self._assigned(reports, centres, rng)
+        noisy = self.identifier.assign(checked.choices, checked.valid, num_clusters=self.num_clusters, rng=rng)
         assignment = rebalance(noisy, num_clusters=self.num_clusters, min_cluster_size=self.min_cluster_size, rng=rng)
-        messages = clip_to_grid(reports.updates, update_clip=self.update_clip, known=reports.norms)
-        shared, clustered = split_columns(messages, self.coordinates)
-        sums = cluster_sums(clustered, assignment, num_clusters=self.num_clusters)
+        shared, sums = self._sums(checked, assignment)
         return make_release(
-            (shared.sum(axis=0) + noise[: self.coordinates.shared]) * step,
+            (shared + noise[: self.coordinates.shared]) * step,
             (sums + noise[self.coordinates.shared :].reshape(sums.shape)) * step,
             _sizes(noisy, self.num_clusters),
             block_sizes=_sizes(assignment, self.num_clusters),
@@ -150,32 +112,42 @@ class IdentifierMechanism:
             min_cluster_size=self.min_cluster_size,
             sum_noise_std=self.noise_std,
             size_noise_std=0.0,
-            projections=statistics,
         )
 
-    def _check_scores(self, scores: Any) -> None:
-        if self.score_width and scores is None:
-            raise ConfigError(
-                f"these identifiers are made from {self.score_width} scores per client, and none were given; pass "
-                f"scores, an (n, {self.score_width}) array, or use identifier = kary, which needs the choice alone."
-            )
-        if not self.score_width and scores is not None:
-            raise ConfigError("these identifiers are made from the choice alone; leave scores out.")
+    def release_sum(self, noisy_sum: NoisySum) -> NoReturn:  # noqa: ARG002
+        """It needs every client's own row."""
+        raise PrivacyError("identifier privatises every client's choice by itself and cannot use a sum; use joint.")
 
-    def _assigned(self, reports: Reports, centres: Array | None, rng: Rng) -> tuple[Array, Array | None]:
-        """(n,) the private assignment and, by projection, its statistics; given these the partition is fixed."""
-        if isinstance(self.identifier, ByLossIdentifier):
-            return self.identifier.assign(reports.scores, reports.valid, rng=rng), None
-        if isinstance(self.identifier, ProjectionIdentifier):
-            noisy = self.identifier.noisy(reports.scores, exact=self.exact_noise, rng=rng)
-            return self.identifier.cluster(noisy, centres, num_clusters=self.num_clusters, rng=rng)
-        return self._noisy_choices(reports.choices, reports.valid, rng), None
+    def clipped_sums(self, reports: Reports) -> tuple[Array, Array]:
+        """(shared, per cluster) exact sums of clipped updates, where the clients chose; for diagnostics."""
+        checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters)
+        shared, sums = self._sums(checked, checked.choices)
+        step = grid_step(self.update_clip)
+        return shared * step, sums * step
 
-    def _noisy_choices(self, choices: Array, valid: Array, rng: Rng) -> Array:
-        if self.identifier is None:
-            return np.zeros(len(choices), dtype=np.int64)
-        assert not isinstance(self.identifier, (ByLossIdentifier, ProjectionIdentifier))
-        return self.identifier.assign(choices, valid, num_clusters=self.num_clusters, rng=rng)
+    def describe(self) -> Description:
+        """For the statement."""
+        several = self.num_clusters > 1
+        kind = self.identifier.describe()
+        named = {"noise_multiplier": "identifier noise std", "keep_probability": "identifier keep probability"}
+        noise_per_part = {"sum noise std / clip": self.noise_std / self.update_clip}
+        noise_per_part |= {named[name]: value for name, value in kind.items() if name in named}
+        return Description(
+            released=("cluster sizes by privatised identifiers" if several else "the fixed cohort size",),
+            noise={
+                "noise_multiplier": self.noise_multiplier,
+                "sensitivity": self.sensitivity,
+                "noise_std": self.noise_std,
+                "update_clip": self.update_clip,
+                "identifier": kind,
+            },
+            noise_per_part=noise_per_part,
+        )
+
+    def _sums(self, checked: CheckedReports, assignment: Array) -> tuple[Array, Array]:
+        messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms)
+        shared, clustered = split_columns(messages, self.coordinates)
+        return shared.sum(axis=0), cluster_sums(clustered, assignment, num_clusters=self.num_clusters)
 
     def _noise(self, step: float, rng: Rng) -> Array:
         width = self.coordinates.shared + self.num_clusters * self.coordinates.clustered
@@ -186,8 +158,35 @@ def _sizes(assignment: Array, num_clusters: int) -> Array:
     return np.bincount(assignment, minlength=num_clusters).astype(float)
 
 
-def _inverse_square(identifier: AnyIdentifier | None) -> float:
-    """1/z^2 of identifiers that are a Gaussian release; nothing for none."""
-    if isinstance(identifier, GaussianIdentifier):
-        return identifier.effective_multiplier**-2
-    return identifier.noise_multiplier**-2 if isinstance(identifier, ProjectionIdentifier) else 0.0
+def _maker(inputs: PlanInputs) -> Callable[[float], IdentifierMechanism]:
+    """Noise multiplier of the whole round -> the mechanism, its budget split by `identifier_share`."""
+    settings, k = inputs.settings, inputs.num_clusters
+    share = settings.identifier_share if k > 1 else 0.0
+    if k > 1 and share <= 0:
+        raise PrivacyError(f"identifier_share = {share} leaves the choices unprotected; use a share between 0 and 1.")
+    if settings.private_evaluation:
+        raise PrivacyError(
+            f"private_evaluation = {settings.private_evaluation:g} with mechanism = identifier: under replace-one its "
+            "event accounts noisy identifiers and sums for 2C, and has no room for more; set it to 0, or use mechanism "
+            "= joint."
+        )
+
+    def make(whole_round: float) -> IdentifierMechanism:
+        sigma_s, sigma_theta = split_budget(whole_round, identifier_share=share)
+        return IdentifierMechanism(
+            coordinates=inputs.coordinates,
+            num_clusters=k,
+            update_clip=settings.update_clip,
+            noise_multiplier=sigma_theta,
+            identifier=IDENTIFIERS[settings.identifier](sigma_s, k) if k > 1 else NoIdentifier(),
+            cohort_size=inputs.cohort_size,
+            num_clients=inputs.num_clients,
+            size_floor=inputs.expected_floor,
+            min_cluster_size=inputs.min_cluster_size,
+            exact_noise=settings.secure,
+        )
+
+    return make
+
+
+IDENTIFIER = MechanismKind("identifier", _maker, rebalancing="exact")

@@ -1,33 +1,51 @@
-"""How one client's choice of a cluster is made private under `identifier`: five kinds, each with its own theorem.
+"""How one client's choice of a cluster is made private under `identifier`: two kinds, each with its own theorem.
 
-`gaussian` and `kary` read the choice, `exponential` and `permute-and-flip` the losses it was made from, `projection` a
-few numbers about the client's data. An invalid report always gets a uniform draw, or the noise alone.
+Both read the choice alone. An invalid report always gets a uniform draw.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from rrcluster import checks
-from rrcluster.privacy import mixture
-from rrcluster.privacy.by_loss import clear_choice_kept
-from rrcluster.privacy.clip import clip_to_grid, grid_step
-from rrcluster.privacy.events import LOSS_RULES, REPLACE_ONE
+from rrcluster.privacy.events import FOLDED, REPLACE_ONE, Choice, KaryChoice
 from rrcluster.privacy.profiles import keep_probability
-from rrcluster.privacy.relation import identifier_sensitivity, projection_sensitivity
-from rrcluster.privacy.sums import grid_noise
+from rrcluster.privacy.relation import identifier_sensitivity
 from rrcluster.rng import Rng
 from rrcluster.types import Array
 
-PROJECTION_CLIP = 1.0  # clients send directions
-
 
 class Identifier(Protocol):
-    """Privatises one cluster choice per client."""
+    """Privatises one cluster choice per client, and knows what that costs."""
 
     def assign(self, choices: Array, valid: Array, *, num_clusters: int, rng: Rng) -> Array:
         """Noisy assignment (n,); an invalid report gets a uniform draw."""
+
+    def cost(self, update_multiplier: float, num_clusters: int) -> tuple[float, Choice]:
+        """(noise multiplier of the whole round, what the choice costs beside it), given that of the updates."""
+
+    def describe(self) -> dict[str, Any]:
+        """For the statement: its kind and its noise."""
+
+
+@dataclass(frozen=True)
+class NoIdentifier:
+    """There is one cluster and nothing to choose."""
+
+    def assign(self, choices: Array, valid: Array, *, num_clusters: int, rng: Rng) -> Array:  # noqa: ARG002
+        """Everybody is in the first cluster."""
+        return np.zeros(len(choices), dtype=np.int64)
+
+    def cost(self, update_multiplier: float, num_clusters: int) -> tuple[float, Choice]:  # noqa: ARG002
+        """Nothing."""
+        return update_multiplier, FOLDED
+
+    def describe(self) -> dict[str, Any]:
+        """None is needed."""
+        return {"kind": "none needed"}
 
 
 @dataclass(frozen=True)
@@ -55,6 +73,14 @@ class GaussianIdentifier:
         noisy_identifiers = identifiers + self.noise_multiplier * rng.standard_normal(identifiers.shape)
         return np.asarray(noisy_identifiers.argmax(axis=1))
 
+    def cost(self, update_multiplier: float, num_clusters: int) -> tuple[float, Choice]:  # noqa: ARG002
+        """Two Gaussian releases on one cohort fold into one: 1/z^2 = 1/z_s^2 + 1/z_theta^2."""
+        return (self.effective_multiplier**-2 + update_multiplier**-2) ** -0.5, FOLDED
+
+    def describe(self) -> dict[str, Any]:
+        """Its noise."""
+        return {"kind": "GaussianIdentifier", "noise_multiplier": self.noise_multiplier}
+
 
 @dataclass(frozen=True)
 class KaryIdentifier:
@@ -77,91 +103,32 @@ class KaryIdentifier:
         responses = np.where(keep, choices, (choices + others) % num_clusters)
         return np.asarray(np.where(valid, responses, uniform))
 
+    def cost(self, update_multiplier: float, num_clusters: int) -> tuple[float, Choice]:
+        """A randomised response before the updates' Gaussian."""
+        return update_multiplier, KaryChoice(self.keep_probability, num_clusters)
 
-@dataclass(frozen=True)
-class ByLossIdentifier:
-    """A private choice among the client's own losses: the exponential mechanism, or permute-and-flip.
+    def describe(self) -> dict[str, Any]:
+        """Its probability."""
+        return {"kind": "KaryIdentifier", "keep_probability": self.keep_probability}
 
-    Each loss above the client's least is clipped to `loss_bound` and divided by it; what is left, c in [0, 1]^k, makes
-    cluster j exp(-epsilon c_j / 2) times as good as the best. Replace-one may change all of c; what that costs is
-    Theorem 5 of docs/privacy.md, exactly, and never more than pure `epsilon`. An invalid report counts as k equal
-    losses: a uniform draw.
+
+def split_budget(whole_round: float, *, identifier_share: float) -> tuple[float, float]:
+    """(sigma_s, sigma_theta) whose fold is `whole_round`: 1/z^2 = 2/sigma_s^2 + 1/sigma_theta^2.
+
+    `identifier_share` of 1/z^2 goes to the identifiers; 0.5 is the equal split.
     """
-
-    rule: str
-    epsilon: float
-    loss_bound: float = 1.0
-
-    def __post_init__(self) -> None:
-        checks.one_of(LOSS_RULES, rule=self.rule)
-        checks.positive(identifier_epsilon=self.epsilon)
-        checks.positive(loss_bound=self.loss_bound)
-
-    def assign(self, losses: Array, valid: Array, *, rng: Rng) -> Array:
-        """Noisy assignment (n,) from losses (n, k)."""
-        goodness = np.exp(-self.epsilon / 2 * self._clipped(losses, valid))
-        if self.rule == "exponential":
-            upto = np.cumsum(goodness, axis=1)
-            draws = rng.random(len(losses))[:, None] * upto[:, -1:]
-            return np.asarray((draws >= upto[:, :-1]).sum(axis=1))
-        order, said_yes = rng.random(losses.shape), rng.random(losses.shape) < goodness  # the best always says yes
-        return np.asarray(np.where(said_yes, order, np.inf).argmin(axis=1))
-
-    def _clipped(self, losses: Array, valid: Array) -> Array:
-        with np.errstate(over="ignore"):
-            above = losses - losses.min(axis=1, keepdims=True, initial=np.inf)
-            return np.asarray(np.where(valid[:, None], np.minimum(above, self.loss_bound) / self.loss_bound, 0.0))
+    checks.fraction(identifier_share=identifier_share)
+    sensitivity = identifier_sensitivity(adjacency=REPLACE_ONE)
+    identifier = math.inf if identifier_share == 0 else sensitivity * whole_round / math.sqrt(identifier_share)
+    return identifier, whole_round / math.sqrt(1 - identifier_share)
 
 
-@dataclass(frozen=True)
-class ProjectionIdentifier:
-    """`width` numbers about a client, clipped to length 1, plus Gaussian noise; the server clusters the noisy ones.
-
-    `noise_multiplier` is noise std / sensitivity: replace-one moves one client's row by at most 2, so the rows are one
-    Gaussian release on the cohort and clustering them is post-processing (R-DPCFL, docs/methods/r-dpcfl.md). An invalid
-    report is the zero row, noise included.
-    """
-
-    noise_multiplier: float
-    width: int = 8
-
-    def __post_init__(self) -> None:
-        checks.positive(identifier_noise_multiplier=self.noise_multiplier)
-        checks.count(projection_width=self.width)
-
-    @property
-    def noise_std(self) -> float:
-        """Std of the noise on every coordinate of every row."""
-        return self.noise_multiplier * projection_sensitivity(projection_clip=PROJECTION_CLIP, adjacency=REPLACE_ONE)
-
-    def noisy(self, projections: Array, *, exact: bool, rng: Rng) -> Array:
-        """(n, width) clipped rows plus noise."""
-        step = grid_step(PROJECTION_CLIP)
-        rows = clip_to_grid(projections, update_clip=PROJECTION_CLIP)
-        noise = grid_noise(rows.size, noise_std=self.noise_std, step=step, exact=exact, rng=rng)
-        return np.asarray((rows + noise.reshape(rows.shape)) * step)
-
-    def cluster(self, noisy: Array, centres: Array | None, *, num_clusters: int, rng: Rng) -> tuple[Array, Array]:
-        """(n,) assignment and (k, width + 1) statistics, from noisy rows and the centres released so far alone."""
-        if centres is None:
-            found = mixture.fit(noisy, num_clusters=num_clusters, noise_std=self.noise_std, rng=rng)
-        else:
-            found = mixture.from_centres(centres, noisy, noise_std=self.noise_std)
-        return found.assign(noisy), found.statistics(noisy)
+def _kary(sigma_s: float, num_clusters: int) -> KaryIdentifier:
+    """Keeps a choice as often as Gaussian noise of std `sigma_s` does."""
+    return KaryIdentifier(keep_probability(sigma_s, num_clusters))
 
 
-AnyIdentifier = GaussianIdentifier | KaryIdentifier | ByLossIdentifier | ProjectionIdentifier
-
-
-def clear_choice_probability(identifier: AnyIdentifier, num_clusters: int) -> float:
-    """Probability that a choice as clear as can be is kept: what `identifier_share = auto` weighs.
-
-    By loss: a loss lower than all others by the whole bound. By projection: k directions at right angles.
-    """
-    if isinstance(identifier, KaryIdentifier):
-        return identifier.keep_probability
-    if isinstance(identifier, ByLossIdentifier):
-        return clear_choice_kept(identifier.rule, identifier.epsilon, num_clusters)
-    if isinstance(identifier, ProjectionIdentifier):
-        return keep_probability(identifier.noise_std, num_clusters)
-    return keep_probability(identifier.noise_multiplier, num_clusters)
+IDENTIFIERS: dict[str, Callable[[float, int], Identifier]] = {
+    "gaussian": lambda sigma_s, _: GaussianIdentifier(sigma_s),
+    "kary": _kary,
+}

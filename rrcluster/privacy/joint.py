@@ -1,6 +1,7 @@
 """The joint mechanism: one Gaussian release of everything a round needs (Theorem 1 of docs/privacy.md)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,8 +11,9 @@ from rrcluster import checks
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.clip import check_clip, check_sums_fit, clip_to_grid, grid_step
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
+from rrcluster.privacy.mechanism import Description, MechanismKind, PlanInputs
 from rrcluster.privacy.relation import joint_sensitivity
-from rrcluster.privacy.reports import Reports, as_numpy, check_reports
+from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, as_numpy, check_distinct, check_reports
 from rrcluster.privacy.sampling import PoissonSampler
 from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, split_columns
 from rrcluster.rng import Rng
@@ -41,7 +43,7 @@ class JointMechanism:
     size_floor: float
     min_cluster_size: int = 0
     evaluation_weight: float = 0.0  # u, absolute
-    loss_bound: float = 1.0  # a loss of this or more is reported as this
+    evaluation_loss_bound: float = 1.0  # a loss of this or more is reported as this
     exact_noise: bool = False  # discrete Gaussian on the messages' grid, from the operating system
 
     name: ClassVar[str] = "joint"
@@ -54,7 +56,7 @@ class JointMechanism:
         checks.non_negative(noise_multiplier=self.noise_multiplier)
         checks.non_negative(size_floor=self.size_floor)
         checks.non_negative(evaluation_weight=self.evaluation_weight)
-        checks.positive(loss_bound=self.loss_bound)
+        checks.positive(evaluation_loss_bound=self.evaluation_loss_bound)
         least, most = grid_step(self.update_clip), 16 * self.update_clip  # whole steps, and sums that fit 64 bits
         if self.count_weight > 0 and not least <= self.count_weight <= most:
             raise ConfigError(
@@ -79,12 +81,17 @@ class JointMechanism:
     @property
     def sampler(self) -> PoissonSampler:
         """Who takes part."""
-        return PoissonSampler(self.sample_rate, self.num_clients)
+        return PoissonSampler(self.sample_rate, self.num_clients, secure=self.exact_noise)
 
     @property
     def event(self) -> PoissonGaussian:
         """What one round costs."""
         return PoissonGaussian(self.noise_multiplier, self.sample_rate)
+
+    @property
+    def loss_bound(self) -> float | None:
+        """The loss at which clients clip what they say; None where nothing is evaluated."""
+        return self.evaluation_loss_bound if self.evaluation_weight > 0 else None
 
     @property
     def sensitivity(self) -> float:
@@ -101,49 +108,65 @@ class JointMechanism:
         """Std of the noise on every coordinate of every sum, counts and evaluations (in units of w and u) too."""
         return self.noise_multiplier * self.sensitivity
 
-    def release(
-        self,
-        updates: Any,
-        choices: Any,
-        *,
-        rng: Rng,
-        destinations: Any = None,
-        client_ids: Any = None,
-        evaluations: Any = None,
-    ) -> Release:
+    @property
+    def private(self) -> bool:
+        """Theorem 1."""
+        return True
+
+    @property
+    def flips_coins(self) -> bool:
+        """With B above 0 a client's own coin may send its update to another cluster."""
+        return self.min_cluster_size > 0
+
+    @property
+    def covers_memory(self) -> bool:
+        """Theorem 1 covers whatever a client remembers of its own rounds."""
+        return True
+
+    @property
+    def message_width(self) -> int:
+        """Coordinates of a message: shared, k blocks, k counts, and two of the evaluation."""
+        return self.coordinates.shared + self.num_clusters * (self.coordinates.clustered + 1) + 2
+
+    def release(self, reports: Reports, *, rng: Rng) -> Release:
         """Validate, clip, sum and add noise: the only look at raw reports.
 
         The noise is drawn first: it depends on no report, and a device may still be computing them.
         """
-        self._check_evaluated(evaluations is not None)
-        step, blocks = grid_step(self.update_clip), self.num_clusters * self.coordinates.clustered
-        ends = np.cumsum([self.coordinates.shared, blocks, self.num_clusters])
-        noise = grid_noise(int(ends[-1]) + 2, noise_std=self.noise_std, step=step, exact=self.exact_noise, rng=rng)
-        reports = check_reports(
-            updates,
-            choices,
-            width=self.coordinates.width,
-            num_clusters=self.num_clusters,
-            destinations=destinations,
-            client_ids=client_ids,
-            evaluations=evaluations,
-            on_device=True,
-        )
-        self._check_sums_fit(len(reports.valid))
-        messages = clip_to_grid(reports.updates, update_clip=self.update_clip, known=reports.norms)
-        shared, clustered = split_columns(messages, self.coordinates)
-        sums = cluster_sums(clustered, reports.destinations, num_clusters=self.num_clusters)
-        counts = np.bincount(reports.choices[reports.valid], minlength=self.num_clusters)
-        totals = noise  # fresh, and ours: the sums are added in place
-        totals[: ends[0]] += as_numpy(shared.sum(axis=0)) if ends[0] else 0
-        totals[ends[0] : ends[1]] += sums.ravel()
-        totals[ends[1] : ends[2]] += counts * self.count_units
-        totals[ends[2] :] += self._evaluation_units(reports)
-        noisy_shared, noisy_sums, count_row, evaluation_row = np.split(totals, ends)
+        self._check_complete(reports)
+        step = grid_step(self.update_clip)
+        noise = grid_noise(self.message_width, noise_std=self.noise_std, step=step, exact=self.exact_noise, rng=rng)
+        noise += self.sum_messages(reports)  # fresh, and ours: added in place
+        return self.release_sum(NoisySum(noise))
+
+    def message(self, update: Any, choice: Any, *, destination: Any = None, evaluation: Any = None) -> Array:
+        """(message_width,) one client's message in grid units: zero if anything about the report is invalid.
+
+        Guarantee: its norm times the grid's step is at most S. The sum of the messages of a cohort is `sum_messages`.
+        """
+        moved = None if destination is None else [destination]
+        judged = None if evaluation is None else [evaluation]
+        return self.sum_messages(Reports([update], [choice], moved, evaluations=judged))
+
+    def sum_messages(self, reports: Reports) -> Array:
+        """(message_width,) exact sum of the cohort's messages in grid units, as whole numbers."""
+        checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True)
+        self._check_sums_fit(len(checked.valid))
+        shared, sums = self._sums(checked)
+        counts = np.bincount(checked.choices[checked.valid], minlength=self.num_clusters)
+        return np.concatenate([shared, sums.ravel(), counts * self.count_units, self._evaluation_units(checked)])
+
+    def release_sum(self, noisy_sum: NoisySum) -> Release:
+        """The release that a noisy sum of messages makes: post-processing of it."""
+        step, k, d = grid_step(self.update_clip), self.num_clusters, self.coordinates
+        total = np.asarray(noisy_sum.total)
+        if total.shape != (self.message_width,):
+            raise ConfigError(f"the sum has shape {total.shape}, the plan's messages {(self.message_width,)}.")
+        shared, sums, count_row, evaluation_row = np.split(total, np.cumsum([d.shared, k * d.clustered, k]))
         sizes = self._sizes(count_row)
         return make_release(
-            noisy_shared * step,
-            noisy_sums.reshape(sums.shape) * step,
+            shared * step,
+            sums.reshape(k, d.clustered) * step,
             sizes,
             evaluation=self._evaluation(evaluation_row * step, sizes),
             size_floor=self.size_floor,
@@ -152,11 +175,48 @@ class JointMechanism:
             size_noise_std=self._size_noise_std,
         )
 
+    def clipped_sums(self, reports: Reports) -> tuple[Array, Array]:
+        """(shared, per cluster) exact sums of clipped updates."""
+        checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True)
+        shared, sums = self._sums(checked)
+        step = grid_step(self.update_clip)
+        return shared * step, sums * step
+
+    def describe(self) -> Description:
+        """For the statement."""
+        counted = "one noisy size" if self.num_clusters == 1 else f"{self.num_clusters} noisy cluster sizes"
+        sizes = counted if self.count_weight else "no cluster sizes"
+        if self.evaluation_weight:
+            sizes += ", and the noisy mean accuracy and clipped loss of earlier models on the cohort's own samples"
+        noise_per_part = {"sum noise std / clip": self.noise_std / self.update_clip}
+        if self.count_weight:
+            noise_per_part["size noise std, clients"] = self.noise_std / self.count_weight
+        if self.evaluation_weight:
+            noise_per_part["accuracy noise std x clients"] = self.noise_std / self.evaluation_weight
+        return Description(
+            released=(sizes,),
+            noise={
+                "noise_multiplier": self.noise_multiplier,
+                "sensitivity": self.sensitivity,
+                "noise_std": self.noise_std,
+                "update_clip": self.update_clip,
+                "count_weight": self.count_weight,
+                "evaluation_weight": self.evaluation_weight,
+            },
+            noise_per_part=noise_per_part,
+        )
+
+    def _sums(self, checked: CheckedReports) -> tuple[Array, Array]:
+        messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms)
+        shared, clustered = split_columns(messages, self.coordinates)
+        alone = as_numpy(shared.sum(axis=0)) if self.coordinates.shared else np.zeros(0, dtype=np.int64)
+        return np.asarray(alone), cluster_sums(clustered, checked.destinations, num_clusters=self.num_clusters)
+
     @property
     def _size_noise_std(self) -> float:
         return self.noise_std / (self.count_units * grid_step(self.update_clip)) if self.count_weight else 0.0
 
-    def _evaluation_units(self, reports: Reports) -> Array:
+    def _evaluation_units(self, reports: CheckedReports) -> Array:
         """(2,) exact sum over the valid reports of u (evaluation - 1/2), in grid steps, each rounded towards zero."""
         scale = self.evaluation_weight / grid_step(self.update_clip)
         return np.asarray(np.trunc((reports.evaluations[reports.valid] - 0.5) * scale).astype(np.int64).sum(axis=0))
@@ -170,11 +230,19 @@ class JointMechanism:
             clients=float(sizes.sum()),
             sum_noise_std=self.noise_std / self.evaluation_weight,
             clients_noise_std=self._size_noise_std * math.sqrt(self.num_clusters),
-            loss_bound=self.loss_bound,
+            loss_bound=self.evaluation_loss_bound,
             least_clients=max(self.num_clusters * self.size_floor, 1.0),
         )
 
-    def _check_evaluated(self, given: bool) -> None:
+    def _check_complete(self, reports: Reports) -> None:
+        if self.flips_coins and reports.destinations is None:
+            raise ConfigError(
+                f"min_cluster_size (B) = {self.min_cluster_size} sends updates where clients' coins say, and no "
+                "destinations were given; pass those of flip_coins, or build the plan with B = 0."
+            )
+        if self.exact_noise:
+            check_distinct(reports)
+        given = reports.evaluations is not None
         if given != (self.evaluation_weight > 0):
             raise ConfigError(
                 f"evaluations were {'' if given else 'not '}given, but the plan has private_evaluation "
@@ -186,3 +254,30 @@ class JointMechanism:
         if self.count_weight == 0:
             return np.full(self.num_clusters, self.sampler.expected_size / self.num_clusters)
         return count_row / self.count_units
+
+
+def _maker(inputs: PlanInputs) -> Callable[[float], JointMechanism]:
+    """Noise multiplier -> the mechanism of a plan."""
+    settings, clip = inputs.settings, inputs.settings.update_clip
+    if settings.count_weight == 0 and inputs.min_cluster_size:
+        raise ConfigError(
+            f"min_cluster_size (B) = {inputs.min_cluster_size} needs released sizes; set count_weight above 0 (0.25 is "
+            "the default)."
+        )
+    return lambda noise_multiplier: JointMechanism(
+        coordinates=inputs.coordinates,
+        num_clusters=inputs.num_clusters,
+        update_clip=clip,
+        count_weight=settings.count_weight * clip,
+        noise_multiplier=noise_multiplier,
+        sample_rate=settings.sample_rate,
+        num_clients=inputs.num_clients,
+        size_floor=inputs.expected_floor,
+        min_cluster_size=inputs.min_cluster_size,
+        evaluation_weight=settings.private_evaluation * clip,
+        evaluation_loss_bound=settings.evaluation_loss_bound,
+        exact_noise=settings.secure,
+    )
+
+
+JOINT = MechanismKind("joint", _maker, rebalancing="coin")

@@ -14,10 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rrcluster.durable import append_line, drop_torn_line
 from rrcluster.errors import PrivacyError, RunFolderError
 from rrcluster.privacy.events import Event
-from rrcluster.reading import plain_json, read_text
+from rrcluster.storage import append_line, drop_torn_line, read_json_lines
+
+_CORRUPT = "The ledger is corrupt, so the privacy budget spent is unknown; start a new run."
 
 
 class Ledger:
@@ -36,7 +37,7 @@ class Ledger:
         limit: int | None = None,
         made_by: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open a ledger; an existing file is read back and goes on."""
+        """Open a ledger; charges are added to those of an existing file."""
         self._path, self._secure, self._limit, self._made_by = path, secure, limit, dict(made_by or {})
         self._charges: list[dict[str, Any]] = []
         if path is not None and path.exists():
@@ -47,8 +48,8 @@ class Ledger:
             self._check_event(charge["event"])
             if charge["made_by"].get("config") != self._made_by.get("config"):
                 raise PrivacyError(
-                    f"{path}: the settings are not those that round {charge['round']} was charged with; a plan may not "
-                    "change within a run. Put config.yaml back as it was, or start a new run."
+                    f"{path}: the settings have changed since round {charge['round']} was charged. A run's settings "
+                    "may not change; restore config.yaml, or start a new run."
                 )
 
     def charge(self, round_index: int, event: Event | None) -> None:
@@ -63,8 +64,8 @@ class Ledger:
             return
         if not self.affords(round_index):
             raise PrivacyError(
-                f"round {round_index} would be release {self.num_charged + 1} of a budget of {self._limit}; stop here, "
-                "or start a new run with a new budget."
+                f"round {round_index} would be release {self.num_charged + 1}, but the budget covers {self._limit}; "
+                "stop here, or start a new run with a new budget."
             )
         self._append({"round": round_index, "event": cost, "made_by": self._made_by})
 
@@ -87,8 +88,8 @@ class Ledger:
         for charge in self._charges[:1]:
             if charge["event"] != cost:
                 raise PrivacyError(
-                    f"round {charge['round']} was already charged with another event; a plan may not change within a "
-                    "run. Start a new run."
+                    f"round {charge['round']} was charged for a different event. A run's privacy plan may not change; "
+                    "start a new run."
                 )
 
     def _check_repeat(self, round_index: int) -> None:
@@ -96,10 +97,11 @@ class Ledger:
         then, now = first["made_by"], self._made_by
         changed = sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
         if changed:
-            told = ", ".join(f"{name} was {then.get(name)}, is {now.get(name)}" for name in changed)
+            changes = ", ".join(f"{name}: {then.get(name)} -> {now.get(name)}" for name in changed)
             raise PrivacyError(
-                f"round {round_index} was charged and must be repeated exactly, but {told}: another result under the "
-                "same seeded noise would give raw values away. Resume as it was started, or start a new run."
+                f"round {round_index} was already charged. Running it again on a different setup ({changes}) would add "
+                "the same noise to different sums and reveal their difference. Resume on the original setup, or start "
+                "a new run."
             )
 
     def _append(self, entry: dict[str, Any]) -> None:
@@ -108,8 +110,8 @@ class Ledger:
                 append_line(self._path, json.dumps(entry))
             except OSError as error:
                 raise RunFolderError(
-                    f"{self._path}: the charge could not be written ({error.strerror}), so the round was not released; "
-                    "free the disk or its permissions and resume."
+                    f"{self._path}: the charge could not be written ({error.strerror}), so the round was not released. "
+                    "Free some disk space or fix the permissions, then resume."
                 ) from error
         self._charges.append(entry)
         self._rounds.add(entry["round"])
@@ -119,8 +121,8 @@ class Ledger:
         missing = next((index for index in range(num_rounds) if index not in self._rounds), None)
         if missing is not None:
             raise RunFolderError(
-                f"{self._path}: round {missing} was released but its charge is gone; the ledger is damaged and the "
-                "budget spent is unknown. Start a new run."
+                f"{self._path}: round {missing} was released, but its charge is missing. The ledger is corrupt, so the "
+                "privacy budget spent is unknown; start a new run."
             )
 
 
@@ -144,15 +146,11 @@ def read_charges(path: Path) -> list[dict[str, Any]]:
 
     Leaving it out is safe: `charge` returns, and a release is made, only after the whole line is on disk.
     """
-    try:
-        text = read_text(path)
-    except (OSError, ValueError) as error:
-        raise _damaged(str(path)) from error
     charges: list[dict[str, Any]] = []
-    for number, line in enumerate(text.split("\n")[:-1], start=1):
-        charge = _charge(line)
+    for number, entry in enumerate(read_json_lines(path, damaged="refuse", way_out=_CORRUPT), start=1):
+        charge = _charge(entry)
         if charge is None or (charges and charges[0]["event"] != charge["event"]):
-            raise _damaged(f"{path}, line {number}")
+            raise RunFolderError(f"{path}, charge {number}: invalid entry. {_CORRUPT}")
         charges.append(charge)
     return charges
 
@@ -161,21 +159,14 @@ def _drop_torn_charge(path: Path) -> None:
     try:
         drop_torn_line(path)
     except OSError as error:
-        raise _damaged(str(path)) from error
+        raise RunFolderError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from error
 
 
-def _charge(line: str) -> dict[str, Any] | None:
-    """What one line says, None if it is no charge."""
+def _charge(entry: dict[str, Any]) -> dict[str, Any] | None:
+    """The charge in one line of the file, None if there is none."""
     try:
-        entry = plain_json(line)
         round_index, event, made_by = entry["round"], entry["event"], dict(entry.get("made_by") or {})
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError):
         return None
     whole = isinstance(round_index, int) and not isinstance(round_index, bool) and round_index >= 0
     return {"round": round_index, "event": event, "made_by": made_by} if whole else None
-
-
-def _damaged(where: str) -> RunFolderError:
-    return RunFolderError(
-        f"{where}: not a charge like the others; the ledger is damaged, the budget spent unknown. Start a new run."
-    )

@@ -1,7 +1,8 @@
 """No privacy at all: exact means, for baselines. It has no event, so nobody can print an epsilon for it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, NoReturn
 
 import numpy as np
 
@@ -9,7 +10,8 @@ from rrcluster import checks
 from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.errors import PrivacyError
 from rrcluster.privacy.events import RoundEvent
-from rrcluster.privacy.reports import check_reports
+from rrcluster.privacy.mechanism import Description, MechanismKind, PlanInputs
+from rrcluster.privacy.reports import NoisySum, Reports, check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler
 from rrcluster.privacy.sums import cluster_sums, make_release, split_columns
 from rrcluster.rng import Rng
@@ -28,8 +30,11 @@ class NoneMechanism:
     min_cluster_size: int = 0
 
     name: ClassVar[str] = "none"
-    adjacency: ClassVar[None] = None
     noise_std: ClassVar[float] = 0.0
+    private: ClassVar[bool] = False
+    flips_coins: ClassVar[bool] = False
+    covers_memory: ClassVar[bool] = True
+    loss_bound: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         checks.count(num_clusters=self.num_clusters)
@@ -45,32 +50,17 @@ class NoneMechanism:
         """There is none."""
         raise PrivacyError("mechanism none adds no noise: it has no epsilon. Use `joint` or `identifier` for one.")
 
-    def release(
-        self,
-        updates: Any,
-        choices: Any,
-        *,
-        rng: Rng,
-        destinations: Any = None,
-        client_ids: Any = None,
-        evaluations: Any = None,
-    ) -> Release:
+    def release(self, reports: Reports, *, rng: Rng) -> Release:
         """Exact means of the valid reports, in a fixed order, in float64."""
-        if evaluations is not None:
+        if reports.evaluations is not None:
             raise PrivacyError("private evaluation belongs to `joint`; `none` releases nothing privately.")
-        if destinations is not None:
+        if reports.destinations is not None:
             raise PrivacyError("coins belong to `joint`; `none` rebalances by itself. Leave destinations out.")
-        reports = check_reports(
-            updates,
-            choices,
-            width=self.coordinates.width,
-            num_clusters=self.num_clusters,
-            client_ids=client_ids,
-        )
-        rows = reports.updates[reports.valid].astype(np.float64)
+        checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters)
+        rows = checked.updates[checked.valid].astype(np.float64)
         room = len(rows) // self.num_clusters
         assignment = rebalance(
-            reports.choices[reports.valid],
+            checked.choices[checked.valid],
             num_clusters=self.num_clusters,
             min_cluster_size=min(self.min_cluster_size, room),
             rng=rng,
@@ -79,10 +69,49 @@ class NoneMechanism:
         return make_release(
             shared.sum(axis=0),
             cluster_sums(clustered, assignment, num_clusters=self.num_clusters),
-            np.bincount(reports.choices[reports.valid], minlength=self.num_clusters).astype(float),
+            np.bincount(checked.choices[checked.valid], minlength=self.num_clusters).astype(float),
             block_sizes=np.bincount(assignment, minlength=self.num_clusters).astype(float),
             size_floor=self.size_floor,
             min_cluster_size=0,
             sum_noise_std=0.0,
             size_noise_std=0.0,
         )
+
+    def release_sum(self, noisy_sum: NoisySum) -> NoReturn:  # noqa: ARG002
+        """It has no use for sums."""
+        raise PrivacyError("mechanism none cannot use a noisy sum; use mechanism = joint.")
+
+    def clipped_sums(self, reports: Reports) -> None:
+        """Nothing is clipped."""
+
+    def describe(self) -> Description:
+        """For the statement."""
+        return Description(("exact cluster sizes",), {}, {})
+
+
+def _maker(inputs: PlanInputs) -> Callable[[float], NoneMechanism]:
+    """The mechanism, whatever the noise: there is none."""
+    settings = inputs.settings
+    asked = settings.epsilon is not None or settings.noise_multiplier is not None
+    if asked or settings.secure or settings.reserve_rounds:
+        raise PrivacyError(
+            "mechanism = none adds no noise, so no epsilon or noise_multiplier can be asked of it, nor secure or "
+            "reserve_rounds; leave them out, or use mechanism = joint."
+        )
+    if settings.private_evaluation:
+        raise PrivacyError(
+            f"private_evaluation = {settings.private_evaluation:g} with mechanism = none: it releases nothing "
+            "privately, and diagnostics.jsonl has the exact values; set it to 0, or use mechanism = joint."
+        )
+    floor = 1.0 if inputs.size_floor is None else inputs.size_floor  # no noise needs taming
+    return lambda _: NoneMechanism(
+        inputs.coordinates,
+        inputs.num_clusters,
+        inputs.cohort_size,
+        inputs.num_clients,
+        floor,
+        inputs.min_cluster_size,
+    )
+
+
+NONE = MechanismKind("none", _maker, rebalancing="exact", noisy=False)

@@ -2,29 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from rrcluster import checks
+from rrcluster import checks, registry
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.privacy.budget_split import identifier_maker, resolve_share
-from rrcluster.privacy.evaluation import check_evaluation
+from rrcluster.privacy.clip import check_clip, check_sums_fit
 from rrcluster.privacy.events import RoundEvent
-from rrcluster.privacy.identifier import IdentifierMechanism
-from rrcluster.privacy.joint import JointMechanism
-from rrcluster.privacy.none import NoneMechanism
-from rrcluster.privacy.rules import IDENTIFIERS, check_assertions, check_delta, check_sizes, resolve_rebalance
+from rrcluster.privacy.mechanism import Mechanism, MechanismKind, PlanInputs
 from rrcluster.privacy.sampling import Sampler
 from rrcluster.privacy.selection import Selection, check_covered
+from rrcluster.settings import PrivacySettings
 from rrcluster.types import Coordinates
-
-Mechanism = JointMechanism | IdentifierMechanism | NoneMechanism
-
-MECHANISMS: dict[str, type[Mechanism]] = {
-    "joint": JointMechanism,
-    "identifier": IdentifierMechanism,
-    "none": NoneMechanism,
-}
 
 
 @dataclass(frozen=True)
@@ -35,7 +23,6 @@ class PrivacyPlan:
     """
 
     mechanism: Mechanism
-    rebalance: str
     num_rounds: int
     delta: float
     accountant: str = "pld"
@@ -52,118 +39,40 @@ class PrivacyPlan:
     @classmethod
     def build(
         cls,
+        settings: PrivacySettings | None = None,
         *,
         coordinates: Coordinates,
-        num_clusters: int,
         num_clients: int,
-        sample_rate: float,
-        num_rounds: int,
-        update_clip: float,
-        mechanism: str = "joint",
-        epsilon: float | None = None,
-        noise_multiplier: float | None = None,
-        delta: float = 1e-4,
-        count_weight: float = 0.25,
-        rebalance: str = "auto",
+        num_clusters: int,
         min_cluster_size: int = 0,
         size_floor: float | None = None,
-        identifier: str = "gaussian",
-        identifier_share: float | str = 0.5,
-        identifier_loss_bound: float = 1.0,
-        accountant: str = "pld",
-        sampling: str | None = None,
-        adjacency: str | None = None,
-        private_evaluation: float = 0.0,
-        evaluation_loss_bound: float = 4.0,
-        secure: bool = False,
-        reserve_rounds: int = 0,
+        **changes: Any,
     ) -> "PrivacyPlan":
-        """Calibrate the noise to `epsilon`, or take `noise_multiplier` as given: exactly one of the two.
+        """Calibrate the noise to the settings' epsilon, or take their noise multiplier as given: exactly one.
 
-        `num_clients` and `sample_rate` are declared constants, not counted from data. `count_weight` is in units of the
-        clip. `size_floor` defaults to 0.6 of the expected cluster size (to 1 under `none`, where no noise needs
-        taming). For `identifier` the noise multiplier is that of the whole round, split by `identifier_share` as if
-        identifiers were Gaussian (split.make_identifier says what stands for those), or by the formula of
-        split.split_error for `auto`; `identifier_loss_bound` is how much a loss above the client's least counts, where
-        identifiers read losses. `sampling` and `adjacency` may be given to
-        assert what the mechanism must have; a contradiction raises PrivacyError. `private_evaluation` above 0 (in units
-        of the clip) adds accuracy and loss, the latter clipped at `evaluation_loss_bound`, to every `joint` release.
-        `secure` noise is an exact discrete Gaussian from the operating system; the noise is calibrated for num_rounds +
-        `reserve_rounds` releases.
+        `changes` are settings by name (`epsilon=4, num_rounds=100`). `num_clients` and the sample rate are declared
+        constants, not counted from data. `size_floor` is the least denominator of a cluster's mean (default: 0.6 of the
+        expected cluster size; 1 without privacy). `max_epsilon` ends the plan early (`limited`).
         """
-        checks.one_of(MECHANISMS, mechanism=mechanism)
-        rebalance = resolve_rebalance(mechanism, rebalance, min_cluster_size)
-        check_sizes(
-            num_clients=num_clients,
-            num_clusters=num_clusters,
-            min_cluster_size=min_cluster_size,
-            sample_rate=sample_rate,
-            num_rounds=num_rounds,
-            update_clip=update_clip,
-        )
-        checks.count(reserve_rounds=reserve_rounds, at_least=0)
-        check_assertions(mechanism, sampling, adjacency)
-        check_evaluation(mechanism, private_evaluation)
-        floor = size_floor
-        if floor is None:
-            floor = 1.0 if mechanism == "none" else 0.6 * sample_rate * num_clients / num_clusters
-        common: dict[str, Any] = {
-            "coordinates": coordinates,
-            "num_clusters": num_clusters,
-            "num_clients": num_clients,
-            "size_floor": floor,
-            "min_cluster_size": min_cluster_size,
-        }
-        if mechanism == "none":
-            if epsilon is not None or noise_multiplier is not None or secure or reserve_rounds:
-                raise PrivacyError(
-                    "mechanism = none adds no noise, so no epsilon or noise_multiplier can be asked of it, nor secure "
-                    "or reserve_rounds; leave them out, or use mechanism = joint."
-                )
-            cohort_size = _cohort_size(sample_rate, num_clients)
-            return cls(NoneMechanism(**common, cohort_size=cohort_size), rebalance, num_rounds, delta)
-        check_delta(delta, num_clients)
-        common["exact_noise"] = secure
-        if mechanism == "joint":
-            make: Callable[[float], Mechanism] = _joint_maker(
-                common | {"loss_bound": evaluation_loss_bound},
-                update_clip,
-                checks.non_negative(count_weight=count_weight),
-                private_evaluation,
-                sample_rate,
-                rebalance,
-            )
-        else:
-            checks.one_of(IDENTIFIERS, identifier=identifier)
-            making = partial(
-                identifier_maker,
-                common | {"update_clip": update_clip},
-                cohort_size=_cohort_size(sample_rate, num_clients),
-                loss_bound=identifier_loss_bound,
-            )
-            # Gaussian identifiers cost the same at any share, so their noise is known before the share is.
-            plain = partial(_resolve_noise, making(kind="gaussian", identifier_share=0.5), epsilon, noise_multiplier)
-            share = resolve_share(
-                identifier_share,
-                lambda: plain(delta, num_rounds + reserve_rounds, accountant),
-                kind=identifier,
-                num_clusters=num_clusters,
-                coordinates=coordinates,
-                cohort=_cohort_size(sample_rate, num_clients),
-                rounds=num_rounds,
-            )
-            make = making(kind=identifier, identifier_share=share)
-        noise = _resolve_noise(make, epsilon, noise_multiplier, delta, num_rounds + reserve_rounds, accountant)
-        return cls(
+        settings = replace(settings or PrivacySettings(), **changes)
+        kind: MechanismKind = registry.MECHANISMS.load(settings.mechanism)
+        _check_sizes(settings, num_clients, num_clusters, min_cluster_size)
+        inputs = PlanInputs(settings, coordinates, num_clusters, num_clients, min_cluster_size, size_floor)
+        make = kind.maker(inputs)
+        if not kind.noisy:
+            return cls(make(0.0), settings.num_rounds, settings.delta)
+        _check_delta(settings.delta, num_clients)
+        noise = _resolve_noise(make, settings)
+        plan = cls(
             make(noise),
-            rebalance,
-            num_rounds,
-            delta,
-            accountant,
+            settings.num_rounds,
+            settings.delta,
+            settings.accountant,
             noise,
-            secure=secure,
-            reserve_rounds=reserve_rounds,
+            secure=settings.secure,
+            reserve_rounds=settings.reserve_rounds,
         )
+        return plan.limited(settings.max_epsilon)
 
     @property
     def event(self) -> RoundEvent:
@@ -173,7 +82,7 @@ class PrivacyPlan:
     @property
     def private(self) -> bool:
         """Whether there is any guarantee to state."""
-        return not isinstance(self.mechanism, NoneMechanism)
+        return self.mechanism.private
 
     @property
     def sampler(self) -> Sampler:
@@ -218,55 +127,46 @@ class PrivacyPlan:
         return epsilon(self.event, num_rounds=rounds, delta=self.delta, accountant=accountant or self.accountant)
 
 
-def _cohort_size(sample_rate: float, num_clients: int) -> int:
-    return max(1, round(sample_rate * num_clients))
-
-
-def _joint_maker(
-    common: dict[str, Any],
-    update_clip: float,
-    count_weight: float,
-    evaluation_weight: float,
-    sample_rate: float,
-    rebalance: str,
-) -> Callable[[float], JointMechanism]:
-    if count_weight == 0 and rebalance == "coin":
-        raise ConfigError("rebalance = coin needs released sizes; set count_weight above 0 (0.25 is the default).")
-
-    def make(noise_multiplier: float) -> JointMechanism:
-        return JointMechanism(
-            **common,
-            update_clip=update_clip,
-            count_weight=count_weight * update_clip,
-            evaluation_weight=evaluation_weight * update_clip,
-            noise_multiplier=noise_multiplier,
-            sample_rate=sample_rate,
+def _check_sizes(settings: PrivacySettings, num_clients: int, num_clusters: int, min_cluster_size: int) -> None:
+    """Refuse numbers that are out of range, or that leave no room for the clusters asked for."""
+    checks.count(num_clients=num_clients)
+    checks.count(min_cluster_size=min_cluster_size, at_least=0)
+    check_clip(settings.update_clip)
+    check_sums_fit(num_clients, largest=settings.update_clip, update_clip=settings.update_clip)
+    if checks.count(num_clusters=num_clusters) > num_clients:
+        raise ConfigError(f"num_clusters (k) = {num_clusters} is more than num_clients = {num_clients}; lower k.")
+    cohort = settings.sample_rate * num_clients
+    if num_clusters * min_cluster_size > cohort:
+        raise ConfigError(
+            f"min_cluster_size (B) = {min_cluster_size} needs {num_clusters * min_cluster_size} clients for "
+            f"{num_clusters} clusters, but a cohort has {cohort:g}; lower B to at most "
+            f"{int(cohort // num_clusters)} or raise sample_rate."
         )
 
-    return make
+
+def _check_delta(delta: float, num_clients: int) -> None:
+    """Refuse delta > 1/M: publishing one random client's data outright would satisfy it."""
+    if delta > 1 / num_clients:
+        raise PrivacyError(
+            f"delta = {delta:g} is more than 1/num_clients = {1 / num_clients:g}: publishing one random client's data "
+            f"outright would satisfy it. Use at most {1 / (10 * num_clients):g} (1/(10 M))."
+        )
 
 
-def _resolve_noise(
-    make: Callable[[float], Mechanism],
-    epsilon: float | None,
-    noise_multiplier: float | None,
-    delta: float,
-    num_rounds: int,
-    accountant: str,
-) -> float:
-    if (epsilon is None) == (noise_multiplier is None):
+def _resolve_noise(make: Callable[[float], Mechanism], settings: PrivacySettings) -> float:
+    if (settings.epsilon is None) == (settings.noise_multiplier is None):
         raise ConfigError(
             "give exactly one of epsilon (the noise is calibrated) and noise_multiplier (epsilon follows)."
         )
-    if noise_multiplier is not None:
-        return checks.positive(noise_multiplier=noise_multiplier)
+    if settings.noise_multiplier is not None:
+        return settings.noise_multiplier
     from rrcluster.privacy.calibrate import calibrate
 
-    assert epsilon is not None
+    assert settings.epsilon is not None
     return calibrate(
         lambda noise: make(noise).event,
-        epsilon=epsilon,
-        delta=delta,
-        num_rounds=num_rounds,
-        accountant=accountant,
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        num_rounds=settings.num_rounds + settings.reserve_rounds,
+        accountant=settings.accountant,
     )

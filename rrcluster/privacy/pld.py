@@ -7,13 +7,13 @@ delta.
 """
 
 import math
+from functools import partial
 from typing import Protocol, Self, cast
 
 import numpy as np
 
 from rrcluster.privacy import profiles
-from rrcluster.privacy.base_round import FixedSizeEvent, base_profile, identifier_loss, identifier_rdp
-from rrcluster.privacy.events import PoissonGaussian, RoundEvent
+from rrcluster.privacy.events import FixedSize, PoissonGaussian
 
 STEP = 1e-4  # privacy loss per cell, at most, while a round fits into MAX_CELLS
 MAX_CELLS = 500_000
@@ -33,13 +33,6 @@ class LossDistribution(Protocol):
         """The smallest epsilon >= 0 whose delta is at most `delta`; `math.inf` if there is none."""
 
 
-def sample_rate(event: RoundEvent) -> float:
-    """The fraction of clients in one cohort, expected or exact."""
-    if isinstance(event, PoissonGaussian):
-        return event.sample_rate
-    return event.cohort_size / event.num_clients
-
-
 def poisson_pld(event: PoissonGaussian, *, coarse: bool = False) -> LossDistribution:
     """Both directions (add, remove) of the Poisson-sampled Gaussian, from dp-accounting."""
     from dp_accounting.pld import privacy_loss_distribution
@@ -51,20 +44,21 @@ def poisson_pld(event: PoissonGaussian, *, coarse: bool = False) -> LossDistribu
     return cast(LossDistribution, pld)
 
 
-def fixed_size_pld(event: FixedSizeEvent, *, coarse: bool = False) -> LossDistribution:
+def fixed_size_pld(event: FixedSize, *, coarse: bool = False) -> LossDistribution:
     """The pair that dominates one round on a fixed-size cohort under replace-one; both directions alike.
 
     Valid for any round that is itself dominated by the event's base pair; see `profiles.fixed_size_delta`.
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    q, z = sample_rate(event), event.noise_multiplier
-    top = _gaussian_top(z) + identifier_loss(event)
-    chi_square = (1 + _chi_square(z)) * math.exp(float(identifier_rdp(event)(2))) - 1
+    q, z, choice = event.sample_rate, event.noise_multiplier, event.choice
+    top = _gaussian_top(z) + choice.largest_loss
+    chi_square = (1 + _chi_square(z)) * math.exp(float(choice.rdp(2))) - 1
     upper = profiles.after_sampling(top, q)
     lower = max(-upper, _LOWEST)
     step = _step(upper - lower, q, chi_square, coarse)
-    deltas = profiles.fixed_size_delta(np.arange(math.ceil(upper / step) + 1) * step, base_profile(event), q)
+    base = partial(choice.gaussian_delta, noise_multiplier=z)
+    deltas = profiles.fixed_size_delta(np.arange(math.ceil(upper / step) + 1) * step, base, q)
     first, masses = _connect_dots(deltas, step, math.floor(lower / step))
     pmf = pld_pmf.DensePLDPmf(step, first, masses, float(deltas[-1]), pessimistic_estimate=True)
     return cast(LossDistribution, privacy_loss_distribution.PrivacyLossDistribution(pmf))

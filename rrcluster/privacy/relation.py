@@ -67,16 +67,6 @@ def identifier_sensitivity(*, adjacency: str) -> float:
     return math.sqrt(2)
 
 
-def projection_sensitivity(*, projection_clip: float, adjacency: str) -> float:
-    """L2 sensitivity of the list of one clipped row per client: one row changes, by at most twice the clip.
-
-    Under add-remove the list has another length, as for identifiers.
-    """
-    if adjacency != REPLACE_ONE:
-        raise ConfigError("a list of per-client rows has no finite sensitivity under add-remove; use `identifier`.")
-    return 2.0 * projection_clip
-
-
 def exact_rebalance_sensitivity(*, update_clip: float, count_weight: float, donor_clusters: int) -> float:
     """W-infinity of sums after exact rebalancing from raw counts under add-remove (Theorem 2 of docs/privacy.md).
 

@@ -11,18 +11,37 @@ does raise, without saying how many reports there are: under Poisson sampling th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rrcluster.errors import ConfigError
+from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.privacy.clip import norms
 from rrcluster.types import Array
 
 
 @dataclass(frozen=True)
 class Reports:
+    """What the clients of one round sent. Raw and private: only a mechanism reads it."""
+
+    updates: Any = field(repr=False)  # (n, d_s + d_c): an array, a tensor, or a sequence of rows of any kind
+    choices: Any = field(repr=False)  # (n,) clusters
+    destinations: Any = field(default=None, repr=False)  # (n,) where a coin sent the update; None: to the choice
+    client_ids: Any = field(default=None, repr=False)  # (n,) whole numbers or texts; not distinct if one reports twice
+    evaluations: Any = field(default=None, repr=False)  # (n, 2) accuracy, and loss as a share of the loss bound
+    unique: bool = False  # the caller says that no client is here twice, and gives no ids
+
+
+@dataclass(frozen=True)
+class NoisySum:
+    """The sum of a round's messages, noise included: all that a secure aggregation lets the server see."""
+
+    total: Array  # in units of the messages' grid
+
+
+@dataclass(frozen=True)
+class CheckedReports:
     """One round's reports after checking: invalid rows are zero in every field."""
 
     updates: Any  # (n, d) float: numpy, or a torch tensor on the device it came on
@@ -31,66 +50,58 @@ class Reports:
     valid: Array  # (n,) bool
     norms: Array  # (n,) float64, of the updates
     evaluations: Array  # (n, 2) accuracy and loss in [0, 1]
-    scores: Array  # (n, w) what identifiers read beside the choice; w = 0 where they read nothing else
 
-    def padded(self, length: int) -> "Reports":
+    def padded(self, length: int) -> "CheckedReports":
         """The same reports followed by invalid ones up to `length`: clients that dropped out."""
         missing = length - len(self.valid)
-        return Reports(
+        return CheckedReports(
             updates=np.pad(self.updates, ((0, missing), (0, 0))),
             choices=np.pad(self.choices, (0, missing)),
             destinations=np.pad(self.destinations, (0, missing)),
             valid=np.pad(self.valid, (0, missing)),
             norms=np.pad(self.norms, (0, missing)),
             evaluations=np.pad(self.evaluations, ((0, missing), (0, 0))),
-            scores=np.pad(self.scores, ((0, missing), (0, 0))),
         )
 
 
-def check_reports(
-    updates: Any,
-    choices: Any,
-    *,
-    width: int,
-    num_clusters: int,
-    destinations: Any = None,
-    client_ids: Any = None,
-    evaluations: Any = None,
-    on_device: bool = False,
-    scores: Any = None,
-    score_width: int = 0,
-) -> Reports:
+def check_distinct(reports: Reports) -> None:
+    """Refuse reports of which nobody can tell whether a client is there twice: it would count twice."""
+    if reports.client_ids is None and not reports.unique:
+        raise PrivacyError(
+            "a secure release needs client_ids, so that a client that reports twice counts once; give them, or say "
+            "unique=True if the transport guarantees one report per client."
+        )
+
+
+def check_reports(reports: Reports, *, width: int, num_clusters: int, on_device: bool = False) -> CheckedReports:
     """Turn raw reports into arrays, marking those that cannot be used.
 
-    `updates` is an (n, width) numpy or torch array, or a sequence of n rows of any kind; `choices` n cluster numbers;
-    `destinations` where updates go when a coin moved the client (default: the choice). Of several reports with one
-    client id the first is kept, valid or not, and the others are left out: one client is one row. `evaluations` are n
-    pairs (accuracy, share of the loss bound): what is finite is clipped to [0, 1], what is not makes the report
-    invalid. `scores` are n rows of `score_width` numbers, all finite or the report is invalid. With `on_device` a torch
-    tensor of updates stays where it is.
+    Of several reports with one client id the first is kept, valid or not, and the others are left out: one client is
+    one row. Evaluations that are finite are clipped to [0, 1]; what is not makes the report invalid. With `on_device` a
+    torch tensor of updates stays where it is.
     """
-    rows, usable = _rows(updates, width, on_device=on_device)
-    natural, known = _clusters(choices, num_clusters, "choices", len(rows))
+    rows, usable = _rows(reports.updates, width, on_device=on_device)
+    natural, known = _clusters(reports.choices, num_clusters, "choices", len(rows))
     target, reachable = (
-        (natural, known) if destinations is None else _clusters(destinations, num_clusters, "destinations", len(rows))
+        (natural, known)
+        if reports.destinations is None
+        else _clusters(reports.destinations, num_clusters, "destinations", len(rows))
     )
-    judged, sensible = _evaluations(evaluations, len(rows))
-    marks, scored = _scores(scores, score_width, len(rows))
-    valid = usable & known & reachable & sensible & scored
-    if (kept := _first_of_each(client_ids, len(rows))) is not None:
+    judged, sensible = _evaluations(reports.evaluations, len(rows))
+    valid = usable & known & reachable & sensible
+    if (kept := _first_of_each(reports.client_ids, len(rows))) is not None:
         natural, target, valid, judged = natural[kept], target[kept], valid[kept], judged[kept]
-        rows, marks = rows[kept], marks[kept]
+        rows = rows[kept]
     rows = _zero_unless(valid, rows)
     lengths = norms(rows)
     valid = valid & np.isfinite(lengths)
-    return Reports(
+    return CheckedReports(
         updates=_zero_unless(valid, rows),
         choices=np.where(valid, natural, 0),
         destinations=np.where(valid, target, 0),
         valid=valid,
         norms=np.where(valid, lengths, 0.0),
         evaluations=np.where(valid[:, None], judged, 0.0),
-        scores=np.where(valid[:, None], marks, 0.0),
     )
 
 
@@ -159,17 +170,6 @@ def _evaluations(values: Any, length: int) -> tuple[Array, Array]:
         raise ConfigError("evaluations must hold one pair per update; give as many as there are updates.")
     finite = usable & np.isfinite(rows).all(axis=1)
     return np.clip(np.where(finite[:, None], rows, 0.0).astype(np.float64), 0.0, 1.0), finite
-
-
-def _scores(values: Any, width: int, length: int) -> tuple[Array, Array]:
-    if values is None:
-        return np.zeros((length, width)), np.ones(length, dtype=bool)
-    rows, usable = _rows(values, width, "scores")
-    if len(rows) != length:
-        raise ConfigError("scores must hold one row per update; give as many as there are updates.")
-    with np.errstate(over="ignore"):
-        marks = rows.astype(np.float64)
-    return marks, usable & np.isfinite(norms(np.where(usable[:, None], marks, 0.0)))
 
 
 def _clusters(values: Any, num_clusters: int, name: str, length: int) -> tuple[Array, Array]:

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from rrcluster import checks
+from rrcluster.entropy import check_secure
 from rrcluster.errors import PrivacyError
 from rrcluster.rng import Rng
 from rrcluster.types import Array
@@ -31,6 +32,7 @@ class PoissonSampler:
 
     sample_rate: float
     num_clients: int  # nominal: used for expectations only
+    secure: bool = False  # draw from the operating system alone: a cohort that can be drawn again is no secret
 
     def __post_init__(self) -> None:
         checks.rate(sample_rate=self.sample_rate)
@@ -43,6 +45,8 @@ class PoissonSampler:
 
     def draw(self, population: int, *, rng: Rng) -> Array:
         """Binomial(population, q) many, then a uniform subset: the law of independent coins at the cohort's cost."""
+        if self.secure:
+            check_secure(rng)
         size = int(rng.binomial(population, self.sample_rate))
         return np.sort(rng.choice(population, size=size, replace=False, shuffle=False))
 
@@ -53,6 +57,7 @@ class FixedSizeSampler:
 
     cohort_size: int
     num_clients: int
+    secure: bool = False  # draw from the operating system alone: a cohort that can be drawn again is no secret
 
     def __post_init__(self) -> None:
         checks.count(num_clients=self.num_clients)
@@ -70,4 +75,6 @@ class FixedSizeSampler:
                 f"num_clients = {self.num_clients} was declared but the population has {population}; fixed-size "
                 "sampling is accounted for the declared number. Declare the true one, or use `joint` (Poisson)."
             )
+        if self.secure:
+            check_secure(rng)
         return np.sort(rng.choice(population, size=self.cohort_size, replace=False, shuffle=False))

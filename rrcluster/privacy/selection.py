@@ -7,18 +7,11 @@ how many there were. The cost is a small multiple of one run's, whatever the num
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rrcluster.errors import PrivacyError
-from rrcluster.privacy.events import (
-    REPETITION_LAWS,
-    FixedSizeByLoss,
-    FixedSizeKary,
-    PoissonGaussian,
-    RepeatAndSelect,
-    RoundEvent,
-)
+from rrcluster.privacy.events import REPETITION_LAWS, RepeatAndSelect, RoundEvent
 
 if TYPE_CHECKING:
     from rrcluster.privacy.profiles import Array
@@ -77,14 +70,13 @@ def worst_run(runs: Sequence[tuple[RoundEvent, int]]) -> tuple[RoundEvent, int]:
     Least noise, largest cohort share, most rounds: Renyi divergences of sampled Gaussians are monotone in each.
     """
     events = [event for event, _ in runs]
-    alike = {(type(event), getattr(event, "num_clients", None)) for event in events}
-    if len(alike) > 1 or (isinstance(events[0], (FixedSizeKary, FixedSizeByLoss)) and len(set(events)) > 1):
+    if len({event.kind for event in events}) > 1:
         raise PrivacyError(
             "the settings to select among have guarantees of different kinds (mechanism, identifier or number of "
             "clients), and no single one covers them all; select among settings of one mechanism."
         )
     noise = min(event.noise_multiplier for event in events)
-    return replace(max(events, key=_cohort), noise_multiplier=noise), max(rounds for _, rounds in runs)
+    return max(events, key=lambda event: event.sample_rate).at_most(noise), max(rounds for _, rounds in runs)
 
 
 def check_covered(event: RepeatAndSelect, run: RoundEvent, num_rounds: int) -> None:
@@ -94,10 +86,6 @@ def check_covered(event: RepeatAndSelect, run: RoundEvent, num_rounds: int) -> N
             "this run costs more than the selection was charged for (less noise, a larger cohort or more rounds); "
             "charge the worst of the settings."
         )
-
-
-def _cohort(event: RoundEvent) -> float:
-    return event.sample_rate if isinstance(event, PoissonGaussian) else event.cohort_size
 
 
 def _mean(event: RepeatAndSelect, gamma: float) -> float:

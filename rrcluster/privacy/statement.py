@@ -2,9 +2,6 @@
 
 from typing import Any
 
-from rrcluster.privacy.identifier import IdentifierMechanism
-from rrcluster.privacy.identifier_noise import ProjectionIdentifier
-from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.selection import Selection
@@ -90,7 +87,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
         "adjacency": plan.event.adjacency,
         "sampling": plan.event.sampling,
         "released": _released(plan),
-        "noise": _noise(plan),
+        "noise": plan.mechanism.describe().noise,
         "num_rounds": plan.num_rounds,
         "reserve_rounds": plan.reserve_rounds,
         "num_releases": plan.num_releases,
@@ -141,44 +138,12 @@ def _released(plan: PrivacyPlan) -> list[str]:
     d_s, d_c = plan.mechanism.coordinates.shared, plan.mechanism.coordinates.clustered
     shared = [f"one noisy sum of {d_s} shared coordinates"] if d_s else []
     clustered = [f"{k} noisy sums of {d_c} clustered coordinates"] if d_c else []
-    if isinstance(plan.mechanism, JointMechanism):
-        noisy = "one noisy size" if k == 1 else f"{k} noisy cluster sizes"
-        sizes = noisy if plan.mechanism.count_weight else "no cluster sizes"
-        if plan.mechanism.evaluation_weight:
-            sizes += ", and the noisy mean accuracy and clipped loss of earlier models on the cohort's own samples"
-    else:
-        sizes = "cluster sizes by privatised identifiers" if k > 1 else "the fixed cohort size"
-        if isinstance(getattr(plan.mechanism, "identifier", None), ProjectionIdentifier):
-            sizes += ", and sums of the noisy projections that these were made from"
     return [
         *shared,
         *clustered,
-        sizes,
+        *plan.mechanism.describe().released,
         "in every round, for empty clusters and cohorts too, and all models made of these",
     ]
-
-
-def _noise(plan: PrivacyPlan) -> dict[str, Any]:
-    mechanism = plan.mechanism
-    if isinstance(mechanism, JointMechanism):
-        return {
-            "noise_multiplier": mechanism.noise_multiplier,
-            "sensitivity": mechanism.sensitivity,
-            "noise_std": mechanism.noise_std,
-            "update_clip": mechanism.update_clip,
-            "count_weight": mechanism.count_weight,
-            "evaluation_weight": mechanism.evaluation_weight,
-        }
-    assert isinstance(mechanism, IdentifierMechanism)
-    identifier = {} if mechanism.identifier is None else vars(mechanism.identifier)
-    kind = "none needed" if mechanism.identifier is None else type(mechanism.identifier).__name__
-    return {
-        "noise_multiplier": mechanism.noise_multiplier,
-        "sensitivity": mechanism.sensitivity,
-        "noise_std": mechanism.noise_std,
-        "update_clip": mechanism.update_clip,
-        "identifier": {"kind": kind, **identifier},
-    }
 
 
 def _delta_notes(delta: float, num_clients: int) -> list[str]:

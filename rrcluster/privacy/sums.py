@@ -50,7 +50,6 @@ def make_release(
     sum_noise_std: float,
     size_noise_std: float,
     evaluation: NoisyEvaluation | None = None,
-    projections: Array | None = None,
 ) -> Release:
     """Attach denominators max(size_floor, B, size) and, for shared coordinates, max(k size_floor, sum of sizes).
 
@@ -67,7 +66,6 @@ def make_release(
         sum_noise_std=sum_noise_std,
         size_noise_std=size_noise_std,
         evaluation=evaluation,
-        projections=projections,
     )
 
 

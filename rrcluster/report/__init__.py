@@ -14,8 +14,8 @@ from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup, find_runs, read_
 from rrcluster.report.labels import method_label
 from rrcluster.report.page import render_page
 from rrcluster.report.render import to_console, to_csv, to_dict, to_html, to_latex, to_markdown
-from rrcluster.report.run_files import write_atomic
 from rrcluster.report.tables import UNCOVERED_TUNING, TextTable, results_table
+from rrcluster.storage import write_file
 
 __all__ = [
     "DIAGNOSTIC",
@@ -66,8 +66,8 @@ def make_report(paths: AnyPath | Iterable[AnyPath], out: AnyPath | None = None) 
     forms = {"csv": to_csv, "tex": to_latex, "md": to_markdown}
     return Report(
         figures=save_figures(drawings, folder / "figures"),
-        tables=tuple(write_atomic(folder / f"table.{kind}", form(table)) for kind, form in forms.items()),
-        page=write_atomic(folder / "report.html", page),
+        tables=tuple(write_file(folder / f"table.{kind}", form(table)) for kind, form in forms.items()),
+        page=write_file(folder / "report.html", page),
         table=table,
     )
 

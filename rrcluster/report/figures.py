@@ -9,8 +9,8 @@ from rrcluster.report.confusion import draw_confusion
 from rrcluster.report.curves import draw_accuracy
 from rrcluster.report.drawing import Drawing
 from rrcluster.report.folders import RunGroup
-from rrcluster.report.run_files import write_atomic
 from rrcluster.report.sizes import draw_rebalanced, draw_sizes
+from rrcluster.storage import write_file
 
 FIGURES: dict[str, Callable[[Sequence[RunGroup]], list[Drawing]]] = {
     "accuracy": draw_accuracy,
@@ -32,7 +32,7 @@ def draw_figures(groups: Sequence[RunGroup]) -> tuple[Drawing, ...]:
 def save_figures(drawings: Sequence[Drawing], folder: Path) -> tuple[Path, ...]:
     """Write each figure as PNG and PDF."""
     return tuple(
-        write_atomic(folder / f"{drawing.name}.{kind}", content)
+        write_file(folder / f"{drawing.name}.{kind}", content)
         for drawing in drawings
         for kind, content in (("png", drawing.png), ("pdf", drawing.pdf))
     )

@@ -13,7 +13,8 @@ from typing import Any
 from rrcluster.errors import RunFolderError
 from rrcluster.privacy.cost import Cost, folder_cost
 from rrcluster.report.labels import method_label, settings_key
-from rrcluster.report.run_files import WAY_OUT, number, numbers, read_json, read_jsonl, read_yaml
+from rrcluster.report.run_files import number, numbers
+from rrcluster.storage import WAY_OUT, read_json_lines, read_mapping
 
 DIAGNOSTIC = "diagnostic, not private"
 CONFIG = "config.yaml"
@@ -151,18 +152,17 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         raise RunFolderError(
             f"{folder}: not a run folder, it has no {CONFIG}; give a folder that `rrcluster run` wrote."
         )
-    privacy = read_json(folder / "privacy.json")
+    privacy = read_mapping(folder / "privacy.json")
     if not isinstance(privacy.get("private"), bool):
         raise RunFolderError(f"{folder / 'privacy.json'}: the field `private` is not true or false. {WAY_OUT}")
     summary = _optional_json(folder / "summary.json")
-    read_rounds = read_jsonl if summary else _optional_lines  # before the first round there is no file
     return Run(
         path=folder,
-        config=read_yaml(folder / CONFIG),
+        config=read_mapping(folder / CONFIG),
         privacy=privacy,
         summary=summary,
-        rounds=tuple(_round(entry, folder) for entry in read_rounds(folder / "rounds.jsonl")),
-        diagnostics=tuple(_diagnostic(entry, folder) for entry in _optional_lines(folder / "diagnostics.jsonl")),
+        rounds=tuple(_round(entry, folder) for entry in _lines(folder / "rounds.jsonl", optional=not summary)),
+        diagnostics=tuple(_diagnostic(entry, folder) for entry in _lines(folder / "diagnostics.jsonl")),
         cost=folder_cost(folder),
     )
 
@@ -240,11 +240,12 @@ def _subfolders(path: Path) -> list[Path]:
 
 
 def _optional_json(path: Path) -> Mapping[str, Any]:
-    return read_json(path) if path.exists() else {}
+    return read_mapping(path) if path.exists() else {}
 
 
-def _optional_lines(path: Path) -> tuple[Mapping[str, Any], ...]:
-    return read_jsonl(path) if path.exists() else ()
+def _lines(path: Path, *, optional: bool = True) -> list[dict[str, Any]]:
+    """Before the first round there is no file."""
+    return [] if optional and not path.exists() else read_json_lines(path, damaged="refuse")
 
 
 def _round(entry: Mapping[str, Any], folder: Path) -> ReleasedRound:

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rrcluster.report.known_names import METHODS
+from rrcluster.registry import METHODS
 from rrcluster.report.notation import value_text
 from rrcluster.report.run_files import number
+from rrcluster.settings import AFFECTS
 
 INIT_NAMES = {"warm": " + warm start", "kmeans++": " + k-means++"}
-PLACE = frozenset({"name", "seeds", "out", "device", "engine", "data_folder"})  # where a run is made: changes no number
-DISPLAY = frozenset({"evaluate_every", "tensorboard", "keep_checkpoint"})  # what is written beside the result
-NOT_METHOD = PLACE | DISPLAY | {"seed"}  # what runs of one method may differ in
+# What runs of one method may differ in: their seed, where they are made and what is written beside the result.
+NOT_METHOD = frozenset({name for name, affected in AFFECTS.items() if affected != "result"} | {"seed"})
 _MAX_DIFFERENCES = 3
 
 

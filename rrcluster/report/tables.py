@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rrcluster.registry import DATASETS
 from rrcluster.report.estimate import Estimate, clear_best, estimate
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
-from rrcluster.report.known_names import DATASETS
 from rrcluster.report.labels import distinct_labels
 from rrcluster.report.notation import NOTHING, delta_text, epsilon_text, percent, seconds_text
 
@@ -101,7 +101,7 @@ def chance_level(groups: Sequence[RunGroup]) -> float | None:
     """Accuracy of guessing, where all runs have the same known number of classes."""
     counts = {DATASETS.fact(str(group.first.config.get("data")), "num_classes") for group in groups}
     (count,) = counts if len(counts) == 1 else (None,)
-    return None if count is None else 1 / count
+    return 1 / count if count else None  # regression has no classes
 
 
 def _title(groups: Sequence[RunGroup]) -> str:

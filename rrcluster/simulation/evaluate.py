@@ -14,9 +14,10 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from rrcluster.data.federated import FederatedData
+from rrcluster.engine import calls
 from rrcluster.engine.protocol import Engine, LocalSettings
 from rrcluster.methods.coordinate_split import Split
-from rrcluster.methods.method import Algorithm, Clients, Tools
+from rrcluster.methods.method import Clients, Method, Tools
 from rrcluster.rng import stream
 from rrcluster.simulation.memory import ClientMemory
 from rrcluster.types import Array, Models
@@ -50,7 +51,7 @@ def evaluate(
     models: Models,
     data: FederatedData,
     *,
-    algorithm: Algorithm,
+    algorithm: Method,
     split: Split,
     engine: Engine,
     local: LocalSettings | None = None,
@@ -101,13 +102,13 @@ def judged_clients(num_clients: int, *, personal: bool = False) -> Array:
     return np.sort(stream(0, "evaluation").choice(num_clients, size=_OF_LARGER, replace=False))
 
 
-def choose_all(models: Models, data: FederatedData, *, algorithm: Algorithm, split: Split, engine: Engine) -> Array:
+def choose_all(models: Models, data: FederatedData, *, algorithm: Method, split: Split, engine: Engine) -> Array:
     """(M,) the cluster every client of the population would choose now, without exploration."""
     tools = Tools(split, engine, LocalSettings(), key=(0, 0))
     return _choices(models, data, np.arange(data.num_clients), algorithm=algorithm, tools=tools)
 
 
-def _choices(models: Models, data: FederatedData, ids: Array, *, algorithm: Algorithm, tools: Tools) -> Array:
+def _choices(models: Models, data: FederatedData, ids: Array, *, algorithm: Method, tools: Tools) -> Array:
     parts = [
         algorithm.scores(models, Clients.without_memory(data.cohort(part)), tools=tools).argmin(axis=1)
         for part in _parts(ids, _CLIENTS_AT_ONCE)
@@ -134,7 +135,7 @@ def _few_sets(
     for place in np.unique(test_of[test_of >= 0]).tolist():
         owners = np.flatnonzero(test_of == place)
         chosen, back = np.unique(choices[owners], return_inverse=True)
-        loss, accuracy = engine.test(vectors[chosen], data.test_sets[place])
+        loss, accuracy = calls.test(engine, vectors[chosen], data.test_sets[place])
         yield owners, loss[back], accuracy[back]
 
 
@@ -150,7 +151,7 @@ def _many_sets(
     for cluster in np.unique(choices[test_of >= 0]).tolist():
         members = np.flatnonzero((choices == cluster) & (test_of >= 0))
         for places in _parts(np.unique(test_of[members]), at_once):
-            loss, accuracy = engine.measure(vectors[[cluster]], data.tests.cohort(places))
+            loss, accuracy = calls.measure(engine, vectors[[cluster]], data.tests.cohort(places))
             owners = members[np.isin(test_of[members], places)]
             own = np.searchsorted(places, test_of[owners])
             yield owners, loss[own, 0], accuracy[own, 0]
@@ -166,17 +167,19 @@ def _own_models(
     data: FederatedData,
     ids: Array,
     *,
-    algorithm: Algorithm,
+    algorithm: Method,
     tools: Tools,
     memory: ClientMemory,
 ) -> tuple[Array, Array]:
     """Loss and accuracy of each client's own model on the first samples of its test set."""
     loss, accuracy = np.full(len(ids), np.nan), np.full(len(ids), np.nan)
+    assert algorithm.own_models is not None  # of personal methods alone
     own = algorithm.own_models(models, memory.recall(data.cohort(ids)), choices, tools=tools)
     test_of = data.test_of[ids]
     for place in np.unique(test_of[test_of >= 0]).tolist():
         mine = np.flatnonzero(test_of == place)
-        loss[mine], accuracy[mine] = tools.engine.test(own[mine], data.test_sets[place].first(_PERSONAL_SAMPLES))
+        tests = data.test_sets[place].first(_PERSONAL_SAMPLES)
+        loss[mine], accuracy[mine] = calls.test(tools.engine, own[mine], tests)
     return loss, accuracy
 
 

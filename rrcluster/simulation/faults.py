@@ -7,15 +7,15 @@ and draws of the others are their own, so the simulator drops clients before it 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from rrcluster import checks
 from rrcluster.entropy import StreamSource
-from rrcluster.privacy.reports import as_numpy
+from rrcluster.privacy.reports import Reports, as_numpy
 from rrcluster.rng import client_uniforms
+from rrcluster.settings import FaultSettings
 from rrcluster.types import Array
 
 
@@ -32,54 +32,38 @@ class Incidents:
 
 
 @dataclass(frozen=True)
-class Sent:
-    """What arrives at the server: of hostile clients, anything at all."""
-
-    updates: Any  # (n, d), or a list of n rows of any kind
-    choices: Any  # (n,)
-    destinations: Any  # (n,), or None without coins
-    client_ids: Any  # (n,); not distinct when somebody reports twice
-    evaluations: Any = None  # (n, 2), or None without private evaluation
-    scores: Any = None  # (n, w), or None where identifiers read the choice alone
-
-
-@dataclass(frozen=True)
 class Faults:
-    """Which share of the sampled clients drops out, and which share of the others is hostile. Public settings."""
+    """Which share of the sampled clients drops out, and which share of the others is hostile."""
 
-    dropout: float = 0.0
-    hostile: float = 0.0
-
-    def __post_init__(self) -> None:
-        checks.share(dropout=self.dropout)
-        checks.share(hostile=self.hostile)
+    settings: FaultSettings = field(default_factory=FaultSettings)
 
     def remaining(self, clients: Array, *, streams: StreamSource, round_index: int) -> Array:
         """The sampled clients that do not drop out, in their order; possibly none."""
-        return clients[~_drawn(self.dropout, "dropout", clients, streams, round_index)]
+        return clients[~_drawn(self.settings.dropout, "dropout", clients, streams, round_index)]
 
-    def tampered(self, sent: Sent, *, num_clusters: int, streams: StreamSource, round_index: int) -> tuple[Sent, int]:
-        """What the server gets when some senders are hostile, and how many are. With rate 0 it is `sent` itself."""
-        clients = np.asarray(sent.client_ids)
-        hostile = _drawn(self.hostile, "hostile", clients, streams, round_index)
+    def tampered(
+        self, reports: Reports, *, num_clusters: int, streams: StreamSource, round_index: int
+    ) -> tuple[Reports, int]:
+        """What the server gets when some senders are hostile, and how many are. With rate 0 it is `reports` itself."""
+        clients = np.asarray(reports.client_ids)
+        hostile = _drawn(self.settings.hostile, "hostile", clients, streams, round_index)
         if not hostile.any():
-            return sent, 0
+            return reports, 0
         draws = client_uniforms(streams.client_key("attack", round_index), clients)[:, 0]
         known = list(ATTACKS)
         names = [known[int(draw * len(known))] if lies else None for lies, draw in zip(hostile, draws, strict=True)]
         arriving = [
             (place, report)
             for place, name in enumerate(names)
-            for report in _reports(name, sent.updates[place], sent.choices[place], num_clusters)
+            for report in _reports(name, reports.updates[place], reports.choices[place], num_clusters)
         ]
         places = np.array([place for place, _ in arriving])
-        return Sent(
+        return Reports(
             updates=[update for _, (update, _) in arriving],
             choices=[choice for _, (_, choice) in arriving],
-            destinations=None if sent.destinations is None else np.asarray(sent.destinations)[places],
+            destinations=None if reports.destinations is None else np.asarray(reports.destinations)[places],
             client_ids=clients[places],
-            evaluations=None if sent.evaluations is None else np.asarray(sent.evaluations)[places],
-            scores=None if sent.scores is None else np.asarray(sent.scores)[places],
+            evaluations=None if reports.evaluations is None else np.asarray(reports.evaluations)[places],
         ), int(hostile.sum())
 
 

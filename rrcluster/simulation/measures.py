@@ -10,14 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln
 
-from rrcluster.methods import Algorithm, LocalOnly, Oracle
-from rrcluster.privacy.clip import clip_to_grid, grid_step
-from rrcluster.privacy.joint import JointMechanism
-from rrcluster.privacy.none import NoneMechanism
+from rrcluster.methods import Method
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.privacy.reports import as_numpy
-from rrcluster.privacy.sums import cluster_sums, split_columns
-from rrcluster.simulation.faults import Sent
+from rrcluster.privacy.reports import Reports
 from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.types import Array
 
@@ -34,7 +29,7 @@ class RoundMeasures:
     shared_signal_to_noise: float | None  # None without noise or without shared coordinates
 
 
-def measure_round(record: RoundRecord, *, plan: PrivacyPlan, algorithm: Algorithm) -> RoundMeasures | None:
+def measure_round(record: RoundRecord, *, plan: PrivacyPlan, algorithm: Method) -> RoundMeasures | None:
     """The measures of a round; None where raw reports are not kept, as in a secure run."""
     if record.reports is None:
         return None
@@ -44,7 +39,7 @@ def measure_round(record: RoundRecord, *, plan: PrivacyPlan, algorithm: Algorith
     return RoundMeasures(down * (reported + record.incidents.dropped), up * reported, clustered, shared)
 
 
-def client_bytes(plan: PrivacyPlan, algorithm: Algorithm) -> tuple[int, int]:
+def client_bytes(plan: PrivacyPlan, algorithm: Method) -> tuple[int, int]:
     """(down, up) bytes of one client in one round: models as float32, no guidance, no protocol. Public.
 
     Down: the shared coordinates and all k clusters', since a client has to compare them; the oracle's client needs
@@ -52,35 +47,32 @@ def client_bytes(plan: PrivacyPlan, algorithm: Algorithm) -> tuple[int, int]:
     there is one to make, where the coin sent it, and two numbers of evaluation. All mechanisms trust the server with
     raw reports, so they send the same. Local training sends nothing.
     """
-    if isinstance(algorithm, LocalOnly):
+    if not algorithm.reports:
         return 0, 0
     mechanism = plan.mechanism
     coordinates, k = mechanism.coordinates, mechanism.num_clusters
-    compared = 1 if isinstance(algorithm, Oracle) else k
-    judged = isinstance(mechanism, JointMechanism) and mechanism.evaluation_weight > 0
+    compared = k if algorithm.compares_models else 1
+    judged = mechanism.loss_bound is not None
     models = coordinates.shared + compared * coordinates.clustered
-    words = (1 if k > 1 else 0) + (1 if plan.rebalance == "coin" else 0) + (2 if judged else 0)
+    words = (1 if k > 1 else 0) + (1 if mechanism.flips_coins else 0) + (2 if judged else 0)
     down = NUMBER * (models + (coordinates.shared + k * coordinates.clustered if judged else 0))
     return down, NUMBER * (coordinates.width + words)
 
 
-def signal_to_noise(reports: Sent, *, plan: PrivacyPlan) -> tuple[float | None, tuple[float, ...] | None]:
+def signal_to_noise(reports: Reports, *, plan: PrivacyPlan) -> tuple[float | None, tuple[float, ...] | None]:
     """(shared, per cluster) norm of the sum of clipped updates over the expected norm of the noise on it.
 
     Sums and means have the same ratio. Updates count where the client's coin sent them, or where it chose: what noisy
     identifiers or exact rebalancing make of the choices is left aside, and so are hostile clients' reports.
     """
-    mechanism = plan.mechanism
-    if isinstance(mechanism, NoneMechanism):
+    clipped = plan.mechanism.clipped_sums(reports)
+    if clipped is None:
         return None, None
-    clip = mechanism.update_clip
-    messages = clip_to_grid(as_numpy(reports.updates), update_clip=clip) * grid_step(clip)
-    shared, clustered = split_columns(messages, mechanism.coordinates)
-    went = reports.choices if reports.destinations is None else reports.destinations
-    sums = cluster_sums(clustered, np.asarray(went), num_clusters=mechanism.num_clusters)
-    ratios = _ratio(np.linalg.norm(sums, axis=1), mechanism.noise_std, sums.shape[1])
-    alone = _ratio(np.linalg.norm(shared.sum(axis=0, keepdims=True), axis=1), mechanism.noise_std, shared.shape[1])
-    return (float(alone[0]) if shared.shape[1] else None), tuple(float(ratio) for ratio in ratios)
+    shared, sums = clipped
+    noise_std = plan.mechanism.noise_std
+    ratios = _ratio(np.linalg.norm(sums, axis=1), noise_std, sums.shape[1])
+    alone = _ratio(np.linalg.norm(shared[None], axis=1), noise_std, len(shared))
+    return (float(alone[0]) if len(shared) else None), tuple(float(ratio) for ratio in ratios)
 
 
 def expected_norm(noise_std: float, width: int) -> float:

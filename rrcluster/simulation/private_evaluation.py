@@ -10,26 +10,25 @@ from telling its own clients' samples from others' (docs/tuning.md has the measu
 import numpy as np
 
 from rrcluster.data.federated import Cohort
-from rrcluster.methods.method import Algorithm, Clients, Tools
-from rrcluster.privacy.joint import JointMechanism
-from rrcluster.privacy.plan import Mechanism
+from rrcluster.engine import calls
+from rrcluster.methods.method import Clients, Method, Tools
 from rrcluster.types import Array, Models
 
 
 def own_evaluations(
-    models: Models, cohort: Cohort, *, mechanism: Mechanism, algorithm: Algorithm, tools: Tools
+    models: Models, cohort: Cohort, *, loss_bound: float | None, algorithm: Method, tools: Tools
 ) -> Array | None:
     """(n, 2) accuracy, and loss in units of the loss bound, of each client's own best model on its own samples.
 
-    None where the mechanism has no private evaluation. A client without samples says 1/2 to both, which is zero in
+    None without a loss bound: then nothing is evaluated. A client without samples says 1/2 to both, which is zero in
     its message; a loss that is infinite or no number is reported as the bound, or a model's failures would drop out of
     the mean. Clipping is the mechanism's business.
     """
-    if not isinstance(mechanism, JointMechanism) or mechanism.evaluation_weight == 0:
+    if loss_bound is None:
         return None
     chosen = algorithm.scores(models, Clients.without_memory(cohort), tools=tools).argmin(axis=1)
-    loss, accuracy = tools.engine.measure(tools.split.vectors(models), cohort)
+    loss, accuracy = calls.measure(tools.engine, tools.split.vectors(models), cohort)
     rows = np.arange(len(chosen))
-    share = np.nan_to_num(loss[rows, chosen] / mechanism.loss_bound, nan=1.0, posinf=1.0)
+    share = np.nan_to_num(loss[rows, chosen] / loss_bound, nan=1.0, posinf=1.0)
     own = np.stack([accuracy[rows, chosen], share], axis=1)
     return np.where(cohort.sizes[:, None] > 0, own, 0.5)

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from rrcluster.audit.targets import identifier_target, joint_target
+from rrcluster.audit.targets import GivenAssignment, identifier_target, joint_target, recast
 from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.privacy.clip import clip_to_grid, grid_step, norms
-from rrcluster.privacy.events import LOSS_RULES, FixedSizeGaussian
+from rrcluster.privacy.events import FixedSize
 from rrcluster.privacy.identifier import IdentifierMechanism
-from rrcluster.privacy.identifier_noise import ByLossIdentifier, KaryIdentifier, ProjectionIdentifier
+from rrcluster.privacy.identifier_noise import KaryIdentifier
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.reports import check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler, PoissonSampler
@@ -18,10 +18,10 @@ from rrcluster.privacy.sums import cluster_sums
 JOINT, IDENTIFIER = "rrcluster.privacy.joint.", "rrcluster.privacy.identifier."
 
 
-def silent(mechanism, *arguments, **rest):
+def silent(mechanism, reports):
     """The release without its noise."""
-    rest["rng"] = np.random.default_rng(0)
-    return super(type(mechanism), replace(mechanism, noise_multiplier=0.0)).release(*arguments, **rest)
+    quiet = replace(mechanism, noise_multiplier=0.0)
+    return super(type(mechanism), quiet).release(reports, rng=np.random.default_rng(0))
 
 
 def quantity(choices, k):
@@ -46,39 +46,39 @@ class VarianceForStd(JointMechanism):
 
 
 class NoiseSkippedWhenEmpty(JointMechanism):
-    def release(self, updates, choices, **rest):
-        made, exact = super().release(updates, choices, **rest), silent(self, updates, choices, **rest)
-        empty = quantity(choices, self.num_clusters) == 0
+    def release(self, reports, *, rng):
+        made, exact = super().release(reports, rng=rng), silent(self, reports)
+        empty = quantity(reports.choices, self.num_clusters) == 0
         return replace(made, cluster_sums=np.where(empty[:, None], exact.cluster_sums, made.cluster_sums))
 
 
 class NoiseDividedByCohort(JointMechanism):
-    def release(self, updates, choices, **rest):
-        made, exact = super().release(updates, choices, **rest), silent(self, updates, choices, **rest)
-        smaller = (made.cluster_sums - exact.cluster_sums) / max(len(choices), 1)
+    def release(self, reports, *, rng):
+        made, exact = super().release(reports, rng=rng), silent(self, reports)
+        smaller = (made.cluster_sums - exact.cluster_sums) / max(len(reports.choices), 1)
         return replace(made, cluster_sums=exact.cluster_sums + smaller)
 
 
 class ExactCounts(JointMechanism):
-    def release(self, updates, choices, **rest):
-        made, exact = super().release(updates, choices, **rest), silent(self, updates, choices, **rest)
+    def release(self, reports, *, rng):
+        made, exact = super().release(reports, rng=rng), silent(self, reports)
         return replace(made, sizes=exact.sizes)
 
 
 class OneNoiseForAllClusters(JointMechanism):
-    def release(self, updates, choices, **rest):
-        made, exact = super().release(updates, choices, **rest), silent(self, updates, choices, **rest)
+    def release(self, reports, *, rng):
+        made, exact = super().release(reports, rng=rng), silent(self, reports)
         return replace(made, cluster_sums=exact.cluster_sums + (made.cluster_sums - exact.cluster_sums)[:1])
 
 
 class SameNoiseAgain(JointMechanism):
-    def release(self, updates, choices, **rest):
-        return super().release(updates, choices, **(rest | {"rng": np.random.default_rng(42)}))
+    def release(self, reports, *, rng):
+        return super().release(reports, rng=np.random.default_rng(42))
 
 
 class NoiseFromElsewhere(JointMechanism):
-    def release(self, updates, choices, **rest):
-        return super().release(updates, choices, **(rest | {"rng": np.random.default_rng()}))
+    def release(self, reports, *, rng):
+        return super().release(reports, rng=np.random.default_rng())
 
 
 def laplace_noise(count, *, noise_std, step, exact, rng):
@@ -90,9 +90,9 @@ def half_precision_noise(count, *, noise_std, step, exact, rng):
 
 
 class StatedStdFromCohort(JointMechanism):
-    def release(self, updates, choices, **rest):
-        made = super().release(updates, choices, **rest)
-        return replace(made, sum_noise_std=made.sum_noise_std / max(len(choices), 1))
+    def release(self, reports, *, rng):
+        made = super().release(reports, rng=rng)
+        return replace(made, sum_noise_std=made.sum_noise_std / max(len(reports.choices), 1))
 
 
 # Clipping
@@ -103,30 +103,30 @@ def grid(values, update_clip):
         return np.clip(np.nan_to_num(values / grid_step(update_clip)), -1e15, 1e15).astype(np.int64)
 
 
-def no_clip(updates, *, update_clip):
+def no_clip(updates, *, update_clip, known=None):
     return grid(updates, update_clip)
 
 
-def clip_largest_coordinate(updates, *, update_clip):
+def clip_largest_coordinate(updates, *, update_clip, known=None):
     largest = np.abs(updates).max(axis=1, keepdims=True, initial=1e-300)
     return grid(updates * np.minimum(1, update_clip / largest), update_clip)
 
 
-def clip_parts(updates, *, update_clip):
+def clip_parts(updates, *, update_clip, known=None):
     parts = np.split(updates, [2], axis=1)
     return np.hstack([clip_to_grid(part, update_clip=update_clip) for part in parts])
 
 
-def clip_by_the_length_of_the_identifier(updates, *, update_clip):
+def clip_by_the_length_of_the_identifier(updates, *, update_clip, known=None):
     """The printed clipping line: it divides by max(1, ||s|| / C) where ||s|| = 1."""
     return grid(updates * update_clip, update_clip)
 
 
-def clip_to_one(updates, *, update_clip):
+def clip_to_one(updates, *, update_clip, known=None):
     return clip_to_grid(updates, update_clip=1.0) * int(grid_step(1.0) / grid_step(update_clip))
 
 
-def weigh_by_data_size(updates, *, update_clip):
+def weigh_by_data_size(updates, *, update_clip, known=None):
     data = 1 + np.arange(len(updates)) % 3
     return np.trunc(clip_to_grid(updates, update_clip=update_clip) * (data / max(data.mean(), 1))[:, None]).astype(int)
 
@@ -137,7 +137,7 @@ def clip_the_sum(messages, assignment, *, num_clusters, bound):
     return sums * np.minimum(1, bound / np.maximum(lengths, 1e-300))
 
 
-def float_clip(updates, *, update_clip):
+def float_clip(updates, *, update_clip, known=None):
     """max(1, norm / C) in float: a NaN passes every comparison."""
     size = norms(updates)[:, None]
     return updates / np.maximum(1.0, size / update_clip) / grid_step(update_clip)
@@ -146,58 +146,56 @@ def float_clip(updates, *, update_clip):
 # Reports
 
 
-def unchecked(updates, choices, **rest):
-    found = check_reports(updates, choices, **rest)
-    if not isinstance(updates, np.ndarray):
+def unchecked(reports, **rest):
+    found = check_reports(reports, **rest)
+    if not isinstance(reports.updates, np.ndarray):
         return found
-    return replace(found, updates=updates, valid=np.ones(len(updates), dtype=bool))
+    return replace(found, updates=reports.updates, valid=np.ones(len(reports.updates), dtype=bool))
 
 
-def invalid_counted(updates, choices, **rest):
-    found = check_reports(updates, choices, **rest)
+def invalid_counted(reports, **rest):
+    found = check_reports(reports, **rest)
     return replace(found, valid=np.ones(len(found.valid), dtype=bool))
 
 
-def repeats_kept(updates, choices, *, client_ids=None, **rest):
-    return check_reports(updates, choices, **rest)
+def repeats_kept(reports, **rest):
+    return check_reports(replace(reports, client_ids=None), **rest)
 
 
-def refused_loudly(updates, choices, **rest):
-    found = check_reports(updates, choices, **rest)
+def refused_loudly(reports, **rest):
+    found = check_reports(reports, **rest)
     if not found.valid.all():
         raise ValueError(f"client {found.valid.argmin()} sent a report that cannot be used")
     return found
 
 
 class InvalidDropped(IdentifierMechanism):
-    def release(self, updates, choices, *, rng, destinations=None, client_ids=None, evaluations=None):
-        found = check_reports(
-            updates,
-            choices,
-            width=self.coordinates.width,
-            num_clusters=self.num_clusters,
-            client_ids=client_ids,
-        )
+    def release(self, reports, *, rng):
+        found = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters)
         smaller = replace(self, cohort_size=int(found.valid.sum()))
-        return super(InvalidDropped, smaller).release(found.updates[found.valid], found.choices[found.valid], rng=rng)
+        usable = replace(
+            reports, updates=found.updates[found.valid], choices=found.choices[found.valid], client_ids=None
+        )
+        return super(InvalidDropped, smaller).release(usable, rng=rng)
 
 
 # Denominators and rebalancing
 
 
 class ExactDenominators(JointMechanism):
-    def release(self, updates, choices, **rest):
-        made = super().release(updates, choices, **rest)
-        return replace(made, denominators=np.maximum(quantity(choices, self.num_clusters), 1.0))
+    def release(self, reports, *, rng):
+        made = super().release(reports, rng=rng)
+        return replace(made, denominators=np.maximum(quantity(reports.choices, self.num_clusters), 1.0))
 
 
 class RebalancedFromRawCounts(JointMechanism):
-    def release(self, updates, choices, *, rng, destinations=None, client_ids=None, evaluations=None):
-        k, least = self.num_clusters, min(self.min_cluster_size, len(choices) // self.num_clusters)
-        choices = np.asarray(choices)
-        if least and (choices >= 0).all() and (choices < k).all():
-            destinations = self.rule(choices, num_clusters=k, min_cluster_size=least, rng=rng)
-        return super().release(updates, choices, rng=rng, destinations=destinations, client_ids=client_ids)
+    def release(self, reports, *, rng):
+        k, choices = self.num_clusters, np.asarray(reports.choices)
+        least, usable = min(self.min_cluster_size, len(choices) // k), (choices >= 0).all() and (choices < k).all()
+        if self.min_cluster_size and usable:
+            moved = self.rule(choices, num_clusters=k, min_cluster_size=least, rng=rng)
+            reports = replace(reports, destinations=moved)
+        return super().release(reports, rng=rng)
 
     rule = staticmethod(rebalance)
 
@@ -230,80 +228,49 @@ class IdentifierSensitivityOne(IdentifierMechanism):
     @property
     def event(self):
         fold = self.identifier.noise_multiplier**-2 + self.noise_multiplier**-2
-        return FixedSizeGaussian(fold**-0.5, self.cohort_size, self.num_clients)
+        return FixedSize(fold**-0.5, self.cohort_size, self.num_clients)
 
 
 class IdentifiersNotAccounted(IdentifierMechanism):
     @property
     def event(self):
-        return FixedSizeGaussian(self.noise_multiplier, self.cohort_size, self.num_clients)
+        return FixedSize(self.noise_multiplier, self.cohort_size, self.num_clients)
 
 
-class ChoicesNotPrivatised(IdentifierMechanism):
-    def _noisy_choices(self, choices, valid, rng):
-        return choices
+def answering(assign):
+    """The mechanism whose identifiers answer otherwise than its event says, unless the audit has fixed the answers."""
 
+    class Answers:
+        def __init__(self, own):
+            self.own = own
 
-class KeepsMore(KaryIdentifier):
-    def assign(self, choices, valid, *, num_clusters, rng):
-        kept = rng.random(len(choices)) < 0.3
-        return np.where(kept, choices, super().assign(choices, valid, num_clusters=num_clusters, rng=rng))
-
-
-class KeepsMoreThanItSays(IdentifierMechanism):
-    def release(self, updates, choices, **rest):
-        if not isinstance(self.identifier, KaryIdentifier):  # the audit has fixed the assignment
-            return super().release(updates, choices, **rest)
-        more = IdentifierMechanism(**(vars(self) | {"identifier": KeepsMore(self.identifier.keep_probability)}))
-        return more.release(updates, choices, **rest)
-
-
-class LossesNotClipped(ByLossIdentifier):
-    def _clipped(self, losses, valid):
-        return (losses - losses.min(axis=1, keepdims=True)) / self.loss_bound
-
-
-class FactorTwoMissing(ByLossIdentifier):
-    """exp(-epsilon c) where exp(-epsilon c / 2) is accounted."""
-
-    def assign(self, losses, valid, *, rng):
-        return ByLossIdentifier(self.rule, 2 * self.epsilon, self.loss_bound).assign(losses, valid, rng=rng)
-
-
-class ProjectionsNotClipped(ProjectionIdentifier):
-    def noisy(self, projections, *, exact, rng):
-        return projections + super().noisy(0 * projections, exact=exact, rng=rng)
-
-
-class ProjectionNoiseForOneClip(ProjectionIdentifier):
-    @property
-    def noise_std(self):
-        return self.noise_multiplier
-
-
-def with_identifier(kind):
-    """The mechanism whose identifiers are of another kind, at the same settings; the event stays what it was."""
+        def assign(self, choices, valid, *, num_clusters, rng):
+            return assign(self.own, choices, valid, num_clusters=num_clusters, rng=rng)
 
     class Other(IdentifierMechanism):
-        def _assigned(self, reports, centres, rng):
-            if not hasattr(self.identifier, "rule") and not hasattr(self.identifier, "noisy"):
-                return super()._assigned(reports, centres, rng)  # the audit has fixed the assignment
-            other = IdentifierMechanism(**(vars(self) | {"identifier": kind(**vars(self.identifier))}))
-            return other._assigned(reports, centres, rng)
+        def release(self, reports, *, rng):
+            if isinstance(self.identifier, GivenAssignment):
+                return super().release(reports, rng=rng)
+            other = replace(recast(self, IdentifierMechanism), identifier=Answers(self.identifier))
+            return other.release(reports, rng=rng)
 
     return Other
 
 
-class ProjectionsNotAccounted(IdentifierMechanism):
-    @property
-    def event(self):
-        return FixedSizeGaussian(self.noise_multiplier, self.cohort_size, self.num_clients)
+def the_choice_itself(own, choices, valid, *, num_clusters, rng):
+    return choices
+
+
+def keeps_more(own, choices, valid, *, num_clusters, rng):
+    assert isinstance(own, KaryIdentifier)
+    kept = rng.random(len(choices)) < 0.3
+    return np.where(kept, choices, own.assign(choices, valid, num_clusters=num_clusters, rng=rng))
 
 
 class SizesFromRawChoices(IdentifierMechanism):
-    def release(self, updates, choices, **rest):
-        made = super().release(updates, choices, **rest)
-        return replace(made, sizes=quantity(choices, self.num_clusters).astype(float))
+    def release(self, reports, *, rng):
+        made = super().release(reports, rng=rng)
+        return replace(made, sizes=quantity(reports.choices, self.num_clusters).astype(float))
 
 
 # Sampling
@@ -416,28 +383,9 @@ PLANTED = {
     ),
     "identifier sensitivity 1 for sqrt 2": ("identifier noise", *identifier(IdentifierSensitivityOne)),
     "identifiers not accounted": ("identifier noise", *identifier(IdentifiersNotAccounted)),
-    "choices not privatised": ("identifier noise", *identifier(ChoicesNotPrivatised)),
-    "choices not privatised, by attack": ("distinguishing, projection", *identifier(ChoicesNotPrivatised)),
-    "k-ary response keeps more than it says": ("identifier noise", *identifier(KeepsMoreThanItSays, "kary")),
-    **{
-        f"{mistake} ({flavour})": ("identifier noise", *identifier(with_identifier(kind), flavour))
-        for flavour in LOSS_RULES
-        for mistake, kind in {"losses not clipped": LossesNotClipped, "factor 2 missing": FactorTwoMissing}.items()
-    },
-    "losses not clipped, by attack": (
-        "distinguishing, projection",
-        *identifier(with_identifier(LossesNotClipped), "exponential"),
-    ),
-    "projections not clipped": ("identifier noise", *identifier(with_identifier(ProjectionsNotClipped), "projection")),
-    "projections not clipped, by attack": (
-        "distinguishing, projection",
-        *identifier(with_identifier(ProjectionsNotClipped), "projection"),
-    ),
-    "projection noise for C where 2C is needed": (
-        "identifier noise",
-        *identifier(with_identifier(ProjectionNoiseForOneClip), "projection"),
-    ),
-    "projections not accounted": ("identifier noise", *identifier(ProjectionsNotAccounted, "projection")),
+    "choices not privatised": ("identifier noise", *identifier(answering(the_choice_itself))),
+    "choices not privatised, by attack": ("distinguishing, projection", *identifier(answering(the_choice_itself))),
+    "k-ary response keeps more than it says": ("identifier noise", *identifier(answering(keeps_more), "kary")),
     "sizes from raw choices": ("sensitivity", *identifier(SizesFromRawChoices)),
     "fixed-size cohort under a Poisson account": ("sampler", *joint(with_sampler(JointMechanism, fixed_size))),
     "Poisson cohort truncated to its expectation": ("sampler", *joint(with_sampler(JointMechanism, truncated))),

@@ -6,13 +6,18 @@ import numpy as np
 
 from rrcluster.clusters.rebalancing import coin_transition, flip_coins
 from rrcluster.privacy.accounting import epsilon
-from rrcluster.privacy.events import FixedSizeGaussian
+from rrcluster.privacy.events import FixedSize
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.server import server_round
-from rrcluster.simulation import simulate as engine
+from rrcluster.server import Charge, Server, run_rounds
+from rrcluster.simulation.simulate import SimulatedClients, simulate
 
-own_epsilon = PrivacyPlan.epsilon
+own_epsilon, own_finish, own_collect, own_charge = (
+    PrivacyPlan.epsilon,
+    Server.finish,
+    SimulatedClients.collect,
+    Charge.__call__,
+)
 
 
 def coins_from_this_round(choices, transition, *, uniforms):
@@ -20,52 +25,54 @@ def coins_from_this_round(choices, transition, *, uniforms):
     return flip_coins(choices, coin_transition(raw, min_cluster_size=6), uniforms=uniforms)
 
 
-def charged_afterwards(state, *reports, ledger, plan, **rest):
-    done = server_round(state, *reports, ledger=Ledger(), plan=plan, **rest)
-    ledger.charge(state.round_index, plan.event)
-    return done
+def updates_centred(clients, guidance, charge):
+    reports = own_collect(clients, guidance, charge)
+    return replace(reports, updates=reports.updates - reports.updates.mean(axis=0))
 
 
-def first_round_free(state, *reports, ledger, **rest):
-    return server_round(state, *reports, ledger=ledger if state.round_index else Ledger(), **rest)
+def charged_afterwards(server, collect, *, state, ledger, streams):
+    for done in run_rounds(server, collect, state=state, ledger=Ledger(), streams=streams):
+        ledger.charge(done.round_index, server.plan.event)
+        yield done
 
 
-def released_twice(state, updates, choices, *, plan, destinations, client_ids, rng, **rest):
-    plan.mechanism.release(updates, choices, destinations=destinations, client_ids=client_ids, rng=rng)
-    return server_round(
-        state, updates, choices, plan=plan, destinations=destinations, client_ids=client_ids, rng=rng, **rest
-    )
+def first_round_free(charge):
+    if charge._round_index == 0:
+        charge.made = True
+    own_charge(charge)
 
 
-def empty_round_skipped(state, updates, choices, **rest):
-    if len(updates):
-        return server_round(state, updates, choices, **rest)
+def charged_cheaper(charge):
+    event = charge._plan.event
+    charge._ledger.charge(charge._round_index, replace(event, noise_multiplier=2 * event.noise_multiplier))
+    charge.made = True
+
+
+def released_twice(server, state, guidance, reports, *, rng):
+    server.plan.mechanism.release(reports, rng=rng)
+    return own_finish(server, state, guidance, reports, rng=rng)
+
+
+def empty_round_skipped(server, state, guidance, reports, *, rng):
+    if len(reports.updates):
+        return own_finish(server, state, guidance, reports, rng=rng)
     return replace(state, round_index=state.round_index + 1), None
-
-
-def charged_cheaper(state, *reports, ledger, plan, **rest):
-    cheaper = replace(plan.event, noise_multiplier=2 * plan.event.noise_multiplier)
-    ledger.charge(state.round_index, cheaper)
-    return server_round(state, *reports, ledger=Ledger(), plan=plan, **rest)
 
 
 def one_round_less(plan, *, num_rounds=None, accountant=None):
     return own_epsilon(plan, num_rounds=(num_rounds or plan.num_rounds) - 1, accountant=accountant)
 
 
-def updates_centred(state, updates, choices, **rest):
-    return server_round(state, updates - updates.mean(axis=0), choices, **rest)
-
-
-def raw_denominators(state, updates, choices, *, plan, **rest):
-    after, release = server_round(state, updates, choices, plan=plan, **rest)
-    raw = np.bincount(choices, minlength=plan.mechanism.num_clusters)
+def raw_denominators(server, state, guidance, reports, *, rng):
+    after, release = own_finish(server, state, guidance, reports, rng=rng)
+    raw = np.bincount(reports.choices, minlength=release.num_clusters)
     return after, replace(release, denominators=np.maximum(raw, 1.0))
 
 
-def step_by_cohort_size(state, updates, choices, *, server, **rest):
-    lr = server.server_lr * len(updates) / 20
-    return server_round(state, updates, choices, server=replace(server, server_lr=lr), **rest)
+def step_by_cohort_size(server, state, guidance, reports, *, rng):
+    lr = server.settings.server_lr * len(reports.updates) / 20
+    scaled = replace(server, settings=replace(server.settings, server_lr=lr))
+    return own_finish(scaled, state, guidance, reports, rng=rng)
 
 
 class OneStream:
@@ -82,26 +89,30 @@ class OneStream:
 
 
 def simulate_with_one_stream(*, streams, **rest):
-    return engine.simulate(streams=OneStream(streams), **rest)
+    return simulate(streams=OneStream(streams), **rest)
 
 
-ENGINE = "rrcluster.simulation.simulate."
+CLIENTS, SERVER = "rrcluster.simulation.simulate.", "rrcluster.server."
 # name -> (the check that must catch it, functions to replace, simulator)
 ROUNDS = {
-    "coins from this round's raw sizes": ("messages", {ENGINE + "flip_coins": coins_from_this_round}, None),
-    "updates centred on the cohort's mean": ("messages", {ENGINE + "server_round": updates_centred}, None),
-    "ledger charged after the release": ("ledger", {ENGINE + "server_round": charged_afterwards}, None),
-    "first round not charged": ("ledger", {ENGINE + "server_round": first_round_free}, None),
-    "two releases under one charge": ("ledger", {ENGINE + "server_round": released_twice}, None),
-    "no release for an empty cohort": ("ledger", {ENGINE + "server_round": empty_round_skipped}, None),
-    "charged for more noise than there is": ("ledger", {ENGINE + "server_round": charged_cheaper}, None),
+    "coins from this round's raw sizes": ("messages", {CLIENTS + "flip_coins": coins_from_this_round}, None),
+    "updates centred on the cohort's mean": (
+        "messages",
+        {CLIENTS + "SimulatedClients.collect": updates_centred},
+        None,
+    ),
+    "ledger charged after the release": ("ledger", {CLIENTS + "run_rounds": charged_afterwards}, None),
+    "first round not charged": ("ledger", {SERVER + "Charge.__call__": first_round_free}, None),
+    "two releases under one charge": ("ledger", {SERVER + "Server.finish": released_twice}, None),
+    "no release for an empty cohort": ("ledger", {SERVER + "Server.finish": empty_round_skipped}, None),
+    "charged for more noise than there is": ("ledger", {SERVER + "Charge.__call__": charged_cheaper}, None),
     "one round too few accounted": (
         "ledger",
         {"rrcluster.privacy.plan.PrivacyPlan.epsilon": one_round_less},
         None,
     ),
-    "server divides by raw counts": ("post-processing", {ENGINE + "server_round": raw_denominators}, None),
-    "server step scaled by the cohort": ("post-processing", {ENGINE + "server_round": step_by_cohort_size}, None),
+    "server divides by raw counts": ("post-processing", {SERVER + "Server.finish": raw_denominators}, None),
+    "server step scaled by the cohort": ("post-processing", {SERVER + "Server.finish": step_by_cohort_size}, None),
     "noise stream not keyed by the round": ("noise of rounds", {}, simulate_with_one_stream),
 }
 
@@ -116,7 +127,7 @@ def conversion_without_delta(event, *, num_rounds, delta, accountant):
 
 
 def sampled_twice(event, *, num_rounds, delta, accountant):
-    if isinstance(event, FixedSizeGaussian):
+    if isinstance(event, FixedSize):
         return epsilon(event, num_rounds=num_rounds, delta=delta, accountant=accountant)
     twice = replace(event, sample_rate=event.sample_rate**2)
     return epsilon(twice, num_rounds=num_rounds, delta=delta, accountant=accountant)
@@ -129,7 +140,7 @@ def multiplier_squared(event, *, num_rounds, delta, accountant):
 
 def zero_out_sensitivity(event, *, num_rounds, delta, accountant):
     """Replace-one accounted with the multiplier relative to C instead of 2C."""
-    if isinstance(event, FixedSizeGaussian):
+    if isinstance(event, FixedSize):
         event = replace(event, noise_multiplier=2 * event.noise_multiplier)
     return epsilon(event, num_rounds=num_rounds, delta=delta, accountant=accountant)
 

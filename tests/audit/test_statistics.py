@@ -8,7 +8,7 @@ from rrcluster.audit.accountants import gaussian_epsilon, sampled_epsilon
 from rrcluster.audit.canaries import best_bound, one_run_epsilon, one_run_p_value
 from rrcluster.audit.distinguish import error_bounds, least_false_negatives, separation
 from rrcluster.audit.identifier_claims import gaussian_keep_probability
-from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary
+from rrcluster.privacy.events import FixedSize, KaryChoice
 
 
 @pytest.mark.parametrize(("ratio", "passes"), [(1.0, True), (0.96, False), (1.04, False)])
@@ -57,14 +57,14 @@ def test_thresholds_of_the_identifier():
 
 
 def test_the_claimed_trade_off_is_that_of_two_gaussians():
-    event = FixedSizeGaussian(0.5, 10, 10)
+    event = FixedSize(0.5, 10, 10)
     for level in (0.01, 0.1, 0.5):
         assert separation(level, least_false_negatives(event, level)) == pytest.approx(2.0, abs=0.01)
 
 
 def test_the_claimed_trade_off_of_randomised_response():
     """Hardly any information in the update: the best test looks at the response, power p at level r."""
-    event = FixedSizeKary(1e3, 0.7, 2, 10, 10)
+    event = FixedSize(1e3, 10, 10, KaryChoice(0.7, 2))
     assert least_false_negatives(event, 0.3) == pytest.approx(0.3, abs=0.01)
 
 

@@ -46,7 +46,7 @@ def test_run_help_uses_the_documented_flags():
     text = rrcluster("run", "--help").stdout
     for flag in (
         *("--data", "--partition", "--clients", "--clusters", "-k", "--sample-rate", "--rounds", "--algorithm"),
-        *("--mechanism", "--rebalance", "-B", "--size-floor", "--epsilon", "--delta", "--noise-multiplier"),
+        *("--mechanism", "-B", "--size-floor", "--epsilon", "--delta", "--noise-multiplier"),
         *("--update-clip", "--count-weight", "--local-lr", "--local-epochs", "--batch-size", "--server-lr", "--model"),
         *("--seed", "--seeds", "--device", "--out", "--resume", "--tensorboard", "--json", "--dry-run"),
         *("--secure", "--reserve-rounds", "--max-epsilon"),
@@ -150,7 +150,7 @@ BAD = {
     "missing yaml": (["run", "nothing.yaml"], "nothing.yaml: no such file"),
     "resume nothing": (["run", "--resume", "nothing"], "nothing holds no run to resume"),
     "resume with settings": (["run", "--resume", "x", "--epsilon", "3"], "takes all settings from the run folder"),
-    "unwritable": (["run", *TINY, "--out", "/proc/none/here"], "/proc/none/here: cannot be made.*--out"),
+    "unwritable": (["run", *TINY, "--out", "/proc/none/here"], "/proc/none/here: cannot be created.*--out"),
     "report nothing": (["report"], "needs at least one run folder"),
     "report no run": (["report", "."], "no run"),
     "account none": (["account", "--mechanism", "none"], "it has no epsilon"),
@@ -164,7 +164,8 @@ BAD = {
     "secure with a seed": (["run", "--secure", "--seed", "3"], "takes no seed"),
     "secure without noise": (["run", "--secure", "--mechanism", "none"], "adds no noise"),
     "low ceiling": (["run", *TINY, "--max-epsilon", "0.001"], "less than one round costs.*raise it"),
-    "wrong sampler": (["run", "--sampling", "fixed-size"], "does not belong to mechanism = joint"),
+    "a flag that is gone": (["run", "--sampling", "fixed-size"], "sampling"),
+    "a setting that is gone": (["run", "old.yaml"], "setting 'sampling' is gone: every mechanism has its own sampling"),
     "damaged yaml": (["run", "damaged.yaml"], "damaged.yaml: cannot be read as YAML"),
     "truncated data": (["run", "--data", "fashion-mnist", "--data-folder", "truncated"], "train-images"),
 }
@@ -173,6 +174,7 @@ BAD = {
 @pytest.mark.parametrize(("arguments", "text"), BAD.values(), ids=BAD.keys())
 def test_bad_usage_is_one_line_with_the_way_out(arguments, text, tmp_path):
     (tmp_path / "damaged.yaml").write_text("{unclosed")
+    (tmp_path / "old.yaml").write_text("sampling: fixed-size\n")
     (tmp_path / "truncated").mkdir()
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (tmp_path / "truncated" / f"{name}-ubyte.gz").write_bytes(b"\x1f\x8b\x08\x00")
@@ -183,7 +185,11 @@ def test_bad_usage_is_one_line_with_the_way_out(arguments, text, tmp_path):
 
     assert re.search(text, first), first
     assert "Traceback" not in answer.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged.yaml", "truncated"]  # nothing half-written
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "damaged.yaml",
+        "old.yaml",
+        "truncated",
+    ]  # nothing half-written
 
 
 def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path):

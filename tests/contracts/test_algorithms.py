@@ -6,26 +6,26 @@ import numpy as np
 import pytest
 from torch import nn
 
-from rrcluster.aggregate import ServerSettings
-from rrcluster.audit.targets import GivenAssignment
 from rrcluster.data import from_arrays
+from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.methods import ALGORITHMS, Clients, Oracle, Tools
-from rrcluster.methods.compatibility import REMEMBERING, check_applies
+from rrcluster.methods.compatibility import check_applies
 from rrcluster.models import from_module
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Streams
+from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.evaluate import evaluate
 from rrcluster.simulation.memory import ClientMemory
 from rrcluster.simulation.simulate import simulate
 
 K, M, B, CLIP = 2, 40, 5, 0.3
 MECHANISMS = ("joint", "identifier", "none")
-REBALANCINGS = ("none", "coin", "exact", "shrinkage")
+REMEMBERING = {"fesem", "fesem-last", "fedcam-fesem", "fedper", "mr-mtl"}
 LOCAL = LocalSettings(0.1, 2, 4)
 CLUSTERED = [name for name in ALGORITHMS if ALGORITHMS[name].num_clusters(2) == 2 and name != "oracle"]
 
@@ -39,7 +39,6 @@ LEARNT = {
     "fedper": 0.75,
     "mr-mtl": 0.75,
     "local": 0.65,
-    "r-dpcfl": 0.7,
 }
 
 
@@ -47,11 +46,9 @@ def network():
     return from_module(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)))
 
 
-def make_plan(name, mechanism, rebalance, *, num_rounds=3, **changes):
+def make_plan(name, mechanism, min_cluster_size=0, *, num_rounds=3, **changes):
     method = ALGORITHMS[name]
-    moves = rebalance in ("coin", "exact")
-    identifier = changes.get("identifier", "projection" if name == "r-dpcfl" else "gaussian")
-    check_applies(name, mechanism, rebalance, B if moves else 0, identifier=identifier)
+    check_applies(name, mechanism, min_cluster_size)
     settings = {
         "coordinates": method.split(method.adapt(network())).coordinates,
         "num_clusters": method.num_clusters(K),
@@ -61,10 +58,8 @@ def make_plan(name, mechanism, rebalance, *, num_rounds=3, **changes):
         "update_clip": CLIP,
         "delta": 1e-3,
         "mechanism": mechanism,
-        "rebalance": rebalance,
-        "min_cluster_size": B if moves else 0,
+        "min_cluster_size": min_cluster_size,
         "noise_multiplier": None if mechanism == "none" else 0.7,
-        "identifier": identifier,
     }
     return PrivacyPlan.build(**(settings | changes))
 
@@ -72,12 +67,14 @@ def make_plan(name, mechanism, rebalance, *, num_rounds=3, **changes):
 def applying():
     for name in ALGORITHMS:
         for mechanism in MECHANISMS:
-            for rebalance in REBALANCINGS:
+            if mechanism == "identifier" and name in REMEMBERING:
+                continue  # refused by the simulator: see below
+            for b in (0, B):
                 try:
-                    make_plan(name, mechanism, rebalance)
+                    make_plan(name, mechanism, b)
                 except (ConfigError, PrivacyError):
                     continue
-                yield pytest.param(name, mechanism, rebalance, id=f"{name}-{mechanism}-{rebalance}")
+                yield pytest.param(name, mechanism, b, id=f"{name}-{mechanism}-B{b}")
 
 
 CASES = list(applying())
@@ -125,9 +122,9 @@ def test_every_method_applies_somewhere():
     assert len(CASES) > 30
 
 
-@pytest.mark.parametrize(("name", "mechanism", "rebalance"), CASES)
-def test_batched_equals_reference_and_the_run_resumes(data, name, mechanism, rebalance):
-    plan = make_plan(name, mechanism, rebalance)
+@pytest.mark.parametrize(("name", "mechanism", "b"), CASES)
+def test_batched_equals_reference_and_the_run_resumes(data, name, mechanism, b):
+    plan = make_plan(name, mechanism, b)
     fast = records(data, name, plan)
     slow = records(data, name, plan, engine=ReferenceEngine)
     assert np.abs(vectors(fast[0]) - vectors(slow[0])).max() < 1e-4
@@ -140,13 +137,13 @@ INITIALISED = [
     for name in CLUSTERED
     for mechanism in MECHANISMS
     for init in ("kmeans++", "warm")
-    if not (mechanism == "identifier" and name in REMEMBERING) and name != "r-dpcfl"
+    if not (mechanism == "identifier" and name in REMEMBERING)
 ]
 
 
 @pytest.mark.parametrize(("name", "mechanism", "init"), INITIALISED)
 def test_every_initialisation_has_equal_engines_resumes_and_costs_nothing(data, name, mechanism, init):
-    plan, server = make_plan(name, mechanism, "none"), ServerSettings(init=init, init_rounds=2)
+    plan, server = make_plan(name, mechanism), ServerSettings(init=init, init_rounds=2)
     ledger = Ledger()
     fast = records(data, name, plan, server=server, ledger=ledger)
     resumed = records(data, name, plan, server=server, state=fast[0].state, memory=fast[0].memory)
@@ -158,9 +155,9 @@ def test_every_initialisation_has_equal_engines_resumes_and_costs_nothing(data, 
         assert np.abs(vectors(fast[0]) - vectors(slow[0])).max() < 1e-4
 
 
-@pytest.mark.parametrize(("name", "mechanism", "rebalance"), CASES)
-def test_a_release_has_shared_and_clustered_coordinates_alone(data, name, mechanism, rebalance):
-    plan = make_plan(name, mechanism, rebalance, num_rounds=1)
+@pytest.mark.parametrize(("name", "mechanism", "b"), CASES)
+def test_a_release_has_shared_and_clustered_coordinates_alone(data, name, mechanism, b):
+    plan = make_plan(name, mechanism, b, num_rounds=1)
     (record,) = records(data, name, plan)
     split = ALGORITHMS[name].split(ALGORITHMS[name].adapt(network()))
     assert record.release.shared_sum.shape == (len(split.shared),)
@@ -168,12 +165,12 @@ def test_a_release_has_shared_and_clustered_coordinates_alone(data, name, mechan
     assert not set(split.personal) & (set(split.shared) | set(split.clustered))
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in ("local", "r-dpcfl")])
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "local"])
 def test_what_a_client_reports_moves_the_release_by_at_most_s(data, name):
     """Adversarial data on one client: its real update, whatever training made of it, is bounded by the mechanism."""
     method = method_for(name, data)
     model = method.adapt(network())
-    plan = make_plan(name, "joint", "none", noise_multiplier=1.0)
+    plan = make_plan(name, "joint", noise_multiplier=1.0)
     quiet = replace(plan.mechanism, noise_multiplier=0.0)
     cohort = data.cohort(np.arange(12))
     cohort.inputs[0] *= 1e3  # trains to something enormous, or to NaN
@@ -182,7 +179,7 @@ def test_what_a_client_reports_moves_the_release_by_at_most_s(data, name):
     models = method.init(model, num_clusters=plan.mechanism.num_clusters, rng=np.random.default_rng(0))
     choices = np.nan_to_num(method.scores(models, clients, tools=tools), nan=0.0).argmin(axis=1)
     updates = method.local(models, clients, choices, tools=tools).updates
-    both = [quiet.release(updates[first:], choices[first:], rng=np.random.default_rng(0)) for first in (0, 1)]
+    both = [quiet.release(Reports(updates[first:], choices[first:]), rng=np.random.default_rng(0)) for first in (0, 1)]
     parts = [np.concatenate([one.shared_sum, one.cluster_sums.ravel(), one.sizes * quiet.count_weight]) for one in both]
     assert np.isfinite(parts[0]).all()
     assert np.linalg.norm(parts[0] - parts[1]) <= quiet.sensitivity * (1 + 1e-9)
@@ -190,14 +187,13 @@ def test_what_a_client_reports_moves_the_release_by_at_most_s(data, name):
 
 @pytest.mark.parametrize("name", CLUSTERED)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_b_zero_is_the_base_method(data, name, mechanism):
+def test_b_zero_is_the_base_method(data, name, mechanism, monkeypatch):
     if mechanism == "identifier" and name in REMEMBERING:
         pytest.skip("refused: memory under fixed-size sampling")
-    if mechanism != "identifier" and name == "r-dpcfl":
-        pytest.skip("refused: per-client rows")
-    rule = "coin" if mechanism == "joint" else "exact"
-    base = records(data, name, make_plan(name, mechanism, "none"))
-    zero = records(data, name, make_plan(name, mechanism, rule, min_cluster_size=0))
+    zero = records(data, name, make_plan(name, mechanism))
+    for place in ("simulation.simulate.flip_coins", "privacy.identifier.rebalance", "privacy.none.rebalance"):
+        monkeypatch.setattr(f"rrcluster.{place}", lambda choices, *_, **__: choices)
+    base = records(data, name, make_plan(name, mechanism))
     assert (vectors(base[-1]) == vectors(zero[-1])).all()
 
 
@@ -213,7 +209,7 @@ def test_personal_coordinates_stay_on_the_client(data, name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_without_privacy_every_method_learns(data, name):
-    plan = make_plan(name, "none", "none", num_rounds=60) if name != "r-dpcfl" else nearly_exact(60)
+    plan = make_plan(name, "none", num_rounds=60)
     method = method_for(name, data)
     model = method.adapt(network())
     last = records(data, name, plan)[-1]
@@ -229,84 +225,26 @@ def test_without_privacy_every_method_learns(data, name):
     assert found.accuracy > LEARNT.get(name, 0.45)
 
 
-def nearly_exact(num_rounds, **changes):
-    """r-dpcfl has no meaning without noise; this much is practically none."""
-    return make_plan("r-dpcfl", "identifier", "none", num_rounds=num_rounds, noise_multiplier=0.02, **changes)
-
-
-def test_r_dpcfl_tells_groups_apart_by_projections_alone(data):
-    method, model = ALGORITHMS["r-dpcfl"], network()
-    last = records(data, "r-dpcfl", nearly_exact(10))[-1]
-    tools = Tools(method.split(model), BatchedEngine(model), LOCAL, key=(1, 2), centres=last.state.centres)
-    clients = Clients.without_memory(data.cohort(np.arange(M)))
-    rows = method.project(clients, tools=tools)
-    assert np.linalg.norm(rows, axis=1) == pytest.approx(np.ones(M), abs=1e-6)
-    chosen = method.scores(last.state.models, replace(clients, projections=rows), tools=tools).argmin(axis=1)
-    assert max((chosen == data.groups).mean(), (chosen != data.groups).mean()) > 0.8
-
-
-def test_what_r_dpcfl_reports_is_bounded_given_the_noisy_rows(data):
-    """Adversarial data on one client: its row of numbers moves by at most 2, and its update by at most 2C."""
-    method, model = ALGORITHMS["r-dpcfl"], network()
-    mechanism = replace(make_plan("r-dpcfl", "identifier", "none").mechanism, cohort_size=12)
-    cohort = data.cohort(np.arange(12))
-    tools = Tools(method.split(model), BatchedEngine(model), LOCAL, key=(1, 2))
-    models = method.init(model, num_clusters=K, rng=np.random.default_rng(0))
-    rows, sums = [], []
-    for factor in (1.0, -1e3):
-        cohort.inputs[0] *= factor
-        clients = Clients.without_memory(cohort)
-        scores = method.project(clients, tools=tools)
-        updates = method.local(models, clients, np.zeros(12, dtype=np.int64), tools=tools).updates
-        rows.append(mechanism.identifier.noisy(np.nan_to_num(scores), exact=False, rng=np.random.default_rng(0)))
-        fixed = replace(mechanism, identifier=GivenAssignment(np.arange(12) % K))
-        sums.append(fixed.release(updates, np.zeros(12, dtype=np.int64), rng=np.random.default_rng(0)).cluster_sums)
-    assert np.linalg.norm(rows[1] - rows[0]) <= 2 * (1 + 1e-9)
-    assert np.linalg.norm(sums[1] - sums[0]) <= 2 * CLIP * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("identifier", ["exponential", "permute-and-flip"])
-@pytest.mark.parametrize("name", ["ifca", "ifca-shared", "fedcam", "fedavg"])
-def test_identifiers_by_loss_go_with_methods_that_choose_by_loss(data, name, identifier):
-    plan = make_plan(name, "identifier", "none", identifier=identifier)
-    fast, slow = records(data, name, plan), records(data, name, plan, engine=ReferenceEngine)
-    assert np.abs(vectors(fast[0]) - vectors(slow[0])).max() < 1e-4
-    resumed = records(data, name, plan, state=fast[0].state, memory=fast[0].memory)
-    assert (vectors(resumed[-1]) == vectors(fast[-1])).all()
-
-
 @pytest.mark.parametrize(
-    ("name", "mechanism", "identifier", "text"),
+    ("name", "mechanism", "b", "text"),
     [
-        ("oracle", "identifier", "exponential", "are not losses"),
-        ("r-dpcfl", "joint", "projection", "one noisy row per client"),
-        ("r-dpcfl", "none", "projection", "large epsilon"),
-        ("r-dpcfl", "identifier", "kary", "identifier = projection"),
-        ("ifca", "identifier", "projection", "no other makes them"),
+        ("local", "joint", 0, "releases nothing"),
+        ("local", "identifier", 0, "releases nothing"),
+        ("fedavg", "joint", 5, "nothing to rebalance"),
+        ("oracle", "none", 5, "true clusters"),
     ],
 )
-def test_identifiers_that_do_not_apply_say_why(data, name, mechanism, identifier, text):
+def test_pairs_that_do_not_apply_say_why(name, mechanism, b, text):
     with pytest.raises(ConfigError, match=text):
-        check_applies(name, mechanism, "none", 0, identifier=identifier)
-    if mechanism == "identifier":  # and so does the simulator, whoever made the plan
-        other = make_plan("ifca" if identifier != "projection" else "r-dpcfl", mechanism, "none", identifier=identifier)
-        with pytest.raises(ConfigError, match=r"are not losses|both or neither"):
-            records(data, name, other)
+        check_applies(name, mechanism, b)
 
 
-@pytest.mark.parametrize(
-    ("name", "mechanism", "rebalance", "b", "text"),
-    [
-        ("fesem", "identifier", "none", 0, "remember earlier rounds"),
-        ("fedper", "identifier", "none", 0, "use mechanism = joint"),
-        ("local", "joint", "none", 0, "releases nothing"),
-        ("fedavg", "joint", "auto", 5, "nothing to rebalance"),
-        ("oracle", "none", "exact", 5, "true clusters"),
-    ],
-)
-def test_pairs_that_do_not_apply_say_why(name, mechanism, rebalance, b, text):
-    with pytest.raises(ConfigError, match=text):
-        check_applies(name, mechanism, rebalance, b)
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_memory_is_refused_under_fixed_size_sampling_before_anything_is_charged(data, name):
+    ledger = Ledger()
+    with pytest.raises(PrivacyError, match=r"keeps memory on the clients.*use mechanism = joint"):
+        records(data, name, make_plan(name, "identifier"), ledger=ledger)
+    assert ledger.num_charged == 0
 
 
 def test_remembering_methods_are_those_with_memory():
@@ -322,7 +260,7 @@ def test_fesem_goes_to_the_nearest_centre_and_by_loss_at_first(data):
     cohort = data.cohort(np.arange(4))
     nothing = Clients(cohort, np.zeros((4, model.num_parameters)), np.zeros(4, dtype=bool))
     fresh = method.scores(models, nothing, tools=tools)
-    assert np.allclose(fresh, tools.engine.losses(tools.split.vectors(models), cohort))
+    assert np.allclose(fresh, calls.losses(tools.engine, tools.split.vectors(models), cohort))
     near = (models.clustered[[2, 0, 1, 2]] + 0.001).astype(np.float32)
     known = method.scores(models, Clients(cohort, near, np.ones(4, dtype=bool)), tools=tools)
     assert known.argmin(axis=1).tolist() == [2, 0, 1, 2]
@@ -339,7 +277,7 @@ def test_the_proximal_term_pulls_towards_the_start_equally_in_both_engines():
     for strength in (0.0, 1.0, 5.0):
         local = replace(LOCAL, local_epochs=10, proximal=strength)
         slow, fast = (
-            engine(model).train(start, data.cohort(np.arange(2)), local=local, key=(1, 1))
+            calls.train(engine(model), start, data.cohort(np.arange(2)), local=local, key=(1, 1))
             for engine in (ReferenceEngine, BatchedEngine)
         )
         assert np.abs(slow - fast).max() < 1e-5
@@ -355,6 +293,6 @@ def test_frozen_coordinates_do_not_move():
     moving = np.zeros(model.num_parameters, dtype=bool)
     moving[model.head] = True
     for engine in (ReferenceEngine(model), BatchedEngine(model)):
-        trained = engine.train(start, data.cohort(np.arange(1)), local=LOCAL, key=(1, 1), trainable=moving)
+        trained = calls.train(engine, start, data.cohort(np.arange(1)), local=LOCAL, key=(1, 1), trainable=moving)
         assert (trained[:, ~moving] == start[:, ~moving]).all()
         assert (trained[:, moving] != start[:, moving]).any()

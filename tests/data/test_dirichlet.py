@@ -100,10 +100,10 @@ def test_the_seed_decides():
         ({"num_clients": 501}, "leaves 20.0 training samples per client.*use at most 500 clients"),
         ({"concentration": 0.0}, "concentration = 0.0"),
         ({"concentration": float("nan")}, "concentration"),
-        ({"num_groups": 2}, "num_groups = 2 means nothing"),
-        ({"ratio": (1, 1)}, "leave ratio out"),
-        ({"reuse": True}, "leave reuse out"),
-        ({"partition": "rotation", "concentration": 0.5}, "concentration = 0.5 means nothing to images turned"),
+        ({"num_groups": 2}, "num_groups is not supported by partition = 'dirichlet'"),
+        ({"ratio": (1, 1)}, "ratio is not supported"),
+        ({"reuse": True}, "reuse is not supported"),
+        ({"partition": "rotation", "concentration": 0.5}, "concentration is not supported by partition = 'rotation'"),
     ],
 )
 def test_bad_settings_are_named(options, expected):

@@ -57,7 +57,7 @@ def publish(server, monkeypatch, tmp_path):
 
     def with_hosts(*hosts):
         urls = tuple(f"http://127.0.0.1:{server.server_port}/{host}/" for host in hosts)
-        entry = Source("words", "for tests", "none", (FILE,), urls)
+        entry = Source("words", "Words", "for tests", "none", files=(FILE,), urls=urls)
         monkeypatch.setitem(SOURCES, "words", entry)
 
     return with_hosts
@@ -105,7 +105,7 @@ def test_a_damaged_file_is_replaced(publish, tmp_path):
 def test_a_folder_that_cannot_be_made(publish, tmp_path):
     publish("good")
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match="cannot be made"):
+    with pytest.raises(DataError, match="cannot be created"):
         get("words", tmp_path / "file", progress=False)
 
 

@@ -96,7 +96,7 @@ def test_other_content_is_refused(folder, monkeypatch):
 
 
 def test_what_we_cannot_download_says_how_to_get_it(tmp_path):
-    with pytest.raises(DataError, match=r"cannot be downloaded by us.*gzip\.zip"):
+    with pytest.raises(DataError, match=r"rrcluster cannot download emnist.*gzip\.zip"):
         get("emnist-balanced", tmp_path)
 
 

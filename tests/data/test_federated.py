@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rrcluster.data import ImageDataset, load_federated
-from rrcluster.data.build import rotation
+from rrcluster.data.build import divide_images
 from rrcluster.data.images import normalise
 from rrcluster.data.rotated import rotated_images
 from rrcluster.errors import ConfigError, DataError
@@ -103,11 +103,11 @@ def test_the_population_travels_between_processes(by_hand):
 
 def test_five_rotations_and_oblong_images(four_images, rng):
     with pytest.raises(ConfigError, match="at most 4 groups"):
-        rotation("four", four_images, num_clients=5, ratio=(1,) * 5, reuse=True, rng=rng)
+        divide_images(rotated_images, "four", four_images, num_clients=5, ratio=(1,) * 5, reuse=True, rng=rng)
     images, labels = np.zeros((4, 2, 3), dtype=np.uint8), np.zeros(4, dtype=np.int64)
     oblong = ImageDataset(images, labels, images, labels, 1, 0.5, 0.5)
     with pytest.raises(ConfigError, match="2 x 3"):
-        rotation("oblong", oblong, num_clients=4, ratio=(1, 1), reuse=False, rng=rng)
+        divide_images(rotated_images, "oblong", oblong, num_clients=4, ratio=(1, 1), reuse=False, rng=rng)
 
 
 def test_normalise_is_the_formula():

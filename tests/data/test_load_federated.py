@@ -67,7 +67,7 @@ def test_num_groups_and_ratio():
         ({"num_groups": 0}, "num_groups"),
         ({"partition": "rotation-imbalanced", "num_groups": 4}, "does not fit the ratio 2:1:1"),
         ({"ratio": (1, 1), "num_groups": 3}, "does not fit the ratio 1:1"),
-        ({"data": "synthetic", "partition": "rotation"}, "leave partition and reuse out"),
+        ({"data": "synthetic", "partition": "rotation"}, "remove partition and reuse"),
     ],
 )
 def test_bad_settings_name_the_way_out(options, expected):

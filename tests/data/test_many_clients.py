@@ -102,8 +102,14 @@ def test_generated_clients_follow_the_law_of_their_group():
     [
         ({"samples_per_client": 10_001}, "more than the 10000 training samples there are; lower it"),
         ({"samples_per_client": 0}, "samples_per_client"),
-        ({"samples_per_client": 5, "partition": "dirichlet"}, "means nothing"),
-        ({"samples_per_client": 5, "data": "synthetic-balanced-easy"}, "means nothing"),
+        (
+            {"samples_per_client": 5, "partition": "dirichlet"},
+            "not supported by partition = 'dirichlet'; remove it",
+        ),
+        (
+            {"samples_per_client": 5, "data": "synthetic-balanced-easy"},
+            "not supported by data = 'synthetic",
+        ),
         ({"num_clients": 50_000, "reuse": False}, "or set samples_per_client"),
     ],
 )

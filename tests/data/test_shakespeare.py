@@ -123,9 +123,9 @@ def test_load_federated_by_role(small):
 
 @pytest.mark.parametrize("partition", ["rotation", "dirichlet", "label-flip"])
 def test_plays_are_divided_by_role_only(partition):
-    with pytest.raises(ConfigError, match=f"'{partition}' does not divide shakespeare; choose one of role"):
+    with pytest.raises(ConfigError, match=f"'{partition}' cannot divide shakespeare; choose one of role"):
         load_federated("shakespeare", num_clients=3, seed=0, partition=partition)
-    with pytest.raises(ConfigError, match="'role' does not divide fashion-mini; choose one of rotation"):
+    with pytest.raises(ConfigError, match="'role' cannot divide fashion-mini; choose one of rotation"):
         load_federated("fashion-mini", num_clients=3, seed=0, partition="role")
 
 

@@ -73,11 +73,17 @@ def test_bad_lines(rng):
         load_federated("synthetic-balanced-easy", num_clients=20, num_groups=5, seed=0)
     with pytest.raises(ConfigError, match="samples"):
         noisy_lines("lines", num_clients=6, ratio=(2, 1), noise_std=0.1, rng=rng, sizes=(5, 3))
-    with pytest.raises(ConfigError, match="leave partition and reuse out"):
+    with pytest.raises(ConfigError, match="remove partition and reuse"):
         load_federated("synthetic-balanced-hard", num_clients=20, partition="rotation", seed=0)
 
 
 def test_every_dataset_has_a_loader_and_a_partition():
     for name in SOURCES:
         assert (name in IMAGES) + (name in GENERATED) + (name == "shakespeare") == 1
-        assert name in GENERATED or any(name in partition.divides for partition in PARTITIONS.values())
+        assert (name in GENERATED) == (not SOURCES[name].partitions) == (not SOURCES[name].load)
+        assert set(SOURCES[name].partitions) <= set(PARTITIONS)
+
+
+@pytest.mark.parametrize("name", ["fashion-mini", "synthetic", "synthetic-balanced-easy"])
+def test_the_catalogue_knows_the_number_of_classes(name):
+    assert load_federated(name, num_clients=20, seed=0).num_classes == SOURCES[name].num_classes

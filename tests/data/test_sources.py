@@ -7,8 +7,9 @@ import pytest
 
 import rrcluster.data
 from rrcluster.data import SOURCES, check, idx, list_sources, load_dataset
-from rrcluster.data.sources import cache_folder, download_folder, search_path
+from rrcluster.data.sources import download_folder, search_path
 from rrcluster.errors import ConfigError, DataError
+from rrcluster.storage import cache_folder
 
 FILES = [file.name for file in SOURCES["fashion-mnist"].files]
 
@@ -44,7 +45,7 @@ def test_the_search_path(tmp_path, monkeypatch):
     assert download_folder("fashion-mnist") == cache == cache_folder("fashion-mnist")
 
 
-def test_missing_files_say_where_we_looked_and_three_ways_out(tmp_path):
+def test_missing_files_list_the_folders_searched_and_three_ways_out(tmp_path):
     with pytest.raises(DataError) as error:
         load_dataset("fashion-mnist")
     message = str(error.value)
@@ -60,7 +61,7 @@ def test_missing_files_say_where_we_looked_and_three_ways_out(tmp_path):
 
 def test_one_missing_file_is_named(folder):
     (folder / "t10k-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(DataError, match=r"\(no t10k-labels-idx1-ubyte\)"):
+    with pytest.raises(DataError, match=r"\(missing t10k-labels-idx1-ubyte\)"):
         load_dataset("fashion-mnist", folder)
 
 
@@ -123,7 +124,7 @@ def test_list_sources(folder):
     rows = {row.name: row for row in list_sources()}
     assert list(rows) == list(SOURCES)
     where = {name: row.where for name, row in rows.items()}
-    assert (where["fashion-mini"], where["synthetic"], where["cifar10"]) == ("bundled", "generated", "not here")
+    assert (where["fashion-mini"], where["synthetic"], where["cifar10"]) == ("bundled", "generated", "not found")
     assert rows["fashion-mnist"].bytes == 26_421_880 + 29_515 + 4_422_102 + 5_148
     assert {row.name: row.where for row in list_sources(folder)}["fashion-mnist"] == str(folder)
 

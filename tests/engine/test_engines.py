@@ -10,11 +10,12 @@ from torch import nn
 
 from rrcluster.data import from_arrays
 from rrcluster.data.federated import TestSet
+from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.batched.sample_order import batch_orders
-from rrcluster.engine.batched.training import Trainer, TrainingCall
+from rrcluster.engine.batched.training import Trainer
 from rrcluster.engine.pick_engine import pick_device, pick_engine
-from rrcluster.engine.protocol import LocalSettings
+from rrcluster.engine.protocol import LocalSettings, TrainingCall
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models import MODELS, from_module, make_model
@@ -74,14 +75,14 @@ def test_batched_equals_reference(name, sizes, rng):
     start = np.stack([model.init(rng=rng) for _ in sizes])
     local = LocalSettings(local_lr=0.1, local_epochs=2, batch_size=5)
     slow, fast = ReferenceEngine(model), BatchedEngine(model)
-    expected = slow.train(start, cohort, local=local, key=KEY)
-    trained = fast.train(start, cohort, local=local, key=KEY)
+    expected = calls.train(slow, start, cohort, local=local, key=KEY)
+    trained = calls.train(fast, start, cohort, local=local, key=KEY)
     assert np.abs(trained - expected).max() < 1e-4
     assert np.abs(expected - start).max() > 1e-3  # something was learnt at all
     vectors = start[:1].repeat(3, axis=0) + 0.01 * rng.normal(size=(3, start.shape[1])).astype(np.float32)
-    assert np.allclose(fast.losses(vectors, cohort), slow.losses(vectors, cohort), atol=1e-4)
+    assert np.allclose(calls.losses(fast, vectors, cohort), calls.losses(slow, vectors, cohort), atol=1e-4)
     tests = TestSet(targets=cohort.targets[0], make_inputs=lambda: cohort.inputs[0])
-    for ours, theirs in zip(fast.test(vectors, tests), slow.test(vectors, tests), strict=True):
+    for ours, theirs in zip(calls.test(fast, vectors, tests), calls.test(slow, vectors, tests), strict=True):
         assert np.allclose(ours, theirs, atol=1e-4)
 
 
@@ -140,8 +141,8 @@ def test_an_empty_cohort_gives_empty_results(engine, rng):
     model = model_named("linear")
     cohort = population(rng, [3]).cohort(np.zeros(0, dtype=np.int64))
     empty = np.zeros((0, model.num_parameters), dtype=np.float32)
-    assert engine(model).train(empty, cohort, local=LocalSettings(), key=KEY).shape == empty.shape
-    assert engine(model).losses(np.zeros((2, model.num_parameters)), cohort).shape == (0, 2)
+    assert calls.train(engine(model), empty, cohort, local=LocalSettings(), key=KEY).shape == empty.shape
+    assert calls.losses(engine(model), np.zeros((2, model.num_parameters)), cohort).shape == (0, 2)
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 3, 100])
@@ -149,10 +150,10 @@ def test_capacity_changes_nothing(capacity, rng):
     model = model_named("linear")
     cohort = population(rng, [4, 9, 2, 7, 7]).cohort(np.arange(5))
     start = np.stack([model.init(rng=rng) for _ in range(5)])
-    whole = BatchedEngine(model).train(start, cohort, local=LocalSettings(), key=KEY)
-    parts = BatchedEngine(model, capacity=capacity).train(start, cohort, local=LocalSettings(), key=KEY)
+    whole = calls.train(BatchedEngine(model), start, cohort, local=LocalSettings(), key=KEY)
+    parts = calls.train(BatchedEngine(model, capacity=capacity), start, cohort, local=LocalSettings(), key=KEY)
     assert np.abs(whole - parts).max() < 1e-6
-    losses = [BatchedEngine(model, capacity=c).losses(start[:2], cohort) for c in (capacity, 100)]
+    losses = [calls.losses(BatchedEngine(model, capacity=c), start[:2], cohort) for c in (capacity, 100)]
     assert np.allclose(*losses, atol=1e-6)
 
 
@@ -160,8 +161,8 @@ def test_a_client_trains_the_same_whoever_else_is_in_the_cohort(rng):
     model, data = model_named("linear"), population(rng, [5, 11, 8, 3])
     start = np.repeat(model.init(rng=rng)[None], 4, axis=0)
     engine = BatchedEngine(model)
-    together = engine.train(start, data.cohort(np.arange(4)), local=LocalSettings(), key=KEY)
-    alone = engine.train(start[:1], data.cohort(np.array([2])), local=LocalSettings(), key=KEY)
+    together = calls.train(engine, start, data.cohort(np.arange(4)), local=LocalSettings(), key=KEY)
+    alone = calls.train(engine, start[:1], data.cohort(np.array([2])), local=LocalSettings(), key=KEY)
     assert np.abs(together[2] - alone[0]).max() < 1e-6
 
 
@@ -170,8 +171,8 @@ def test_one_diverging_client_spoils_only_itself(rng):
     cohort = data.cohort(np.arange(2))
     cohort.inputs[1] = 1e20
     start = np.repeat(model.init(rng=rng)[None], 2, axis=0)
-    trained = BatchedEngine(model).train(start, cohort, local=LocalSettings(), key=KEY)
-    alone = BatchedEngine(model).train(start[:1], data.cohort(np.array([0])), local=LocalSettings(), key=KEY)
+    trained = calls.train(BatchedEngine(model), start, cohort, local=LocalSettings(), key=KEY)
+    alone = calls.train(BatchedEngine(model), start[:1], data.cohort(np.array([0])), local=LocalSettings(), key=KEY)
     assert np.abs(trained[0] - alone[0]).max() < 1e-6
     assert not np.isfinite(trained[1]).all() or np.abs(trained[1]).max() > 1e10
 
@@ -181,7 +182,9 @@ def test_training_descends_and_matches_plain_sgd_by_hand():
     data = from_arrays([np.ones((1, 1), dtype=np.float32)], [np.ones(1, dtype=np.float32)], num_classes=0)
     model = make_model("linear", input_shape=(1,), num_classes=0)
     for engine in (ReferenceEngine(model), BatchedEngine(model)):
-        trained = engine.train(np.zeros((1, 2)), data.cohort(np.array([0])), local=LocalSettings(0.1, 1, 5), key=KEY)
+        trained = calls.train(
+            engine, np.zeros((1, 2)), data.cohort(np.array([0])), local=LocalSettings(0.1, 1, 5), key=KEY
+        )
         assert trained[0].tolist() == pytest.approx([0.2, 0.2])
 
 
@@ -282,11 +285,11 @@ def test_measures_on_own_data_agree_between_engines_and_with_the_losses(sizes, r
     model = model_named("linear")
     cohort = population(rng, sizes).cohort(np.arange(len(sizes)))
     vectors = np.stack([model.init(rng=rng) for _ in range(3)])
-    (loss, accuracy), slow = BatchedEngine(model, capacity=2).measure(vectors, cohort), ReferenceEngine(model)
+    (loss, accuracy), slow = calls.measure(BatchedEngine(model, capacity=2), vectors, cohort), ReferenceEngine(model)
     assert loss.shape == accuracy.shape == (len(sizes), 3)
-    assert np.abs(loss - slow.measure(vectors, cohort)[0]).max() < 1e-4
-    assert np.allclose(accuracy, slow.measure(vectors, cohort)[1], atol=1e-6)
-    assert np.abs(loss - slow.losses(vectors, cohort)).max() < 1e-4
+    assert np.abs(loss - calls.measure(slow, vectors, cohort)[0]).max() < 1e-4
+    assert np.allclose(accuracy, calls.measure(slow, vectors, cohort)[1], atol=1e-6)
+    assert np.abs(loss - calls.losses(slow, vectors, cohort)).max() < 1e-4
     outputs = model.single(model.unflatten(torch.as_tensor(vectors[2])), torch.as_tensor(cohort.inputs[1]))
     right = outputs.argmax(-1).numpy() == cohort.targets[1]
     assert accuracy[1, 2] == pytest.approx(right[: sizes[1]].mean())
@@ -296,7 +299,7 @@ def test_measures_on_own_data_agree_between_engines_and_with_the_losses(sizes, r
 def test_regression_has_no_accuracy_to_measure(engine, rng):
     data = from_arrays([rng.normal(size=(4, 3)).astype(np.float32)], [rng.normal(size=4).astype(np.float32)])
     model = make_model("linear", input_shape=(3,), num_classes=0)
-    loss, accuracy = engine(model).measure(np.stack([model.init(rng=rng)]), data.cohort(np.arange(1)))
+    loss, accuracy = calls.measure(engine(model), np.stack([model.init(rng=rng)]), data.cohort(np.arange(1)))
     assert np.isfinite(loss).all()
     assert np.isnan(accuracy).all()
 
@@ -313,8 +316,8 @@ def test_one_client_s_enormous_numbers_change_no_bit_of_another_s_update(name, p
     wild = from_arrays(inputs, targets, num_classes=10).cohort(np.arange(4))
     start = np.stack([model.init(rng=rng)] * 4)
     local = LocalSettings(local_lr=0.1, local_epochs=2, batch_size=5)
-    trained = BatchedEngine(model).train(start, wild, local=local, key=KEY)
-    calm = BatchedEngine(model).train(start, data.cohort(np.arange(4)), local=local, key=KEY)
+    trained = calls.train(BatchedEngine(model), start, wild, local=local, key=KEY)
+    calm = calls.train(BatchedEngine(model), start, data.cohort(np.arange(4)), local=local, key=KEY)
     others = np.arange(4) != place
     assert np.isfinite(trained[others]).all()
     assert (trained[others] == calm[others]).all()
@@ -326,13 +329,13 @@ def test_a_process_with_part_of_a_device_uploads_no_population_larger_than_a_sha
     engine = BatchedEngine(model_named("linear"), torch.device("cuda"))
     for part in (1.0, 0.125):
         monkeypatch.setattr("torch.cuda.get_per_process_memory_fraction", lambda part=part: part)
-        assert engine._room() == 300 * part
+        assert engine._population_limit() == 300 * part
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_device_has_room_for_a_population_by_whatever_name_it_is_called():
     for name in ("cuda", "cuda:0"):
-        assert BatchedEngine(model_named("linear"), torch.device(name))._room() > 2**30
+        assert BatchedEngine(model_named("linear"), torch.device(name))._population_limit() > 2**30
 
 
 @pytest.mark.parametrize("proximal", [0.0, 0.1])
@@ -345,25 +348,26 @@ def test_calls_that_move_the_same_coordinates_run_as_one_program_and_change_noth
         start, anchor = (rng.normal(size=(3, model.num_parameters)).astype(np.float32) for _ in range(2))
         return TrainingCall(start, np.arange(3), cohort, local, (1, 2), anchor if proximal else None, mask)
 
-    calls = [call(moving), call(moving.copy()), call(~moving)]
+    requests = [call(moving), call(moving.copy()), call(~moving)]
     engine, passes, train = BatchedEngine(model), [], Trainer.train
     monkeypatch.setattr(Trainer, "train", lambda self, part, table: passes.append(part) or train(self, part, table))
-    together = engine.train_many(calls)
+    together = engine.train(requests)
     assert [len(part.clients) for part in passes] == [6, 3]
-    for changed, one in zip(together, calls, strict=True):
-        alone = engine.train_many([one])[0]
-        assert (changed - alone).abs().max() < 1e-6
-        assert (changed.numpy()[:, ~one.trainable] == 0).all()
-        assert (changed.numpy()[:, one.trainable] != 0).any(axis=1).all()
+    for changed, one in zip(together, requests, strict=True):
+        alone = engine.train([one])[0]
+        assert np.abs(changed - alone).max() < 1e-6
+        assert (changed[:, ~one.trainable] == 0).all()
+        assert (changed[:, one.trainable] != 0).any(axis=1).all()
 
 
 def test_a_pass_holds_the_models_of_its_own_clients_alone(rng, monkeypatch):
-    model, data, held, chunk = model_named("linear"), population(rng, [4, 3, 5, 2, 6]), [], Trainer._chunk
+    model, data, held, one_pass = model_named("linear"), population(rng, [4, 3, 5, 2, 6]), [], Trainer._pass
     monkeypatch.setattr(
-        Trainer, "_chunk", lambda self, part, table: held.append(part.vectors.shape[0]) or chunk(self, part, table)
+        Trainer, "_pass", lambda self, part, table: held.append(part.models.shape[0]) or one_pass(self, part, table)
     )
     start = np.stack([model.init(rng=rng) for _ in range(5)])
-    few = BatchedEngine(model, capacity=2).train(start, data.cohort(np.arange(5)), local=LocalSettings(), key=KEY)
+    cohort = data.cohort(np.arange(5))
+    few = calls.train(BatchedEngine(model, capacity=2), start, cohort, local=LocalSettings(), key=KEY)
     assert held == [2, 2, 1]
-    whole = BatchedEngine(model).train(start, data.cohort(np.arange(5)), local=LocalSettings(), key=KEY)
+    whole = calls.train(BatchedEngine(model), start, cohort, local=LocalSettings(), key=KEY)
     assert np.abs(few - whole).max() < 1e-6

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from rrcluster.data import from_arrays
+from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.engine.batched.evaluator import _together
+from rrcluster.engine.batched.evaluator import _clients_per_pass
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.models import make_model
 from rrcluster.simulation import evaluate as module
@@ -55,9 +56,9 @@ def test_a_test_set_that_clients_share_is_judged_once_and_large_ones_not_all_at_
     asked = []
 
     class Noted(BatchedEngine):
-        def measure(self, vectors, cohort):
-            asked.append(cohort.targets.shape)
-            return super().measure(vectors, cohort)
+        def measure(self, questions):
+            asked.extend(question.samples.targets.shape for question in questions)
+            return super().measure(questions)
 
     monkeypatch.setattr(module, "_SAMPLES_AT_ONCE", 5 * sizes.max() + 1)
     vectors, choices = np.stack([model.init(rng=rng) for _ in range(2)]), (groups >= 13).astype(int)
@@ -67,7 +68,7 @@ def test_a_test_set_that_clients_share_is_judged_once_and_large_ones_not_all_at_
     assert sum(sets for sets, _ in asked) == 20
     assert max(sets * longest for sets, longest in asked) <= 5 * sizes.max()
     for client in range(100):
-        alone = BatchedEngine(model).test(vectors[choices[[client]]], data.test_sets[groups[client]])
+        alone = calls.test(BatchedEngine(model), vectors[choices[[client]]], data.test_sets[groups[client]])
         np.testing.assert_allclose(found[client], np.concatenate(alone), atol=1e-6)
 
 
@@ -85,4 +86,4 @@ def test_the_population_of_test_sets_holds_their_samples(population):
 )
 def test_no_pass_on_a_device_has_more_samples_than_the_model_says(sizes, expected):
     """Clients larger than that are judged in several passes, like clients of unequal sizes."""
-    assert _together(np.array(sizes, dtype=np.int64), 100) == expected
+    assert _clients_per_pass(np.array(sizes, dtype=np.int64), 100) == expected

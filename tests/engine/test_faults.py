@@ -8,23 +8,22 @@ import pytest
 import rrcluster as rr
 from rrcluster.data import linear_regression
 from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
 from rrcluster.methods import ALGORITHMS
 from rrcluster.models import make_model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.privacy.reports import check_reports
+from rrcluster.privacy.reports import Reports, check_reports
 from rrcluster.rng import Streams, stream
-from rrcluster.simulation.faults import ATTACKS, Faults, Incidents, Sent
+from rrcluster.settings import FaultSettings, LocalSettings
+from rrcluster.simulation.faults import ATTACKS, Faults, Incidents
 from rrcluster.simulation.simulate import simulate
 
 K, CLIENTS = 3, 60
 METHODS = {
     "joint": {"mechanism": "joint", "noise_multiplier": 0.5},
     "joint with coins": {"mechanism": "joint", "noise_multiplier": 0.5, "min_cluster_size": 5},
-    "joint, shrinkage": {"mechanism": "joint", "noise_multiplier": 0.5, "rebalance": "shrinkage"},
     "identifier": {"mechanism": "identifier", "noise_multiplier": 0.5, "min_cluster_size": 5},
     "kary": {"mechanism": "identifier", "noise_multiplier": 0.5, "identifier": "kary"},
     "none": {"mechanism": "none", "min_cluster_size": 5},
@@ -73,7 +72,16 @@ def finite(record):
 
 
 @pytest.mark.parametrize("settings", METHODS.values(), ids=METHODS.keys())
-@pytest.mark.parametrize("faults", [Faults(0.5), Faults(1.0), Faults(0.0, 1.0), Faults(0.3, 0.5)], ids=str)
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(FaultSettings(0.5)),
+        Faults(FaultSettings(1.0)),
+        Faults(FaultSettings(0.0, 1.0)),
+        Faults(FaultSettings(0.3, 0.5)),
+    ],
+    ids=str,
+)
 def test_every_round_completes_and_costs_the_same(data, settings, faults):
     plan, ledger, plain = plan_of(**settings), Ledger(), Ledger()
     records = rounds(data, plan, faults=faults, ledger=ledger)
@@ -85,7 +93,7 @@ def test_every_round_completes_and_costs_the_same(data, settings, faults):
 
 @pytest.mark.parametrize("engine", [BatchedEngine, ReferenceEngine])
 def test_when_everybody_drops_out_every_round_is_noise_alone(data, engine):
-    (first, *_) = rounds(data, plan_of(**METHODS["joint"]), faults=Faults(dropout=1.0), engine=engine)
+    (first, *_) = rounds(data, plan_of(**METHODS["joint"]), faults=Faults(FaultSettings(dropout=1.0)), engine=engine)
     assert first.incidents.dropped > 0
     noise = stream(0, "release", 0).standard_normal(K * (5 + 1)) * plan_of(**METHODS["joint"]).mechanism.noise_std
     assert np.allclose(first.release.cluster_sums.ravel(), noise[: K * 5])
@@ -99,28 +107,28 @@ def test_rate_zero_changes_nothing(data):
 
 def test_who_drops_out_depends_on_nobody_else():
     """Keyed by client id: the same client drops out in any cohort, at a higher rate too, and not in every round."""
-    faults, streams, everybody = Faults(dropout=0.5), Streams(3), np.arange(2000)
+    faults, streams, everybody = Faults(FaultSettings(dropout=0.5)), Streams(3), np.arange(2000)
     stay = set(faults.remaining(everybody, streams=streams, round_index=1).tolist())
     assert 900 < len(stay) < 1100
     some = everybody[::3]
     assert set(faults.remaining(some, streams=streams, round_index=1).tolist()) == stay & set(some.tolist())
-    stricter = set(Faults(dropout=0.9).remaining(everybody, streams=streams, round_index=1).tolist())
+    stricter = set(Faults(FaultSettings(dropout=0.9)).remaining(everybody, streams=streams, round_index=1).tolist())
     assert stricter < stay
     assert set(faults.remaining(everybody, streams=streams, round_index=2).tolist()) != stay
 
 
 def test_dropping_out_before_or_after_training_is_the_same_to_the_server(data):
     """The simulator drops clients before it trains them; a report lost on the way makes the same release."""
-    plan, gone = plan_of(**METHODS["joint"]), Faults(dropout=0.5)
+    plan, gone = plan_of(**METHODS["joint"]), Faults(FaultSettings(dropout=0.5))
     (before, *_) = rounds(data, plan, faults=gone)
 
     class Late(BatchedEngine):
         """Trains everybody, then loses the reports of those who drop out."""
 
-        def changes(self, vectors, clusters, cohort, *, local, key):
-            changes = super().changes(vectors, clusters, cohort, local=local, key=key)
-            stay = np.isin(cohort.clients, gone.remaining(cohort.clients, streams=Streams(0), round_index=0))
-            return np.where(stay[:, None], changes, np.nan)
+        def train(self, calls):
+            clients = [call.cohort.clients for call in calls]
+            stay = [np.isin(ids, gone.remaining(ids, streams=Streams(0), round_index=0)) for ids in clients]
+            return [np.where(kept[:, None], one, np.nan) for kept, one in zip(stay, super().train(calls), strict=True)]
 
     (after, *_) = rounds(data, plan, engine=Late)
     assert np.allclose(before.release.cluster_sums, after.release.cluster_sums, atol=1e-6)
@@ -129,12 +137,12 @@ def test_dropping_out_before_or_after_training_is_the_same_to_the_server(data):
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_each_attack_spoils_at_most_its_own_report(name):
-    honest = Sent(np.full((3, 2), 0.25), np.array([0, 1, 2]), None, np.array([5, 6, 7]))
+    honest = Reports(np.full((3, 2), 0.25), np.array([0, 1, 2]), None, np.array([5, 6, 7]))
     update, choice = honest.updates[1], honest.choices[1]
     bad = ATTACKS[name](update, choice, K)
     updates = [honest.updates[0], *(row for row, _ in bad), honest.updates[2]]
     choices = [0, *(cluster for _, cluster in bad), 2]
-    reports = check_reports(updates, choices, width=2, num_clusters=K, client_ids=[5, *[6] * len(bad), 7])
+    reports = check_reports(Reports(updates, choices, client_ids=[5, *[6] * len(bad), 7]), width=2, num_clusters=K)
     assert reports.valid.tolist() == [True, name in ("norm 1e30", "duplicate"), True]
     assert np.isfinite(reports.updates).all()
 
@@ -142,7 +150,7 @@ def test_each_attack_spoils_at_most_its_own_report(name):
 def test_a_hostile_client_moves_a_release_by_no_more_than_an_honest_one(data):
     """Under joint the sums differ from those of the honest run by at most S per hostile client."""
     quiet = plan_of(mechanism="joint", noise_multiplier=0.011)
-    (honest, *_), (attacked, *_) = rounds(data, quiet), rounds(data, quiet, faults=Faults(hostile=0.4))
+    (honest, *_), (attacked, *_) = rounds(data, quiet), rounds(data, quiet, faults=Faults(FaultSettings(hostile=0.4)))
     distance = np.linalg.norm(attacked.release.cluster_sums - honest.release.cluster_sums)
     assert 0 < distance <= 2 * attacked.incidents.hostile * quiet.mechanism.update_clip
 
@@ -157,7 +165,9 @@ def test_a_second_report_does_not_stop_a_fixed_size_round(rng):
 
 @pytest.mark.parametrize("settings", METHODS.values(), ids=METHODS.keys())
 def test_a_whole_cluster_gone_is_still_released(settings, rng):
-    release = rr.release(np.ones((30, 5)), [0] * 30, plan=plan_of(**settings), rng=rng)
+    plan = plan_of(**settings)
+    moved = [0] * 30 if plan.mechanism.flips_coins else None
+    release = rr.release(np.ones((30, 5)), [0] * 30, plan=plan, rng=rng, destinations=moved)
     assert release.cluster_means.shape == (K, 5)
     assert np.isfinite(release.cluster_means).all()
 
@@ -165,7 +175,7 @@ def test_a_whole_cluster_gone_is_still_released(settings, rng):
 def test_rates_are_checked():
     for bad in (-0.1, 1.1, float("nan"), True, "half"):
         with pytest.raises(ConfigError, match="dropout"):
-            Faults(dropout=bad)
+            FaultSettings(dropout=bad)
 
 
 def test_a_run_states_the_same_epsilon_and_counts_failures_as_diagnostics_only(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rrcluster.data import from_arrays
+from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
@@ -59,11 +60,11 @@ def test_features_computed_once_per_sample_train_the_model_that_the_module_train
     start = np.stack([model.init(rng=rng) for _ in (*sizes, 0)])
     local, key = LocalSettings(local_lr=0.01, local_epochs=2, batch_size=2), Streams(1).client_key("batches", 0)
     slow, fast = ReferenceEngine(model), BatchedEngine(model)
-    expected = slow.train(start[: len(sizes)], cohort, local=local, key=key)
-    trained = fast.train(start[: len(sizes)], cohort, local=local, key=key)
+    expected = calls.train(slow, start[: len(sizes)], cohort, local=local, key=key)
+    trained = calls.train(fast, start[: len(sizes)], cohort, local=local, key=key)
     assert trained.shape == expected.shape
     assert np.allclose(trained, expected, atol=1e-4)
-    assert np.allclose(fast.losses(start, cohort), slow.losses(start, cohort), atol=1e-4)
+    assert np.allclose(calls.losses(fast, start, cohort), calls.losses(slow, start, cohort), atol=1e-4)
 
 
 def test_the_two_forms_of_a_model_must_be_one_vector():
@@ -80,9 +81,10 @@ def test_features_kept_for_a_population_change_nothing(rng, monkeypatch):
     cohort, models = data.cohort(np.array([2, 0])), np.stack([model.init(rng=rng) for _ in range(2)])
     found = []
     for room in (0, 2**30):
-        monkeypatch.setattr("rrcluster.engine.batched.batched_engine._KEPT_ON_CPU", room)
+        monkeypatch.setattr("rrcluster.engine.batched.batched_engine._FEATURES_ON_CPU", room)
         engine = BatchedEngine(model)
-        found.append((engine.losses(models, cohort), engine.train(models, cohort, local=LocalSettings(), key=(1, 2))))
+        trained = calls.train(engine, models, cohort, local=LocalSettings(), key=(1, 2))
+        found.append((calls.losses(engine, models, cohort), trained))
         assert len(engine._tables) == (room > 0)
     assert (found[0][0] == found[1][0]).all()
     assert (found[0][1] == found[1][1]).all()
@@ -100,6 +102,6 @@ def test_features_of_a_test_set_are_computed_once_too(rng):
     inputs, targets = rng.normal(size=(1, 9, 1, 28, 28)), rng.integers(4, size=(1, 9))
     data = from_arrays(inputs, targets, test_inputs=inputs[0], test_targets=targets[0], num_classes=4)
     vectors = np.stack([model.init(rng=rng) for _ in range(2)])
-    first, again = (engine.test(vectors, data.test_sets[0]) for _ in range(2))
+    first, again = (calls.test(engine, vectors, data.test_sets[0]) for _ in range(2))
     assert seen == [9]
     assert np.array_equal(first, again)

@@ -8,9 +8,13 @@ import sys
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from rrcluster.engine.fast_cnn.gpu import FusedCnn
-from rrcluster.models import make_model
+from rrcluster.engine.fast_cnn import gpu
+from rrcluster.engine.fast_cnn.gpu import CnnKernels, cnn_kernels, padded_images
+from rrcluster.engine.fast_cnn.layout import num_parameters
+from rrcluster.models import from_module, make_model
+from rrcluster.models.additive import additive
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 needs_kernels = pytest.mark.skipif(
@@ -51,10 +55,10 @@ def trained_by_autograd(model, vector, images, targets, steps):
 @pytest.mark.parametrize(("clients", "batch", "classes"), [(3, 6, 10), (2, 3, 47), (1, 4, 2)])
 def test_training_by_kernels_is_training_by_autograd(clients, batch, classes, rng):
     model, vectors, images, targets, where = case(rng, clients=clients, batch=batch, classes=classes, steps=2)
-    fused = FusedCnn(classes, "float32")
-    ours = fused.inward(vectors)
-    fused.train(ours, fused.images(images), targets, where, torch.full((clients,), RATE, device=DEVICE))
-    ours = fused.outward(ours).double()
+    kernels = CnnKernels(classes, "float32")
+    ours = kernels.pack(vectors)
+    kernels.train(ours, padded_images(images), targets, where, torch.full((clients,), RATE, device=DEVICE))
+    ours = kernels.unpack(ours).double()
     for client in range(clients):
         expected = trained_by_autograd(model, vectors[client], images, targets, where[:, client])
         assert (ours[client] - expected).abs().max() < 1e-5
@@ -62,14 +66,14 @@ def test_training_by_kernels_is_training_by_autograd(clients, batch, classes, rn
 
 
 @needs_kernels
-def test_judging_by_kernels_is_judging_by_the_module(rng):
+def test_evaluation_by_kernels_is_evaluation_by_the_module(rng):
     model, vectors, images, targets, where = case(
         rng, clients=2, batch=37 if DEVICE == "cuda" else 5, classes=10, steps=1
     )
-    fused = FusedCnn(10, "float32")
+    kernels = CnnKernels(10, "float32")
     model_of, data_of = (torch.tensor(of, dtype=torch.int32, device=DEVICE) for of in ([0, 1, 0, 1], [0, 0, 1, 1]))
     where[-1, -1] = 3
-    losses, hits = fused.judge(fused.inward(vectors), fused.images(images), targets, where[0], model_of, data_of)
+    losses, hits = kernels.evaluate(kernels.pack(vectors), padded_images(images), targets, where[0], model_of, data_of)
     for group in range(4):
         chosen = where[0, int(data_of[group])]
         real = chosen >= 0
@@ -81,10 +85,20 @@ def test_judging_by_kernels_is_judging_by_the_module(rng):
 
 
 def test_the_kernels_order_of_parameters_is_a_permutation(rng):
-    fused = FusedCnn(10, "float32")
-    vectors = torch.tensor(rng.normal(size=(2, fused.num_parameters)))
-    assert torch.equal(fused.outward(fused.inward(vectors)), vectors)
-    assert fused.num_parameters == make_model("cnn", input_shape=(1, 28, 28), num_classes=10).num_parameters
+    kernels = CnnKernels(10, "float32")
+    vectors = torch.tensor(rng.normal(size=(2, num_parameters(10))))
+    assert torch.equal(kernels.unpack(kernels.pack(vectors)), vectors)
+
+
+def test_only_our_cnn_is_trained_by_its_kernels_whatever_a_network_is_called(monkeypatch):
+    monkeypatch.setattr(gpu, "_kernels", lambda: None)  # as if Triton were installed
+    ours, regression = (make_model("cnn", input_shape=(1, 28, 28), num_classes=count) for count in (10, 0))
+    layers = [nn.Tanh() if isinstance(layer, nn.ReLU) else layer for layer in ours.module]
+    theirs = from_module(nn.Sequential(*layers), name="cnn")
+    assert theirs.num_parameters == ours.num_parameters
+    picked = [cnn_kernels(model, torch.device("cuda"), "tf32") for model in (ours, theirs, regression, additive(ours))]
+    assert [kernels is not None for kernels in picked] == [True, False, False, False]
+    assert cnn_kernels(ours, torch.device("cpu"), "tf32") is None
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment
 from rrcluster.methods import ALGORITHMS
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.reports import Reports
 from rrcluster.simulation.evaluate import adjusted_rand, evaluate
-from rrcluster.simulation.faults import Sent
 from rrcluster.simulation.measures import client_bytes, expected_norm, measure_round, signal_to_noise
 from rrcluster.simulation.simulate import simulate
 from rrcluster.types import Coordinates
@@ -65,14 +65,14 @@ def test_signal_to_noise_by_hand():
     it = plan()
     updates = np.zeros((3, 8))
     updates[0, 3], updates[1, 3], updates[2, 0] = 30.0, 0.5, 0.25  # the first is clipped to 1
-    shared, clustered = signal_to_noise(Sent(updates, np.array([2, 2, 1]), None, np.arange(3)), plan=it)
+    shared, clustered = signal_to_noise(Reports(updates, np.array([2, 2, 1]), None, np.arange(3)), plan=it)
     noise = it.mechanism.noise_std
     assert clustered == pytest.approx((0, 0, 1.5 / expected_norm(noise, 5), 0), rel=1e-5)
     assert shared == pytest.approx(0.25 / expected_norm(noise, 3), rel=1e-5)
-    moved = signal_to_noise(Sent(updates, np.array([2, 2, 1]), np.array([0, 2, 1]), np.arange(3)), plan=it)[1]
+    moved = signal_to_noise(Reports(updates, np.array([2, 2, 1]), np.array([0, 2, 1]), np.arange(3)), plan=it)[1]
     assert moved[0] > 0
     assert signal_to_noise(
-        Sent(updates, np.zeros(3, int), None, np.arange(3)), plan=plan(mechanism="none", noise_multiplier=None)
+        Reports(updates, np.zeros(3, int), None, np.arange(3)), plan=plan(mechanism="none", noise_multiplier=None)
     ) == (None, None)
 
 

@@ -6,26 +6,13 @@ import numpy as np
 import pytest
 
 from rrcluster.data import from_arrays
-from rrcluster.engine.protocol import LocalSettings
+from rrcluster.engine import calls
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.methods import ALGORITHMS
 from rrcluster.methods.method import Tools
 from rrcluster.models import make_model
-from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.settings import LocalSettings
 from rrcluster.simulation.private_evaluation import own_evaluations
-
-
-def mechanism(split, **changes):
-    return PrivacyPlan.build(
-        coordinates=split.coordinates,
-        num_clusters=2,
-        num_clients=100,
-        sample_rate=0.1,
-        num_rounds=5,
-        update_clip=1.0,
-        noise_multiplier=1.0,
-        **changes,
-    ).mechanism
 
 
 @pytest.fixture
@@ -46,10 +33,10 @@ def test_a_client_judges_its_own_best_model_on_its_own_samples(case):
     told = own_evaluations(
         models,
         cohort,
-        mechanism=mechanism(rest["tools"].split, private_evaluation=0.5, evaluation_loss_bound=8.0),
+        loss_bound=8.0,
         **rest,
     )
-    loss, accuracy = rest["tools"].engine.measure(rest["tools"].split.vectors(models), cohort)
+    loss, accuracy = calls.measure(rest["tools"].engine, rest["tools"].split.vectors(models), cohort)
     for client in (0, 1):
         best = loss[client].argmin()
         assert told[client] == pytest.approx([accuracy[client, best], loss[client, best] / 8.0])
@@ -59,11 +46,11 @@ def test_a_client_judges_its_own_best_model_on_its_own_samples(case):
 def test_a_failing_model_counts_as_the_worst_instead_of_dropping_out(case):
     models, cohort, rest = case
     cohort.inputs[0] = np.inf
-    told = own_evaluations(models, cohort, mechanism=mechanism(rest["tools"].split, private_evaluation=0.5), **rest)
+    told = own_evaluations(models, cohort, loss_bound=4.0, **rest)
     assert told[0, 1] == 1.0
     assert np.isfinite(told).all()
 
 
 def test_nothing_is_computed_where_it_is_off(case):
     models, cohort, rest = case
-    assert own_evaluations(models, cohort, mechanism=mechanism(rest["tools"].split), **rest) is None
+    assert own_evaluations(models, cohort, loss_bound=None, **rest) is None

@@ -6,18 +6,19 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rrcluster.data import from_arrays
+from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.channel import Message, _limit
-from rrcluster.engine.distributed import RankedEngine, Ranks, Worker, packed, serve, split_work, unpacked
-from rrcluster.engine.protocol import LocalSettings
+from rrcluster.engine.distributed import DistributedEngine, PreparedRank, Ranks, serve, split_work
+from rrcluster.engine.protocol import LocalSettings, TrainingCall
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, DataError, PrivacyError, RankError
 from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.torchrun_setup import _machines, make_shared, told_machines
+from rrcluster.experiments.torchrun_setup import _machines, make_distributed
 from rrcluster.methods import ALGORITHMS
 from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
@@ -61,7 +62,7 @@ def crew(size, prepare):
     ranks = Ranks(ends[0])
     try:
         ranks.prepare({"any": "settings"})
-        assert ranks.ready() == [{"machine": "here"}] * (size - 1)
+        assert ranks.fingerprints() == [{"machine": "here"}] * (size - 1)
         yield ranks, raised
     finally:
         ranks.dismiss()
@@ -80,7 +81,7 @@ def model():
 
 
 def worker(data, engine=ReferenceEngine):
-    return lambda _: Worker(engine(model()), data, {"machine": "here"})
+    return lambda _: PreparedRank(engine(model()), data, {"machine": "here"})
 
 
 @pytest.mark.parametrize(("engine", "exact"), [(ReferenceEngine, True), (BatchedEngine, False)])
@@ -94,16 +95,16 @@ def test_ranks_give_the_rows_of_one_engine(engine, exact, size, clients):
         vectors[rng.integers(0, 2, size=len(clients))],
         rng.standard_normal((len(clients), vectors.shape[1])),
     )
-    how = {"local": LocalSettings(0.1, 2, 4, proximal=0.5), "key": (3, 4), "anchor": anchor}
+    masked = {"local": LocalSettings(0.1, 2, 4, proximal=0.5), "key": (3, 4), "anchor": anchor}
     plain = {"local": LocalSettings(0.1, 1, 5), "key": (5, 6)}
-    how["trainable"] = np.arange(vectors.shape[1]) % 3 > 0
+    masked["trainable"] = np.arange(vectors.shape[1]) % 3 > 0
     with crew(size, worker(data, engine)) as (ranks, raised):
-        shared = RankedEngine(engine(model()), ranks, (), data)
+        shared = DistributedEngine(engine(model()), ranks, (), data)
         pairs = [
-            (alone.losses(vectors, cohort), shared.losses(vectors, cohort)),
-            (np.stack(alone.measure(vectors, cohort)), np.stack(shared.measure(vectors, cohort))),
-            (alone.train(start, cohort, **how), shared.train(start, cohort, **how)),
-            (alone.train(start, cohort, **plain), shared.train(start, cohort, **plain)),
+            (calls.losses(alone, vectors, cohort), calls.losses(shared, vectors, cohort)),
+            (np.stack(calls.measure(alone, vectors, cohort)), np.stack(calls.measure(shared, vectors, cohort))),
+            (calls.train(alone, start, cohort, **masked), calls.train(shared, start, cohort, **masked)),
+            (calls.train(alone, start, cohort, **plain), calls.train(shared, start, cohort, **plain)),
         ]
     for one, many in pairs:
         assert (one.shape, one.dtype) == (many.shape, many.dtype)
@@ -141,7 +142,7 @@ def test_a_whole_simulation_is_bit_for_bit_that_of_one_process():
     data = population(list(range(1, 26)))
     one = simulated(ReferenceEngine, data)
     with crew(3, worker(data)) as (ranks, _):
-        many = simulated(lambda net: RankedEngine(ReferenceEngine(net), ranks, (), data), data)
+        many = simulated(lambda net: DistributedEngine(ReferenceEngine(net), ranks, (), data), data)
     assert len(one) == len(many) == 4
     for a, b in zip(one, many, strict=True):
         assert np.array_equal(a.state.models.clustered, b.state.models.clustered)
@@ -162,7 +163,7 @@ def test_ranks_judge_test_sets_not_training_samples():
     common = {"algorithm": algorithm, "split": algorithm.split(net)}
     alone = evaluate(models, data, engine=ReferenceEngine(net), **common)
     with crew(3, worker(data)) as (ranks, _):
-        shared = evaluate(models, data, engine=RankedEngine(ReferenceEngine(net), ranks, (), data), **common)
+        shared = evaluate(models, data, engine=DistributedEngine(ReferenceEngine(net), ranks, (), data), **common)
     assert 0.1 < alone.accuracy < 0.9
     assert (shared.accuracy, shared.loss, shared.worst_decile) == (alone.accuracy, alone.loss, alone.worst_decile)
 
@@ -171,21 +172,21 @@ def test_ranks_judge_test_sets_not_training_samples():
     ("problem", "told"),
     [
         (DataError("the file of rank 1 is damaged; get it anew."), "rank 1 failed: the file of rank 1 is damaged"),
-        (IndexError("value 83.6501927"), "rank 1 failed: IndexError; see its own messages"),
+        (IndexError("value 83.6501927"), "rank 1 failed: IndexError; see its stderr"),
     ],
 )
 def test_a_rank_that_fails_ends_the_run_and_is_named(problem, told):
     data = population([3, 3, 3, 3])
 
     class Broken:
-        def losses(self, vectors, cohort):
+        def measure(self, questions):
             raise problem
 
-    prepare = lambda _: Worker(Broken(), data, {"machine": "here"})  # noqa: E731
+    prepare = lambda _: PreparedRank(Broken(), data, {"machine": "here"})  # noqa: E731
     with crew(2, prepare) as (ranks, raised):
-        shared = RankedEngine(ReferenceEngine(model()), ranks, (), data)
+        shared = DistributedEngine(ReferenceEngine(model()), ranks, (), data)
         with pytest.raises(RankError, match=told) as caught:
-            shared.losses(np.zeros((1, shared.own.model.num_parameters)), data.cohort(np.arange(4)))
+            calls.losses(shared, np.zeros((1, shared.own.model.num_parameters)), data.cohort(np.arange(4)))
     assert "83.65" not in str(caught.value)
     assert raised == [problem]
 
@@ -214,14 +215,14 @@ def test_one_client_is_for_rank_0():
     assert split_work(np.array([5]), 2) == [slice(0, 1), slice(1, 1)]
 
 
-@settings(max_examples=30)
-@given(st.lists(st.integers(0, 3), max_size=12), st.integers(1, 5))
-def test_packed_rows_come_back_and_each_travels_once(which, width):
-    models = stream(0, "rows").standard_normal((4, width)).astype(np.float32)
-    rows = models[which]
-    arrays = Message.decoded(Message("train", {}, packed("start", rows)).encoded()).arrays
-    assert np.array_equal(unpacked(arrays, "start"), rows)
-    assert len(arrays["start.distinct"]) == len(set(which))
+@given(st.lists(st.integers(0, 3), max_size=12), st.integers(0, 6))
+def test_a_share_has_the_starts_of_its_clients_and_each_model_once(model_of, last):
+    data = population([1] * 12)
+    models, clients = stream(0, "rows").standard_normal((4, 3)).astype(np.float32), np.arange(len(model_of))
+    call = TrainingCall(models, np.array(model_of, dtype=np.int64), data.cohort(clients), LocalSettings(), (0, 0))
+    share = call.select(slice(0, last), data.cohort(clients[:last]))
+    assert np.array_equal(share.start, call.start[:last])
+    assert len(share.models) == len(set(model_of[:last]))
 
 
 def test_messages_keep_their_arrays():
@@ -236,7 +237,7 @@ def test_messages_keep_their_arrays():
 def test_secure_runs_stay_in_one_process():
     config = from_flat({"secure": True, "seed": None})
     with pytest.raises(PrivacyError, match=r"secure = true with 2 ranks.*without torchrun"):
-        make_shared(config, Ranks(wires(2)[0]))
+        make_distributed(config, Ranks(wires(2)[0]))
 
 
 def test_ranks_of_another_version_are_refused():
@@ -246,8 +247,9 @@ def test_ranks_of_another_version_are_refused():
     assert _machines(same, [same]) == (f"{same['machine']}, {same['threads']} threads",)
     with pytest.raises(RankError, match=r"rank 2 has torch 1\.0"):
         _machines(same, [same, same | {"torch": "1.0"}])
-    assert told_machines(RankedEngine(None, None, ("a machine",), None)) == {"ranks": ["a machine"]}
-    assert told_machines(ReferenceEngine(model())) == {}
+    assert "ranks" not in same
+    shared = fingerprint(from_flat({}), DistributedEngine(None, None, ("a machine",), None))
+    assert shared["ranks"] == ["a machine"]
 
 
 @pytest.mark.parametrize("given", ["0", "soon", "-1", "nan"])

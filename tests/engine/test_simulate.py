@@ -2,13 +2,14 @@ import numpy as np
 import pytest
 
 from rrcluster.data import linear_regression, load_federated
+from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.methods import ALGORITHMS
 from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams, stream
+from rrcluster.settings import LocalSettings
 from rrcluster.simulation.evaluate import clustering_accuracy, confusion, evaluate, judged_clients
 from rrcluster.simulation.simulate import simulate
 
@@ -64,15 +65,22 @@ def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(data, mech
     assert not same(first, other)
 
 
-@pytest.mark.parametrize("rebalance", ["auto", "coin", "none"])
-def test_b_zero_is_the_base_method_bit_for_bit_under_joint(data, rebalance):
-    assert same(rounds(data, rebalance="none"), rounds(data, rebalance=rebalance, min_cluster_size=0))
+def test_b_zero_is_the_base_method_bit_for_bit_under_joint(data, monkeypatch):
+    zero = rounds(data, min_cluster_size=0)
+
+    def flip_coins(*_, **__):
+        raise AssertionError("there are no coins without B")
+
+    monkeypatch.setattr("rrcluster.simulation.simulate.flip_coins", flip_coins)
+    assert same(rounds(data), zero)
 
 
 @pytest.mark.parametrize("mechanism", ["identifier", "none"])
-def test_b_zero_is_the_base_method_bit_for_bit_with_the_exact_rule(data, mechanism):
+def test_b_zero_is_the_base_method_bit_for_bit_with_the_exact_rule(data, mechanism, monkeypatch):
     changes = {"mechanism": mechanism, "noise_multiplier": 0.5 if mechanism == "identifier" else None}
-    assert same(rounds(data, rebalance="none", **changes), rounds(data, rebalance="exact", **changes))
+    zero = rounds(data, min_cluster_size=0, **changes)
+    monkeypatch.setattr(f"rrcluster.privacy.{mechanism}.rebalance", lambda assignment, **_: assignment)
+    assert same(rounds(data, **changes), zero)
 
 
 def test_b_above_zero_is_not_the_base_method(data):
@@ -117,8 +125,8 @@ def test_without_true_groups_there_is_no_clustering_accuracy():
     found = evaluate(models, data, algorithm=method, split=split, engine=BatchedEngine(model))
     vectors, own = split.vectors(models), []
     for client in range(30):
-        choice = engine.losses(vectors, data.cohort(np.array([client])))[0].argmin()
-        own.append(engine.test(vectors[[choice]], data.test_sets[client])[1][0])
+        choice = calls.losses(engine, vectors, data.cohort(np.array([client])))[0].argmin()
+        own.append(calls.test(engine, vectors[[choice]], data.test_sets[client])[1][0])
     assert found.accuracy == pytest.approx(np.mean(own), abs=1e-6)
     assert np.isnan(found.clustering_accuracy)
     assert found.group_accuracy == ()
@@ -142,9 +150,9 @@ def test_the_protocol_on_images_by_the_slow_twin():
     found = evaluate(models, data, algorithm=method, split=split, engine=BatchedEngine(model))
     own = []
     for client in range(40):
-        choice = engine.losses(split.vectors(models), data.cohort(np.array([client])))[0].argmin()
+        choice = calls.losses(engine, split.vectors(models), data.cohort(np.array([client])))[0].argmin()
         tests = data.test_sets[data.test_of[client]]
-        own.append(engine.test(split.vectors(models)[[choice]], tests)[1][0])
+        own.append(calls.test(engine, split.vectors(models)[[choice]], tests)[1][0])
     assert found.accuracy == pytest.approx(np.mean(own), abs=1e-6)
     assert found.worst_decile == pytest.approx(np.mean(sorted(own)[:4]), abs=1e-6)
     assert sum(found.choice_sizes) == 40

@@ -17,18 +17,19 @@ from torch import nn
 
 from rrcluster.data import from_arrays
 from rrcluster.data.federated import Cohort, TestSet
+from rrcluster.engine import calls
 from rrcluster.engine import pick_engine as select
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.batched.sample_order import batch_orders
 from rrcluster.engine.fast_cnn import native_build as build
-from rrcluster.engine.fast_cnn.native_client import num_parameters, packed_layout
+from rrcluster.engine.fast_cnn.layout import num_parameters, packed_order
 from rrcluster.engine.pick_engine import pick_engine
 from rrcluster.engine.protocol import CPU, LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.workers.pool import _shared_out
-from rrcluster.engine.workers.torch_client import TorchAlone
-from rrcluster.engine.workers.worker import Steps
-from rrcluster.engine.workers.workers_engine import WorkersEngine, is_the_cnn
+from rrcluster.engine.workers.pool import _split_rows
+from rrcluster.engine.workers.single_client import ClientCall, Steps
+from rrcluster.engine.workers.torch_client import TorchClientTrainer
+from rrcluster.engine.workers.workers_engine import WorkersEngine
 from rrcluster.errors import ConfigError, WorkerError
 from rrcluster.models import from_module, make_model
 from rrcluster.models.additive import additive
@@ -74,14 +75,14 @@ def test_workers_equal_the_reference_on_random_cohorts(engine, seed):
     data = population(rng, np.maximum(sizes, 1))
     cohort = data.cohort(rng.permutation(len(sizes)))
     start, slow = starts(engine.model, len(sizes), rng), ReferenceEngine(engine.model)
-    expected = slow.train(start, cohort, local=local, key=KEY)
-    assert np.abs(engine.train(start, cohort, local=local, key=KEY) - expected).max() < 1e-5
+    expected = calls.train(slow, start, cohort, local=local, key=KEY)
+    assert np.abs(calls.train(engine, start, cohort, local=local, key=KEY) - expected).max() < 1e-5
     assert np.abs(expected - start).max() > 1e-3
     vectors = starts(engine.model, int(rng.integers(1, 4)), rng)
-    for ours, theirs in zip(engine.measure(vectors, cohort), slow.measure(vectors, cohort), strict=True):
+    for ours, theirs in zip(calls.measure(engine, vectors, cohort), calls.measure(slow, vectors, cohort), strict=True):
         assert np.allclose(ours, theirs, atol=1e-5)
     tests = TestSet(cohort.targets[0], lambda: cohort.inputs[0])
-    for ours, theirs in zip(engine.test(vectors, tests), slow.test(vectors, tests), strict=True):
+    for ours, theirs in zip(calls.test(engine, vectors, tests), calls.test(slow, vectors, tests), strict=True):
         assert np.allclose(ours, theirs, atol=1e-5)
 
 
@@ -93,8 +94,8 @@ def test_anchors_and_masks(engine, proximal, masked, rng):
     local = LocalSettings(0.1, 2, 5, proximal)
     given = {"local": local, "key": KEY, "anchor": start + 0.1 * rng.normal(size=start.shape)}
     given["trainable"] = rng.random(start.shape[1]) < 0.5 if masked else None
-    expected = ReferenceEngine(engine.model).train(start, cohort, **given)
-    trained = engine.train(start, cohort, **given)
+    expected = calls.train(ReferenceEngine(engine.model), start, cohort, **given)
+    trained = calls.train(engine, start, cohort, **given)
     assert np.abs(trained - expected).max() < 1e-5
     if masked:
         assert (trained[:, ~given["trainable"]] == start[:, ~given["trainable"]]).all()
@@ -105,22 +106,22 @@ def test_anchors_and_masks(engine, proximal, masked, rng):
 def test_any_number_of_classes(classes, rng):
     model = cnn(classes)
     cohort, start = population(rng, [9], classes).cohort(np.zeros(1, dtype=int)), starts(model, 1, rng)
-    expected = ReferenceEngine(model).train(start, cohort, local=LOCAL, key=KEY)
+    expected = calls.train(ReferenceEngine(model), start, cohort, local=LOCAL, key=KEY)
     with WorkersEngine(model, num_workers=1) as workers:
-        assert np.abs(workers.train(start, cohort, local=LOCAL, key=KEY) - expected).max() < 1e-5
+        assert np.abs(calls.train(workers, start, cohort, local=LOCAL, key=KEY) - expected).max() < 1e-5
 
 
 @compiled_only
 def test_not_a_bit_depends_on_the_number_of_workers_or_on_the_rest_of_the_cohort(engine, rng):
     data, start = population(rng, [3, 11, 8, 5, 20]), starts(engine.model, 5, rng)
     cohort = data.cohort(np.arange(5))
-    together = engine.train(start, cohort, local=LOCAL, key=KEY)
-    alone = engine.train(start[1:2], data.cohort([1]), local=LOCAL, key=KEY)
+    together = calls.train(engine, start, cohort, local=LOCAL, key=KEY)
+    alone = calls.train(engine, start[1:2], data.cohort([1]), local=LOCAL, key=KEY)
     assert (alone[0] == together[1]).all()
     for count, capacity in ((1, 1024), (3, 2)):
         with WorkersEngine(engine.model, num_workers=count, capacity=capacity) as other:
-            assert (other.train(start, cohort, local=LOCAL, key=KEY) == together).all()
-            assert (other.losses(start[:2], cohort) == engine.losses(start[:2], cohort)).all()
+            assert (calls.train(other, start, cohort, local=LOCAL, key=KEY) == together).all()
+            assert (calls.losses(other, start[:2], cohort) == calls.losses(engine, start[:2], cohort)).all()
 
 
 @compiled_only
@@ -128,32 +129,32 @@ def test_clients_without_samples_and_cohorts_without_clients(engine, rng):
     data, start = population(rng, [4, 6]), starts(engine.model, 2, rng)
     cohort = data.cohort(np.arange(2))
     cohort = Cohort.of_arrays(cohort.clients, cohort.inputs, cohort.targets, np.array([0, 6]))
-    trained = engine.train(start, cohort, local=LOCAL, key=KEY)
+    trained = calls.train(engine, start, cohort, local=LOCAL, key=KEY)
     assert (trained[0] == start[0]).all()
     assert (trained[1] != start[1]).any()
-    loss, accuracy = engine.measure(start, cohort)
+    loss, accuracy = calls.measure(engine, start, cohort)
     assert loss[0].tolist() == accuracy[0].tolist() == [0, 0]
     nobody = data.cohort(np.zeros(0, dtype=int))
-    assert engine.train(start[:0], nobody, local=LOCAL, key=KEY).shape == (0, start.shape[1])
-    assert engine.losses(start, nobody).shape == (0, 2)
+    assert calls.train(engine, start[:0], nobody, local=LOCAL, key=KEY).shape == (0, start.shape[1])
+    assert calls.losses(engine, start, nobody).shape == (0, 2)
 
 
 @compiled_only
 def test_what_is_not_a_number_stays_so_and_spoils_only_its_client(engine, rng):
     data, start = population(rng, [5, 5, 5]), starts(engine.model, 3, rng)
     cohort = data.cohort(np.arange(3))
-    clean = engine.train(start, cohort, local=LOCAL, key=KEY)
+    clean = calls.train(engine, start, cohort, local=LOCAL, key=KEY)
     cohort.inputs[0, 2, 0, 13, 13], cohort.inputs[1] = np.nan, 1e30
-    trained = engine.train(start, cohort, local=LOCAL, key=KEY)
-    expected = ReferenceEngine(engine.model).train(start, cohort, local=LOCAL, key=KEY)
+    trained = calls.train(engine, start, cohort, local=LOCAL, key=KEY)
+    expected = calls.train(ReferenceEngine(engine.model), start, cohort, local=LOCAL, key=KEY)
     assert not np.isfinite(expected[:2]).all(axis=1).any()
     assert not np.isfinite(trained[:2]).all(axis=1).any()
     assert (trained[2] == clean[2]).all()
-    assert not np.isfinite(engine.losses(start, cohort)[0]).any()
+    assert not np.isfinite(calls.losses(engine, start, cohort)[0]).any()
 
 
 def test_the_packed_layout_holds_every_parameter_once():
-    places = packed_layout(10)
+    places = packed_order(10, lanes=16)
     assert sorted(places[places < 26_010].tolist()) == list(range(26_010))
     assert (places == 26_010).sum() == 33 * 6
     assert num_parameters(10) == 26_010
@@ -169,16 +170,15 @@ def test_pytorch_one_client_at_a_time_equals_the_reference(name, rng):
     cohort, start = data.cohort([0]), starts(model, 1, rng)
     local, anchor, moving = LocalSettings(0.1, 2, 3, 0.3), start + 0.01, rng.random(start.shape[1]) < 0.7
     slow = ReferenceEngine(model)
-    expected = slow.train(start, cohort, local=local, key=KEY, anchor=anchor, trainable=moving)
+    expected = calls.train(slow, start, cohort, local=local, key=KEY, anchor=anchor, trainable=moving)
     orders = batch_orders(KEY, cohort.clients, cohort.sizes, epochs=2)[0]
-    alone = TorchAlone(model.module, samples_at_once=4)
-    steps = Steps(0.1, 2, 3, 0.3)
-    trained = alone.train(
-        start[0], cohort.inputs[0], cohort.targets[0], orders=orders, steps=steps, anchor=anchor[0], moving=moving
+    trainer, steps = TorchClientTrainer(model.module, samples_at_once=4), Steps(0.1, 2, 3, 0.3)
+    trained = trainer.train(
+        ClientCall(start[0], cohort.inputs[0], cohort.targets[0], orders, steps, anchor[0], trainable=moving)
     )
     assert np.abs(trained - expected[0]).max() < 1e-4
-    loss, right = alone.measuring(start)(cohort.inputs[0], cohort.targets[0])[0] / 7
-    theirs = slow.measure(start, cohort)
+    loss, right = trainer.evaluator(start)(cohort.inputs[0], cohort.targets[0])[0] / 7
+    theirs = calls.measure(slow, start, cohort)
     assert (loss, right) == (pytest.approx(theirs[0][0, 0], abs=1e-5), pytest.approx(theirs[1][0, 0]))
 
 
@@ -189,10 +189,10 @@ def test_modules_travel_to_the_workers(rng):
     cohort, start = data.cohort(np.arange(2)), starts(model, 2, rng)
     slow = ReferenceEngine(model)
     with WorkersEngine(model, num_workers=1) as workers:
-        trained = workers.train(start, cohort, local=LOCAL, key=KEY)
-        assert np.abs(trained - slow.train(start, cohort, local=LOCAL, key=KEY)).max() < 1e-5
-        loss, accuracy = workers.measure(start, cohort)
-    assert np.allclose(loss, slow.losses(start, cohort), atol=1e-5)
+        trained = calls.train(workers, start, cohort, local=LOCAL, key=KEY)
+        assert np.abs(trained - calls.train(slow, start, cohort, local=LOCAL, key=KEY)).max() < 1e-5
+        loss, accuracy = calls.measure(workers, start, cohort)
+    assert np.allclose(loss, calls.losses(slow, start, cohort), atol=1e-5)
     assert np.isnan(accuracy).all()
 
 
@@ -200,7 +200,7 @@ def test_a_module_that_cannot_travel_is_refused():
     module = nn.Linear(2, 2)
     module.extra = lambda: None
     with pytest.raises(ConfigError, match=r"cannot be sent to worker processes.*engine = batched"):
-        WorkersEngine(from_module(module)).recipe  # noqa: B018
+        WorkersEngine(from_module(module)).spec  # noqa: B018
 
 
 @compiled_only
@@ -208,14 +208,14 @@ def test_a_dead_worker_is_named_and_the_next_call_starts_anew(rng):
     model = cnn()
     cohort, start = population(rng, [6, 6]).cohort(np.arange(2)), starts(model, 2, rng)
     with WorkersEngine(model, num_workers=2) as workers:
-        expected = workers.train(start, cohort, local=LOCAL, key=KEY)
+        expected = calls.train(workers, start, cohort, local=LOCAL, key=KEY)
         first, second = workers.process_ids
         os.kill(first, signal.SIGKILL)
         with pytest.raises(WorkerError, match=f"worker process {first} died with exit code -9"):
-            workers.train(start, cohort, local=LOCAL, key=KEY)
+            calls.train(workers, start, cohort, local=LOCAL, key=KEY)
         assert gone(first)
         assert gone(second)
-        assert (workers.train(start, cohort, local=LOCAL, key=KEY) == expected).all()
+        assert (calls.train(workers, start, cohort, local=LOCAL, key=KEY) == expected).all()
 
 
 @compiled_only
@@ -227,7 +227,7 @@ def test_what_fails_in_a_worker_is_told(rng):
         closing(WorkersEngine(model, num_workers=1)) as workers,
         pytest.raises(WorkerError, match=r"failed \(ValueError at native_client.py"),
     ):
-        workers.losses(starts(model, 1, rng), cohort)
+        calls.losses(workers, starts(model, 1, rng), cohort)
     assert workers.process_ids == ()
 
 
@@ -236,12 +236,12 @@ def test_nothing_is_left_running_after_close_or_without_the_engine(rng):
     model = cnn()
     cohort = population(rng, [2]).cohort([0])
     workers = WorkersEngine(model, num_workers=1)
-    workers.losses(starts(model, 1, rng), cohort)
+    calls.losses(workers, starts(model, 1, rng), cohort)
     (closed,) = workers.process_ids
     workers.close()
     workers.close()
     assert gone(closed)
-    workers.losses(starts(model, 1, rng), cohort)
+    calls.losses(workers, starts(model, 1, rng), cohort)
     (dropped,) = workers.process_ids
     del workers
     assert gone(dropped)
@@ -249,6 +249,7 @@ def test_nothing_is_left_running_after_close_or_without_the_engine(rng):
 
 PARENT = """
 import numpy as np
+from rrcluster.engine import calls
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.data import from_arrays
 from rrcluster.engine.workers.workers_engine import WorkersEngine
@@ -257,9 +258,9 @@ from rrcluster.models import make_model
 model = make_model("cnn", input_shape=(1, 28, 28), num_classes=10)
 cohort = from_arrays([np.zeros((40, 1, 28, 28))], [np.zeros(40, dtype=int)], num_classes=10).cohort([0, 0, 0, 0])
 start, engine = np.zeros((4, model.num_parameters)), WorkersEngine(model, num_workers=2)
-engine.losses(start, cohort)
+calls.losses(engine, start, cohort)
 print(*engine.process_ids, flush=True)
-engine.train(start, cohort, local=LocalSettings(local_epochs=100_000), key=(0, 0))
+calls.train(engine, start, cohort, local=LocalSettings(local_epochs=100_000), key=(0, 0))
 """
 
 
@@ -281,46 +282,43 @@ def test_workers_end_with_their_parent_whatever_ends_it(how):
 
 
 def test_without_a_compiler_one_line_says_so_and_pytorch_trains(monkeypatch, caplog):
-    build.compiled.cache_clear()
+    build.native_library.cache_clear()
     monkeypatch.setattr(build.shutil, "which", lambda name: None)
     try:
         with caplog.at_level(logging.WARNING):
-            assert WorkersEngine(cnn()).recipe.library is None
-            assert WorkersEngine(cnn()).recipe.module
+            assert WorkersEngine(cnn()).spec.library is None
+            assert WorkersEngine(cnn()).spec.module
     finally:
-        build.compiled.cache_clear()
+        build.native_library.cache_clear()
     assert [record.getMessage() for record in caplog.records] == [
         "no C compiler (cc, gcc, clang) found: PyTorch trains the cnn instead, more slowly."
     ]
 
 
 def test_a_compiler_that_fails_is_no_compiler(monkeypatch, tmp_path):
-    build.compiled.cache_clear()
+    build.native_library.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(build, "_FLAGS", ("--no-such-flag",))
     try:
-        assert build.compiled("cnn") is None
+        assert build.native_library() is None
     finally:
-        build.compiled.cache_clear()
+        build.native_library.cache_clear()
     assert not list(tmp_path.rglob("*.so"))
 
 
-def test_only_the_very_network_is_taken_for_the_compiled_one():
-    assert is_the_cnn(cnn())
-    assert is_the_cnn(cnn(62))
-    assert not is_the_cnn(additive(cnn()))
-    assert not is_the_cnn(cnn(0))  # regression: one output
-    other = cnn().module
-    other[2] = nn.MaxPool2d(2, stride=1, ceil_mode=True)
-    assert not is_the_cnn(from_module(other))
-    assert not is_the_cnn(make_model("mlp", input_shape=(1, 28, 28), num_classes=10))
+@compiled_only
+def test_only_our_cnn_is_trained_by_the_compiled_code():
+    assert [WorkersEngine(cnn(classes)).spec.outputs for classes in (10, 62)] == [10, 62]
+    mlp = make_model("mlp", input_shape=(1, 28, 28), num_classes=10)
+    others = [additive(cnn()), cnn(0), mlp, from_module(cnn().module, name="cnn")]  # 0 classes: regression
+    assert all(WorkersEngine(other).spec.library is None for other in others)
 
 
 def test_heavy_rows_go_first_in_small_parts():
-    parts = _shared_out(np.array([1, 5, 3, 5]), 2)
+    parts = _split_rows(np.array([1, 5, 3, 5]), 2)
     assert parts == [[1], [3], [2], [0]]
-    assert sorted(row for part in _shared_out(np.ones(100), 2) for row in part) == list(range(100))
-    assert max(map(len, _shared_out(np.ones(500), 2))) == 3
+    assert sorted(row for part in _split_rows(np.ones(100), 2) for row in part) == list(range(100))
+    assert max(map(len, _split_rows(np.ones(500), 2))) == 3
 
 
 def test_auto_takes_workers_where_there_is_enough_to_do(monkeypatch):

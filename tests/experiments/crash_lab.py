@@ -69,21 +69,21 @@ def attempt(folder, settings, fault, notes):
 def note_releases(notes):
     """Write down the round of every release just before it is made, in a file that no fault touches."""
     from rrcluster.privacy.joint import JointMechanism
-    from rrcluster.simulation import simulate
+    from rrcluster.server import Server
 
-    real_round, real_release, write = simulate.server_round, JointMechanism.release, os.write
+    real_finish, real_release, write = Server.finish, JointMechanism.release, os.write
     descriptor = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     now = []
 
-    def server_round(state, *args, **kwargs):
+    def finish(self, state, *args, **kwargs):
         now[:] = [state.round_index]
-        return real_round(state, *args, **kwargs)
+        return real_finish(self, state, *args, **kwargs)
 
     def release(self, *args, **kwargs):
         write(descriptor, f"{now[0]}\n".encode())
         return real_release(self, *args, **kwargs)
 
-    simulate.server_round, JointMechanism.release = server_round, release
+    Server.finish, JointMechanism.release = finish, release
 
 
 def die_at_sync(number, after):

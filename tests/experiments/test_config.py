@@ -6,7 +6,7 @@ import yaml
 from rrcluster.cli.run_command import read_command
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import RunConfig, from_flat
-from rrcluster.experiments.sections import FIELDS, DataConfig
+from rrcluster.settings import FIELDS, REMOVED, DataSettings
 
 
 def test_every_setting_has_one_name_and_one_line_of_help():
@@ -24,8 +24,8 @@ def test_defaults_are_the_ones_documented():
     config = RunConfig()
     assert config.data.num_clients == 1000
     assert config.method.num_clusters == 4
-    assert config.training.sample_rate == 0.1
-    assert config.training.num_rounds == 100
+    assert config.privacy.sample_rate == 0.1
+    assert config.privacy.num_rounds == 100
     assert config.privacy.delta == 1e-4
     assert config.privacy.mechanism == "joint"
     assert config.privacy.target_epsilon == 4.0
@@ -58,6 +58,10 @@ def test_yaml_numbers_without_a_dot_are_numbers():
         ({"average_last": 1.5}, "average_last"),
         ({"exploration": -1}, "exploration = -1"),
         ({7: 1}, "setting 7 is not known"),
+        *(({name: "auto"}, f"'{name}' is gone: {way_out}") for name, way_out in REMOVED.items()),
+        ({"algorithm": "r-dpcfl"}, "algorithm = 'r-dpcfl' is not known; did you mean"),
+        ({"identifier": "projection"}, "one of gaussian, kary"),
+        ({"identifier_share": "auto"}, "identifier_share = 'auto' should be number"),
     ],
 )
 def test_what_is_wrong_is_named(settings, text):
@@ -88,7 +92,7 @@ def test_the_usual_network_is_written_down_by_name(data, expected):
     assert config.method.model == config.flat()["model"] == expected
     assert from_flat({"data": data, "model": "mlp"}).method.model == "mlp"
     assert from_flat(config.flat()) == config
-    assert RunConfig(data=DataConfig(data=data)).settled() == config
+    assert RunConfig(data=DataSettings(data=data)).resolved() == config
 
 
 def test_a_flag_decides_on_the_network_of_a_file_that_names_none(tmp_path):

@@ -128,7 +128,7 @@ def refused(folder: Path) -> str:
 def test_more_charges_than_the_statement_covers_are_refused(finished):
     ledger = finished / "ledger.jsonl"
     ledger.write_text(ledger.read_text() * 7)
-    assert "the ledger holds 42 releases and privacy.json covers 36" in refused(finished)
+    assert "ledger.jsonl holds 42 releases, but privacy.json covers 36" in refused(finished)
 
 
 def test_a_ledger_of_other_releases_is_refused(finished):
@@ -139,4 +139,4 @@ def test_a_ledger_of_other_releases_is_refused(finished):
 
 def test_a_lost_ledger_is_refused(finished):
     (finished / "ledger.jsonl").unlink()
-    assert "missing, although rounds were released" in refused(finished)
+    assert "missing, but rounds were released" in refused(finished)

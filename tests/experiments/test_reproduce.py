@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rrcluster.cli import main
-from rrcluster.data import build
+from rrcluster.data import fashion_mini
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.build import load_federated
 from rrcluster.data.fashion_mini import load_fashion_mini
@@ -52,7 +52,7 @@ def tiny(monkeypatch):
         seeds=(0, 1),
     )
     images = load_fashion_mini()  # unpacked once, not once a run
-    monkeypatch.setitem(build.IMAGES, "fashion-mini", lambda folder: images)
+    monkeypatch.setattr(fashion_mini, "load_fashion_mini", lambda: images)
     light = Spotlight("balanced-eps8", (("ifca", JOINT), ("rr-ifca", JOINT)))
     tiny = replace(study, quick=quick, spotlights=(light,))
     monkeypatch.setitem(studies.STUDIES, "fashion", tiny)
@@ -171,7 +171,7 @@ def test_absent_data_is_left_out_and_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RRCLUSTER_DATA", str(tmp_path / "nothing"))
     assert main(["reproduce", "cifar", "--quick"]) == 1
     error = capsys.readouterr().err
-    assert "Left out: cifar10 is not here" in error
+    assert "Left out: cifar10 not found; searched" in error
     assert "To get it" in error
     assert "nothing could be run" in error
     text = (tmp_path / "runs/reproduce/cifar-quick/table.md").read_text()

@@ -10,9 +10,9 @@ import rrcluster as rr
 from rrcluster.data import load_federated
 from rrcluster.errors import ConfigError, DataError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.files import append_json
 from rrcluster.experiments.run import finish, resume, start
 from rrcluster.report.folders import read_run
+from rrcluster.storage import append_json
 
 
 def lines(path):
@@ -165,7 +165,9 @@ def test_a_finished_run_is_neither_overwritten_nor_resumed(tiny, tmp_path):
 NOTHING_WRITTEN = {
     "impossible B": ({"min_cluster_size": 20}, ConfigError),
     "delta above 1/M": ({"delta": 0.5}, PrivacyError),
-    "exact under joint": ({"rebalance": "exact", "min_cluster_size": 2}, PrivacyError),
+    "B without sizes": ({"count_weight": 0.0, "min_cluster_size": 2}, ConfigError),
+    "memory under identifier": ({"algorithm": "fesem", "mechanism": "identifier"}, PrivacyError),
+    "a setting that is gone": ({"rebalance": "exact", "min_cluster_size": 2}, ConfigError),
     "missing data": ({"data": "fashion-mnist", "data_folder": "/nowhere"}, DataError),
     "more clients than images": ({"num_clients": 10**9}, ConfigError),
 }
@@ -189,7 +191,7 @@ def test_damaged_folders_are_named(tiny, tmp_path):
     (tmp_path / "run" / "config.yaml").write_text("{unclosed")
     with pytest.raises(RunFolderError, match="damaged"):
         resume(tmp_path / "run")
-    with pytest.raises(RunFolderError, match="holds no run"):
+    with pytest.raises(RunFolderError, match="no run here"):
         resume(tmp_path / "nothing")
 
 

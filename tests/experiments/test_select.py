@@ -80,7 +80,7 @@ def test_the_best_score_wins_whatever_the_order(settings, monkeypatch):
 
     def score(running):
         value = next(scores)
-        seen.append((value, running.experiment.config.training.server_lr, running.state.average.clustered))
+        seen.append((value, running.experiment.config.server.server_lr, running.state.average.clustered))
         return value
 
     folder = select(module.replace(them, score=score)).path

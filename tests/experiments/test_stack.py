@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from rrcluster.data import from_arrays
+from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
-from rrcluster.engine.stacked import Stack, StackedEngine, _several_passes
+from rrcluster.engine.stacked import Stack, StackedEngine, _in_passes
 from rrcluster.engine.workers import spawn as spawned
-from rrcluster.engine.workers.spawn import started
+from rrcluster.engine.workers.spawn import spawn
 from rrcluster.experiments.grid import read_grid
 from rrcluster.experiments.load import load
 from rrcluster.experiments.process_executor import in_processes
@@ -102,10 +103,10 @@ def test_jobs_of_a_process_that_dies_have_failed_and_the_others_go_on(tmp_path, 
     spawned = []
 
     def recorded(module):
-        spawned.append(started(module))
+        spawned.append(spawn(module))
         return spawned[-1]
 
-    monkeypatch.setattr("rrcluster.experiments.process_executor.started", recorded)
+    monkeypatch.setattr("rrcluster.experiments.process_executor.spawn", recorded)
     status, killed = {}, False
     for step in in_processes(shares):
         if isinstance(step, Going) and step.job.settings["seed"] == 0 and not killed:
@@ -176,13 +177,13 @@ def test_calls_of_many_runs_are_one_call(rng):
     asked = []
 
     class Counting(BatchedEngine):
-        def train_many(self, calls):
+        def train(self, calls):
             asked.append(len(calls))
-            return super().train_many(calls)
+            return super().train(calls)
 
     stack = Stack(Counting(model), members=3)
     vectors = [np.stack([model.init(rng=rng) for _ in range(2)]) for _ in range(3)]
-    calls = [
+    requests = [
         (vectors[run], np.arange(2 + run) % 2, data.cohort(np.arange(run, 2 + 2 * run)),
          LocalSettings(0.1 * (run + 1), 2, 3), Streams(run).client_key("batches", 0))
         for run in range(3)
@@ -190,8 +191,8 @@ def test_calls_of_many_runs_are_one_call(rng):
     answers = [None] * 3
 
     def run(place):
-        start, clusters, cohort, local, key = calls[place]
-        answers[place] = StackedEngine(stack).changes(start, clusters, cohort, local=local, key=key)
+        start, clusters, cohort, local, key = requests[place]
+        answers[place] = calls.changes(StackedEngine(stack), start, clusters, cohort, local=local, key=key)
 
     threads = [threading.Thread(target=run, args=(place,)) for place in range(3)]
     for thread in threads:
@@ -199,12 +200,12 @@ def test_calls_of_many_runs_are_one_call(rng):
     for thread in threads:
         thread.join(timeout=30)
     assert asked == [3]
-    for answer, (start, clusters, cohort, local, key) in zip(answers, calls, strict=True):
-        alone = BatchedEngine(model).changes(start, clusters, cohort, local=local, key=key)
+    for answer, (start, clusters, cohort, local, key) in zip(answers, requests, strict=True):
+        alone = calls.changes(BatchedEngine(model), start, clusters, cohort, local=local, key=key)
         assert np.abs(answer - alone).max() < 1e-6
 
 
-def test_what_does_not_fit_in_memory_at_once_is_done_in_several_passes():
+def test_what_does_not_fit_in_memory_at_once_is_done_in_in_passes():
     asked = []
 
     def two_at_most(calls):
@@ -213,21 +214,21 @@ def test_what_does_not_fit_in_memory_at_once_is_done_in_several_passes():
             raise torch.OutOfMemoryError("too large")
         return [10 * call for call in calls]
 
-    assert _several_passes(two_at_most, range(7)) == [0, 10, 20, 30, 40, 50, 60]
+    assert _in_passes(two_at_most, range(7)) == [0, 10, 20, 30, 40, 50, 60]
     assert asked == [7, 3, 1, 2, 4, 2, 2]
 
     def never(calls):
         raise torch.OutOfMemoryError("too large")
 
     with pytest.raises(torch.OutOfMemoryError):
-        _several_passes(never, [1, 2])
+        _in_passes(never, [1, 2])
 
 
 def test_an_error_reaches_everybody_who_shared_the_call(rng):
     class Broken(BatchedEngine):
-        def measure_many(self, questions):
+        def measure(self, questions):
             raise MemoryError("too large")
 
     stack = Stack(Broken(make_model("linear", input_shape=(2,), num_classes=2)), members=1)
     with pytest.raises(MemoryError, match="too large"):
-        StackedEngine(stack).losses(np.zeros((1, 6)), None)
+        calls.losses(StackedEngine(stack), np.zeros((1, 6)), None)

@@ -62,7 +62,7 @@ def test_a_folder_with_another_run_is_left_alone(settings):
     config = from_flat(settings)
     start(config)
     with pytest.raises(RunFolderError, match="other settings"):
-        take_up(replace(config, training=replace(config.training, local_lr=0.5)))
+        take_up(replace(config, local=replace(config.local, local_lr=0.5)))
 
 
 def test_failures_and_divergence_are_told_apart(settings, monkeypatch, tmp_path):

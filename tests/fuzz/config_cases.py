@@ -7,18 +7,18 @@ import random
 
 import yaml
 
-from rrcluster.experiments.sections import FIELDS
+from rrcluster.settings import FIELDS
 
 NUMBERS = [0, 1, 2, 3, 10, 60, 1000, -1, 10**6, 10**9, 10**18, 2**63, 2**64, 10**30, 10**400, -(10**400)]
 FLOATS = [0.5, 0.1, 1e-4, 1e-3, 1e-300, 5e-324, 1e308, -0.0, -0.5, 2.5, math.inf, -math.inf, math.nan]
 WORDS = [
     *("joint", "identifier", "none", "ifca", "fedavg", "pld", "rdp", "paper", "kary", "gaussian", "poisson"),
-    *("fixed-size", "add-remove", "replace-one", "auto", "exact", "coin", "shrinkage", "cpu", "cuda", "cuda:7"),
+    *("fixed-size", "add-remove", "replace-one", "auto", "exact", "coin", "warm", "kmeans++", "cpu", "cuda", "cuda:7"),
     *("meta", "synthetic", "fashion-mini", "fashion-mnist", "linear", "cnn", "batched", "reference", "true"),
 ]
 TEXTS = ["", "abc", "1e-4", "nan", "-inf", "0x10", "../../x", "/", "a/b", "~", "~nobody/x", "\0", "é", "a" * 5000]
 ODD = [None, True, False, [], [1], [1, 2, 3], [1, 1], ["a"], [None], [[1]], {}, {"a": 1}, datetime.date(2020, 1, 1)]
-UNKNOWN = ["epsilonn", "", "__class__", "data.data", "résumé", 7, None, True]
+UNKNOWN = ["epsilonn", "rebalance", "", "__class__", "data.data", "résumé", 7, None, True]
 LIKELY = {
     "noise_multiplier": [0.5, 1.0, 5.0],
     "num_clients": [60, 1000],

@@ -14,8 +14,7 @@ from rrcluster.data import idx
 from rrcluster.data.fashion_mini import BUNDLE, load_fashion_mini
 from rrcluster.errors import ConfigError, DataError, RRClusterError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
-from rrcluster.experiments.files import keep_rounds_before
-from rrcluster.experiments.folder import RunFolder
+from rrcluster.experiments.folder import RunFolder, _keep_rounds_before
 from rrcluster.experiments.run import resume, start
 from rrcluster.privacy import calibrate
 from rrcluster.privacy.ledger import Ledger
@@ -143,7 +142,7 @@ def test_rounds_when_a_run_is_resumed(copy):
     path = copy / "rounds.jsonl"
     for _ in damaged(path, (*BYTES, retype), 60):
         try:
-            keep_rounds_before(path, 2)
+            _keep_rounds_before(path, 2)
         except RunFolderError:
             continue
         assert path.read_text(encoding="utf-8").count("\n") <= 3
@@ -179,7 +178,7 @@ def test_the_cache_of_multipliers(tmp_path, monkeypatch):
     whole = rr.calibrate(**settings)
     for _ in damaged(calibrate.cache_file(), (*BYTES, retype), 60):
         found = rr.calibrate(**settings)
-        assert found == whole  # a damaged memory is forgotten or, with its seal intact, right
+        assert whole <= found < 1.02 * whole  # a damaged memory is forgotten, or costs hardly less than the target
 
 
 def test_a_resumed_run_with_an_edited_config_is_refused(run, tmp_path):
@@ -187,5 +186,5 @@ def test_a_resumed_run_with_an_edited_config_is_refused(run, tmp_path):
     folder = shutil.copytree(run.parent / "other", tmp_path / "other")
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("noise_multiplier: 1.0", "noise_multiplier: 9.0"))
-    with pytest.raises(rr.PrivacyError, match="the settings are not those that round 0 was charged with"):
+    with pytest.raises(rr.PrivacyError, match="settings have changed since round 0 was charged"):
         next(resume(folder).rounds())

@@ -1,7 +1,5 @@
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -11,7 +9,7 @@ from rrcluster.errors import ConfigError, PrivacyError, UnsupportedEvent
 from rrcluster.privacy import calibrate as module
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.calibrate import cache_file, calibrate
-from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary, PoissonGaussian
+from rrcluster.privacy.events import FixedSize, KaryChoice, PoissonGaussian
 from rrcluster.privacy.profiles import keep_probability
 
 
@@ -25,11 +23,11 @@ def poisson(z):
 
 
 def fixed(z):
-    return FixedSizeGaussian(z, 100, 1000)
+    return FixedSize(z, 100, 1000)
 
 
 def equal_split(z):
-    return FixedSizeKary(math.sqrt(2) * z, keep_probability(2 * z, 4), 4, 100, 1000)
+    return FixedSize(math.sqrt(2) * z, 100, 1000, KaryChoice(keep_probability(2 * z, 4), 4))
 
 
 def check_smallest(make, z, **run):
@@ -81,7 +79,7 @@ def test_the_identifier_route():
 @pytest.mark.parametrize("make", ["poisson", "fixed"])
 def test_extremes(make, q, target, rounds, delta):
     def event(z):
-        return PoissonGaussian(z, q) if make == "poisson" else FixedSizeGaussian(z, round(1000 * q), 1000)
+        return PoissonGaussian(z, q) if make == "poisson" else FixedSize(z, round(1000 * q), 1000)
 
     run = {"epsilon": target, "num_rounds": rounds, "delta": delta}
     check_smallest(event, calibrate(event, **run), **run)
@@ -99,7 +97,7 @@ def test_extremes(make, q, target, rounds, delta):
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_never_overspends(target, rounds, delta, rate, name, poissonian):
     def event(z):
-        return PoissonGaussian(z, rate) if poissonian else FixedSizeGaussian(z, round(rate * 1000), 1000)
+        return PoissonGaussian(z, rate) if poissonian else FixedSize(z, round(rate * 1000), 1000)
 
     try:
         z = calibrate(event, epsilon=target, num_rounds=rounds, delta=delta, accountant=name, cache=False)
@@ -112,7 +110,7 @@ def test_refuses_below_the_floor():
     with pytest.raises(PrivacyError, match=r"no noise reaches epsilon = 2 .*still 2\.226.*use the accountant 'pld'"):
         calibrate(fixed, epsilon=2, delta=1e-3, num_rounds=100, accountant="paper")
     with pytest.raises(PrivacyError, match=r"no noise reaches epsilon = 2 .*; allow a larger epsilon"):
-        calibrate(lambda z: FixedSizeKary(z, 0.7, 4, 100, 1000), epsilon=2, delta=1e-3, num_rounds=100)
+        calibrate(lambda z: FixedSize(z, 100, 1000, KaryChoice(0.7, 4)), epsilon=2, delta=1e-3, num_rounds=100)
 
 
 def test_refuses_targets_that_need_no_noise():
@@ -126,7 +124,7 @@ def test_passes_refusals_and_bad_events_on():
     with pytest.raises(UnsupportedEvent, match="this event is Poisson sampling"):
         calibrate(poisson, epsilon=2, delta=1e-3, num_rounds=100, accountant="paper")
     with pytest.raises(ConfigError, match="cohort_size = 20 is more than num_clients = 10"):
-        calibrate(lambda z: FixedSizeGaussian(z, 20, 10), epsilon=2, delta=1e-3, num_rounds=100)
+        calibrate(lambda z: FixedSize(z, 20, 10), epsilon=2, delta=1e-3, num_rounds=100)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +148,7 @@ RUN = {"epsilon": 2.0, "delta": 1e-3, "num_rounds": 30, "accountant": "paper"}
 
 
 def small(z):
-    return FixedSizeGaussian(z, 10, 1000)
+    return FixedSize(z, 10, 1000)
 
 
 @pytest.fixture
@@ -185,8 +183,8 @@ def test_a_fixed_and_a_scaled_response_are_not_mixed_up():
     """Both events agree at multiplier 1; only the second gets a noisier response when the noise grows."""
     at_one = keep_probability(2.0, 4)
     run = {"epsilon": 8.0, "delta": 1e-3, "num_rounds": 30}
-    first = calibrate(lambda z: FixedSizeKary(z, at_one, 4, 100, 1000), **run)
-    second = calibrate(lambda z: FixedSizeKary(z, keep_probability(2 * z, 4), 4, 100, 1000), **run)
+    first = calibrate(lambda z: FixedSize(z, 100, 1000, KaryChoice(at_one, 4)), **run)
+    second = calibrate(lambda z: FixedSize(z, 100, 1000, KaryChoice(keep_probability(2 * z, 4), 4)), **run)
     assert first != second
 
 
@@ -195,7 +193,7 @@ def test_an_entry_for_another_event_is_not_used(no_search):
     calibrate(small, **RUN)
     no_search()
     with pytest.raises(AssertionError, match="searched"):
-        calibrate(lambda z: small(z if z in module._PROBES else z / 2), **RUN)
+        calibrate(lambda z: small(z if z in (1.0, 2.0) else z / 2), **RUN)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"a": 1}', "\x00\x01", "[" * 100_000])
@@ -206,51 +204,20 @@ def test_a_corrupted_file_is_ignored_and_replaced(content):
     assert len(json.loads(cache_file().read_text())) >= 1
 
 
-def reseal(key, entry):
-    body = {name: value for name, value in entry.items() if name != "seal"}
-    return {**body, "seal": module._digest([key, body])}
-
-
 @pytest.mark.parametrize(
-    "poison",
-    [
-        {"multiplier": 0.5},
-        {"multiplier": -1.0},
-        {"multiplier": 0},
-        {"multiplier": True},
-        {"multiplier": "1.0"},
-        {"multiplier": None},
-        {"multiplier": math.nan},
-        {"multiplier": math.inf},
-        {"epsilon": 2.1},
-        {"epsilon": "1"},
-        {"event": {}},
-        {"more": 1},
-    ],
+    "poison", [0.5, -1.0, 0, True, "1.0", None, math.nan, math.inf, 1e300, 50.0, [], {}, {"multiplier": 1.0}]
 )
-@pytest.mark.parametrize("sealed", [False, True])
-def test_a_poisoned_entry_is_ignored(poison, sealed):
-    z = calibrate(small, **RUN)
-    entries = json.loads(cache_file().read_text())
-    ((key, entry),) = entries.items()
-    bad = {**entry, **poison}
-    cache_file().write_text(json.dumps({key: reseal(key, bad) if sealed else bad}))
-    assert calibrate(small, **RUN) == z
-
-
-def test_a_consistent_edit_without_its_seal_is_ignored():
-    z = calibrate(small, **RUN)
-    ((key, entry),) = json.loads(cache_file().read_text()).items()
-    edited = {**entry, "multiplier": z / 2, "event": module._describe(small(z / 2))}
-    cache_file().write_text(json.dumps({key: edited}))
-    assert calibrate(small, **RUN) == z
-
-
-@pytest.mark.parametrize("entry", [1, [], "x", None, {}])
-def test_an_entry_of_another_shape_is_ignored(entry):
+def test_a_poisoned_entry_is_ignored(poison):
     z = calibrate(small, **RUN)
     ((key, _),) = json.loads(cache_file().read_text()).items()
-    cache_file().write_text(json.dumps({key: entry}))
+    cache_file().write_text(json.dumps({key: poison}))
+    assert calibrate(small, **RUN) == z
+
+
+def test_a_remembered_multiplier_that_overspends_by_a_hair_is_ignored():
+    z = calibrate(small, **RUN)
+    ((key, _),) = json.loads(cache_file().read_text()).items()
+    cache_file().write_text(json.dumps({key: z / (1 + module.TOLERANCE)}))
     assert calibrate(small, **RUN) == z
 
 
@@ -285,18 +252,3 @@ def test_where_the_cache_is(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache_file() == tmp_path / "home" / ".cache" / "rrcluster" / "multipliers.json"
-
-
-def test_a_remembered_answer_loads_nothing_heavy():
-    z = calibrate(equal_split, epsilon=8.0, delta=1e-3, num_rounds=30)
-    code = (
-        "import math, sys\n"
-        "from rrcluster.privacy.calibrate import calibrate\n"
-        "from rrcluster.privacy.events import FixedSizeKary\n"
-        "from rrcluster.privacy.profiles import keep_probability\n"
-        "make = lambda z: FixedSizeKary(math.sqrt(2) * z, keep_probability(2 * z, 4), 4, 100, 1000)\n"
-        "print(calibrate(make, epsilon=8.0, delta=1e-3, num_rounds=30))\n"
-        "print(sorted({'scipy', 'dp_accounting', 'torch'} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[:2] == [repr(z), "[]"]

@@ -11,6 +11,7 @@ from rrcluster.entropy import secure_rng
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.privacy.clip import grid_step
 from rrcluster.privacy.discrete import discrete_gaussian, grid_sigma
+from rrcluster.privacy.reports import Reports
 
 DRAWS = 60_000
 
@@ -127,7 +128,7 @@ def test_secure_releases_lie_on_the_grid_with_the_right_noise(make):
     from dataclasses import replace
 
     mechanism = replace(make(shared=5, clustered=4000, noise_multiplier=1.7), exact_noise=True)
-    first, second = (mechanism.release(np.zeros((0, 4005)), [], rng=secure_rng()) for _ in range(2))
+    first, second = (mechanism.release(Reports(np.zeros((0, 4005)), []), rng=secure_rng()) for _ in range(2))
     for release in (first, second):
         units = release.cluster_sums / grid_step(CLIP)
         assert (units == np.round(units)).all()
@@ -152,4 +153,4 @@ def test_a_secure_mechanism_refuses_a_seeded_generator(rng):
 
     mechanism = replace(joint(noise_multiplier=1.0), exact_noise=True)
     with pytest.raises(PrivacyError, match="this generator is seeded"):
-        mechanism.release(np.zeros((0, 2)), [], rng=rng)
+        mechanism.release(Reports(np.zeros((0, 2)), []), rng=rng)

@@ -31,7 +31,7 @@ def test_a_repeated_round_is_charged_once_also_after_a_restart(tmp_path):
 def test_the_same_round_at_another_price_is_refused():
     ledger = Ledger()
     ledger.charge(0, EVENT)
-    with pytest.raises(PrivacyError, match="already charged with another event"):
+    with pytest.raises(PrivacyError, match="was charged for a different event"):
         ledger.charge(0, PoissonGaussian(2.0, 0.1))
 
 
@@ -39,7 +39,7 @@ def test_a_later_round_at_another_price_is_refused(tmp_path):
     """Regression: with config.yaml edited before a resume, two kinds of rounds were accounted as one."""
     path = tmp_path / "ledger.jsonl"
     Ledger(path).charge(0, EVENT)
-    with pytest.raises(PrivacyError, match="already charged with another event"):
+    with pytest.raises(PrivacyError, match="was charged for a different event"):
         Ledger(path).charge(1, PoissonGaussian(2.0, 0.1))
 
 
@@ -49,7 +49,7 @@ def test_lost_charges_are_found_out(tmp_path):
         Ledger(path).charge(index, EVENT)
     Ledger(path).check_covers(3)
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
-    with pytest.raises(RunFolderError, match="round 2 was released but its charge is gone"):
+    with pytest.raises(RunFolderError, match="round 2 was released, but its charge is missing"):
         Ledger(path).check_covers(3)
 
 
@@ -67,7 +67,17 @@ def test_a_torn_last_line_is_dropped(tmp_path):
 def test_a_damaged_ledger_is_refused(tmp_path):
     path = tmp_path / "ledger.jsonl"
     path.write_text("nonsense\n")
-    with pytest.raises(RunFolderError, match="line 1: not a charge"):
+    with pytest.raises(RunFolderError, match=r"line 1: not a JSON object; .* ledger is corrupt"):
+        Ledger(path)
+
+
+@pytest.mark.parametrize("entry", [{}, {"round": -1, "event": None}, {"round": 1, "event": None}])
+def test_an_entry_that_is_not_a_charge_like_the_others_is_refused(tmp_path, entry):
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path).charge(0, EVENT)
+    with path.open("a") as file:
+        file.write(json.dumps(entry) + "\n")
+    with pytest.raises(RunFolderError, match=r"charge 2: invalid entry\. The ledger is corrupt"):
         Ledger(path)
 
 
@@ -92,7 +102,7 @@ def test_nothing_is_charged_beyond_the_limit(tmp_path):
     ledger.charge(0, EVENT)
     assert ledger.affords(0)  # a seeded repeat costs nothing
     assert not ledger.affords(1)
-    with pytest.raises(PrivacyError, match="round 1 would be release 2 of a budget of 1"):
+    with pytest.raises(PrivacyError, match="round 1 would be release 2, but the budget covers 1"):
         ledger.charge(1, EVENT)
     secure = Ledger(tmp_path / "ledger.jsonl", secure=True, limit=1)
     assert not secure.affords(0)
@@ -103,7 +113,7 @@ def test_a_seeded_round_is_repeated_only_by_what_made_it(tmp_path):
     path = tmp_path / "ledger.jsonl"
     Ledger(path, made_by={"config": "c", "torch": "2.8", "threads": 1}).charge(0, EVENT)
     changed = Ledger(path, made_by={"config": "c", "torch": "2.9", "threads": 2})
-    with pytest.raises(PrivacyError, match=r"threads was 1, is 2, torch was 2\.8, is 2\.9: another result"):
+    with pytest.raises(PrivacyError, match=r"different setup \(threads: 1 -> 2, torch: 2\.8 -> 2\.9\)"):
         changed.charge(0, EVENT)
     changed.charge(1, EVENT)
     Ledger(path, secure=True, made_by={"config": "c", "torch": "2.9"}).charge(0, EVENT)
@@ -112,19 +122,19 @@ def test_a_seeded_round_is_repeated_only_by_what_made_it(tmp_path):
 def test_other_settings_are_refused_at_once(tmp_path):
     path = tmp_path / "ledger.jsonl"
     Ledger(path, made_by={"config": "c"}).charge(0, EVENT)
-    with pytest.raises(PrivacyError, match="not those that round 0 was charged with"):
+    with pytest.raises(PrivacyError, match="settings have changed since round 0 was charged"):
         Ledger(path, made_by={"config": "d"})
 
 
 def test_another_event_is_refused_in_any_round(tmp_path):
     path = tmp_path / "ledger.jsonl"
     Ledger(path).charge(0, EVENT)
-    with pytest.raises(PrivacyError, match="already charged with another event"):
+    with pytest.raises(PrivacyError, match="was charged for a different event"):
         Ledger(path).charge(1, PoissonGaussian(2.0, 0.1))
 
 
 def test_a_charge_that_cannot_be_flushed_leaves_the_ledger_as_it_was(tmp_path, monkeypatch):
-    from rrcluster import durable
+    from rrcluster import storage
 
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path)
@@ -135,7 +145,7 @@ def test_a_charge_that_cannot_be_flushed_leaves_the_ledger_as_it_was(tmp_path, m
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(durable.os, "fsync", full)
+        patched.setattr(storage.os, "fsync", full)
         with pytest.raises(RunFolderError, match=r"No space left on device.*was not released"):
             ledger.charge(1, EVENT)
     assert path.read_bytes() == before

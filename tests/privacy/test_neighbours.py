@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from mechanism_cases import CLIP, VALUES, B, K, identifier, joint, joint_vector, update
 
 from rrcluster.clusters.rebalancing import coin_transition, flip_coins
+from rrcluster.privacy.events import FOLDED
+from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Streams, client_uniforms
 
 values = st.sampled_from(list(VALUES.values())) | st.floats(-3 * CLIP, 3 * CLIP)
@@ -28,9 +30,11 @@ def column(clients, place):
 
 def released(mechanism, clients, *, coins):
     release = mechanism.release(
-        rows(clients, mechanism.coordinates.width),
-        column(clients, 2),
-        destinations=column(clients, 3) if coins else None,
+        Reports(
+            rows(clients, mechanism.coordinates.width),
+            column(clients, 2),
+            destinations=column(clients, 3) if coins else None,
+        ),
         rng=np.random.default_rng(0),
     )
     return joint_vector(release, mechanism)
@@ -72,7 +76,7 @@ def test_joint_with_coins_around_every_critical_size(sizes, value):
         both = [
             joint_vector(
                 mechanism.release(
-                    updates[:n], everyone[:n], destinations=destinations[:n], rng=np.random.default_rng(0)
+                    Reports(updates[:n], everyone[:n], destinations=destinations[:n]), rng=np.random.default_rng(0)
                 ),
                 mechanism,
             )
@@ -91,6 +95,12 @@ class GivenAssignment:
     def assign(self, choices, valid, *, num_clusters, rng):
         return self.assignment
 
+    def cost(self, update_multiplier, num_clusters):
+        return update_multiplier, FOLDED
+
+    def describe(self):
+        return {"kind": "given"}
+
 
 @given(
     st.lists(client, min_size=12, max_size=20),
@@ -108,7 +118,7 @@ def test_identifier_replacing_one_client_moves_at_most_2c_given_the_assignment(o
     )
     out = [
         mechanism.release(
-            rows(clients, mechanism.coordinates.width), column(clients, 2), rng=np.random.default_rng(seed)
+            Reports(rows(clients, mechanism.coordinates.width), column(clients, 2)), rng=np.random.default_rng(seed)
         )
         for clients in (others, [other, *others[1:]])
     ]
@@ -123,7 +133,7 @@ def test_identifier_replacing_one_client_moves_at_most_2c_given_the_assignment(o
 def test_identifier_releases_are_finite_whatever_is_sent(value, b, rng):
     mechanism = identifier(cohort=18, min_cluster_size=b)
     updates = np.array([update(CLIP, 2)] * 17 + [update(value, 2)])
-    release = mechanism.release(updates, rng.integers(K, size=18), rng=rng)
+    release = mechanism.release(Reports(updates, rng.integers(K, size=18)), rng=rng)
     assert np.isfinite(release.cluster_sums).all()
     assert (release.denominators >= b).all()
     assert release.sizes.sum() == 18

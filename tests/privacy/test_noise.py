@@ -1,15 +1,11 @@
 """Noise passes a distribution test at its scale and fails it at 0.9 and 1.1 of that scale, block by block."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from mechanism_cases import CLIP, WEIGHT, K, identifier, joint, update
 from scipy import stats
 
-from rrcluster.errors import ConfigError
-from rrcluster.privacy.identifier_noise import ByLossIdentifier, ProjectionIdentifier
-from rrcluster.privacy.mixture import centres_of
+from rrcluster.privacy.reports import Reports
 
 RELEASES = 400
 
@@ -24,7 +20,7 @@ def p_value(samples, std):
 def blocks(mechanism, choices, rng):
     """Noise of each released block over many releases on zero updates."""
     updates = np.zeros((len(choices), mechanism.coordinates.width))
-    drawn = [mechanism.release(updates, choices, rng=rng) for _ in range(RELEASES)]
+    drawn = [mechanism.release(Reports(updates, choices), rng=rng) for _ in range(RELEASES)]
     found = {f"cluster {j}": np.array([one.cluster_sums[j] for one in drawn]) for j in range(K)}
     found["shared"] = np.array([one.shared_sum for one in drawn])
     return found
@@ -44,9 +40,11 @@ def test_joint(choices, rng):
 def test_joint_sizes(choices, rng):
     mechanism = joint(clustered=1, noise_multiplier=1.7)
     choices = np.array(choices, dtype=np.int64)
-    drawn = [mechanism.release(np.zeros((len(choices), 1)), choices, rng=rng).sizes for _ in range(6 * RELEASES)]
+    drawn = [
+        mechanism.release(Reports(np.zeros((len(choices), 1)), choices), rng=rng).sizes for _ in range(6 * RELEASES)
+    ]
     errors = np.array(drawn) - np.bincount(choices, minlength=K)
-    claimed = mechanism.release(np.zeros((len(choices), 1)), choices, rng=rng).size_noise_std
+    claimed = mechanism.release(Reports(np.zeros((len(choices), 1)), choices), rng=rng).size_noise_std
     assert claimed == pytest.approx(1.7 * np.hypot(CLIP, WEIGHT) / WEIGHT)
     assert p_value(errors, claimed) > 1e-4
     assert p_value(errors, 0.9 * claimed) < 1e-4
@@ -65,7 +63,9 @@ def test_identifier(kind, rng):
 
 def test_the_noise_is_gaussian_and_uncorrelated_across_rounds(rng):
     mechanism = joint(clustered=2000, noise_multiplier=1.0)
-    first, second = (mechanism.release(np.zeros((0, 2000)), [], rng=rng).cluster_sums.ravel() for _ in range(2))
+    first, second = (
+        mechanism.release(Reports(np.zeros((0, 2000)), []), rng=rng).cluster_sums.ravel() for _ in range(2)
+    )
     assert stats.kstest(first / mechanism.noise_std, "norm").pvalue > 1e-4
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(len(first))
 
@@ -93,37 +93,7 @@ def test_an_invalid_report_gets_a_uniform_identifier(kind, rng):
 
 
 def test_a_dropped_client_is_absent_under_joint_and_counted_under_identifier(rng):
-    missing = joint().release(np.array([update(np.nan, 2), update(CLIP, 2)]), [0, 1], rng=rng)
+    missing = joint().release(Reports(np.array([update(np.nan, 2), update(CLIP, 2)]), [0, 1]), rng=rng)
     assert np.allclose(missing.sizes, [0, 1, 0])
-    counted = identifier(cohort=12).release(np.zeros((5, 2)), [0] * 5, rng=rng)
+    counted = identifier(cohort=12).release(Reports(np.zeros((5, 2)), [0] * 5), rng=rng)
     assert counted.sizes.sum() == 12
-
-
-def test_scores_are_asked_for_where_they_are_read_and_refused_elsewhere(rng):
-    by_loss = replace(identifier(cohort=3), identifier=ByLossIdentifier("exponential", 1.0))
-    with pytest.raises(ConfigError, match="none were given"):
-        by_loss.release(np.zeros((3, 2)), [0, 1, 2], rng=rng)
-    with pytest.raises(ConfigError, match="leave scores out"):
-        identifier(cohort=3).release(np.zeros((3, 2)), [0, 1, 2], rng=rng, scores=np.zeros((3, K)))
-    assert by_loss.release(np.zeros((3, 2)), [0, 1, 2], rng=rng, scores=np.zeros((3, K))).sizes.sum() == 3
-
-
-def test_noisy_projections_are_clipped_rows_with_noise_for_twice_the_clip(rng):
-    kind = ProjectionIdentifier(0.7, width=5)
-    rows = np.tile(100 * np.eye(5)[2], (40_000, 1))
-    noisy = kind.noisy(rows, exact=False, rng=rng) - np.eye(5)[2]
-    assert p_value(noisy, 1.4) > 1e-4
-    assert p_value(noisy, 0.99 * 1.4) < 1e-4
-    assert p_value(noisy, 1.01 * 1.4) < 1e-4
-
-
-def test_clustering_reads_noisy_rows_and_released_centres_alone(rng):
-    """Well apart, rows are told apart in the first round, and later by the centres; statistics add up to the rows."""
-    kind, groups = ProjectionIdentifier(0.02), np.arange(60) % K
-    noisy = kind.noisy(np.eye(8)[groups], exact=False, rng=rng)
-    first, statistics = kind.cluster(noisy, None, num_clusters=K, rng=rng)
-    assert len({(a, b) for a, b in zip(first, groups, strict=True)}) == K
-    assert statistics[:, :-1].sum(axis=0) == pytest.approx(noisy.sum(axis=0))
-    assert statistics[:, -1].sum() == pytest.approx(60)
-    later, _ = kind.cluster(noisy[::-1], centres_of(statistics), num_clusters=K, rng=rng)
-    assert (later == first[::-1]).all()

@@ -6,6 +6,7 @@ import torch
 
 from rrcluster.privacy.clip import clip_to_grid, grid_step, norms
 from rrcluster.privacy.joint import JointMechanism
+from rrcluster.privacy.reports import Reports
 from rrcluster.privacy.sums import cluster_sums
 from rrcluster.types import Coordinates
 
@@ -57,7 +58,7 @@ def test_a_release_of_tensors_is_the_release_of_arrays(device, noise, rng):
     rows, choices = hard_rows(rng), rng.integers(-1, 4, size=12)  # some choices out of range
     releases = [
         mechanism(noise_multiplier=noise).release(
-            updates, choices, rng=np.random.default_rng(5), client_ids=np.arange(12) // 2
+            Reports(updates, choices, client_ids=np.arange(12) // 2), rng=np.random.default_rng(5)
         )
         for updates in (rows, torch.tensor(rows, device=device, requires_grad=True))
     ]
@@ -71,7 +72,7 @@ def test_one_client_moves_a_release_of_tensors_by_at_most_the_sensitivity(device
     exact = mechanism()
     for _ in range(30):
         rows, choices = torch.tensor(hard_rows(rng)).float().to(device), rng.integers(3, size=12)
-        whole, less = (exact.release(rows[n:], choices[n:], rng=rng) for n in (0, 1))
+        whole, less = (exact.release(Reports(rows[n:], choices[n:]), rng=rng) for n in (0, 1))
         moved = [
             whole.shared_sum - less.shared_sum,
             (whole.cluster_sums - less.cluster_sums).ravel(),
@@ -82,6 +83,6 @@ def test_one_client_moves_a_release_of_tensors_by_at_most_the_sensitivity(device
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_nobody_is_a_round_too(device, rng):
-    release = mechanism(noise_multiplier=1.0).release(torch.zeros(0, 7, device=device), [], rng=rng)
+    release = mechanism(noise_multiplier=1.0).release(Reports(torch.zeros(0, 7, device=device), []), rng=rng)
     assert release.cluster_sums.shape == (3, 5)
     assert np.isfinite(release.cluster_sums).all()

@@ -14,8 +14,8 @@ from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.errors import UnsupportedEvent
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.clip import clip_to_grid, grid_step
-from rrcluster.privacy.events import FixedSizeGaussian, PoissonGaussian
-from rrcluster.privacy.identifier import GaussianIdentifier
+from rrcluster.privacy.events import FixedSize, PoissonGaussian
+from rrcluster.privacy.identifier_noise import GaussianIdentifier
 from rrcluster.privacy.profiles import fixed_size_rdp, gaussian_delta, gaussian_rdp, keep_probability
 from rrcluster.privacy.relation import identifier_sensitivity, update_sensitivity
 from rrcluster.theory import lemma
@@ -67,7 +67,7 @@ class TestFinding1:
     def test_the_accountant_of_the_paper_takes_fixed_size_cohorts_alone(self):
         with pytest.raises(UnsupportedEvent):
             epsilon(PoissonGaussian(1.0, 0.1), num_rounds=1, delta=1e-3, accountant="paper")
-        assert epsilon(FixedSizeGaussian(1.0, 100, 1000), num_rounds=1, delta=1e-3, accountant="paper") > 0
+        assert epsilon(FixedSize(1.0, 100, 1000), num_rounds=1, delta=1e-3, accountant="paper") > 0
 
 
 def test_finding_2_a_list_of_identifiers_tells_how_many_there_are(rng):
@@ -276,14 +276,19 @@ def test_finding_17_the_second_term_of_the_lemma_says_nothing_at_the_published_n
 def test_finding_19_updates_of_real_clients_are_longer_than_the_published_clips():
     """Convergence is proved for a clip above every gradient; the published grid ends at 0.1."""
     from rrcluster.data import load_federated
+    from rrcluster.engine import calls
     from rrcluster.engine.batched.batched_engine import BatchedEngine
-    from rrcluster.engine.protocol import LocalSettings
     from rrcluster.models import make_model
+    from rrcluster.settings import LocalSettings
 
     data = load_federated("fashion-mini", num_clients=20, seed=0)
     model = make_model("linear", input_shape=data.input_shape, num_classes=10)
     start = np.zeros((20, model.num_parameters), dtype=np.float32)
-    trained = BatchedEngine(model).train(
-        start, data.cohort(np.arange(20)), local=LocalSettings(local_lr=0.05, local_epochs=5), key=(0, 0)
+    trained = calls.train(
+        BatchedEngine(model),
+        start,
+        data.cohort(np.arange(20)),
+        local=LocalSettings(local_lr=0.05, local_epochs=5),
+        key=(0, 0),
     )
     assert np.median(np.linalg.norm(trained - start, axis=1)) > 0.1  # the largest clip of the paper's grid

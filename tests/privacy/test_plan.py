@@ -1,11 +1,16 @@
 import math
 
+import numpy as np
 import pytest
 
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary, PoissonGaussian
+from rrcluster.privacy.events import FixedSize, KaryChoice, PoissonGaussian
+from rrcluster.privacy.identifier_noise import NoIdentifier
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.privacy.statement import statement
+from rrcluster.registry import MECHANISMS
+from rrcluster.settings import FIELDS, REMOVED, PrivacySettings
 from rrcluster.types import Coordinates
 
 
@@ -34,7 +39,7 @@ def test_identifier_splits_the_budget_by_its_share():
     plan = build(mechanism="identifier", identifier_share=0.3)
     assert plan.mechanism.identifier.noise_multiplier == pytest.approx(math.sqrt(2 / 0.3))
     assert plan.mechanism.noise_multiplier == pytest.approx(1 / math.sqrt(0.7))
-    assert isinstance(plan.event, FixedSizeGaussian)
+    assert isinstance(plan.event, FixedSize)
     assert plan.event.noise_multiplier == pytest.approx(1.0)
     assert plan.event.cohort_size == 100
 
@@ -47,7 +52,7 @@ def test_equal_split_of_the_paper():
 
 def test_one_cluster_needs_no_identifier():
     plan = build(mechanism="identifier", num_clusters=1)
-    assert plan.mechanism.identifier is None
+    assert plan.mechanism.identifier == NoIdentifier()
     assert plan.event.noise_multiplier == pytest.approx(1.0)
 
 
@@ -55,7 +60,8 @@ def test_kary_identifiers_cost_less_than_gaussian_ones():
     gaussian, kary = (
         build(mechanism="identifier", identifier=kind, noise_multiplier=1.2) for kind in ("gaussian", "kary")
     )
-    assert isinstance(kary.event, FixedSizeKary)
+    assert isinstance(kary.event.choice, KaryChoice)
+    assert gaussian.event.choice.is_free
     assert kary.epsilon() < 0.9 * gaussian.epsilon()
 
 
@@ -76,13 +82,6 @@ def test_none_has_no_epsilon_and_takes_none():
 
 REFUSED = {
     "delta above 1/M": ({"delta": 2e-3}, "delta = 0.002 is more than 1/num_clients = 0.001.*Use at most 0.0001"),
-    "wrong sampler": ({"sampling": "fixed-size"}, "sampling = fixed-size does not belong to mechanism = joint"),
-    "wrong relation": ({"adjacency": "replace-one"}, "adjacency = replace-one is not what mechanism = joint protects"),
-    "exact under joint": ({"rebalance": "exact", "min_cluster_size": 5}, "raw counts.*Theorem 2.*rebalance = coin"),
-    "coin under identifier": (
-        {"mechanism": "identifier", "rebalance": "coin", "min_cluster_size": 5},
-        "use rebalance = exact, or mechanism = joint",
-    ),
     "unprotected choices": ({"mechanism": "identifier", "identifier_share": 0.0}, "leaves the choices unprotected"),
     "paper bound under joint": (
         {"accountant": "paper", "noise_multiplier": None, "epsilon": 8.0},
@@ -108,7 +107,6 @@ MISTAKES = {
     ),
     "both": ({"epsilon": 2.0}, "exactly one of epsilon"),
     "neither": ({"noise_multiplier": None}, "exactly one of epsilon"),
-    "B without effect": ({"rebalance": "shrinkage", "min_cluster_size": 5}, "has no effect"),
     "coin without sizes": ({"count_weight": 0.0, "min_cluster_size": 5}, "needs released sizes"),
     "unknown mechanism": ({"mechanism": "laplace"}, "choose one of joint, identifier, none"),
     "rate": ({"sample_rate": 1.5}, "sample_rate = 1.5"),
@@ -124,10 +122,56 @@ def test_mistakes_are_named(changes, text):
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "b", "expected"), [("joint", 0, "none"), ("joint", 5, "coin"), ("identifier", 5, "exact")]
+    ("mechanism", "b", "coins"),
+    [("joint", 0, False), ("joint", 5, True), ("identifier", 5, False), ("none", 5, False)],
 )
-def test_auto_rebalancing(mechanism, b, expected):
-    assert build(mechanism=mechanism, min_cluster_size=b).rebalance == expected
+def test_only_joint_helps_small_clusters_by_coins_and_only_if_asked(mechanism, b, coins):
+    noise = {"noise_multiplier": None} if mechanism == "none" else {}
+    made = build(mechanism=mechanism, min_cluster_size=b, **noise).mechanism
+    assert made.flips_coins is coins
+    assert made.min_cluster_size == b
+    assert MECHANISMS.load(mechanism).rebalancing == ("coin" if mechanism == "joint" else "exact")
+
+
+def test_no_mechanism_can_be_given_the_sampling_or_the_relation_of_another():
+    """What used to be settings, and refused when they disagreed, belongs to the mechanism and cannot be asked for."""
+    for name in ("rebalance", "sampling", "adjacency", "identifier_loss_bound"):
+        assert name in REMOVED
+        assert name not in FIELDS
+        with pytest.raises((TypeError, ConfigError), match=name):
+            build(**{name: "fixed-size"})
+    assert (build().event.sampling, build().event.adjacency) == ("Poisson", "add-remove")
+    paper = build(mechanism="identifier").event
+    assert (paper.sampling, paper.adjacency) == ("fixed-size without replacement", "replace-one")
+
+
+def test_a_plan_takes_settings_whole_by_name_or_both():
+    known = {"coordinates": Coordinates(0, 5), "num_clusters": 4, "num_clients": 1000}
+    whole = PrivacySettings(sample_rate=0.1, num_rounds=100, update_clip=0.2, noise_multiplier=1.0)
+    assert PrivacyPlan.build(whole, **known) == build()
+    assert PrivacyPlan.build(whole, **known, update_clip=0.3) == build(update_clip=0.3)
+
+
+def test_exact_rebalancing_has_no_place_in_the_joint_event(rng):
+    """Without coins of the clients' own a plan with B above 0 releases nothing, rather than balance by raw counts."""
+    with pytest.raises(ConfigError, match="no destinations were given"):
+        build(min_cluster_size=5).mechanism.release(Reports(np.zeros((1, 5)), [0]), rng=rng)
+    told = build(min_cluster_size=5).mechanism.release(Reports(np.zeros((1, 5)), [0], [1]), rng=rng)
+    assert told.cluster_sums.shape == (4, 5)
+
+
+@pytest.mark.parametrize("mechanism", ["identifier", "none"])
+def test_who_rebalances_exactly_takes_no_coins(mechanism, rng):
+    noise = {"noise_multiplier": None} if mechanism == "none" else {}
+    with pytest.raises(PrivacyError, match="coins belong to `joint`.*Leave destinations out"):
+        build(mechanism=mechanism, **noise).mechanism.release(Reports(np.zeros((1, 5)), [0], [1]), rng=rng)
+
+
+@pytest.mark.parametrize("mechanism", ["identifier", "none"])
+def test_only_joint_can_use_a_sum(mechanism):
+    noise = {"noise_multiplier": None} if mechanism == "none" else {}
+    with pytest.raises(PrivacyError, match="cannot use a .*sum; use"):
+        build(mechanism=mechanism, **noise).mechanism.release_sum(NoisySum(np.zeros(26)))
 
 
 def test_the_statement_says_what_a_reviewer_asks():

@@ -9,7 +9,7 @@ from scipy import integrate, stats
 from rrcluster.errors import ConfigError
 from rrcluster.privacy import pld as loss
 from rrcluster.privacy import profiles
-from rrcluster.privacy.events import FixedSizeGaussian, FixedSizeKary
+from rrcluster.privacy.events import FixedSize, KaryChoice
 
 multipliers = st.floats(0.2, 20)
 losses = st.floats(-6, 6)
@@ -217,7 +217,7 @@ def test_theorem_9_by_hand():
 @pytest.mark.parametrize("coarse", [False, True])
 @pytest.mark.parametrize("epsilon", [-0.2, 0.0, 0.05, 0.3, 1.0])
 def test_the_loss_distribution_is_pessimistic_and_tight(epsilon, coarse):
-    event = FixedSizeKary(1.2, 0.6, 4, 100, 1000)
+    event = FixedSize(1.2, 100, 1000, KaryChoice(0.6, 4))
     pld = loss.fixed_size_pld(event, coarse=coarse)
 
     def base(e):
@@ -236,13 +236,13 @@ def test_composition_against_the_closed_form(z, rounds, delta, coarse):
     """Without sampling, profile -> distribution -> composition must give the Gaussian's closed form."""
     from dp_accounting import get_epsilon_gaussian
 
-    composed = loss.fixed_size_pld(FixedSizeGaussian(z, 10, 10), coarse=coarse).self_compose(rounds)
+    composed = loss.fixed_size_pld(FixedSize(z, 10, 10), coarse=coarse).self_compose(rounds)
     exact = get_epsilon_gaussian(z / math.sqrt(rounds), delta)
     assert exact * (1 - 1e-7) <= composed.get_epsilon_for_delta(delta) <= exact * (1 + 1e-3)
 
 
 @pytest.mark.parametrize("coarse", [False, True])
 def test_total_probability_is_one(coarse):
-    pmf = loss.fixed_size_pld(FixedSizeGaussian(2, 100, 1000), coarse=coarse)._pmf_remove.to_dense_pmf()
+    pmf = loss.fixed_size_pld(FixedSize(2, 100, 1000), coarse=coarse)._pmf_remove.to_dense_pmf()
     assert pmf._probs.sum() + pmf._infinity_mass == pytest.approx(1, abs=1e-14)
     assert pmf._infinity_mass < 1e-20

@@ -3,11 +3,11 @@ import pytest
 import torch
 
 from rrcluster.errors import ConfigError
-from rrcluster.privacy.reports import check_reports
+from rrcluster.privacy.reports import Reports, check_reports
 
 
 def check(updates, choices, **kwargs):
-    return check_reports(updates, choices, width=2, num_clusters=3, **kwargs)
+    return check_reports(Reports(updates, choices, **kwargs), width=2, num_clusters=3)
 
 
 def test_good_reports_pass():
@@ -149,29 +149,39 @@ def test_an_id_that_is_neither_number_nor_text_is_refused(odd):
         check(np.ones((2, 2)), [0, 0], client_ids=[1, odd])
 
 
-def test_scores_travel_with_their_report():
+def test_every_field_travels_with_its_report():
     rows = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
-    reports = check(np.ones((3, 2)), [0, 1, 2], scores=rows, score_width=2, client_ids=[5, 5, 6])
-    assert reports.scores.tolist() == [[0.1, 0.2], [0.5, 0.6]]
-    assert reports.padded(4).scores.tolist() == [[0.1, 0.2], [0.5, 0.6], [0, 0], [0, 0]]
-    assert check(np.ones((1, 2)), [0]).scores.shape == (1, 0)
+    reports = check(np.ones((3, 2)), [0, 1, 2], destinations=[1, 0, 0], evaluations=rows, client_ids=[5, 5, 6])
+    assert reports.evaluations.tolist() == [[0.1, 0.2], [0.5, 0.6]]
+    assert reports.destinations.tolist() == [1, 0]
+    assert reports.padded(4).evaluations.tolist() == [[0.1, 0.2], [0.5, 0.6], [0, 0], [0, 0]]
+    assert reports.padded(4).destinations.tolist() == [1, 0, 0, 0]
+    assert reports.padded(4).norms.tolist() == [*reports.norms, 0, 0]
 
 
 @pytest.mark.parametrize("bad", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_scores_make_their_own_report_invalid_alone(bad):
-    reports = check(np.ones((3, 2)), [0, 1, 2], scores=[[1.0, 2.0], bad, [3.0, 4.0]], score_width=2)
+def test_hostile_evaluations_make_their_own_report_invalid_alone(bad):
+    if bad is HOSTILE["overflowing"]:
+        bad = [1e309, 1.0]  # a finite one, however large, is clipped
+    reports = check(np.ones((3, 2)), [0, 1, 2], evaluations=[[1.0, 0.25], bad, [0.5, 1.0]])
     assert reports.valid.tolist() == [True, False, True]
-    assert reports.scores.tolist() == [[1, 2], [0, 0], [3, 4]]
+    assert reports.evaluations.tolist() == [[1, 0.25], [0, 0], [0.5, 1]]
     assert reports.updates[1].tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("scores", [np.ones((2, 2)), np.ones((3, 5)), "text", 3], ids=["few", "wide", "text", "number"])
-def test_scores_that_the_caller_got_wrong_raise(scores):
-    with pytest.raises(ConfigError, match="scores"):
-        check(np.ones((3, 2)), [0, 1, 2], scores=scores, score_width=2)
+@pytest.mark.parametrize("said", [np.ones((2, 2)), np.ones((3, 5)), "text", 3], ids=["few", "wide", "text", "number"])
+def test_evaluations_that_the_caller_got_wrong_raise(said):
+    with pytest.raises(ConfigError, match="evaluations"):
+        check(np.ones((3, 2)), [0, 1, 2], evaluations=said)
+
+
+def test_reports_show_nothing_of_what_clients_sent():
+    """Raw values in a traceback or a log line would be a release without noise."""
+    raw = Reports(np.full((1, 2), 41.5), [7], [7], ["client-93"], [[0.125, 0.75]])
+    assert repr(raw) == "Reports()"
 
 
 def test_a_wrong_number_of_evaluations_is_refused_without_saying_how_many_clients_there_are():
     with pytest.raises(ConfigError, match="as many as there are updates") as refused:
-        check_reports(np.zeros((37, 2)), [0] * 37, width=2, num_clusters=1, evaluations=np.zeros((3, 2)))
+        check_reports(Reports(np.zeros((37, 2)), [0] * 37, evaluations=np.zeros((3, 2))), width=2, num_clusters=1)
     assert "37" not in str(refused.value)

@@ -14,8 +14,8 @@ from rrcluster.privacy.accounting import account, epsilon
 from rrcluster.privacy.calibrate import TOLERANCE, calibrate
 from rrcluster.privacy.events import (
     REPETITION_LAWS,
-    FixedSizeGaussian,
-    FixedSizeKary,
+    FixedSize,
+    KaryChoice,
     PoissonGaussian,
     RepeatAndSelect,
 )
@@ -65,7 +65,7 @@ def test_fixed_size_cohorts_too():
     run = dp.SelfComposedDpEvent(dp.SampledWithoutReplacementDpEvent(1000, 100, dp.GaussianDpEvent(2.0)), 50)
     relation = dp.NeighboringRelation.REPLACE_ONE
     theirs = dp.rdp.RdpAccountant(neighboring_relation=relation).compose(dp_event.RepeatAndSelectDpEvent(run, 10, 1))
-    ours = cost(selection(10, run=FixedSizeGaussian(2.0, 100, 1000), num_rounds=50), 1e-4)
+    ours = cost(selection(10, run=FixedSize(2.0, 100, 1000), num_rounds=50), 1e-4)
     assert ours == pytest.approx(theirs.get_epsilon(1e-4), rel=1e-6)
 
 
@@ -134,8 +134,8 @@ def test_what_makes_no_selection_is_refused(changes, text):
 def test_the_worst_run_has_the_least_noise_the_largest_cohorts_and_the_most_rounds():
     runs = [(PoissonGaussian(1.0, 0.05), 200), (PoissonGaussian(2.0, 0.2), 100)]
     assert worst_run(runs) == (PoissonGaussian(1.0, 0.2), 200)
-    fixed = [(FixedSizeGaussian(1.0, 10, 100), 5), (FixedSizeGaussian(0.5, 20, 100), 2)]
-    assert worst_run(fixed) == (FixedSizeGaussian(0.5, 20, 100), 5)
+    fixed = [(FixedSize(1.0, 10, 100), 5), (FixedSize(0.5, 20, 100), 2)]
+    assert worst_run(fixed) == (FixedSize(0.5, 20, 100), 5)
     for run, rounds in runs:
         worst, most = worst_run(runs)
         mine, all_rounds = (epsilon(e, num_rounds=n, delta=1e-4) for e, n in ((run, rounds), (worst, most)))
@@ -143,8 +143,8 @@ def test_the_worst_run_has_the_least_noise_the_largest_cohorts_and_the_most_roun
 
 
 def test_settings_of_different_kinds_are_not_selected_among():
-    kary = [(FixedSizeKary(1.0, keep, 3, 10, 100), 5) for keep in (0.5, 0.6)]
-    for runs in ([(RUN, 5), (FixedSizeGaussian(1.0, 10, 100), 5)], kary):
+    kary = [(FixedSize(1.0, 10, 100, KaryChoice(keep, 3)), 5) for keep in (0.5, 0.6)]
+    for runs in ([(RUN, 5), (FixedSize(1.0, 10, 100), 5)], kary):
         with pytest.raises(PrivacyError, match="guarantees of different kinds"):
             worst_run(runs)
 
@@ -193,5 +193,5 @@ def test_the_ledger_takes_a_selection_as_one_charge(tmp_path):
     again = Ledger(path)
     again.charge(0, selection())
     assert again.num_charged == 1
-    with pytest.raises(PrivacyError, match="already charged with another event"):
+    with pytest.raises(PrivacyError, match="charged for a different event"):
         again.charge(0, selection(11))

@@ -3,11 +3,9 @@ import json
 import pytest
 
 from rrcluster.errors import RunFolderError
-from rrcluster.experiments.config import RunConfig
-from rrcluster.methods import ALGORITHMS
+from rrcluster.registry import METHODS, register
 from rrcluster.report import find_runs, method_label, read_run
-from rrcluster.report.known_names import METHODS, KnownName
-from rrcluster.report.labels import DISPLAY, PLACE, distinct_labels
+from rrcluster.report.labels import distinct_labels
 
 
 def test_reads_a_run(tmp_path, run_folder):
@@ -170,22 +168,12 @@ def test_method_label(settings, label):
 
 def test_a_method_registered_at_run_time_has_a_label():
     settings = {"algorithm": "my-own", "mechanism": "none", "exploration": 1.0}
-    METHODS.register(KnownName("my-own", "My own", {"chooses_by_loss": True}))
+    register("method", "my-own", object(), label="My own", chooses_by_loss=True)
     try:
         assert method_label(settings) == "My own + exploration"
     finally:
         METHODS.unregister("my-own")
     assert method_label(settings) == "my-own"
-
-
-@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"r-dpcfl"}))
-def test_every_method_has_a_label_and_says_how_it_chooses(name):
-    assert METHODS.label(name) != name
-    assert METHODS.fact(name, "chooses_by_loss", default=False) == ALGORITHMS[name].explores
-
-
-def test_settings_that_change_no_result_are_settings():
-    assert set(RunConfig().flat()) >= PLACE | DISPLAY
 
 
 def test_methods_of_the_same_name_are_told_apart():

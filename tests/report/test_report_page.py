@@ -9,7 +9,7 @@ import pytest
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.report import find_runs, make_report
 from rrcluster.report.figures import draw_figures
-from rrcluster.report.run_files import write_atomic
+from rrcluster.storage import write_file
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -179,10 +179,10 @@ def test_several_paths_are_reported_where_they_meet(demo):
 def test_writing_failure_names_the_file_and_leaves_no_rest(tmp_path):
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(RunFolderError, match=r"page\.html"):
-        write_atomic(tmp_path / "taken" / "page.html", "x")
+        write_file(tmp_path / "taken" / "page.html", "x")
     (tmp_path / "folder").mkdir()
     with pytest.raises(RunFolderError, match="folder"):
-        write_atomic(tmp_path / "folder", "x")
+        write_file(tmp_path / "folder", "x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "taken"]
 
 

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from rrcluster.cli.console import print_results
-from rrcluster.data.build import IMAGES, load_federated
+from rrcluster.data.build import load_federated
+from rrcluster.registry import DATASETS
 from rrcluster.report import find_runs, results_table, to_console, to_csv, to_dict, to_html, to_latex, to_markdown
 from rrcluster.report.estimate import Estimate, clear_best, estimate
-from rrcluster.report.known_names import DATASETS
 from rrcluster.report.notation import delta_text, epsilon_text, seconds_text, value_text
 from rrcluster.report.tables import UNCOVERED_TUNING, TextTable
 
@@ -149,9 +149,8 @@ def test_the_chance_level_is_that_of_datasets_that_exist(tmp_path, run_folder):
     """Each number of classes once: of a dataset that is known, and none for a name that no dataset has."""
     for data, level in (("emnist", "Chance level: 2.12766%."), ("cifar100", "Chance level: 1%.")):
         assert level in results_table(find_runs([run_folder(tmp_path / data, data=data)])).note
-    for data in ("mnist", "shakespeare"):
+    for data in ("mnist", "synthetic"):
         assert "Chance" not in results_table(find_runs([run_folder(tmp_path / data, data=data)])).note
-    assert set(DATASETS) <= set(IMAGES)
 
 
 def test_the_number_of_classes_is_that_of_the_data():

@@ -1,1 +1,1 @@
-"""Many clients at once: stacked on a CPU, and as recorded steps over uploaded tables on a CUDA device."""
+"""Many clients at once: stacked tensors on a CPU, CUDA graphs over uploaded samples on a GPU."""

@@ -1,139 +1,107 @@
-"""Many clients at once: each training step is one tensor program over all of them, of one run or of many.
+"""Batched engine: each training step is one tensor program over many clients, of one run or of several.
 
-On a CUDA device the population's samples are uploaded once, steps are recorded as CUDA graphs, and the `cnn` has
-kernels of its own; results stay there until somebody asks for them.
+On a CUDA device the population's samples are uploaded once, steps are captured as CUDA graphs, and the `cnn` has its
+own kernels; updates stay on the device.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from rrcluster.data.federated import Cohort, FederatedData, TestSet
-from rrcluster.engine.batched.device_tables import Table, cohort_table, population_bytes, population_table
-from rrcluster.engine.batched.evaluator import Judge
-from rrcluster.engine.batched.precision import precisely
-from rrcluster.engine.batched.training import Trainer, TrainingCall, join
-from rrcluster.engine.protocol import CPU, LocalSettings, Updates
+from rrcluster.engine.batched.device_tables import SampleTable, cohort_table, population_bytes, population_table
+from rrcluster.engine.batched.evaluator import Evaluator
+from rrcluster.engine.batched.precision import matmul_precision
+from rrcluster.engine.batched.training import Trainer, join, program_key
+from rrcluster.engine.protocol import CPU, Measured, Question, TrainingCall, Updates
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 
-_KEPT_ON_CPU = 2**30  # bytes of samples, their features being less: a larger population's are computed by cohort
-_POPULATION_SHARE = 0.3  # of the device's memory that we may use: a larger population is uploaded cohort by cohort
+_FEATURES_ON_CPU = 2**30  # bytes of samples up to which a population's features are kept; else computed by cohort
+_POPULATION_SHARE = 0.3  # of the device memory we may use; a larger population is uploaded cohort by cohort
 
 
-@dataclass(frozen=True, eq=False)
 class BatchedEngine:
-    """Stacks clients along one axis: at most `capacity` at once; more take several passes, with the same result.
+    """Stacks clients along one axis, at most `capacity` at once; more take several passes, with the same result.
 
     `precision` is how operands of matrix products are rounded on a CUDA device (precision.py); sums are float32.
     """
 
-    model: Model
-    device: torch.device = CPU
-    capacity: int = 1024
-    precision: str = "float32"
-    _tables: WeakKeyDictionary[FederatedData, Table] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
-    _trainer: Trainer = field(init=False, repr=False)
-    _judge: Judge = field(init=False, repr=False)
+    def __init__(
+        self, model: Model, device: torch.device = CPU, capacity: int = 1024, precision: str = "float32"
+    ) -> None:
+        """Nothing is uploaded or compiled before the first call."""
+        self.model, self.device, self.capacity, self.precision = model, device, capacity, precision
+        fixed = model.fixed
+        trained = model if fixed is None else fixed.rest  # features are computed once, for the tables
+        self._tables: WeakKeyDictionary[FederatedData, SampleTable] = WeakKeyDictionary()
+        self._trainer = Trainer(trained, device, capacity, precision)
+        self._evaluator = Evaluator(trained, device, capacity, precision, fixed=fixed)
 
-    def __post_init__(self) -> None:
-        fixed = self.model.fixed
-        trained = self.model if fixed is None else fixed.rest  # features are computed once, for the tables
-        object.__setattr__(self, "_trainer", Trainer(trained, self.device, self.capacity, self.precision))
-        object.__setattr__(self, "_judge", Judge(trained, self.device, self.capacity, self.precision, fixed=fixed))
-
-    def losses(self, vectors: Array, cohort: Cohort) -> Array:
-        """(k, d) -> (G, k)."""
-        return self.measure(vectors, cohort)[0]
-
-    def measure(self, vectors: Array, cohort: Cohort) -> tuple[Array, Array]:
-        """(k, d) -> loss (G, k), accuracy (G, k)."""
-        figures = self.measure_many([(vectors, cohort)])[0]
-        return figures[..., 0], figures[..., 1]
-
-    def measure_many(self, questions: Sequence[tuple[Array, Cohort]]) -> list[Array]:
-        """(G, k, 2) losses and accuracies for every question; those about one population are answered together."""
-        tables = [self._table(cohort) for _, cohort in questions]
-        together: dict[object, list[int]] = defaultdict(list)
-        for place, (table, (vectors, _)) in enumerate(zip(tables, questions, strict=True)):
-            together[(table, len(vectors))].append(place)
-        answers: list[Array] = [np.zeros(0)] * len(questions)
-        with precisely(self.precision, self.device):
-            for places in together.values():
-                figures = self._judge.clients([questions[place] for place in places], tables[places[0]])
-                for place, answer in zip(places, figures, strict=True):
-                    answers[place] = answer
-        return answers
-
-    def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
-        """(k, d) -> loss (k,), accuracy (k,)."""
-        with precisely(self.precision, self.device):
-            return self._judge.test(vectors, tests)
-
-    def train(
-        self,
-        start: Array,
-        cohort: Cohort,
-        *,
-        local: LocalSettings,
-        key: tuple[int, int],
-        anchor: Array | None = None,
-        trainable: Array | None = None,
-    ) -> Array:
-        """(G, d) -> (G, d)."""
-        start = np.asarray(start, dtype=np.float32)
-        call = TrainingCall(start, np.arange(len(start)), cohort, local, key, anchor, trainable)
-        return np.asarray(self.train_many([call])[0].add(self._tensor(start)).cpu().numpy())
-
-    def changes(
-        self, vectors: Array, clusters: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]
-    ) -> Updates:
-        """(k, d), (G,) -> (G, d); a tensor on the device where that is not the CPU."""
-        changed = self.train_many([TrainingCall(vectors, clusters, cohort, local, key)])[0]
-        return changed.numpy() if changed.device.type == "cpu" else changed
-
-    def train_many(self, calls: Sequence[TrainingCall]) -> list[Tensor]:
-        """The changes (G, d) of every call; calls on one population and of one shape run as one program."""
-        together: dict[object, list[int]] = defaultdict(list)
+    def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
+        """(n, d) for each call; calls on one population that can share a program run together."""
         tables = [self._table(call.cohort) for call in calls]
-        for place, (table, call) in enumerate(zip(tables, calls, strict=True)):
-            together[(table, *call.shape)].append(place)
-        changes: list[Tensor] = [torch.empty(0)] * len(calls)
-        with precisely(self.precision, self.device):
-            for places in together.values():
-                joined = join([calls[place] for place in places], tables[places[0]])
-                parts = self._trainer.train(joined, tables[places[0]])
-                sizes = [len(calls[place].clusters) for place in places]
-                for place, part in zip(places, torch.split(parts, sizes), strict=True):
-                    changes[place] = part
-        return changes
+        results: list[Updates] = [None] * len(calls)
+        with matmul_precision(self.precision, self.device):
+            for positions in _equal([(table, *program_key(call)) for table, call in zip(tables, calls, strict=True)]):
+                together, table = [calls[position] for position in positions], tables[positions[0]]
+                changes = self._trainer.train(join(together, table), table)
+                parts = torch.split(changes, [len(call.model_of) for call in together])
+                for position, call, part in zip(positions, together, parts, strict=True):
+                    results[position] = self._result(call, part)
+        return results
 
-    def _table(self, cohort: Cohort) -> Table:
-        """The population's samples on the device, or the cohort's where they would not fit or are there already.
+    def measure(self, questions: Sequence[Question]) -> list[Measured]:
+        """Loss and accuracy for each question; those about one population are answered together."""
+        figures: dict[int, Array] = {}  # (n, k, 2)
+        cohorts: list[tuple[int, Array, Cohort, SampleTable]] = []
+        with matmul_precision(self.precision, self.device):
+            for position, question in enumerate(questions):
+                models, samples = question.models, question.samples
+                if isinstance(samples, TestSet):
+                    figures[position] = self._evaluator.test_set(models, samples)
+                else:
+                    cohorts.append((position, models, samples, self._table(samples)))
+            for members in _equal([(table, len(models)) for _, models, _, table in cohorts]):
+                together = [cohorts[member] for member in members]
+                pairs = [(models, cohort) for _, models, cohort, _ in together]
+                answers = self._evaluator.cohorts(pairs, together[0][3])
+                figures |= dict(zip((position for position, *_ in together), answers, strict=True))
+        return [Measured(figures[place][..., 0], figures[place][..., 1]) for place in range(len(questions))]
 
-        On a CPU they are there already; what is kept is the features of a model that begins with fixed ones.
+    def _result(self, call: TrainingCall, changes: torch.Tensor) -> Updates:
+        if call.whole_models:
+            changes = changes + torch.as_tensor(call.start, device=self.device)
+        return changes.numpy() if changes.device.type == "cpu" else changes
+
+    def _table(self, cohort: Cohort) -> SampleTable:
+        """The population's samples on the device, or only the cohort's where keeping them all does not fit or help.
+
+        On a CPU, only the features of a model that begins with fixed ones are worth keeping.
         """
         population, fixed = cohort.population, self.model.fixed
         if population is None or (self.device.type == "cpu" and fixed is None):
             return cohort_table(cohort, self.device, fixed=fixed)
         if population not in self._tables:
-            if population_bytes(population) > self._room():
+            if population_bytes(population) > self._population_limit():
                 return cohort_table(cohort, self.device, fixed=fixed)
             self._tables[population] = population_table(population, self.device, fixed=fixed)
         return self._tables[population]
 
-    def _room(self) -> float:
-        """Bytes that the samples of a population may take."""
+    def _population_limit(self) -> float:
+        """Most bytes of samples for which a population is kept on the device."""
         if self.device.type == "cpu":
-            return _KEPT_ON_CPU
+            return _FEATURES_ON_CPU
         with torch.cuda.device(self.device):
-            ours = torch.cuda.get_per_process_memory_fraction()  # less than 1 beside other processes of a sweep
-        return _POPULATION_SHARE * ours * torch.cuda.get_device_properties(self.device).total_memory
+            share = torch.cuda.get_per_process_memory_fraction()  # below 1 beside other processes of a sweep
+        return _POPULATION_SHARE * share * torch.cuda.get_device_properties(self.device).total_memory
 
-    def _tensor(self, values: Array) -> Tensor:
-        return torch.as_tensor(np.ascontiguousarray(values), device=self.device)
+
+def _equal(keys: Sequence[Hashable]) -> list[list[int]]:
+    """Positions of equal keys."""
+    positions: dict[Hashable, list[int]] = defaultdict(list)
+    for position, key in enumerate(keys):
+        positions[key].append(position)
+    return list(positions.values())

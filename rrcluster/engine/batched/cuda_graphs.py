@@ -1,6 +1,6 @@
-"""CUDA graphs: a program of many small kernels is recorded once and then replayed with one launch.
+"""CUDA graphs: a program of many small kernels is captured once and then replayed with one launch.
 
-A replay reads and writes the very tensors it was recorded with, so inputs are copied into them and results out of them.
+A replay reads and writes the tensors it was captured with, so inputs are copied into them and results out of them.
 """
 
 from collections import OrderedDict
@@ -11,26 +11,25 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-_SPOILT_BY = "thread_local"  # calls of the recording thread: others of a stack use the device meanwhile
+_CAPTURE_ERRORS = "thread_local"  # only calls of the capturing thread can break a capture; others use the device
 Result = TypeVar("Result")
-_KEPT = 48  # recorded programs of one engine; the one unused for longest goes first
+_MOST_GRAPHS = 48  # of one engine; the least recently used is dropped first
 
 
-class Tape:
-    """Records programs that are replayed one at a time: all of them work in one memory, on one stream.
+class GraphPool:
+    """Captures graphs that are replayed one at a time: all of them share one memory pool and one stream.
 
-    A stream of its own for every recording would cost the matrix library's working memory, 32 MiB, for each of them in
-    every thread.
+    A separate stream for every graph would cost 32 MiB of the matrix library's workspace for each, in every thread.
     """
 
     def __init__(self) -> None:
-        """No device is asked for before the first recording."""
+        """The device is not touched before the first capture."""
         self._memory: Any = None
 
-    def record(self, program: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
-        """Run once to compile and to choose kernels, then record; a result lies where each replay writes it.
+    def capture(self, program: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
+        """Run once to compile and to choose kernels, then capture; the result lies where each replay writes it.
 
-        The result keeps its place until it is let go of; all else the program made is overwritten by other recordings.
+        The result's memory is reserved while it is referenced; other tensors of the program are overwritten by others.
         """
         stream, current = self._stream, torch.cuda.current_stream()
         stream.wait_stream(current)
@@ -42,9 +41,9 @@ class Tape:
         self._memory = self._memory or torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._memory, stream=stream, capture_error_mode=_SPOILT_BY):
+            with torch.cuda.graph(graph, pool=self._memory, stream=stream, capture_error_mode=_CAPTURE_ERRORS):
                 result = program()
-        except BaseException:  # torch may leave us on that stream, and the memory marked as being recorded in
+        except BaseException:  # torch may leave this stream current, and the pool marked as capturing
             torch.cuda.set_stream(current)
             self._memory = None
             raise
@@ -55,35 +54,35 @@ class Tape:
         return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
-class Recorded:
-    """A function of tensors, recorded. Its results are overwritten by the next call: use or copy them first."""
+class CapturedFunction:
+    """A captured function of tensors. Each call overwrites the previous result: use or copy it first."""
 
-    def __init__(self, tape: Tape, program: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> None:
-        """Of inputs of these shapes."""
+    def __init__(self, pool: GraphPool, program: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> None:
+        """Capture for inputs of these shapes."""
         self._inputs = tuple(value.clone() for value in inputs)
-        self._graph, self._output = tape.record(lambda: program(*self._inputs))
+        self._graph, self._output = pool.capture(lambda: program(*self._inputs))
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """Replay with these inputs."""
-        for kept, value in zip(self._inputs, inputs, strict=True):
-            kept.copy_(value)
+        for captured, value in zip(self._inputs, inputs, strict=True):
+            captured.copy_(value)
         self._graph.replay()
         return self._output
 
 
-class Recorder:
-    """Recorded programs by key: everything but the inputs' values that a program depends on."""
+class GraphCache:
+    """Captured functions by key: everything that a program depends on except the values of its inputs."""
 
-    def __init__(self, tape: Tape) -> None:
-        """Nothing recorded yet."""
-        self._tape = tape
-        self._programs: OrderedDict[Hashable, Recorded] = OrderedDict()
+    def __init__(self, pool: GraphPool) -> None:
+        """An empty cache."""
+        self._pool = pool
+        self._functions: OrderedDict[Hashable, CapturedFunction] = OrderedDict()
 
     def run(self, key: Hashable, program: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """Replay the program of this key, recording it at its first use."""
-        if key not in self._programs:
-            if len(self._programs) >= _KEPT:
-                self._programs.popitem(last=False)
-            self._programs[key] = Recorded(self._tape, program, inputs)
-        self._programs.move_to_end(key)
-        return self._programs[key](*inputs)
+        """Replay the program of this key, capturing it at its first use."""
+        if key not in self._functions:
+            if len(self._functions) >= _MOST_GRAPHS:
+                self._functions.popitem(last=False)
+            self._functions[key] = CapturedFunction(self._pool, program, inputs)
+        self._functions.move_to_end(key)
+        return self._functions[key](*inputs)

@@ -1,4 +1,4 @@
-"""Losses and accuracies of stacked models, on clients' own samples and on test sets."""
+"""Losses and accuracies of models on clients' own samples and on test sets."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,43 +9,43 @@ import torch
 from torch import Tensor
 
 from rrcluster.data.federated import Cohort, TestSet
-from rrcluster.engine.batched.cuda_graphs import Recorder, Tape
-from rrcluster.engine.batched.device_tables import Table
-from rrcluster.engine.fast_cnn.gpu import FusedCnn, fused_form
+from rrcluster.engine.batched.cuda_graphs import GraphCache, GraphPool
+from rrcluster.engine.batched.device_tables import SampleTable
+from rrcluster.engine.fast_cnn.gpu import CnnKernels, cnn_kernels
 from rrcluster.models.loss import sample_losses
 from rrcluster.models.model import FixedPart, Model
 from rrcluster.types import Array
 
 _BUCKET = 32
-_LARGEST_RECORDED = 1024  # clients times models: what one run asks; those of a stack differ in size every time
-_SAMPLES_RECORDED = 2**14
+_LARGEST_CAPTURED = 1024  # clients times models, those of one run; those of a stack differ in size every time
+_SAMPLES_CAPTURED = 2**14
 _IMAGES_AT_ONCE = 2**19  # of the kernels: bounds memory to about a gigabyte
 
 
-class Judge:
-    """Measures models. One that is asked again about a test set finds it on the device."""
+class Evaluator:
+    """Measures models. Test sets that are used again stay on the device."""
 
     def __init__(
         self, model: Model, device: torch.device, capacity: int, precision: str, *, fixed: FixedPart | None = None
     ) -> None:
-        """Nothing is uploaded before the first use. `fixed`: what makes the model's inputs from samples."""
+        """Nothing is uploaded before the first use. `fixed` computes the model's inputs from samples."""
         self._fixed = fixed
         self._model, self._device, self._capacity = model, device, capacity
-        self._fused = fused_form(model, device, precision)
-        self._recorder = Recorder(Tape())
-        self._tests: WeakKeyDictionary[TestSet, Table] = WeakKeyDictionary()
+        self._kernels = cnn_kernels(model, device, precision)
+        self._graphs = GraphCache(GraphPool())
+        self._tests: WeakKeyDictionary[TestSet, SampleTable] = WeakKeyDictionary()
 
-    def clients(self, questions: Sequence[tuple[Array, Cohort]], table: Table) -> list[Array]:
+    def cohorts(self, questions: Sequence[tuple[Array, Cohort]], table: SampleTable) -> list[Array]:
         """(k, d) models, a cohort -> (G, k, 2) mean loss and accuracy over each client's samples; 0 without any.
 
-        Accuracy is NaN for regression. All questions are about clients of one table and ask of equally many models.
+        Accuracy is NaN for regression. All cohorts are of one table, and all questions have equally many models.
         """
-        if self._fused is None:
-            asked = [self._asked(vectors, cohort, table) for vectors, cohort in questions]
-            figures = torch.cat(asked).double().cpu().numpy()  # one wait for all of them
-            return np.split(figures, np.cumsum([len(answer) for answer in asked])[:-1])
+        if self._kernels is None:
+            parts = [self._by_module(models, cohort, table) for models, cohort in questions]
+            figures = torch.cat(parts).double().cpu().numpy()  # one wait for all of them
+            return np.split(figures, np.cumsum([len(part) for part in parts])[:-1])
         k, counts = len(questions[0][0]), [len(cohort.clients) for _, cohort in questions]
-        models = self._models(np.concatenate([vectors for vectors, _ in questions]))
+        models = self._models(np.concatenate([models for models, _ in questions]))
         starts = np.concatenate([table.starts(cohort.clients) for _, cohort in questions])
         sizes = np.concatenate([cohort.sizes for _, cohort in questions])
         base = np.repeat(k * np.arange(len(questions)), counts)
@@ -53,10 +53,10 @@ class Judge:
         figures = self._means(models, table, rows, real, k=k, base=places).double().cpu().numpy()
         return np.split(figures, np.cumsum(counts)[:-1])
 
-    def _asked(self, vectors: Array, cohort: Cohort, table: Table) -> Tensor:
+    def _by_module(self, vectors: Array, cohort: Cohort, table: SampleTable) -> Tensor:
         models, starts = self._models(vectors), table.starts(cohort.clients)
-        together = _together(cohort.sizes, self._model.samples_at_once) if self._device.type == "cuda" else 0
-        even, at_once = together > 0, min(self._capacity, together or self._capacity)
+        padded = _clients_per_pass(cohort.sizes, self._model.samples_at_once) if self._device.type == "cuda" else 0
+        even, at_once = padded > 0, min(self._capacity, padded or self._capacity)
         parts = [torch.zeros(0, len(vectors), 2, device=self._device)]
         for first in range(0, len(starts), at_once):
             chunk = slice(first, first + at_once)
@@ -65,55 +65,56 @@ class Judge:
             parts.append(means(models, table, rows, sizes))
         return torch.cat(parts)
 
-    def _even_means(self, models: Tensor, table: Table, rows: Tensor, sizes: Tensor) -> Tensor:
-        """By the module, on clients about equally large: recorded for what one run asks of a population."""
-        if rows.numel() > _SAMPLES_RECORDED or not table.of_population:
+    def _even_means(self, models: Tensor, table: SampleTable, rows: Tensor, sizes: Tensor) -> Tensor:
+        """By the module, on clients of about equal size: captured for a population, up to a number of samples."""
+        if rows.numel() > _SAMPLES_CAPTURED or not table.of_population:
             return _padded_by_module(self._model, table, models, rows, sizes)
         more = -len(rows) % _BUCKET
         padded = torch.nn.functional.pad(rows, (0, 0, 0, more), value=-1)
         counts = torch.nn.functional.pad(sizes, (0, more))
         program: Callable[..., Tensor] = partial(_padded_by_module, self._model, table)
         key = (table, *padded.shape, len(models))
-        return self._recorder.run(key, program, models, padded, counts)[: len(rows)].clone()
+        return self._graphs.run(key, program, models, padded, counts)[: len(rows)].clone()
 
-    def test(self, vectors: Array, tests: TestSet) -> tuple[Array, Array]:
-        """(k, d) -> loss (k,), accuracy (k,)."""
+    def test_set(self, vectors: Array, tests: TestSet) -> Array:
+        """(k, d) -> (1, k, 2) mean loss and accuracy over all samples."""
         table = self._test_table(tests)
         count = len(table.targets)
         rows, size = torch.arange(count, device=self._device)[None], torch.tensor([count], device=self._device)
         models = self._models(vectors)
-        if self._fused is None or not count:
+        if self._kernels is None or not count:
             means = _by_module(self._model, models, table, rows, size)
         else:
             means = self._means(models, table, rows, size, k=len(models), base=torch.zeros_like(size))
-        figures = means.double().cpu().numpy()[0]
-        return figures[:, 0], figures[:, 1]
+        return np.asarray(means.double().cpu().numpy())
 
-    def _means(self, models: Tensor, table: Table, rows: Tensor, sizes: Tensor, *, k: int, base: Tensor) -> Tensor:
-        """(G, k, 2) means over rows (G, s) of the table, -1 where there is none; client i judges k models from base[i].
+    def _means(
+        self, models: Tensor, table: SampleTable, rows: Tensor, sizes: Tensor, *, k: int, base: Tensor
+    ) -> Tensor:
+        """(G, k, 2) means over rows (G, s) of the table, -1: none; client i measures k models, the first is base[i].
 
-        By the model's own kernels; recorded for a cohort, in several passes for more.
+        By the model's own kernels; captured for a cohort, in several passes for more.
         """
-        assert self._fused is not None
+        assert self._kernels is not None
         if not rows.numel():
             return torch.zeros(len(rows), k, 2, device=self._device)
-        program: Callable[..., Tensor] = partial(_by_kernels, self._fused, table, k)
-        if len(rows) * k <= _LARGEST_RECORDED and table.of_population:
+        program: Callable[..., Tensor] = partial(_by_kernels, self._kernels, table, k)
+        if len(rows) * k <= _LARGEST_CAPTURED and table.of_population:
             more = -len(rows) % _BUCKET
             padded = torch.nn.functional.pad(rows, (0, 0, 0, more), value=-1)
             counts, places = (torch.nn.functional.pad(column, (0, more)) for column in (sizes, base))
             key = (table, *padded.shape, len(models), k)
-            return self._recorder.run(key, program, models, padded, counts, places)[: len(rows)].clone()
+            return self._graphs.run(key, program, models, padded, counts, places)[: len(rows)].clone()
         at_once = max(1, _IMAGES_AT_ONCE // (rows.shape[1] * k))
         parts = zip(*(torch.split(column, at_once) for column in (rows, sizes, base)), strict=True)
         return torch.cat([program(models, *part) for part in parts])
 
-    def _test_table(self, tests: TestSet) -> Table:
+    def _test_table(self, tests: TestSet) -> SampleTable:
         if tests in self._tests:
             return self._tests[tests]
         inputs, targets = self._tensor(tests.inputs), self._tensor(tests.targets)
         inputs = inputs if self._fixed is None else self._fixed.of(inputs)
-        table = Table(inputs, targets, np.zeros(1, dtype=np.int64), of_population=False)
+        table = SampleTable(inputs, targets, np.zeros(1, dtype=np.int64), of_population=False)
         if tests.keep and (self._device.type == "cuda" or self._fixed is not None):
             self._tests[tests] = table
         return table
@@ -130,10 +131,10 @@ class Judge:
         return torch.as_tensor(np.ascontiguousarray(values), device=self._device)
 
 
-def _together(sizes: Array, most_samples: int) -> int:
-    """How many clients make one pass of at most so many samples, padding included.
+def _clients_per_pass(sizes: Array, most_samples: int) -> int:
+    """How many clients make one pass of at most `most_samples` samples, padding included.
 
-    0 where they are not about equally large, or one alone has more than that.
+    0 where clients differ much in size, or one has more samples than that.
     """
     width = int(sizes.max(initial=0))
     if width > most_samples or sizes.sum() < 0.8 * width * len(sizes):
@@ -142,20 +143,20 @@ def _together(sizes: Array, most_samples: int) -> int:
 
 
 def _by_kernels(
-    fused: FusedCnn, table: Table, k: int, models: Tensor, rows: Tensor, sizes: Tensor, base: Tensor
+    kernels: CnnKernels, table: SampleTable, k: int, models: Tensor, rows: Tensor, sizes: Tensor, base: Tensor
 ) -> Tensor:
     clients = len(rows)
     model_of = (base[:, None] + torch.arange(k, device=rows.device)).flatten().to(torch.int32)
     data_of = (torch.arange(clients * k, device=rows.device) // k).to(torch.int32)
-    figures = fused.judge(
-        fused.inward(models), table.images(fused), table.targets, rows.to(torch.int32), model_of, data_of
+    figures = kernels.evaluate(
+        kernels.pack(models), table.images, table.targets, rows.to(torch.int32), model_of, data_of
     )
     totals = torch.stack([figure.sum(1) for figure in figures], dim=-1).reshape(clients, k, 2)
     return totals / sizes.clamp(min=1)[:, None, None]
 
 
 @torch.no_grad()
-def _by_module(model: Model, models: Tensor, table: Table, rows: Tensor, sizes: Tensor) -> Tensor:
+def _by_module(model: Model, models: Tensor, table: SampleTable, rows: Tensor, sizes: Tensor) -> Tensor:
     """One pass per model over the samples of all clients together; a client's are summed in their order."""
     real = rows >= 0
     chosen = rows[real]
@@ -172,7 +173,7 @@ def _by_module(model: Model, models: Tensor, table: Table, rows: Tensor, sizes: 
 
 
 @torch.no_grad()
-def _padded_by_module(model: Model, table: Table, models: Tensor, rows: Tensor, sizes: Tensor) -> Tensor:
+def _padded_by_module(model: Model, table: SampleTable, models: Tensor, rows: Tensor, sizes: Tensor) -> Tensor:
     """The same with tensors of fixed shapes: padding is computed too, and left out by `where`."""
     real, chosen = rows >= 0, rows.clamp(min=0).flatten()
     inputs, targets = table.inputs.index_select(0, chosen), table.targets.index_select(0, chosen)

@@ -18,15 +18,15 @@ PRECISIONS = ("auto", "float32", "tf32", "bfloat16")
 
 
 def pick_precision(name: str, device: torch.device) -> str:
-    """`auto`: tf32 on CUDA. The CPU knows float32 alone."""
+    """`auto`: tf32 on CUDA. The CPU always uses float32."""
     if device.type != "cuda":
         return "float32"
     return "tf32" if name == "auto" else name
 
 
 @contextmanager
-def precisely(precision: str, device: torch.device) -> Iterator[None]:
-    """Run torch's own matrix products and convolutions at this precision; torch's switches are put back after."""
+def matmul_precision(precision: str, device: torch.device) -> Iterator[None]:
+    """Run torch's own matrix products and convolutions at this precision; torch's switches are restored afterwards."""
     if device.type != "cuda":
         yield
         return

@@ -6,7 +6,7 @@
  * product keeps its sums in registers over the whole inner loop: one load of a vector, then a multiply-add for each of
  * several broadcast numbers. Written with the vector extension of gcc and clang, so any target will do.
  *
- * Parameters come packed (native_client.py): the layout below, outputs padded to whole vectors with zeros.
+ * Parameters come packed (layout.py): the layout below, outputs padded to whole vectors with zeros.
  * Sums have a fixed order that depends on the client's own samples alone.
  */
 
@@ -437,7 +437,7 @@ static void descend(float *w, const float *gradient, size_t count, float rate, f
     }
 }
 
-/* ---- doors ---- */
+/* ---- exported functions ---- */
 
 /* SGD from `w`, in place. `orders` (epochs, n): positions of the samples. `anchor` and `moving` are packed or NULL.
  * 0, or 1 when there is no memory. */

@@ -1,161 +1,151 @@
-"""The `cnn` on a CUDA device by kernels of its own (cnn_triton.py): local training and losses of many clients."""
+"""The `cnn` on a CUDA device with its own Triton kernels: local training and evaluation of many clients."""
 
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rrcluster.engine.fast_cnn.layout import ACTIVATIONS, CONV2, num_parameters, packed_order
 from rrcluster.models.model import Model
 
 LARGEST_BATCH = 64
-DOTS = {"float32": "ieee", "tf32": "tf32", "bfloat16": "bf16"}  # precision -> how Triton rounds operands
+TRITON_PRECISION = {"float32": "ieee", "tf32": "tf32", "bfloat16": "bf16"}  # rounding of operands
 _PROGRAMS_PER_PROCESSOR = 16
-_SCRATCH = 3136 + 2704 + 800  # numbers per image in flight
+_Z1, _H1, _Z2, _H2 = ACTIVATIONS
+_SCRATCH = _Z1 + _H1 + _Z2  # numbers per image in flight
 
 
 @dataclass(frozen=True)
-class Shape:
-    """How a kernel is laid out: images per program, positions at once, warps. Measured on an H200."""
+class LaunchShape:
+    """How a kernel is launched: images per program, positions at once, warps. Measured on an H200."""
 
     images: int
     tile: int
     warps: int
 
     def blocks(self, samples: int) -> int:
-        """Programs' worth of work in one client's batch."""
+        """Programs needed for one client's batch."""
         return -(-samples // self.images)
 
     @property
-    def launch(self) -> dict[str, int]:
-        """As the kernels take it."""
+    def options(self) -> dict[str, int]:
+        """Launch options of the kernel."""
         return {"N": self.images, "num_warps": self.warps, "num_stages": 1}
 
 
-FORWARD, BACKWARD, UPDATE = Shape(2, 64, 4), Shape(1, 16, 1), Shape(2, 64, 2)
+FORWARD, BACKWARD, UPDATE = LaunchShape(2, 64, 4), LaunchShape(1, 16, 1), LaunchShape(2, 64, 2)
 
 
 @dataclass(frozen=True, eq=False)
-class FusedCnn:
-    """Launches the kernels. Models (G, D) are in the kernels' order: `inward` and `outward` change to it and back."""
+class CnnKernels:
+    """Launches the kernels. Models (G, D) are in packed order: `pack` and `unpack` convert them."""
 
-    num_classes: int
+    outputs: int
     precision: str
 
-    @property
-    def num_parameters(self) -> int:
-        """D."""
-        return 25680 + 33 * self.num_classes
+    def pack(self, models: Tensor) -> Tensor:
+        """(G, D) from the model's order of parameters to the packed order."""
+        return models.index_select(1, _orders(self.outputs, models.device)[0])
 
-    def images(self, inputs: Tensor) -> Tensor:
-        """(rows, 1, 28, 28) -> (rows, 34, 34), as the kernels read them."""
-        return torch.nn.functional.pad(inputs.reshape(-1, 28, 28), (3, 3, 3, 3))
-
-    def inward(self, models: Tensor) -> Tensor:
-        """(G, D) from the model's order of parameters to the kernels'."""
-        return models.index_select(1, _order(self.num_classes, models.device)[0])
-
-    def outward(self, models: Tensor) -> Tensor:
+    def unpack(self, models: Tensor) -> Tensor:
         """(G, D) and back."""
-        return models.index_select(1, _order(self.num_classes, models.device)[1])
+        return models.index_select(1, _orders(self.outputs, models.device)[1])
 
     def train(self, vectors: Tensor, images: Tensor, targets: Tensor, where: Tensor, rates: Tensor) -> None:
         """SGD in place: vectors (G, D), where (steps, G, S) int32 rows of `images`, rates (G,)."""
-        kernels = _kernels()
+        ahead, back = _kernels()
         groups, samples = where.shape[1:]
-        there, back = groups * FORWARD.blocks(samples), groups * BACKWARD.blocks(samples)
-        scratch = vectors.new_empty(_programs(vectors.device, max(there, back)) * FORWARD.images * _SCRATCH)
-        h1, place1 = _pair(vectors, groups * samples * 2704)
-        h2, place2 = _pair(vectors, groups * samples * 512)
-        dh2, dz2 = torch.empty_like(h2), vectors.new_empty(groups * samples * 800)
-        partial = vectors.new_empty(back * 1040)
+        forward_blocks, backward_blocks = groups * FORWARD.blocks(samples), groups * BACKWARD.blocks(samples)
+        most = max(forward_blocks, backward_blocks)
+        scratch = vectors.new_empty(_programs(vectors.device, most) * FORWARD.images * _SCRATCH)
+        h1, place1 = _with_bytes(vectors, groups * samples * _H1)
+        h2, place2 = _with_bytes(vectors, groups * samples * _H2)
+        dh2, dz2 = torch.empty_like(h2), vectors.new_empty(groups * samples * _Z2)
+        partial = vectors.new_empty(backward_blocks * CONV2)
         own = torch.arange(groups, dtype=torch.int32, device=vectors.device)
-        every: dict[str, Any] = {"D": self.num_parameters, "PRECISION": DOTS[self.precision]}
+        options = self._options
         for rows in where:
-            kernels.forward[(_programs(vectors.device, there),)](
-                vectors, images, rows, own, own, scratch, h1, place1, h2, place2,
-                there, samples, FORWARD.blocks(samples), TILE=FORWARD.tile, TRAIN=True, **FORWARD.launch, **every,
+            ahead.forward[(_programs(vectors.device, forward_blocks),)](
+                vectors, images, rows, own, own, scratch, h1, place1, h2, place2, forward_blocks, samples,
+                FORWARD.blocks(samples), TILE=FORWARD.tile, TRAIN=True, **FORWARD.options, **options,
             )  # fmt: skip
-            kernels.classify[(groups,)](
-                vectors, targets, rows, rates, h2, dh2, samples, ROWS=_power_of_two(samples), **self._classes, **every
+            back.classify[(groups,)](
+                vectors, targets, rows, rates, h2, dh2, samples, ROWS=_power_of_two(samples), **self._classes, **options
             )
-            kernels.backward[(_programs(vectors.device, back),)](
-                vectors, images, rows, scratch.view(torch.int32), place1, place2, dh2, dz2, partial,
-                back, samples, BACKWARD.blocks(samples), TILE=BACKWARD.tile, **BACKWARD.launch, **every,
+            back.backward[(_programs(vectors.device, backward_blocks),)](
+                vectors, images, rows, scratch.view(torch.int32), place1, place2, dh2, dz2, partial, backward_blocks,
+                samples, BACKWARD.blocks(samples), TILE=BACKWARD.tile, **BACKWARD.options, **options,
             )  # fmt: skip
-            kernels.update[(groups * 4,)](
+            back.update[(groups * 4,)](
                 vectors, rows, rates, h1, dz2, partial, samples, BACKWARD.blocks(samples),
-                OF_PARTIAL=BACKWARD.images, **UPDATE.launch, **every,
+                OF_PARTIAL=BACKWARD.images, **UPDATE.options, **options,
             )  # fmt: skip
 
-    def judge(
+    def evaluate(
         self, vectors: Tensor, images: Tensor, targets: Tensor, where: Tensor, model_of: Tensor, data_of: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Loss and correctness (G, S) of model `model_of[g]` on the images `where[data_of[g]]`; 0 for absent ones."""
-        kernels = _kernels()
+        ahead, _ = _kernels()
         groups, samples = len(model_of), where.shape[1]
         blocks, tiles = groups * FORWARD.blocks(samples), -(-samples // 32)
         programs = _programs(vectors.device, blocks)
         scratch = vectors.new_empty(programs * FORWARD.images * _SCRATCH)
-        h2 = vectors.new_empty(groups * samples * 512)
+        h2 = vectors.new_empty(groups * samples * _H2)
         losses, hits = vectors.new_empty(groups, samples), vectors.new_empty(groups, samples)
-        every: dict[str, Any] = {"D": self.num_parameters, "PRECISION": DOTS[self.precision]}
-        kernels.forward[(programs,)](
-            vectors, images, where, model_of, data_of, scratch, h2, h2, h2, h2,
-            blocks, samples, FORWARD.blocks(samples), TILE=FORWARD.tile, TRAIN=False, **FORWARD.launch, **every,
+        ahead.forward[(programs,)](
+            vectors, images, where, model_of, data_of, scratch, h2, h2, h2, h2, blocks, samples,
+            FORWARD.blocks(samples), TILE=FORWARD.tile, TRAIN=False, **FORWARD.options, **self._options,
         )  # fmt: skip
-        kernels.judge[(groups * tiles,)](
+        ahead.evaluate[(groups * tiles,)](
             vectors, targets, where, model_of, data_of, h2, losses, hits, samples, tiles,
-            ROWS=32, **self._classes, **every,
+            ROWS=32, **self._classes, **self._options,
         )  # fmt: skip
         return losses, hits
 
     @property
+    def _options(self) -> dict[str, Any]:
+        return {"D": num_parameters(self.outputs), "PRECISION": TRITON_PRECISION[self.precision]}
+
+    @property
     def _classes(self) -> dict[str, int]:
-        return {"CLASSES": self.num_classes, "COLS": _power_of_two(self.num_classes)}
+        return {"CLASSES": self.outputs, "COLS": _power_of_two(self.outputs)}
 
 
-@cache
-def _order(num_classes: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(D,) which parameter of the model stands at each place of the kernels' order, and the inverse."""
-    conv1, bias1, conv2, bias2, fc1, bias3, fc2, bias4 = np.split(
-        np.arange(25680 + 33 * num_classes), np.cumsum([1024, 16, 8192, 32, 16384, 32, 32 * num_classes])
-    )
-    order = np.concatenate(
-        [
-            conv1.reshape(16, 64).T.ravel(),
-            bias1,
-            conv2.reshape(32, 16, 16).transpose(2, 1, 0).ravel(),  # out, channel, tap -> tap, channel, out
-            bias2,
-            fc1.reshape(32, 32, 16).transpose(2, 1, 0).ravel(),  # out, channel, spot -> spot, channel, out
-            bias3,
-            fc2.reshape(num_classes, 32).T.ravel(),
-            bias4,
-        ]
-    )
-    return torch.as_tensor(order, device=device), torch.as_tensor(np.argsort(order), device=device)
-
-
-def fused_form(model: Model, device: torch.device, precision: str) -> FusedCnn | None:
-    """The kernels for this model on this device, or None where there are none."""
-    if model.name != "cnn" or device.type != "cuda":
+def cnn_kernels(model: Model, device: torch.device, precision: str) -> CnnKernels | None:
+    """The kernels for this model on this device, or None: only our own `cnn` on a CUDA device with Triton has them."""
+    if model.accelerated is None or device.type != "cuda":
         return None
     try:
         _kernels()
-    except ImportError:  # torch without Triton: the general path serves
+    except ImportError:  # torch without Triton: the general path computes the same
         return None
-    return FusedCnn((model.num_parameters - 25680) // 33, precision)
+    return CnnKernels(model.accelerated.outputs, precision)
 
 
-def _kernels() -> Any:
-    from rrcluster.engine.fast_cnn import cnn_triton
+def padded_images(inputs: Tensor) -> Tensor:
+    """Images as the kernels read them: (rows, 1, 28, 28) -> (rows, 34, 34)."""
+    return torch.nn.functional.pad(inputs.reshape(-1, 28, 28), (3, 3, 3, 3))
 
-    return cnn_triton
+
+@cache
+def _orders(outputs: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(D,) position in the model's vector of each packed entry, and the inverse."""
+    order = packed_order(outputs)
+    return torch.as_tensor(order, device=device), torch.as_tensor(np.argsort(order), device=device)
 
 
-def _pair(like: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _kernels() -> tuple[ModuleType, ModuleType]:
+    from rrcluster.engine.fast_cnn import backward_triton, forward_triton
+
+    return forward_triton, backward_triton
+
+
+def _with_bytes(like: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Uninitialised numbers, and as many bytes."""
     return like.new_empty(count), torch.empty(count, dtype=torch.int8, device=like.device)
 
 
@@ -169,5 +159,5 @@ def _programs(device: torch.device, blocks: int) -> int:
 
 
 def _power_of_two(count: int) -> int:
-    """The next power of two from 16, the least a matrix unit takes."""
+    """The next power of two from 16, the smallest operand of a matrix unit."""
     return max(16, 1 << (count - 1).bit_length())

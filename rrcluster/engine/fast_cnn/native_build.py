@@ -1,7 +1,7 @@
-"""Networks written in C: compiled for this machine on first use, the library kept in the user's cache folder.
+"""Compiles cnn.c for this machine on first use and keeps the library in the user's cache folder.
 
-The library's name is a digest of its source, the flags, the compiler and the processor: a changed one of these compiles
-anew, and a home folder shared by different machines holds one library for each.
+The file name holds a digest of source, flags, compiler and processor: a change of any of them compiles again, and a
+home folder shared by different machines holds one library for each.
 """
 
 import hashlib
@@ -14,37 +14,41 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from rrcluster.storage import cache_folder, replace_file
+
 COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-w", "-fPIC", "-shared")
 _SWITCH = "RRCLUSTER_COMPILE"  # 0: never compile
 
 
 @cache
-def compiled(name: str) -> Path | None:
-    """The library made of `<name>.c`, or None, with one line saying why, where it cannot be made."""
-    source = Path(__file__).with_name(f"{name}.c")
+def native_library() -> Path | None:
+    """The compiled library; None, with a warning that says why, where it cannot be built."""
+    source = Path(__file__).with_name("cnn.c")
     if os.environ.get(_SWITCH) == "0":
         return None
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
-        return _say(name, f"no C compiler ({', '.join(COMPILERS)}) found")
-    target = _folder() / f"{name}-{_digest(source, compiler)}.so"
+        _warn(f"no C compiler ({', '.join(COMPILERS)}) found")
+        return None
     try:
+        target = cache_folder("native") / f"cnn-{_digest(source, compiler)}.so"
         if not target.exists():
             _compile(compiler, source, target)
     except (OSError, subprocess.SubprocessError) as error:
-        return _say(name, f"{compiler} failed ({type(error).__name__})")
+        _warn(f"{compiler} failed ({type(error).__name__})")
+        return None
     return target
 
 
 def _compile(compiler: str, source: Path, target: Path) -> None:
-    """Under a temporary name first: a library that is there is whole, whoever else compiles it meanwhile."""
+    """Compile elsewhere, then put the library in place at once: other processes never see a partial one."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made = Path(folder) / target.name
-        command = [compiler, *_FLAGS, str(source), "-o", str(made), "-lm"]
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / target.name
+        command = [compiler, *_FLAGS, str(source), "-o", str(library), "-lm"]
         subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
-        made.replace(target)
+        replace_file(target, library.read_bytes())
 
 
 def _digest(source: Path, compiler: str) -> str:
@@ -63,11 +67,5 @@ def _processor() -> str:
     )
 
 
-def _folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "rrcluster" / "native"
-
-
-def _say(name: str, reason: str) -> Path | None:
-    logging.getLogger("rrcluster").warning("%s: PyTorch trains the %s instead, more slowly.", reason, name)
-    return None
+def _warn(reason: str) -> None:
+    logging.getLogger("rrcluster").warning("%s: PyTorch trains the cnn instead, more slowly.", reason)

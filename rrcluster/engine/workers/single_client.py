@@ -1,4 +1,4 @@
-"""What a worker process does for one client at a time. Numbers and numpy arrays only, so that no worker needs torch."""
+"""What a worker process computes for one client. Plain numbers and numpy arrays only, so that no worker needs torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from typing import Protocol
 
 from rrcluster.types import Array
 
-Measure = Callable[[Array, Array], Array]  # inputs (n, *input), targets (n,) -> (k, 2)
+MeasureClient = Callable[[Array, Array], Array]  # inputs (n, *input), targets (n,) -> (k, 2)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """How a client trains: `LocalSettings` without what only a run needs."""
+    """SGD settings of a client: `LocalSettings`, whose module imports torch, as plain numbers."""
 
     rate: float
     epochs: int
@@ -19,21 +19,24 @@ class Steps:
     proximal: float
 
 
-class Alone(Protocol):
-    """Trains and measures one client, by itself: nobody else's samples change a bit of its result."""
+@dataclass(frozen=True, eq=False)
+class ClientCall:
+    """One client's local training: n > 0 samples, visited in the order `orders`."""
 
-    def train(
-        self,
-        start: Array,
-        inputs: Array,
-        targets: Array,
-        *,
-        orders: Array,
-        steps: Steps,
-        anchor: Array,
-        moving: Array | None,
-    ) -> Array:
-        """SGD from `start` (d,) over samples (n, *input), n > 0, visited as `orders` (epochs, n) says: -> (d,)."""
+    start: Array  # (d,)
+    inputs: Array  # (n, *input)
+    targets: Array  # (n,)
+    orders: Array  # (epochs, n)
+    steps: Steps
+    anchor: Array  # (d,) used when steps.proximal is above 0
+    trainable: Array | None = None  # (d,) above 0 where a coordinate moves; None: all move
 
-    def measuring(self, vectors: Array) -> Measure:
-        """Sums over samples (n, *input) of the loss and of right answers, for k models: (k, d) -> (k, 2) float64."""
+
+class ClientTrainer(Protocol):
+    """Trains and measures one client at a time; no other client's samples change a bit of its result."""
+
+    def train(self, call: ClientCall) -> Array:
+        """The trained model (d,)."""
+
+    def evaluator(self, models: Array) -> MeasureClient:
+        """A function of samples: sums of loss and of correct answers for k models, (k, d) -> (k, 2) float64."""

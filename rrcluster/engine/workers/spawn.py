@@ -1,4 +1,4 @@
-"""A Python process of ours that talks over a connection, imports from where this one does, and has one thread."""
+"""Spawn a single-threaded Python subprocess that shares this process's `sys.path` and a connection."""
 
 import os
 import subprocess
@@ -13,10 +13,10 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main({descriptors})"
 
 
-def started(module: str, files: Sequence[int] = ()) -> tuple[Connection, subprocess.Popen[bytes]]:
-    """Run `main` of a module, with descriptors of its end of the connection and of `files`.
+def spawn(module: str, files: Sequence[int] = ()) -> tuple[Connection, subprocess.Popen[bytes]]:
+    """Run `main` of a module in a new process, given descriptors of its end of the connection and of `files`.
 
-    In a session of its own: Ctrl-C reaches this process alone, which then ends the others.
+    The process has its own session: Ctrl-C reaches only this process, which then terminates the other.
     """
     ours, theirs = Pipe()
     with theirs:
@@ -32,8 +32,8 @@ def started(module: str, files: Sequence[int] = ()) -> tuple[Connection, subproc
     return ours, process
 
 
-def ended(process: subprocess.Popen[bytes], *, patience: float = 0.0) -> int:
-    """End it, if it has not ended after `patience` seconds, and its exit code. Else what it does is not waited for."""
+def terminate(process: subprocess.Popen[bytes], *, patience: float = 0.0) -> int:
+    """Exit code of the process; it is terminated if still running after `patience` seconds, and killed if need be."""
     with suppress(subprocess.TimeoutExpired):
         return process.wait(patience)
     process.terminate()

@@ -1,4 +1,4 @@
-"""One client at a time by PyTorch's own kernels, on one thread: images and their weights channels last."""
+"""Trains and measures one client with PyTorch on one thread; images and convolution weights are channels last."""
 
 from functools import partial
 
@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrcluster.engine.workers.single_client import Measure, Steps
+from rrcluster.engine.workers.single_client import ClientCall, MeasureClient, Steps
 from rrcluster.models.loss import sample_losses
 from rrcluster.types import Array
 
 
-class TorchAlone:
-    """One module, reused for every client."""
+class TorchClientTrainer:
+    """A client trainer that reuses one module for every client."""
 
     def __init__(self, module: nn.Module, samples_at_once: int) -> None:
         """`samples_at_once`: most samples of one forward pass without gradients."""
@@ -21,53 +21,43 @@ class TorchAlone:
             parameter.data = _channels_last(parameter.data)
         self._samples_at_once = samples_at_once
 
-    def train(
-        self,
-        start: Array,
-        inputs: Array,
-        targets: Array,
-        *,
-        orders: Array,
-        steps: Steps,
-        anchor: Array,
-        moving: Array | None,
-    ) -> Array:
+    def train(self, call: ClientCall) -> Array:
         """(d,) -> (d,)."""
-        self._load(start)
-        samples, answers, visits = _tensor(inputs), _tensor(targets), _tensor(orders)
-        pull = self._parts(anchor) if steps.proximal else None
-        masks = None if moving is None else [part > 0 for part in self._parts(moving)]
-        for epoch in visits:
-            for chosen in torch.split(epoch, steps.batch_size):
-                self._step(_channels_last(samples[chosen]), answers[chosen], steps, pull, masks)
+        self._load(call.start)
+        inputs, targets, orders, steps = _tensor(call.inputs), _tensor(call.targets), _tensor(call.orders), call.steps
+        anchor = self._parts(call.anchor) if steps.proximal else None
+        masks = None if call.trainable is None else [part > 0 for part in self._parts(call.trainable)]
+        for epoch in orders:
+            for batch in torch.split(epoch, steps.batch_size):
+                self._step(_channels_last(inputs[batch]), targets[batch], steps, anchor, masks)
         return self._dump()
 
-    def measuring(self, vectors: Array) -> Measure:
-        """(k, d) -> (k, 2)."""
-        return partial(self._sums, vectors)
+    def evaluator(self, models: Array) -> MeasureClient:
+        """(k, d) -> a function of samples that returns (k, 2) sums."""
+        return partial(self._sums, models)
 
     @torch.no_grad()
-    def _sums(self, vectors: Array, inputs: Array, targets: Array) -> Array:
-        samples, answers = _channels_last(_tensor(inputs)), _tensor(targets)
-        sums = np.zeros((len(vectors), 2))
-        for place, vector in enumerate(vectors):
-            self._load(vector)
-            batches, rights = torch.split(samples, self._samples_at_once), torch.split(answers, self._samples_at_once)
-            for batch, right in zip(batches, rights, strict=True):
+    def _sums(self, models: Array, inputs: Array, targets: Array) -> Array:
+        batches = torch.split(_channels_last(_tensor(inputs)), self._samples_at_once)
+        labels = torch.split(_tensor(targets), self._samples_at_once)
+        sums = np.zeros((len(models), 2))
+        for row, model in enumerate(models):
+            self._load(model)
+            for batch, truth in zip(batches, labels, strict=True):
                 outputs = self._module(batch)
-                sums[place, 0] += sample_losses(outputs, right).double().sum().item()
-                sums[place, 1] += (outputs.argmax(-1) == right).sum().item()
+                sums[row, 0] += sample_losses(outputs, truth).double().sum().item()
+                sums[row, 1] += (outputs.argmax(-1) == truth).sum().item()
         return sums
 
     def _step(
-        self, inputs: Tensor, targets: Tensor, steps: Steps, pull: list[Tensor] | None, masks: list[Tensor] | None
+        self, inputs: Tensor, targets: Tensor, steps: Steps, anchor: list[Tensor] | None, masks: list[Tensor] | None
     ) -> None:
         loss = sample_losses(self._module(inputs), targets).mean()
         gradients = list(torch.autograd.grad(loss, self._parameters))
         with torch.no_grad():
-            if pull is not None:
-                away = [now - then for now, then in zip(self._parameters, pull, strict=True)]
-                torch._foreach_add_(gradients, away, alpha=steps.proximal)
+            if anchor is not None:
+                distances = [parameter - centre for parameter, centre in zip(self._parameters, anchor, strict=True)]
+                torch._foreach_add_(gradients, distances, alpha=steps.proximal)
             if masks is not None:
                 gradients = [torch.where(mask, part, 0.0) for mask, part in zip(masks, gradients, strict=True)]
             torch._foreach_add_(self._parameters, gradients, alpha=-steps.rate)
@@ -89,7 +79,7 @@ class TorchAlone:
 
 
 def _tensor(values: Array) -> Tensor:
-    """A copy of its own: where in shared memory it lay must not matter."""
+    """A copy, so that results cannot depend on the alignment of shared memory."""
     return torch.from_numpy(np.array(values))
 
 

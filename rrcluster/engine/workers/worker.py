@@ -1,6 +1,6 @@
-"""A worker process: it takes jobs over a connection and leaves results in shared memory, until the connection closes.
+"""A worker process: receives jobs over a connection and writes results to shared memory until the connection closes.
 
-It closes with the process that started it, however that one ends. Only a worker that needs torch imports it.
+The connection closes with the parent process, however that ends. Only a worker that needs torch imports it.
 """
 
 import pickle
@@ -11,53 +11,53 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from rrcluster.engine.workers.arena import Arena, Slot
-from rrcluster.engine.workers.single_client import Alone, Steps
+from rrcluster.engine.workers.arena import ArraySpec, SharedArena
+from rrcluster.engine.workers.single_client import ClientCall, ClientTrainer, Steps
 from rrcluster.types import Array
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What a worker computes with: the compiled `cnn`, or else a module, pickled by the process that started it."""
+class TrainerSpec:
+    """What a worker builds its trainer from: the compiled `cnn`, or a module pickled by the parent process."""
 
     library: Path | None = None  # of the compiled cnn
     outputs: int = 0  # of the compiled cnn
     module: bytes = b""
     samples_at_once: int = 0
 
-    def made(self) -> Alone:
-        """Ready to train."""
+    def build(self) -> ClientTrainer:
+        """The trainer."""
         if self.library is not None:
-            from rrcluster.engine.fast_cnn.native_client import CompiledCnn
+            from rrcluster.engine.fast_cnn.native_client import NativeCnn
 
-            return CompiledCnn(self.library, self.outputs)
+            return NativeCnn(self.library, self.outputs)
         import torch
 
-        from rrcluster.engine.workers.torch_client import TorchAlone
+        from rrcluster.engine.workers.torch_client import TorchClientTrainer
 
         torch.set_num_threads(1)
-        return TorchAlone(pickle.loads(self.module), self.samples_at_once)
+        return TorchClientTrainer(pickle.loads(self.module), self.samples_at_once)
 
 
 @dataclass(frozen=True)
-class Job:
-    """Arrays in shared memory, and what to do with each of their rows.
+class WorkerJob:
+    """Arrays in shared memory, and what to compute for each of their rows.
 
     `spans` (P, 2) says which samples of `inputs` and `targets` belong to a row. To train: `orders` (P, epochs, s),
-    `start` (P, d), optionally `anchor` (P, d) and `trainable` (d,); `result` is (P, d). To measure: `vectors` (k, d);
+    `start` (P, d), optionally `anchor` (P, d) and `trainable` (d,); `result` is (P, d). To measure: `models` (k, d);
     `result` is (P, k, 2).
     """
 
-    size: int  # of the shared memory
-    slots: Mapping[str, Slot]
+    size: int  # of the shared memory, in bytes
+    arrays: Mapping[str, ArraySpec]
     steps: Steps | None = None  # None: measure
 
-    def begun(self, alone: Alone, arrays: Mapping[str, Array]) -> Callable[[int], Array]:
-        """What makes the result of a row."""
+    def bind(self, trainer: ClientTrainer, arrays: Mapping[str, Array]) -> Callable[[int], Array]:
+        """The function that computes the result of one row."""
         if self.steps is None:
-            measure = alone.measuring(arrays["vectors"])
+            measure = trainer.evaluator(arrays["models"])
             return lambda row: measure(*_samples(arrays, row))
-        return partial(_trained, alone, self.steps, arrays)
+        return partial(_train_row, trainer, self.steps, arrays)
 
 
 def _samples(arrays: Mapping[str, Array], row: int) -> tuple[Array, Array]:
@@ -65,42 +65,36 @@ def _samples(arrays: Mapping[str, Array], row: int) -> tuple[Array, Array]:
     return arrays["inputs"][first:last], arrays["targets"][first:last]
 
 
-def _trained(alone: Alone, steps: Steps, arrays: Mapping[str, Array], row: int) -> Array:
+def _train_row(trainer: ClientTrainer, steps: Steps, arrays: Mapping[str, Array], row: int) -> Array:
     start: Array = arrays["start"][row]
     inputs, targets = _samples(arrays, row)
     if not len(inputs):
         return start
-    return alone.train(
-        start,
-        inputs,
-        targets,
-        orders=arrays["orders"][row, :, : len(inputs)],
-        steps=steps,
-        anchor=arrays["anchor"][row] if "anchor" in arrays else start,
-        moving=arrays.get("trainable"),
-    )
+    orders = arrays["orders"][row, :, : len(inputs)]
+    anchor = arrays["anchor"][row] if "anchor" in arrays else start
+    return trainer.train(ClientCall(start, inputs, targets, orders, steps, anchor, arrays.get("trainable")))
 
 
 def serve(connection: Connection, descriptor: int) -> None:
-    """Work until the connection closes. What goes wrong is told by kind and place: a message may hold raw values."""
-    arena, alone = Arena(descriptor), connection.recv().made()
+    """Work until the connection closes. Errors are reported by type and line only: a message may hold raw values."""
+    arena, trainer = SharedArena(descriptor), connection.recv().build()
     while True:
-        said: Any = connection.recv()
-        if isinstance(said, Job):
-            arena.attach(said.size)
-            arrays = {name: arena.view(slot) for name, slot in said.slots.items()}
-            result, made = arrays["result"], said.begun(alone, arrays)
+        message: Any = connection.recv()
+        if isinstance(message, WorkerJob):
+            arena.attach(message.size)
+            arrays = {name: arena.view(spec) for name, spec in message.arrays.items()}
+            result, compute = arrays["result"], message.bind(trainer, arrays)
             continue
         try:
-            for row in said:
-                result[row] = made(row)
+            for row in message:
+                result[row] = compute(row)
         except Exception as error:
-            connection.send(_kind_and_place(error))
+            connection.send(_type_and_line(error))
         else:
             connection.send(None)
 
 
-def _kind_and_place(error: Exception) -> str:
+def _type_and_line(error: Exception) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -109,9 +103,9 @@ def _kind_and_place(error: Exception) -> str:
 
 
 def main(socket: int, descriptor: int) -> None:
-    """The process."""
+    """Entry point of the process."""
     with Connection(socket) as connection:
         try:
             serve(connection, descriptor)
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            return  # the parent has closed, or is gone
+            return  # the parent has closed the connection or ended

@@ -1,40 +1,32 @@
-"""Every setting of a run, declared once: type, default, one line of help. The CLI, run folders and docs derive from it.
+"""Every setting, declared once and without torch: type, default, check, help, and what it affects.
 
-Field names are unique across the sections, so a YAML file is a flat mapping of them.
+The sections below are the command line's, the keys of a YAML file (flat: field names are unique across sections), and
+what the code itself takes: a plan takes `PrivacySettings`, an engine `LocalSettings`, the server `ServerSettings`.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from rrcluster import checks
+from rrcluster import checks, registry
 from rrcluster.errors import ConfigError
 
 Flag = tyro.conf.arg
 
+# What a setting affects beside the result itself; the default is the result.
+PLACE = {"affects": "place"}  # where, and on which machine, a run is made: no number depends on it
+DISPLAY = {"affects": "display"}  # how closely a run is watched and what is written beside it
+
 
 @dataclass(frozen=True)
-class DataConfig:
+class DataSettings:
     """The population: who the clients are and how they differ."""
 
-    data: Literal[
-        "fashion-mini",
-        "fashion-mnist",
-        "emnist",
-        "emnist-balanced",
-        "emnist-bymerge",
-        "cifar10",
-        "cifar100",
-        "shakespeare",
-        "synthetic",
-        "synthetic-balanced-easy",
-        "synthetic-balanced-hard",
-        "synthetic-imbalanced-easy",
-        "synthetic-imbalanced-hard",
-    ] = "fashion-mini"
-    """Dataset; fashion-mini comes with the package, `rrcluster data get NAME` gets the others, or says how."""
+    data: Annotated[str, Flag(metavar="NAME")] = "fashion-mini"
+    """Dataset; fashion-mini comes with the package, `rrcluster data list` names all, `data get NAME` gets them."""
     partition: Literal["rotation", "rotation-imbalanced", "dirichlet", "role", "label-flip"] = "rotation"
     """How clients differ (shakespeare is by role; the synthetic sets draw their own groups)."""
     concentration: float = 0.5
@@ -46,10 +38,11 @@ class DataConfig:
     populations of any size. Default: dealt; 40 where fashion-mini has more clients in a group than images."""
     max_samples: int | None = None
     """Most samples of a client, for training and for testing, taken at equal distances; default all."""
-    data_folder: str | None = None
+    data_folder: str | None = field(default=None, metadata=PLACE)
     """Where the files of `data` are; default: the usual places."""
 
     def __post_init__(self) -> None:
+        registry.DATASETS.check(data=self.data)
         checks.count(num_clients=self.num_clients)
         if self.max_samples is not None:
             checks.count(max_samples=self.max_samples)
@@ -61,72 +54,41 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class MethodConfig:
+class MethodSettings:
     """The method and its models."""
 
-    algorithm: Literal[
-        "ifca",
-        "ifca-shared",
-        "fesem",
-        "fesem-last",
-        "fedcam",
-        "fedcam-fesem",
-        "r-dpcfl",
-        "fedavg",
-        "fedprox",
-        "fedper",
-        "mr-mtl",
-        "local",
-        "oracle",
-    ] = "ifca"
+    algorithm: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.METHODS.hint)] = "ifca"
     """Federated method; local and oracle are the floor and the ceiling."""
     num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
     """Models to train (k); methods without clusters always train one."""
-    model: Literal[
-        "auto",
-        "linear",
-        "pooled-linear",
-        "edges",
-        "edges-coarse",
-        "edges-mlp",
-        "mlp",
-        "cnn",
-        "cifar-cnn",
-        "lstm",
-        "bigram",
-        "trigram",
-        "fourgram",
-    ] = "auto"
-    """Network; auto: edges or edges-coarse on images, lstm on text, else linear. On 28x28 images edges (4,420
-    parameters), edges-coarse (1,780), pooled-linear (1,970), linear (7,850), cnn (26,010), edges-mlp (90,410), mlp
-    (159,010); also cifar-cnn (308,490); for text bigram (6,480), trigram (12,880), fourgram (19,280), lstm
-    (819,920)."""
-    init: Literal["independent", "kmeans++", "warm"] = "independent"
-    """How the k models come to differ: from the start, opened one after another, or copies of a FedAvg phase."""
-    init_rounds: int | None = None
-    """Rounds that kmeans++ or warm take, of the run's own; default: a tenth, kmeans++ at least one per cluster."""
-    rebalance: Literal["auto", "none", "exact", "coin", "shrinkage"] = "auto"
-    """How small clusters are helped; auto: coin under joint, exact otherwise, none when B = 0."""
+    model: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.MODELS.hint)] = "auto"
+    """Network; auto: the usual one of the data (edges or edges-coarse on images, lstm on text, else linear)."""
     min_cluster_size: Annotated[int, Flag(name="min-cluster-size", aliases=["-B"])] = 0
-    """Rebalance clusters below this size (B); 0 is the base method."""
+    """Rebalance clusters below this size (B): by clients' own coins under joint, exactly otherwise; 0 is the base
+    method."""
     size_floor: float | None = None
     """Public lower bound of every denominator; default 0.6 of the expected cluster size."""
 
     def __post_init__(self) -> None:
+        registry.METHODS.check(algorithm=self.algorithm)
+        if self.model != "auto":
+            registry.MODELS.check(model=self.model)
         checks.count(num_clusters=self.num_clusters)
         checks.count(min_cluster_size=self.min_cluster_size, at_least=0)
-        if self.init_rounds is not None:
-            checks.count(init_rounds=self.init_rounds, at_least=0)
         if self.size_floor is not None:
             checks.non_negative(size_floor=self.size_floor)
 
 
 @dataclass(frozen=True)
-class PrivacyConfig:
-    """The guarantee: mechanism, budget and noise."""
+class PrivacySettings:
+    """The guarantee: mechanism, sampling, rounds, budget and noise."""
 
-    mechanism: Literal["joint", "identifier", "none"] = "joint"
-    """joint (add-remove, Poisson), identifier (the paper's; replace-one, fixed size) or none."""
+    mechanism: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.MECHANISMS.hint)] = "joint"
+    """joint (add-remove, Poisson cohorts), identifier (the paper's; replace-one, cohorts of fixed size) or none."""
+    sample_rate: float = 0.1
+    """Share of the clients in a round (q)."""
+    num_rounds: Annotated[int, Flag(name="rounds")] = 100
+    """Rounds (T)."""
     epsilon: float | None = None
     """Target epsilon; the noise is calibrated to it. Default 4, unless noise_multiplier is given."""
     delta: float = 1e-4
@@ -137,19 +99,12 @@ class PrivacyConfig:
     """Largest L2 norm of a client's update (C)."""
     count_weight: float = 0.25
     """joint: weight of the count row, in units of the clip."""
-    identifier: Literal["gaussian", "kary", "exponential", "permute-and-flip", "projection"] = "gaussian"
-    """identifier: how choices are privatised: from the choice (gaussian, kary), from the losses (exponential,
-    permute-and-flip), or, in r-dpcfl, from a projection of the update."""
-    identifier_share: float | Literal["auto"] = 0.5
-    """identifier: share of the round's budget that the choices get; auto: the least error by docs/privacy.md."""
-    identifier_loss_bound: float = 1.0
-    """identifier by loss: how much a loss above the client's least counts at most."""
+    identifier: Literal["gaussian", "kary"] = "gaussian"
+    """identifier: how choices are privatised: Gaussian noise, or k-ary randomised response."""
+    identifier_share: float = 0.5
+    """identifier: share of the round's budget that the choices get."""
     accountant: Literal["pld", "rdp", "paper"] = "pld"
     """Accountant the noise is calibrated by."""
-    sampling: Literal["poisson", "fixed-size"] | None = None
-    """Assert how cohorts are sampled; each mechanism has its own law."""
-    adjacency: Literal["add-remove", "replace-one"] | None = None
-    """Assert the neighbouring relation; each mechanism has its own."""
     private_evaluation: float = 0.0
     """joint: weight of accuracy and loss inside every release, in units of the clip; 0 is off, 0.25 is usual."""
     evaluation_loss_bound: float = 4.0
@@ -159,18 +114,24 @@ class PrivacyConfig:
     reserve_rounds: int = 0
     """Calibrate the noise for this many more releases: rounds that a crash makes a secure run repeat."""
     max_epsilon: float | None = None
-    """Stop before the round that would bring epsilon above this."""
+    """End the plan before the round that would bring epsilon above this."""
 
     def __post_init__(self) -> None:
+        registry.MECHANISMS.check(mechanism=self.mechanism)
+        checks.rate(sample_rate=self.sample_rate)
+        if checks.count(num_rounds=self.num_rounds) > MAX_ROUNDS:
+            raise ConfigError(f"num_rounds = {self.num_rounds} is more than {MAX_ROUNDS}, the most that is accounted.")
+        if checks.count(reserve_rounds=self.reserve_rounds, at_least=0) > MAX_ROUNDS:
+            raise ConfigError(
+                f"reserve_rounds = {self.reserve_rounds} is more than {MAX_ROUNDS}, the most that is accounted."
+            )
         checks.positive(delta=self.delta)
         checks.positive(update_clip=self.update_clip)
         checks.non_negative(count_weight=self.count_weight)
-        if not isinstance(self.identifier_share, str):
-            checks.fraction(identifier_share=self.identifier_share)
-        checks.positive(identifier_loss_bound=self.identifier_loss_bound)
+        checks.one_of(("gaussian", "kary"), identifier=self.identifier)
+        checks.fraction(identifier_share=self.identifier_share)
         checks.non_negative(private_evaluation=self.private_evaluation)
         checks.positive(evaluation_loss_bound=self.evaluation_loss_bound)
-        checks.count(reserve_rounds=self.reserve_rounds, at_least=0)
         if self.max_epsilon is not None:
             checks.positive(max_epsilon=self.max_epsilon)
             if self.mechanism == "none":
@@ -188,14 +149,13 @@ class PrivacyConfig:
         return 4.0 if self.epsilon is None else self.epsilon
 
 
-@dataclass(frozen=True)
-class TrainingConfig:
-    """Rounds, local training and the server's step."""
+MAX_ROUNDS = 1_000_000
 
-    sample_rate: float = 0.1
-    """Share of the clients in a round (q)."""
-    num_rounds: Annotated[int, Flag(name="rounds")] = 100
-    """Rounds (T)."""
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """How a client trains."""
+
     local_lr: float = 0.05
     """Learning rate of the clients' SGD."""
     local_epochs: int = 5
@@ -204,34 +164,47 @@ class TrainingConfig:
     """Samples per SGD step."""
     proximal: float = 0.0
     """Pull towards the server's model in fedprox and mr-mtl; 0: the method's own default."""
+
+    def __post_init__(self) -> None:
+        checks.positive(local_lr=self.local_lr)
+        checks.count(local_epochs=self.local_epochs)
+        checks.count(batch_size=self.batch_size)
+        checks.non_negative(proximal=self.proximal)
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How the server moves the models and guides clients."""
+
     server_lr: float = 1.0
     """Factor on the released means."""
     server_momentum: float = 0.0
     """Momentum of the server's step."""
     memory: float = 0.9
-    """Memory of the running averages of released sizes and sums."""
+    """Memory of the running average of released sizes."""
     exploration: float = 1.0
     """How strongly early rounds tell clusters apart; 0 is the base method throughout, better where no groups exist."""
     average_last: float = 0.5
     """Hand out the mean of the models over this last part of the rounds; 0: the last models."""
+    init: Literal["independent", "kmeans++", "warm"] = "independent"
+    """How the k models come to differ: from the start, opened one after another, or copies of a FedAvg phase."""
+    init_rounds: int | None = None
+    """Rounds that kmeans++ or warm take, of the run's own; default: a tenth, kmeans++ at least one per cluster."""
 
     def __post_init__(self) -> None:
-        checks.rate(sample_rate=self.sample_rate)
-        checks.count(num_rounds=self.num_rounds)
-        checks.positive(local_lr=self.local_lr)
-        checks.count(local_epochs=self.local_epochs)
-        checks.count(batch_size=self.batch_size)
-        checks.non_negative(proximal=self.proximal)
         checks.positive(server_lr=self.server_lr)
         checks.fraction(server_momentum=self.server_momentum)
         checks.fraction(memory=self.memory)
         checks.non_negative(exploration=self.exploration)
         if self.average_last != 1:
             checks.fraction(average_last=self.average_last)
+        checks.one_of(("independent", "kmeans++", "warm"), init=self.init)
+        if self.init_rounds is not None:
+            checks.count(init_rounds=self.init_rounds, at_least=0)
 
 
 @dataclass(frozen=True)
-class FaultConfig:
+class FaultSettings:
     """Clients that fail or lie (simulated; the guarantee stays what it is)."""
 
     dropout: float = 0.0
@@ -245,30 +218,30 @@ class FaultConfig:
 
 
 @dataclass(frozen=True)
-class OutputConfig:
+class OutputSettings:
     """Seeds, machine and output."""
 
-    name: str | None = None
+    name: str | None = field(default=None, metadata=PLACE)
     """Name of the run; default: made from the method and the budget."""
     seed: int | None = 0
     """Seed of everything random; none with --secure."""
-    seeds: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = field(default=(), metadata=PLACE)
     """Several seeds: one run each, in folders seed-N."""
-    out: Path | None = None
+    out: Path | None = field(default=None, metadata=PLACE)
     """Run folder; default runs/<name>."""
-    device: str = "auto"
+    device: str = field(default="auto", metadata=PLACE)
     """auto, cpu or cuda."""
-    engine: Literal["auto", "batched", "reference", "workers"] = "auto"
+    engine: Literal["auto", "batched", "reference", "workers"] = field(default="auto", metadata=PLACE)
     """How clients are run; all engines give the same numbers."""
     capacity: int | None = None
     """Most clients trained together (bounds memory, never changes results); default: what suits the model."""
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
     """CUDA: how operands of matrix products are rounded; auto: tf32."""
-    evaluate_every: int | None = None
+    evaluate_every: int | None = field(default=None, metadata=DISPLAY)
     """Rounds between diagnostic evaluations; default: ten in a run."""
-    tensorboard: bool = False
+    tensorboard: bool = field(default=False, metadata=DISPLAY)
     """Also write TensorBoard events (diagnostics are tagged as such)."""
-    keep_checkpoint: bool = False
+    keep_checkpoint: bool = field(default=False, metadata=DISPLAY)
     """Keep checkpoint/ after the run has finished."""
 
     def __post_init__(self) -> None:
@@ -289,13 +262,30 @@ class OutputConfig:
 
 
 SECTIONS: dict[str, type] = {
-    "data": DataConfig,
-    "method": MethodConfig,
-    "privacy": PrivacyConfig,
-    "training": TrainingConfig,
-    "faults": FaultConfig,
-    "output": OutputConfig,
+    "data": DataSettings,
+    "method": MethodSettings,
+    "privacy": PrivacySettings,
+    "local": LocalSettings,
+    "server": ServerSettings,
+    "faults": FaultSettings,
+    "output": OutputSettings,
 }
 FIELDS: dict[str, str] = {
     setting.name: section for section, kind in SECTIONS.items() for setting in fields(kind)
 }  # setting -> section
+AFFECTS: dict[str, str] = {
+    setting.name: setting.metadata.get("affects", "result") for kind in SECTIONS.values() for setting in fields(kind)
+}  # setting -> "result", "place" or "display"
+
+# Settings of version 0.1 that are gone, and what replaces them.
+REMOVED: dict[str, str] = {
+    "rebalance": "small clusters are helped by coins under joint and exactly otherwise; set min_cluster_size alone",
+    "sampling": "every mechanism has its own sampling; choose the mechanism",
+    "adjacency": "every mechanism has its own neighbouring relation; choose the mechanism",
+    "identifier_loss_bound": "identifiers read the choice alone; use identifier = gaussian or kary",
+}
+
+
+def without_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run folder that an earlier version wrote, without those that are gone."""
+    return {name: value for name, value in settings.items() if name not in REMOVED}

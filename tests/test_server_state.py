@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
-from rrcluster.aggregate import RunningMean, ServerSettings, ServerState, advance, shrink, smooth_sizes
 from rrcluster.errors import ConfigError
-from rrcluster.types import Models, Release
+from rrcluster.privacy.joint import JointMechanism
+from rrcluster.server_state import RunningMean, ServerState, advance, smooth_sizes
+from rrcluster.settings import ServerSettings
+from rrcluster.types import Coordinates, Models, Release
 
 
 def release(sums, sizes, *, noise=0.0, denominators=None):
@@ -28,11 +30,27 @@ def test_the_running_mean_is_not_biased_towards_zero():
     assert mean.mean[0] == pytest.approx((0.9 * 8 + 4) / 1.9)
 
 
+def mechanism(size_floor, min_cluster_size=0):
+    return JointMechanism(Coordinates(0, 2), 3, 1.0, 0.25, 1.0, 0.1, 1000, size_floor, min_cluster_size)
+
+
 def test_smoothed_denominators_by_hand():
     sizes = RunningMean(np.array([40.0, -3.0, 20.0]), 1.0)
-    smoothed = smooth_sizes(release(np.zeros((3, 2)), [1, 1, 1]), sizes, np.eye(3), least=15.0, size_floor=10.0)
+    before = release(np.zeros((3, 2)), [1, 1, 1])
+    smoothed = smooth_sizes(before, sizes, np.eye(3), mechanism(10.0, min_cluster_size=15))
     assert smoothed.denominators.tolist() == [40, 15, 20]
     assert smoothed.shared_denominator == 60
+    assert smooth_sizes(before, sizes, np.eye(3), mechanism(10.0)).denominators.tolist() == [40, 10, 20]
+    assert smooth_sizes(before, sizes, np.eye(3), mechanism(0.0)).denominators.tolist() == [40, 1, 20]
+    assert smooth_sizes(before, sizes, np.eye(3), mechanism(30.0)).shared_denominator == 90
+
+
+def test_denominators_expect_the_coins_that_clients_were_told():
+    sizes = RunningMean(np.array([40.0, 0.0, 20.0]), 1.0)
+    told = np.array([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.25, 0.75]])
+    smoothed = smooth_sizes(release(np.zeros((3, 2)), [1, 1, 1]), sizes, told, mechanism(10.0, min_cluster_size=12))
+    assert smoothed.denominators.tolist() == [20, 25, 15]
+    assert smoothed.sizes.tolist() == [1, 1, 1]  # what was released stays as it is
 
 
 def test_models_move_by_means_and_the_last_half_is_averaged():
@@ -40,7 +58,7 @@ def test_models_move_by_means_and_the_last_half_is_averaged():
     settings = ServerSettings(server_lr=0.5, average_last=0.5)
     seen = []
     for _ in range(4):
-        state = advance(state, release([[4.0], [6.0]], [2, 3]), server=settings, num_rounds=4)
+        state = advance(state, release([[4.0], [6.0]], [2, 3]), settings=settings, num_rounds=4)
         seen.append(state.models.clustered[:, 0].tolist())
     assert seen == [[1, 1], [2, 2], [3, 3], [4, 4]]
     assert state.num_averaged == 2
@@ -51,43 +69,9 @@ def test_momentum_by_hand():
     state = ServerState.fresh(Models(np.zeros(0), np.zeros((1, 1))))
     settings = ServerSettings(server_momentum=0.5, average_last=0.0)
     for _ in range(3):
-        state = advance(state, release([[2.0]], [2]), server=settings, num_rounds=3)
+        state = advance(state, release([[2.0]], [2]), settings=settings, num_rounds=3)
     assert state.models.clustered[0, 0] == pytest.approx(1 + 1.5 + 1.75)
     assert (state.average.clustered == state.models.clustered).all()
-
-
-def test_without_noise_nothing_shrinks():
-    before = release([[10.0, 0.0], [0.0, 10.0]], [5, 5], noise=0.0)
-    after = shrink(before, RunningMean(before.cluster_sums, 1.0), memory=0.9)
-    assert np.allclose(after.cluster_means, before.cluster_means)
-
-
-def test_equal_clusters_are_pooled_by_their_noise():
-    # Two clusters with the same true mean: b = 0, so a = V_j / (V_j + V_-j), as in the best linear combination.
-    sums = np.array([[2.0, 2.0], [10.0, 10.0]])
-    before = release(sums, [2, 10], noise=5.0)
-    after = shrink(before, RunningMean(sums, 1.0), memory=0.0)
-    weight = (1 / 4) / (1 / 4 + 1 / 100)
-    expected = (1 - weight) * sums[0] / 2 + weight * sums[1] / 10
-    assert np.allclose(after.cluster_means[0], expected)
-
-
-def test_shrinkage_lowers_the_error_of_a_small_cluster(rng):
-    truth = np.array([np.full(400, 0.05), np.full(400, 0.06)])
-    sizes, noise = np.array([3.0, 60.0]), 1.0
-    raw, shrunk = [], []
-    for _ in range(30):
-        sums = truth * sizes[:, None] + noise * rng.normal(size=truth.shape)
-        before = release(sums, sizes, noise=noise)
-        after = shrink(before, RunningMean(sums, 1.0), memory=0.0)
-        raw.append(((before.cluster_means[0] - truth[0]) ** 2).sum())
-        shrunk.append(((after.cluster_means[0] - truth[0]) ** 2).sum())
-    assert np.mean(shrunk) < 0.2 * np.mean(raw)
-
-
-def test_one_cluster_has_nothing_to_shrink_to():
-    before = release([[1.0, 2.0]], [4], noise=1.0)
-    assert shrink(before, RunningMean(before.cluster_sums, 1.0), memory=0.9) is before
 
 
 @pytest.mark.parametrize("bad", [{"server_lr": 0.0}, {"server_momentum": 1.0}, {"memory": -0.1}, {"average_last": 1.2}])

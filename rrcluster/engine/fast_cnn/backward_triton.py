@@ -1,0 +1,201 @@
+"""The backward pass and SGD step of the `cnn` in Triton; forward_triton.py describes the kernels and their layout."""
+
+import triton
+import triton.language as tl
+
+from rrcluster.engine.fast_cnn.forward_triton import (
+    BIAS1,
+    BIAS2,
+    CONV2,
+    FC1,
+    FC1_BIAS,
+    FC2,
+    H1,
+    H2,
+    NO_PLACE,
+    Z2,
+    dot,
+    hidden_layer,
+    logits_of,
+    near,
+    output_layer,
+    patches1,
+)
+
+
+@triton.jit(do_not_specialize=["S"])
+def classify(
+    vectors, targets, where, rates, h2, dh2, S,
+    ROWS: tl.constexpr, CLASSES: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Both linear layers and the cross-entropy of one client: its gradient dh2, and the layers' own SGD step."""
+    group = tl.program_id(0).to(tl.int64)
+    rows, out, label = tl.arange(0, ROWS), tl.arange(0, 32), tl.arange(0, COLS)
+    row = tl.load(where + group * S + rows, mask=rows < S, other=-1)
+    present = row >= 0
+    count = tl.sum(present.to(tl.int32))
+    if count > 0:
+        weights, rate = vectors + group * D, tl.load(rates + group)
+        features = h2 + (group * S + rows)[:, None] * H2
+        hidden = hidden_layer(weights, features, present, ROWS, PRECISION)
+        passes = hidden > 0
+        hidden = tl.where(passes, hidden, 0.0)
+        known = label < CLASSES
+        layer2 = output_layer(weights, CLASSES, COLS)
+        logits = logits_of(weights, hidden, layer2, ROWS, CLASSES, COLS, PRECISION)
+        odds = tl.exp(logits - tl.max(logits, axis=1)[:, None])
+        chance = odds / tl.sum(odds, axis=1)[:, None]
+        truth = tl.load(targets + row, mask=present, other=0)
+        slope = (chance - (label[None, :] == truth[:, None]).to(tl.float32)) / count
+        slope = tl.where(present[:, None] & known[None, :], slope, 0.0)
+        step2 = dot(tl.trans(hidden), slope, tl.zeros([32, COLS], dtype=tl.float32), PRECISION)
+        back = dot(slope, tl.trans(layer2), tl.zeros([ROWS, 32], dtype=tl.float32), PRECISION)
+        back = tl.where(passes, back, 0.0)
+        for chunk in range(8):
+            column = chunk * 64 + tl.arange(0, 64)
+            values = tl.load(features + column[None, :], mask=present[:, None], other=0.0)
+            place = weights + FC1 + column[:, None] * 32 + out[None, :]
+            layer = tl.load(place)
+            below = dot(back, tl.trans(layer), tl.zeros([ROWS, 64], dtype=tl.float32), PRECISION)
+            tl.store(dh2 + (group * S + rows)[:, None] * H2 + column[None, :], below, mask=(rows < S)[:, None])
+            step = dot(tl.trans(values), back, tl.zeros([64, 32], dtype=tl.float32), PRECISION)
+            tl.store(place, layer - rate * step)
+        tl.store(weights + FC2 + out[:, None] * CLASSES + label[None, :], layer2 - rate * step2, mask=known[None, :])
+        place1 = weights + FC1_BIAS + out
+        tl.store(place1, tl.load(place1) - rate * tl.sum(back, axis=0))
+        place2 = weights + FC2 + CLASSES * 32 + label
+        tl.store(place2, tl.load(place2, mask=known, other=0.0) - rate * tl.sum(slope, axis=0), mask=known)
+
+
+@triton.jit
+def _unpool2(dh2, place2, room, N: tl.constexpr):
+    """(N 32, 32) the slope at every output of conv2: rows are N images of 32 spots, 25 of them real."""
+    r, out = tl.arange(0, N * 32), tl.arange(0, 32)
+    image, spot = r // 32, r % 32
+    slope = tl.zeros([N * 32, 32], dtype=tl.float32)
+    for corner in tl.static_range(4):
+        above, left = spot // 5 - corner // 2, spot % 5 - corner % 2
+        ok = (spot < 25) & (image < room) & (above >= 0) & (above < 4) & (left >= 0) & (left < 4)
+        source = (image * H2 + (above * 4 + left) * 32)[:, None] + out[None, :]
+        taken = tl.load(place2 + source, mask=ok[:, None], other=NO_PLACE)
+        value = tl.load(dh2 + source, mask=ok[:, None], other=0.0)
+        slope += tl.where(taken == corner, value, 0.0)
+    return slope
+
+
+@triton.jit
+def _slopes1(weights, dz2, place1, slopes, room, N: tl.constexpr, PRECISION: tl.constexpr):
+    """slopes (N, 13, 13, 16): the gradient at conv2's inputs, with the place of each maximum in its lowest three bits.
+
+    An input (y, x) is a tap of at most four outputs; which taps depends on the parities of y and x alone, so each of
+    the four parities is one matrix product per pair of taps.
+    """
+    r, out, channel = tl.arange(0, N * 64), tl.arange(0, 32), tl.arange(0, 16)
+    image, u, v = r // 64, (r % 64) // 7, (r % 64) % 7
+    for parity in range(4):
+        y, x = 2 * u + parity // 2, 2 * v + parity % 2
+        total = tl.zeros([N * 64, 16], dtype=tl.float32)
+        for corner in tl.static_range(4):
+            above, left = u - corner // 2, v - corner % 2
+            ok = (u < 7) & (image < room) & (above >= 0) & (above < 5) & (left >= 0) & (left < 5)
+            source = dz2 + image * Z2 + (above * 5 + left) * 32
+            value = tl.load(source[:, None] + out[None, :], mask=ok[:, None], other=0.0)
+            tap = (parity // 2 + 2 * (corner // 2)) * 4 + parity % 2 + 2 * (corner % 2)
+            kernel = tl.load(weights + CONV2 + tap * 512 + channel[None, :] * 32 + out[:, None])
+            total = dot(value, kernel, total, PRECISION)
+        real = ((y < 13) & (x < 13) & (image < room))[:, None] & (channel >= 0)[None, :]
+        target = (image * H1 + (y * 13 + x) * 16)[:, None] + channel[None, :]
+        place = tl.load(place1 + target, mask=real, other=NO_PLACE).to(tl.int32)
+        tl.store(slopes + target, (total.to(tl.int32, bitcast=True) & -8) | place, mask=real)
+
+
+@triton.jit
+def _conv1_gradient(
+    images, where, first, room, slopes, target, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr
+):
+    """conv1's gradient, kernel and bias, summed over N images."""
+    channel, tap = tl.arange(0, 16), tl.arange(0, 64)
+    step = tl.zeros([16, 64], dtype=tl.float32)
+    step_bias = tl.zeros([16], dtype=tl.float32)
+    for tile in range((N * 196 + TILE - 1) // TILE):
+        q = tile * TILE + tl.arange(0, TILE)
+        image, y, x = q // 196, (q % 196) // 14, q % 14
+        slope = tl.zeros([TILE, 16], dtype=tl.float32)
+        for corner in tl.static_range(4):
+            above, left = y - corner // 2, x - corner % 2
+            ok = (image < N) & (image < room) & (above >= 0) & (above < 13) & (left >= 0) & (left < 13)
+            source = image * H1 + (above * 13 + left) * 16
+            packed = tl.load(slopes + source[:, None] + channel[None, :], mask=ok[:, None], other=NO_PLACE)
+            slope += tl.where((packed & 7) == corner, (packed & -8).to(tl.float32, bitcast=True), 0.0)
+        step_bias += tl.sum(slope, axis=0)
+        patch = patches1(images, where, first, room, q, N, tap)
+        step = dot(tl.trans(slope), patch, step, PRECISION)
+    tl.store(target + tap[None, :] * 16 + channel[:, None], step)
+    tl.store(target + BIAS1 + channel, step_bias)
+
+
+@triton.jit(do_not_specialize=["num_blocks", "S", "BLOCKS"])
+def backward(
+    vectors, images, where, scratch, place1, place2, dh2, dz2, partial, num_blocks, S, BLOCKS,
+    D: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """From dh2 back through both convolutions: dz2, and conv1's gradient summed over the program's N images."""
+    pid = tl.program_id(0)
+    slopes = scratch + tl.cast(pid, tl.int64) * N * H1
+    for block in range(pid, num_blocks, tl.num_programs(0)):
+        group = tl.cast(block // BLOCKS, tl.int64)
+        start = (block % BLOCKS) * N
+        first = group * S + start
+        if tl.load(where + first) >= 0:
+            room = S - start
+            slope = _unpool2(dh2 + first * H2, place2 + first * H2, room, N)
+            r, out = tl.arange(0, N * 32), tl.arange(0, 32)
+            target = dz2 + first * Z2 + ((r // 32) * Z2 + (r % 32) * 32)[:, None] + out[None, :]
+            tl.store(target, slope, mask=((r % 32 < 25) & (r // 32 < room))[:, None])
+            tl.debug_barrier()
+            _slopes1(vectors + group * D, dz2 + first * Z2, place1 + first * H1, slopes, room, N, PRECISION)
+            tl.debug_barrier()
+            into = partial + tl.cast(block, tl.int64) * CONV2
+            _conv1_gradient(images, where, first, room, slopes, into, N, TILE, PRECISION)
+
+
+@triton.jit(do_not_specialize=["S", "BLOCKS"])
+def update(
+    vectors, where, rates, h1, dz2, partial, S, BLOCKS,
+    D: tl.constexpr, N: tl.constexpr, OF_PARTIAL: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The SGD step of both convolutions: conv2's gradient from h1 and dz2, conv1's from the partial sums.
+
+    Four programs a client, each with one row of conv2's four rows of taps; the first also does conv1, from BLOCKS
+    partial sums of OF_PARTIAL images each.
+    """
+    group, chunk = (tl.program_id(0) // 4).to(tl.int64), tl.program_id(0) % 4
+    if tl.load(where + group * S) >= 0:
+        weights, rate = vectors + group * D, tl.load(rates + group)
+        r, out = tl.arange(0, N * 32), tl.arange(0, 32)
+        spot = r % 32
+        tap = chunk * 64 + tl.arange(0, 64)
+        corner = (2 * (spot // 5) * 13 + 2 * (spot % 5)) * 16
+        step = tl.zeros([64, 32], dtype=tl.float32)
+        step_bias = tl.zeros([32], dtype=tl.float32)
+        for block in range((S + N - 1) // N):
+            place = block * N + r // 32
+            row = tl.load(where + group * S + place, mask=place < S, other=-1)
+            ok = ((row >= 0) & (spot < 25))[:, None]
+            slot = group * S + place
+            slope = tl.load((dz2 + slot * Z2 + spot * 32)[:, None] + out[None, :], mask=ok, other=0.0)
+            patch = tl.load((h1 + slot * H1 + corner)[:, None] + near(tap)[None, :], mask=ok, other=0.0)
+            step = dot(tl.trans(patch), slope, step, PRECISION)
+            step_bias += tl.sum(slope, axis=0)
+        target = weights + CONV2 + tap[:, None] * 32 + out[None, :]
+        tl.store(target, tl.load(target) - rate * step)
+        if chunk == 0:
+            tl.store(weights + BIAS2 + out, tl.load(weights + BIAS2 + out) - rate * step_bias)
+            place = tl.arange(0, 2048)
+            total = tl.zeros([2048], dtype=tl.float32)
+            for block in range(BLOCKS):
+                if tl.load(where + group * S + block * OF_PARTIAL) >= 0:
+                    source = partial + (group * BLOCKS + block) * CONV2 + place
+                    total += tl.load(source, mask=place < CONV2, other=0.0)
+            current = tl.load(weights + place, mask=place < CONV2, other=0.0)
+            tl.store(weights + place, current - rate * total, mask=place < CONV2)

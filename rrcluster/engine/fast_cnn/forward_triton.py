@@ -1,0 +1,205 @@
+"""The forward pass of the `cnn` in Triton. `G` clients, each with its own model and a batch of `S` images.
+
+One training step is `forward`, then `classify`, `backward` and `update` (backward_triton.py). Only what a later kernel
+reads goes through device memory: pooled activations, the position of each maximum (a byte), and gradients. No patches
+are unfolded, and ReLU follows the maximum, which gives the same function with less work. A program computes `N` images
+of one client and keeps intermediate results in its own scratch area, with barriers in between.
+
+Every sum has a fixed order: the same inputs give the same bits, however many clients are stacked. An absent image
+(`where` < 0) has no effect: batches are full from the left, so a group of `N` whose first image is absent is skipped. A
+client whose batch is empty does not move.
+
+Channels come last throughout. `vectors` (G, D) are parameters in the packed order of layout.py. Images are 34 x 34,
+zero in the outer three rows and columns. Sizes are not specialised: one compilation serves all of them.
+"""
+
+import triton
+import triton.language as tl
+
+from rrcluster.engine.fast_cnn import layout
+
+BIAS1, CONV2, BIAS2 = (tl.constexpr(start) for start in (layout.BIAS1, layout.CONV2, layout.BIAS2))
+FC1, FC1_BIAS, FC2 = (tl.constexpr(start) for start in (layout.FC1, layout.FC1_BIAS, layout.FC2))
+Z1, H1, Z2, H2 = (tl.constexpr(size) for size in layout.ACTIVATIONS)
+SIDE, PIXELS = tl.constexpr(34), tl.constexpr(1156)
+NO_PLACE = tl.constexpr(4)  # the maximum was not positive: ReLU passes no gradient back
+
+
+@triton.jit
+def dot(a, b, acc, PRECISION: tl.constexpr):
+    """acc + a b, with operands rounded as PRECISION says; sums are float32."""
+    if PRECISION == "bf16":
+        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
+    else:  # Triton drops a branch, not what follows one
+        return tl.dot(a, b, acc, input_precision=PRECISION)
+
+
+@triton.jit
+def patches1(images, where, first, room, q, N: tl.constexpr, tap):
+    """(positions, taps) inputs of conv1 at the places q of N images of 14 x 14; zero for absent images."""
+    image = q // 196
+    row = tl.load(where + first + image, mask=(image < N) & (image < room), other=-1).to(tl.int64)
+    corner = images + row * PIXELS + 2 * ((q % 196) // 14) * SIDE + 2 * (q % 14)
+    return tl.load(corner[:, None] + ((tap // 8) * SIDE + tap % 8)[None, :], mask=(row >= 0)[:, None], other=0.0)
+
+
+@triton.jit
+def _largest(base, ACROSS: tl.constexpr, CHANNELS: tl.constexpr, ok):
+    """The largest of a 2 x 2 square that starts at `base`, and its place (0 to 3, first wins)."""
+    best = tl.load(base, mask=ok, other=0.0)
+    place = tl.zeros(best.shape, dtype=tl.int32)
+    for corner in tl.static_range(1, 4):
+        value = tl.load(base + ((corner // 2) * ACROSS + corner % 2) * CHANNELS, mask=ok, other=0.0)
+        place = tl.where(value > best, corner, place)
+        best = tl.maximum(best, value)
+    return tl.maximum(best, 0.0), tl.where(best > 0, place, NO_PLACE).to(tl.int8)
+
+
+@triton.jit
+def _conv1(weights, images, where, first, room, z1, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr):
+    """z1 (N, 14, 14, 16)."""
+    channel, tap = tl.arange(0, 16), tl.arange(0, 64)
+    kernel = tl.load(weights + tap[:, None] * 16 + channel[None, :])
+    bias = tl.load(weights + BIAS1 + channel)
+    for tile in range((N * 196 + TILE - 1) // TILE):
+        q = tile * TILE + tl.arange(0, TILE)
+        patch = patches1(images, where, first, room, q, N, tap)
+        acc = dot(patch, kernel, tl.zeros([TILE, 16], dtype=tl.float32) + bias[None, :], PRECISION)
+        tl.store(z1 + q[:, None] * 16 + channel[None, :], acc, mask=(q < N * 196)[:, None])
+
+
+@triton.jit
+def _pool1(z1, h1, place1, room, N: tl.constexpr, TILE: tl.constexpr, TRAIN: tl.constexpr):
+    """h1 (N, 13, 13, 16); only the first `room` images are written."""
+    channel = tl.arange(0, 16)
+    for tile in range((N * 169 + TILE - 1) // TILE):
+        q = tile * TILE + tl.arange(0, TILE)
+        image = q // 169
+        ok = ((image < N) & (image < room))[:, None] & (channel >= 0)[None, :]
+        base = image * Z1 + (((q % 169) // 13) * 14 + (q % 169) % 13) * 16
+        value, place = _largest(z1 + base[:, None] + channel[None, :], 14, 16, ok)
+        target = q[:, None] * 16 + channel[None, :]
+        tl.store(h1 + target, value, mask=ok)
+        if TRAIN:
+            tl.store(place1 + target, place, mask=ok)
+
+
+@triton.jit
+def near(tap):
+    """Where input `tap` (of 16 taps of 16 channels) of conv2 lies in h1, from the place of its first."""
+    return ((tap // 64) * 13 + (tap // 16) % 4) * 16 + tap % 16
+
+
+@triton.jit
+def _conv2(weights, h1, z2, room, N: tl.constexpr, PRECISION: tl.constexpr):
+    """z2 (N, 25, 32)."""
+    r, out = tl.arange(0, N * 32), tl.arange(0, 32)
+    image, spot = r // 32, r % 32
+    there = ((spot < 25) & (image < room))[:, None]
+    source = h1 + image * H1 + (2 * (spot // 5) * 13 + 2 * (spot % 5)) * 16
+    acc = tl.zeros([N * 32, 32], dtype=tl.float32) + tl.load(weights + BIAS2 + out)[None, :]
+    for chunk in range(4):
+        tap = chunk * 64 + tl.arange(0, 64)
+        patch = tl.load(source[:, None] + near(tap)[None, :], mask=there, other=0.0)
+        kernel = tl.load(weights + CONV2 + tap[:, None] * 32 + out[None, :])
+        acc = dot(patch, kernel, acc, PRECISION)
+    tl.store(z2 + (image * Z2 + spot * 32)[:, None] + out[None, :], acc, mask=there)
+
+
+@triton.jit
+def _pool2(z2, h2, place2, room, N: tl.constexpr, TRAIN: tl.constexpr):
+    """h2 (N, 16, 32)."""
+    r, out = tl.arange(0, N * 16), tl.arange(0, 32)
+    image, spot = r // 16, r % 16
+    ok = (image < room)[:, None] & (out >= 0)[None, :]
+    base = image * Z2 + ((spot // 4) * 5 + spot % 4) * 32
+    value, place = _largest(z2 + base[:, None] + out[None, :], 5, 32, ok)
+    target = r[:, None] * 32 + out[None, :]
+    tl.store(h2 + target, value, mask=ok)
+    if TRAIN:
+        tl.store(place2 + target, place, mask=ok)
+
+
+@triton.jit(do_not_specialize=["num_blocks", "S", "BLOCKS"])
+def forward(
+    vectors, images, where, model_of, data_of, scratch, h1, place1, h2, place2, num_blocks, S, BLOCKS,
+    D: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, TRAIN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Images -> pooled features h2 (G, S, 512) of both convolutions; under TRAIN also h1 and the places of maxima.
+
+    Group g uses the model `model_of[g]` on the images `where[data_of[g]]` (S rows of `images`).
+    """
+    pid = tl.program_id(0)
+    z1 = scratch + tl.cast(pid, tl.int64) * N * (Z1 + H1 + Z2)
+    z2 = z1 + N * (Z1 + H1)
+    for block in range(pid, num_blocks, tl.num_programs(0)):
+        group = block // BLOCKS
+        start = (block % BLOCKS) * N
+        first = tl.load(data_of + group) * S + start
+        if tl.load(where + first) >= 0:
+            weights = vectors + tl.load(model_of + group).to(tl.int64) * D
+            slot = tl.cast(group, tl.int64) * S + start  # of the first image
+            middle = (h1 + slot * H1) if TRAIN else (z1 + N * Z1)
+            tl.debug_barrier()
+            _conv1(weights, images, where, first, S - start, z1, N, TILE, PRECISION)
+            tl.debug_barrier()
+            _pool1(z1, middle, place1 + slot * H1, S - start, N, TILE, TRAIN)
+            tl.debug_barrier()
+            _conv2(weights, middle, z2, S - start, N, PRECISION)
+            tl.debug_barrier()
+            _pool2(z2, h2 + slot * H2, place2 + slot * H2, S - start, N, TRAIN)
+
+
+@triton.jit
+def hidden_layer(weights, features, present, ROWS: tl.constexpr, PRECISION: tl.constexpr):
+    """(ROWS, 32) the first linear layer, before ReLU."""
+    out = tl.arange(0, 32)
+    hidden = tl.zeros([ROWS, 32], dtype=tl.float32) + tl.load(weights + FC1_BIAS + out)[None, :]
+    for chunk in range(8):
+        column = chunk * 64 + tl.arange(0, 64)
+        values = tl.load(features + column[None, :], mask=present[:, None], other=0.0)
+        layer = tl.load(weights + FC1 + column[:, None] * 32 + out[None, :])
+        hidden = dot(values, layer, hidden, PRECISION)
+    return hidden
+
+
+@triton.jit
+def output_layer(weights, CLASSES: tl.constexpr, COLS: tl.constexpr):
+    """(32, COLS) the second linear layer."""
+    out, label = tl.arange(0, 32), tl.arange(0, COLS)
+    place = weights + FC2 + out[:, None] * CLASSES + label[None, :]
+    return tl.load(place, mask=(label < CLASSES)[None, :], other=0.0)
+
+
+@triton.jit
+def logits_of(
+    weights, hidden, layer2, ROWS: tl.constexpr, CLASSES: tl.constexpr, COLS: tl.constexpr, PRECISION: tl.constexpr
+):
+    """(ROWS, COLS) the second, of what ReLU lets through; minus infinity beyond the last class."""
+    label = tl.arange(0, COLS)
+    bias = tl.load(weights + FC2 + CLASSES * 32 + label, mask=label < CLASSES, other=0.0)
+    logits = dot(hidden, layer2, tl.zeros([ROWS, COLS], dtype=tl.float32) + bias[None, :], PRECISION)
+    return tl.where((label < CLASSES)[None, :], logits, float("-inf"))
+
+
+@triton.jit(do_not_specialize=["S", "TILES"])
+def evaluate(
+    vectors, targets, where, model_of, data_of, h2, losses, hits, S, TILES,
+    ROWS: tl.constexpr, CLASSES: tl.constexpr, COLS: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Cross-entropy and correctness (G, S) of every group's images, from `forward`'s features; 0 for absent images."""
+    group, tile = tl.program_id(0) // TILES, tl.program_id(0) % TILES
+    rows = tile * ROWS + tl.arange(0, ROWS)
+    row = tl.load(where + tl.load(data_of + group) * S + rows, mask=rows < S, other=-1)
+    present = row >= 0
+    slot = tl.cast(group, tl.int64) * S + rows
+    weights = vectors + tl.load(model_of + group).to(tl.int64) * D
+    hidden = tl.maximum(hidden_layer(weights, h2 + slot[:, None] * H2, present, ROWS, PRECISION), 0.0)
+    logits = logits_of(weights, hidden, output_layer(weights, CLASSES, COLS), ROWS, CLASSES, COLS, PRECISION)
+    best = tl.max(logits, axis=1)
+    truth = tl.load(targets + row, mask=present, other=0)
+    own = tl.sum(tl.where(tl.arange(0, COLS)[None, :] == truth[:, None], logits, 0.0), axis=1)
+    loss = tl.log(tl.sum(tl.exp(logits - best[:, None]), axis=1)) + best - own
+    hit = (tl.argmax(logits, axis=1) == truth).to(tl.float32)
+    tl.store(losses + slot, tl.where(present, loss, 0.0), mask=rows < S)
+    tl.store(hits + slot, tl.where(present, hit, 0.0), mask=rows < S)

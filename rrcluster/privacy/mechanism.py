@@ -1,0 +1,127 @@
+"""What a mechanism is: the one object that sees raw reports, and the only one that knows its kind.
+
+Sampler, noise, sensitivity and event of a mechanism belong together and come from the same fields, so they cannot
+disagree. Whatever depends on the kind of mechanism is a method here; nothing outside asks which one it is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rrcluster.privacy.events import RoundEvent
+from rrcluster.privacy.reports import NoisySum, Reports
+from rrcluster.privacy.sampling import Sampler
+from rrcluster.rng import Rng
+from rrcluster.settings import PrivacySettings
+from rrcluster.types import Array, Coordinates, Release
+
+
+class Mechanism(Protocol):
+    """What a round releases, to whom it samples, and what that costs."""
+
+    @property
+    def name(self) -> str:
+        """The name it is chosen by."""
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """Of one report."""
+
+    @property
+    def num_clusters(self) -> int:
+        """k."""
+
+    @property
+    def num_clients(self) -> int:
+        """M, declared."""
+
+    @property
+    def size_floor(self) -> float:
+        """Public lower bound of every denominator."""
+
+    @property
+    def min_cluster_size(self) -> int:
+        """B."""
+
+    @property
+    def noise_std(self) -> float:
+        """Std of the noise on every coordinate of every sum; 0 without privacy."""
+
+    @property
+    def private(self) -> bool:
+        """Whether it has a guarantee, and so an event."""
+
+    @property
+    def sampler(self) -> Sampler:
+        """Who takes part in a round."""
+
+    @property
+    def event(self) -> RoundEvent:
+        """What one round costs; PrivacyError without privacy."""
+
+    @property
+    def flips_coins(self) -> bool:
+        """Whether clients move by coins of their own, so that reports must say where updates go."""
+
+    @property
+    def covers_memory(self) -> bool:
+        """Whether the guarantee holds for clients that remember their own earlier rounds."""
+
+    @property
+    def loss_bound(self) -> float | None:
+        """The loss at which clients clip what they say about models; None where nothing is evaluated."""
+
+    def release(self, reports: Reports, *, rng: Rng) -> Release:
+        """Validate, clip, sum and add noise: the only look at raw reports."""
+
+    def release_sum(self, noisy_sum: NoisySum) -> Release:
+        """The release made of a sum that is noisy already; PrivacyError where the mechanism cannot use one."""
+
+    def clipped_sums(self, reports: Reports) -> tuple[Array, Array] | None:
+        """(shared, per cluster) exact sums of clipped updates, for diagnostics; None without privacy."""
+
+    def describe(self) -> "Description":
+        """What a statement says of it."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """A mechanism in the words and numbers of the privacy statement."""
+
+    released: tuple[str, ...]  # what a round releases
+    noise: dict[str, Any]  # multipliers, sensitivities and weights
+    noise_per_part: dict[str, float]  # std of each released part, for a clip of 1
+
+
+@dataclass(frozen=True)
+class PlanInputs:
+    """What a plan builds a mechanism from. All of it public."""
+
+    settings: PrivacySettings
+    coordinates: Coordinates
+    num_clusters: int
+    num_clients: int
+    min_cluster_size: int
+    size_floor: float | None
+
+    @property
+    def cohort_size(self) -> int:
+        """Of cohorts of fixed size."""
+        return max(1, round(self.settings.sample_rate * self.num_clients))
+
+    @property
+    def expected_floor(self) -> float:
+        """The floor of denominators: as given, or 0.6 of the expected cluster size."""
+        if self.size_floor is not None:
+            return self.size_floor
+        return 0.6 * self.settings.sample_rate * self.num_clients / self.num_clusters
+
+
+@dataclass(frozen=True)
+class MechanismKind:
+    """A mechanism as a plug point: what a plan needs in order to build one."""
+
+    name: str
+    maker: Callable[[PlanInputs], Callable[[float], Mechanism]]  # noise multiplier of the whole round -> mechanism
+    rebalancing: str  # how clusters below B are helped: "coin" or "exact"
+    noisy: bool = True  # whether there is noise to calibrate

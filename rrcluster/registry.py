@@ -1,0 +1,176 @@
+"""Names that settings take: methods, datasets, models and mechanisms. Light: nothing is imported before it is used.
+
+Each plug point is one table. An entry says where the thing is loaded from, what reports call it, and what has to
+be known of it before it is loaded. A name registered at run time (`rrcluster.register`), or by another package under
+the entry-point groups `rrcluster.methods`, `rrcluster.datasets` and `rrcluster.models`, is as good as ours.
+"""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from rrcluster.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name. `load` is the thing itself, or "module:attribute" of it or of a mapping that has it by name."""
+
+    name: str
+    load: Any
+    label: str  # in tables and figures
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what must be known of it before it is loaded
+
+
+def _imported(where: str) -> Any:
+    """What "module:attribute" names."""
+    module, _, attribute = where.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+class Registry:
+    """The names of one plug point."""
+
+    def __init__(self, what: str, group: str, entries: tuple[Entry, ...] | str) -> None:
+        """Our own entries, or "module:attribute" of them; those of other packages are found on first use."""
+        self._what, self._group, self._home = what, group, entries
+        self._entries: dict[str, Entry] = {}
+        self._searched = False
+
+    def register(self, entry: Entry) -> None:
+        """Add a name; one that is taken is refused."""
+        if entry.name in self._all():
+            raise ConfigError(f"{self._what} {entry.name!r} is registered already; choose another name.")
+        self._entries[entry.name] = entry
+
+    def unregister(self, name: str) -> None:
+        """Take a name out again."""
+        self._entries.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        """Every name."""
+        return iter(self._all())
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the name is known."""
+        return name in self._all()
+
+    def __getitem__(self, name: str) -> Entry:
+        """The entry of a name; ConfigError with the nearest names for one that is not known."""
+        entries = self._all()
+        if name not in entries:
+            near = get_close_matches(str(name), entries, n=3)
+            way_out = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(entries)}."
+            raise ConfigError(f"{self._what} = {name!r} is not known; {way_out}")
+        return entries[name]
+
+    def load(self, name: str) -> Any:
+        """The thing itself."""
+        where = self[name].load
+        if not isinstance(where, str):
+            return where
+        thing = _imported(where)
+        return thing[name] if isinstance(thing, Mapping) else thing
+
+    def check(self, **setting: str) -> None:
+        """Refuse a setting whose value is no name here."""
+        for value in setting.values():
+            _ = self[value]
+
+    def label(self, name: str) -> str:
+        """What reports call it; the name itself where it is not known here."""
+        entry = self._all().get(name)
+        return name if entry is None else entry.label
+
+    def fact(self, name: str, about: str, default: Any = None) -> Any:
+        """What is known of a name before it is loaded."""
+        entry = self._all().get(name)
+        return default if entry is None else entry.facts.get(about, default)
+
+    def hint(self, default: str) -> str:
+        """For `--help`: every name, and the default."""
+        return f"({', '.join(self._all())}; default: {default})"
+
+    def _all(self) -> dict[str, Entry]:
+        if not self._searched:
+            self._searched = True
+            from importlib.metadata import entry_points
+
+            ours: tuple[Entry, ...] = _imported(self._home) if isinstance(self._home, str) else self._home
+            self._entries.update({entry.name: entry for entry in ours})
+            for point in entry_points(group=self._group):
+                entry = point.load()
+                self._entries.setdefault(entry.name, entry)
+        return self._entries
+
+
+def _entries(load: str, named: Mapping[str, tuple[str, dict[str, Any]]]) -> tuple[Entry, ...]:
+    return tuple(Entry(name, load, label, facts) for name, (label, facts) in named.items())
+
+
+_BY_LOSS = {"chooses_by_loss": True}  # exploration applies: prices and softened choices are in units of a loss
+METHODS = Registry(
+    "algorithm",
+    "rrcluster.methods",
+    _entries(
+        "rrcluster.methods:OURS",
+        {
+            "ifca": ("IFCA", _BY_LOSS),
+            "ifca-shared": ("IFCA (shared base)", _BY_LOSS),
+            "fesem": ("FeSEM", {}),
+            "fesem-last": ("FeSEM (last layer)", {}),
+            "fedcam": ("FedCAM", _BY_LOSS),
+            "fedcam-fesem": ("FedCAM (by distance)", {}),
+            "fedavg": ("FedAvg", {}),
+            "fedprox": ("FedProx", {}),
+            "fedper": ("FedPer", {}),
+            "mr-mtl": ("MR-MTL", {}),
+            "local": ("Local training", {}),
+            "oracle": ("Oracle", {}),
+        },
+    ),
+)
+
+MODELS = Registry(
+    "model",
+    "rrcluster.models",
+    _entries(
+        "rrcluster.models.zoo:OURS",
+        {
+            name: (name, {})
+            for name in (
+                *("linear", "pooled-linear", "edges", "edges-coarse", "edges-mlp", "mlp", "cnn", "cifar-cnn"),
+                *("lstm", "bigram", "trigram", "fourgram"),
+            )
+        },
+    ),
+)
+
+DATASETS = Registry("data", "rrcluster.datasets", "rrcluster.data.catalogue:ENTRIES")
+
+MECHANISMS = Registry(
+    "mechanism",
+    "rrcluster.mechanisms",
+    (
+        Entry("joint", "rrcluster.privacy.joint:JOINT", "joint"),
+        Entry("identifier", "rrcluster.privacy.identifier:IDENTIFIER", "identifier"),
+        Entry("none", "rrcluster.privacy.none:NONE", "none"),
+    ),
+)
+
+KINDS = {"method": METHODS, "model": MODELS, "dataset": DATASETS, "mechanism": MECHANISMS}
+
+
+def register(kind: str, name: str, load: Any, *, label: str | None = None, **facts: Any) -> None:
+    """Add a method, model, dataset or mechanism under a name that settings, the command line and reports then know.
+
+    `load` is the thing itself or "module:attribute". Facts: a method has `chooses_by_loss` (its scores are losses), a
+    dataset `usual_model` and `num_classes`.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"kind = {kind!r} is not known; choose one of {', '.join(KINDS)}.")
+    if kind == "method" and hasattr(load, "chooses_by_loss"):
+        facts = {"chooses_by_loss": load.chooses_by_loss} | facts
+    KINDS[kind].register(Entry(name, load, label or name, facts))

@@ -1,0 +1,93 @@
+"""What the server makes of releases: smoothed sizes, the step of the models, their average.
+
+All of it is post-processing: it reads releases and public settings, never a raw value, and costs no privacy.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rrcluster.clusters.rebalancing import expected_sizes
+from rrcluster.privacy.mechanism import Mechanism
+from rrcluster.settings import ServerSettings
+from rrcluster.types import Array, Models, Release
+
+
+@dataclass(frozen=True)
+class RunningMean:
+    """An exponential moving average with its weight, so that early values are not biased towards zero."""
+
+    total: Array
+    weight: float = 0.0
+
+    def updated(self, value: Array, *, memory: float) -> "RunningMean":
+        """Forget by `memory`, then take `value` in."""
+        return RunningMean(memory * self.total + (1 - memory) * value, memory * self.weight + (1 - memory))
+
+    @property
+    def empty(self) -> bool:
+        """Nothing seen yet."""
+        return self.weight == 0
+
+    @property
+    def mean(self) -> Array:
+        """The average so far."""
+        return np.asarray(self.total / self.weight)
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All the server remembers between rounds. Made of releases only, hence public."""
+
+    models: Models
+    velocity: Models
+    average: Models  # mean of the models of the last rounds
+    num_averaged: int
+    sizes: RunningMean  # (k,) natural sizes
+    round_index: int = 0
+
+    @classmethod
+    def fresh(cls, models: Models) -> "ServerState":
+        """The state before the first round."""
+        zero = Models(np.zeros_like(models.shared), np.zeros_like(models.clustered))
+        return cls(
+            models=models,
+            velocity=zero,
+            average=models,
+            num_averaged=0,
+            sizes=RunningMean(np.zeros(models.num_clusters)),
+        )
+
+
+def smooth_sizes(release: Release, sizes: RunningMean, transition: Array, mechanism: Mechanism) -> Release:
+    """Replace one round's noisy denominators by those of the running average of released sizes.
+
+    Block j' is divided by the public expectation of its size after the coins, at least the floor and B; shared
+    coordinates by the sum of sizes, at least k times the floor. With the identity transition (B = 0) no coin is
+    expected to move.
+    """
+    natural = np.maximum(sizes.mean, 0.0)
+    least = max(mechanism.size_floor, mechanism.min_cluster_size, 1.0)
+    return replace(
+        release,
+        denominators=np.maximum(expected_sizes(natural, transition), least),
+        shared_denominator=float(max(len(natural) * mechanism.size_floor, natural.sum(), 1.0)),
+    )
+
+
+def advance(state: ServerState, release: Release, *, settings: ServerSettings, num_rounds: int) -> ServerState:
+    """Move the models by the release's means (with momentum if asked) and average those of the last rounds."""
+    means = Models(release.shared_mean, release.cluster_means)
+    velocity = means.plus(state.velocity, settings.server_momentum) if settings.server_momentum else means
+    models = state.models.plus(velocity, settings.server_lr)
+    in_average = state.round_index + 1 > num_rounds * (1 - settings.average_last)
+    count = state.num_averaged + 1 if in_average else 0
+    step = Models(models.shared - state.average.shared, models.clustered - state.average.clustered)
+    return replace(
+        state,
+        models=models,
+        velocity=velocity,
+        average=state.average.plus(step, 1 / count) if count > 1 else models,
+        num_averaged=count,
+        round_index=state.round_index + 1,
+    )

@@ -1,0 +1,242 @@
+"""Files on disk: atomic durable writes, appended lines, text read as plain data, and the cache folder.
+
+Every file of a run folder goes through here, and so do reports and caches. What is read may come from anyone: nothing
+in it is executed, and a small file cannot expand to fill the memory.
+"""
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from rrcluster.errors import RunFolderError
+
+MAX_BYTES = 1 << 26  # of one text file: 64 MiB, far more than any file of a run
+MAX_DEPTH = 20  # of nested YAML
+WAY_OUT = "Restore the file, or run again with the same settings."
+_LARGEST = 2**63
+_TEMPORARY = ".*.tmp"  # what `replace_file` calls its temporary files
+
+
+def write_file(path: Path, content: str | bytes) -> Path:
+    """Write a whole file and the folders above it; `replace_file` with an error that names the way out."""
+    with explain_write(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
+    return path
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a whole JSON file."""
+    write_file(path, json.dumps(value, indent=2) + "\n")
+
+
+def append_json(path: Path, value: Any) -> None:
+    """Append one line of JSON, not flushed: `sync_file` does that before a checkpoint that includes it."""
+    with explain_write(path):
+        append_line(path, json.dumps(value), flush=False)
+
+
+@contextlib.contextmanager
+def explain_write(path: Path) -> Iterator[None]:
+    """Turn an OSError into a RunFolderError that names the file and the way out."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: cannot be written ({error.strerror}). Free some disk space or fix the permissions and try again, "
+            "or choose another folder with --out."
+        ) from error
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Make `path` hold `content`, flushed to the disk.
+
+    After a crash too, a reader finds the old file or the new one, never half of one. OSError if that failed; then the
+    old file is still there. A process killed meanwhile leaves a temporary file: see `drop_temporaries`.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        with temporary.open("wb", buffering=0) as file:
+            _write_all(file.fileno(), content.encode() if isinstance(content, str) else content)
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def append_line(path: Path, text: str, *, flush: bool = True) -> None:
+    """Append one line and, with `flush`, flush it to the disk; the folder's entry too when the file is new.
+
+    OSError if that failed; then the file is cut back to what it was, as far as the disk allows. A process killed
+    meanwhile leaves at most a torn last line: see `drop_torn_line`.
+    """
+    new, line = not path.exists(), (text + "\n").encode()
+    with path.open("ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            _write_all(file.fileno(), line)
+            if flush:
+                os.fsync(file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(file.fileno(), before)
+            raise
+    if new and flush:
+        _sync_folder(path.parent)
+
+
+def drop_torn_line(path: Path) -> None:
+    """Cut off a last line without its newline, which a crash during `append_line` leaves."""
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with path.open("rb+") as file:
+            file.truncate(whole)
+            os.fsync(file.fileno())
+
+
+def drop_temporaries(folder: Path) -> None:
+    """Remove the temporary files of processes that were killed during `replace_file`."""
+    for path in folder.glob(_TEMPORARY):
+        path.unlink(missing_ok=True)
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file that was written without flushing."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The named values in a JSON or YAML file of a run folder, told apart by the name's ending."""
+    parse, kind = (parse_yaml, "YAML") if path.suffix == ".yaml" else (parse_json, "JSON")
+    text = _read_run_file(path)
+    try:
+        value = parse(text)
+    except ValueError as error:
+        raise RunFolderError(f"{path}: not valid {kind}; the file is damaged. {WAY_OUT}") from error
+    if not isinstance(value, dict):
+        raise RunFolderError(f"{path}: expected named values; the file is damaged. {WAY_OUT}")
+    return {str(name): entry for name, entry in value.items()}
+
+
+def read_json_lines(path: Path, *, damaged: Literal["refuse", "stop"], way_out: str = WAY_OUT) -> list[dict[str, Any]]:
+    """The JSON objects of a file of a run folder, one per line; blank lines do not count.
+
+    A last line without its newline was torn by a crash, or is being written now: it is always left out. At any other
+    line that is not a JSON object, "refuse" raises, and "stop" returns the lines before it: right where a power failure
+    may have damaged what was appended but not flushed.
+    """
+    entries = []
+    for number, line in enumerate(_read_run_file(path, way_out).split("\n")[:-1], start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = parse_json(line)
+            if not isinstance(entry, dict):
+                raise ValueError("not a JSON object")
+        except ValueError as error:
+            if damaged == "stop":
+                break
+            raise RunFolderError(f"{path}, line {number}: not a JSON object; the file is damaged. {way_out}") from error
+        entries.append(entry)
+    return entries
+
+
+def read_text(path: Path) -> str:
+    """A file's text, in UTF-8. OSError if it cannot be read, ValueError if it is not text or far too long."""
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+    return path.read_text(encoding="utf-8")
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text; ValueError if there is none."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a YAML text, plain values only (`safe_load`); ValueError if there is none.
+
+    Refused: anchors (a few lines of nested ones expand to more values than fit in memory), more than `MAX_DEPTH`
+    levels, and whole numbers beyond 64 bits (a long one cannot even be printed in an error message).
+    """
+    import yaml
+
+    try:
+        _refuse_yaml_bombs(text)
+        value = yaml.safe_load(text)
+        _refuse_long_numbers(value)
+    except (yaml.YAMLError, RecursionError, AttributeError, OverflowError) as error:
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
+    return value
+
+
+def cache_folder(*parts: str) -> Path:
+    """A folder in the user's cache: $XDG_CACHE_HOME or ~/.cache, then rrcluster/<parts>. It may not exist yet.
+
+    OSError if the user has no home folder.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache").joinpath("rrcluster", *parts)
+    except RuntimeError as error:
+        raise OSError("this user has no home folder; set XDG_CACHE_HOME") from error
+
+
+def _read_run_file(path: Path, way_out: str = WAY_OUT) -> str:
+    try:
+        return read_text(path)
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{path}: missing, so the run folder is incomplete. {way_out}") from error
+    except ValueError as error:
+        raise RunFolderError(f"{path}: not text; the file is damaged. {way_out}") from error
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from error
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    """Write every byte; the operating system may take them in parts, and reports an error only at the next part."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush a folder's entries, so that new and renamed files survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_yaml_bombs(text: str) -> None:
+    """Scan a YAML text event by event, before any value is built from it."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("it uses YAML anchors; write each value out")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ValueError("it is nested too deeply")
+
+
+def _refuse_long_numbers(value: Any) -> None:
+    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+        raise ValueError("it holds a whole number of more than 64 bits")
+    parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+    for part in parts if isinstance(parts, (list, tuple, set)) else ():
+        _refuse_long_numbers(part)
