@@ -175,7 +175,7 @@ def test_absent_data_is_left_out_and_told(tmp_path, monkeypatch, capsys):
     assert "To get it" in error
     assert "nothing could be run" in error
     text = (tmp_path / "runs/reproduce/cifar-quick/table.md").read_text()
-    assert "Not run: cifar100 is not here; looked in" in text  # the reason alone
+    assert "Not run: cifar100 not found" in text  # the reason alone
     assert "57.46" not in text  # epsilon 4 is not part of the small version
     assert "58.41" in text
 
