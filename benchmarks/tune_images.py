@@ -75,12 +75,11 @@ CNN_CHANGES = (
     {"local_lr": 0.05},
     {"local_epochs": 10},
     {"algorithm": "ifca-shared"},
-    {"rebalance": "shrinkage", "min_cluster_size": 0},
     {"algorithm": "oracle", "min_cluster_size": 0},
     FEDAVG,
 )
 CNN_CLIPS = {2: (0.1, 0.15, 0.2, 0.3), 4: (0.15, 0.2, 0.3, 0.4), 8: (0.2, 0.3, 0.4, 0.6)}
-METHODS = ({}, {"rebalance": "shrinkage", "min_cluster_size": 0}, {"num_clusters": 2, "min_cluster_size": 90}, FEDAVG)
+METHODS = ({}, {"num_clusters": 2, "min_cluster_size": 90}, FEDAVG)
 
 
 def fashion():

@@ -41,7 +41,15 @@ ORDER = [
     "cli",
     "__main__",
 ]
-REPORT_MAY_IMPORT = {"errors", "checks", "storage", "version", "report"}  # it reads run folders and recomputes nothing
+REPORT_MAY_IMPORT = {
+    "errors",
+    "checks",
+    "storage",
+    "version",
+    "registry",
+    "settings",
+    "report",
+}  # it reads run folders and recomputes nothing
 MAY_IMPORT_PAPER = {"paper", "cli.reproduce_command", "cli.report_command"}  # of what lies below it
 
 

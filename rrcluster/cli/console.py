@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-    from rrcluster.report.tables import Table
+    from rrcluster.report.tables import TextTable
 
 _WIDEST = 10_000
 _IN_A_FILE = 200  # columns
 
 
-def print_results(table: "Table") -> None:
+def print_results(table: "TextTable") -> None:
     """A table of results, its note below it in the width of the terminal."""
     from rich.console import Console
     from rich.text import Text

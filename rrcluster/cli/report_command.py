@@ -17,7 +17,7 @@ from rrcluster.errors import ConfigError
 class ReportCommand:
     """Compare runs: a table (console, CSV, LaTeX, Markdown), figures (PNG, PDF) and one self-contained HTML page.
 
-    Each RUN is a run folder, a folder of seeds, or a folder of such (two levels). Nothing is computed anew. Examples:
+    Each RUN is a run folder, a folder of seeds, or up to two levels above. No run is repeated. Examples:
 
     rrcluster report runs/my-run
 
@@ -29,9 +29,9 @@ class ReportCommand:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Run folders."""
     out: Path | None = None
-    """Where to write; default: the folder given, or what several have in common."""
+    """Folder to write to; default: the given folder, or the common parent of several."""
     figures: Path | None = None
-    """Write the figures alone, as PDF and PNG, into this folder: no page, no tables."""
+    """Write only the figures, as PDF and PNG, to this folder: no page, no tables."""
     json: bool = False
     """Print the table as JSON on stdout."""
     table_only: bool = False
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     """Run the command."""
     command = parse(ReportCommand(), arguments, prog="rrcluster report")
     if not command.runs:
-        raise ConfigError("report needs at least one run folder; `rrcluster report runs/my-run`.")
+        raise ConfigError("report needs at least one run folder, for example `rrcluster report runs/my-run`.")
     if len(command.runs) == 1 and command.out is None and _reproduced(command.runs[0]):
         return 0
     if command.table_only:
@@ -62,8 +62,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _reproduced(folder: Path) -> bool:
-    """Write the tables, figures and page of a folder of `rrcluster reproduce` again; False for any other folder."""
-    from rrcluster.paper.paper_report import is_reproduction, make_reproduction
+    """Rewrite the tables, figures and page of a folder of `rrcluster reproduce`; False for any other folder."""
+    from rrcluster.paper.paper_report import make_reproduction
+    from rrcluster.paper.read_reproduction import is_reproduction
 
     if not is_reproduction(folder):
         return False

@@ -31,10 +31,10 @@ class ReproduceCommand:
 
     rrcluster reproduce fashion --device cuda
 
-    The full version has five seeds and the paper's population: hours on a laptop, so start with --quick. Stopped, the
-    same command goes on where it was, and runs that a table beside it has made already are taken over. It leaves run
-    folders, table.md, figures/ and report.html in its folder, and the verdicts on the paper's claims beside it (in it,
-    with --out). Data that is not here is left out, and the table says how to get it.
+    The full version has five seeds and the paper's population: hours on a laptop, so start with --quick. An interrupted
+    command resumes when it is run again, and runs that another table has already made are copied. It writes run
+    folders, table.md, figures/ and report.html to its folder, and the verdicts on the paper's claims beside it (with
+    --out, into it). Rows whose data is missing are left out, and the table says how to get it.
     """
 
     list: bool = False
@@ -44,17 +44,17 @@ class ReproduceCommand:
     seeds: tuple[int, ...] = ()
     """Seeds; default five, with --quick two."""
     rows: tuple[str, ...] = ()
-    """Only these rows, by the first part of their folders' names, such as ifca rr-ifca; default all."""
+    """Only these rows, such as ifca rr-ifca; default all. A wrong name lists them."""
     model: str | None = None
-    """Another network for all rows but those that name theirs, such as cnn."""
+    """Another network, such as cnn, for all rows that do not have one of their own."""
     delta: float | None = None
     """Another delta; default 1e-3, the paper's."""
     device: str = "auto"
     """auto, cpu or cuda."""
     data_folder: str | None = None
-    """Where the data files are; default: the usual places (`rrcluster data list`)."""
+    """Folder of the data files; default: the usual places (`rrcluster data list`)."""
     out: Path | None = None
-    """Folder; default runs/reproduce/NAME, with -quick and what was changed added."""
+    """Folder; default runs/reproduce/NAME, with -quick and changed settings appended."""
     json: bool = False
     """Print the tables as JSON on stdout, nothing else."""
     quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
         changes=_changes(command),
     )
     if taken := take_over(plan.jobs, _beside(plan, command)):
-        say(f"{taken} of {len(plan.jobs)} runs are those of another table, made already, and are taken over.")
+        say(f"{taken} of {len(plan.jobs)} runs were copied from other tables, which have the same runs.")
     began = time.monotonic()
     fresh = sum(not (job.folder / "models.safetensors").exists() for job in plan.jobs)
     outcomes = _run(plan, command)
@@ -95,15 +95,15 @@ def main(arguments: list[str]) -> int:
 
 
 def _beside(plan: "Reproduction", command: ReproduceCommand) -> list[Path]:
-    """The other reproductions in the usual folder; nothing around a folder of the user's choice is looked at."""
-    from rrcluster.paper.reproduce import DESCRIPTION
+    """The other reproductions in the usual folder; none if the user chose a folder."""
+    from rrcluster.report.folders import DESCRIPTION
 
-    found = () if command.out else plan.out.parent.glob(f"*/{DESCRIPTION}")
-    return sorted(file.parent for file in found if file.parent != plan.out)
+    files = () if command.out else plan.out.parent.glob(f"*/{DESCRIPTION}")
+    return sorted(file.parent for file in files if file.parent != plan.out)
 
 
 def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: float, num_runs: int, taken: int) -> None:
-    """Say where the result comes from, unless this call found everything done: then what is there stays true."""
+    """Write where the result comes from, unless this call ran nothing: then the existing file stays."""
     from rrcluster.paper.provenance import provenance
     from rrcluster.storage import write_file
 
@@ -128,17 +128,17 @@ def _run(plan: "Reproduction", command: ReproduceCommand) -> "list[Outcome]":
                 outcomes += [step] if isinstance(step, Outcome) else []
         except KeyboardInterrupt:
             view.stop()
-            say("Stopped. The same command goes on where it was.")
+            say("Interrupted. Run the same command again to resume.")
             raise SystemExit(130) from None
     return outcomes
 
 
 def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: ReproduceCommand) -> int:
-    """Write and print the tables; say what did not run, and where everything is."""
+    """Write and print the tables, the runs that failed, and the paths of what was written."""
     from rrcluster.experiments.sweep import FAILED, REFUSED
     from rrcluster.paper.paper_report import make_reproduction
 
-    report = make_reproduction(plan.out, more=_more_figures(plan))
+    report = make_reproduction(plan.out)
     lost = [outcome for outcome in outcomes if outcome.status in (REFUSED, FAILED)]
     if command.json:
         _print_json(plan, report)
@@ -151,15 +151,6 @@ def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: Reproduc
         return 0
     say(f"rrcluster reproduce: nothing could be run for {plan.study.name}; the reasons are above.")
     return 1
-
-
-def _more_figures(plan: "Reproduction") -> "Sequence[Any]":
-    """Figures that are not made from diagnostics alone, by study."""
-    if plan.study.name != "synthetic":
-        return ()
-    from rrcluster.paper.scenario_panels import draw_scenarios
-
-    return (draw_scenarios(),)
 
 
 def _verdicts(plan: "Reproduction", command: ReproduceCommand) -> Path:
@@ -217,7 +208,7 @@ def _list(command: ReproduceCommand) -> int:
         table.add_row(*(str(row[head]) for head in heads))
     print_whole(table)
     if any(row["data_here"] != "yes" for row in rows):
-        say("`rrcluster data get NAME` gets data that is not here, or says how.")
+        say("`rrcluster data get NAME` downloads missing data, or explains how to get it.")
     return 0
 
 

@@ -156,40 +156,12 @@ def _plain(value: Any) -> Any:
 
 
 def _write_figure(comparisons: Sequence["Comparison"], path: Path) -> None:
-    from rrcluster.report.drawing import draw
-
-    drawing = draw(
-        "theory",
-        lambda figure: _paint(figure, comparisons),
-        height=4.2,
-        caption="Terms of the one-round bound over B, as printed and as corrected.",
-        alt="Two charts of the terms of the one-round bound over the least cluster size B: as printed, as corrected.",
-    )
-    svg = drawing.svg.replace(
-        "<svg", '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"', 1
-    )
-    content = {".png": drawing.png, ".pdf": drawing.pdf, ".svg": svg.encode()}[path.suffix]
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise ConfigError(f"plot = {path} cannot be written ({error.strerror}); give a file in a folder.") from None
-
-
-def _paint(figure: Any, comparisons: Sequence["Comparison"]) -> None:
-    from rrcluster.report.drawing import DASHES, MARKERS, PALETTE, legend
+    from rrcluster.report.theory_figure import write_bounds_figure
     from rrcluster.theory.compare import ROUND_TERMS
 
-    sizes = [comparison.min_cluster_size for comparison in comparisons]
-    panels = figure.subplots(2, sharex=True, sharey=True)
-    for axes, form in zip(panels, ("printed", "corrected"), strict=True):
-        for place, name in enumerate(ROUND_TERMS):
-            terms = [next(term for term in comparison.terms if term.name == name) for comparison in comparisons]
-            values = [getattr(term, form) for term in terms]
-            shown = [value if math.isfinite(value) and value > 0 else math.nan for value in values]
-            style = {"color": PALETTE[place % 6], "linestyle": DASHES[place % 4], "marker": MARKERS[place % 6]}
-            axes.plot(sizes, shown, label=name.replace("_", " "), **style)
-        axes.set_yscale("log")
-        axes.set_title(f"as {form}", loc="left")
-        axes.set_ylabel("term of the bound")
-    panels[-1].set_xlabel("least cluster size (B)")
-    legend(figure, panels[0])
+    terms = [{term.name: term for term in comparison.terms if term.part == "round"} for comparison in comparisons]
+    panels = {
+        form: {name: [getattr(by_name[name], form) for by_name in terms] for name in ROUND_TERMS}
+        for form in ("printed", "corrected")
+    }
+    write_bounds_figure(path, [comparison.min_cluster_size for comparison in comparisons], panels)

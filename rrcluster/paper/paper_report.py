@@ -1,13 +1,144 @@
-"""Ours beside the paper's, from a folder that `rrcluster reproduce` has filled. Nothing is computed anew."""
+"""Tables (Markdown, CSV, LaTeX), figures and one page of a reproduction, from its run folders alone."""
 
-from rrcluster.paper.paper_page import ReproductionReport, make_reproduction, write_verdicts
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rrcluster.paper.paper_figures import draw_reproduction
+from rrcluster.paper.paper_tables import how_to_read, main_tables, more_tables
 from rrcluster.paper.read_reproduction import Reproduced, is_reproduction, read_reproduction
+from rrcluster.paper.verdicts import verdict_table
+from rrcluster.report.claim import statement_section
+from rrcluster.report.drawing import Drawing
+from rrcluster.report.figures import save_figures
+from rrcluster.report.folders import Run, RunGroup
+from rrcluster.report.page import fill_page
+from rrcluster.report.render import to_csv, to_html, to_latex, to_markdown
+from rrcluster.report.tables import TextTable
+from rrcluster.storage import write_file
 
-__all__ = [
-    "Reproduced",
-    "ReproductionReport",
-    "is_reproduction",
-    "make_reproduction",
-    "read_reproduction",
-    "write_verdicts",
-]
+CHOICES = "What the paper leaves open, and our choice in the full version"
+
+
+@dataclass(frozen=True)
+class ReproductionReport:
+    """Paths of what `make_reproduction` wrote, and the main tables."""
+
+    page: Path
+    table: Path
+    figures: tuple[Path, ...]
+    tables: tuple[TextTable, ...]
+
+
+def make_reproduction(folder: Path) -> ReproductionReport:
+    """Write table.md, table.csv, table.tex, figures/ and report.html from the runs that have finished.
+
+    The same runs give the same table.md, byte for byte: it holds no times.
+    """
+    reproduced = read_reproduction(folder)
+    main = main_tables(reproduced)
+    tables, drawings = (*main, *more_tables(reproduced)), draw_reproduction(reproduced)
+    write_file(folder / "table.csv", "\n".join(to_csv(table) for table in tables))
+    write_file(folder / "table.tex", "\n".join(to_latex(table) for table in tables))
+    return ReproductionReport(
+        table=write_file(folder / "table.md", to_text(reproduced, tables)),
+        figures=save_figures(drawings, folder / "figures"),
+        page=write_file(folder / "report.html", _page(reproduced, tables, drawings)),
+        tables=main,
+    )
+
+
+def write_verdicts(
+    path: Path, folders: Iterable[Path], *, quick: bool, claims: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Path:
+    """Write the table of verdicts from the reproductions among `folders` that ran with the settings of their study.
+
+    `quick` chooses between full and quick versions. `claims` by study: without a folder they are not yet measured.
+    """
+    every = [read_reproduction(folder) for folder in sorted(folders) if is_reproduction(folder)]
+    counted = [entry for entry in every if bool(entry.about["quick"]) == quick and not entry.about["changes"]]
+    return write_file(path, to_markdown(verdict_table({entry.about["name"]: entry for entry in counted}, claims)))
+
+
+def to_text(reproduced: Reproduced, tables: Sequence[TextTable]) -> str:
+    """All tables as Markdown, under what was run and what was chosen."""
+    about = reproduced.about
+    lines = [f"# {about['title']}", "", f"In the paper: `{about['source']}`.", ""]
+    lines += [f"**Quick version**, not the paper's setting: {about['quick']}", ""] if about["quick"] else []
+    if about["changes"]:
+        lines += ["Changed: " + ", ".join(f"{name} = {value}" for name, value in about["changes"].items()) + ".", ""]
+    for reason in about["absent"].values():
+        lines += [f"Not run: {reason}", ""]
+    lines += [*(f"- {line}" for line in how_to_read(reproduced)), ""]
+    lines += [to_markdown(table) for table in tables]
+    lines += [
+        "",
+        f"{CHOICES}:",
+        "",
+        *(f"- {choice}" for choice in about["choices"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _page(reproduced: Reproduced, tables: Sequence[TextTable], drawings: Sequence[Drawing]) -> str:
+    about, (*shown, settings) = reproduced.about, tables
+    return fill_page(
+        title=str(about["title"]),
+        lead=_lead(reproduced),
+        notices=[("warning", text) for text in _notices(reproduced)],
+        facts=_facts(reproduced),
+        drawings=drawings,
+        table=_list("", how_to_read(reproduced)) + "\n".join(to_html(table) for table in shown),
+        statement=_statements(reproduced),
+        settings=to_html(settings) + _list(CHOICES, about["choices"]),
+        reproduce=_command(reproduced),
+    )
+
+
+def _lead(reproduced: Reproduced) -> str:
+    return (
+        f"Our runs beside {reproduced.about['source']} of the paper. identifier is the paper's mechanism, soundly "
+        "accounted; joint is ours. Accuracies are diagnostics: measured on raw client data, not private."
+    )
+
+
+def _notices(reproduced: Reproduced) -> list[str]:
+    quick = reproduced.about["quick"]
+    notices = [f"Quick version: not the paper's setting: {quick}"] if quick else []
+    return notices + [f"Not run: {reason}" for reason in reproduced.about["absent"].values()]
+
+
+def _facts(reproduced: Reproduced) -> dict[str, str]:
+    done = sum(len(cell.runs) for row in reproduced.rows for cell in row.cells.values())
+    budgets = dict.fromkeys(column.budget.removeprefix("epsilon ") for column in reproduced.columns)
+    return {"epsilon": ", ".join(budgets), "seeds": str(reproduced.num_seeds), "finished runs": str(done)}
+
+
+def _statements(reproduced: Reproduced) -> str:
+    """The statement of one run per budget and mechanism: all methods under it have the same."""
+    first: dict[str, Run] = {}
+    for row in reproduced.rows:
+        for (key, mechanism), cell in row.cells.items():
+            column = reproduced.column(key)
+            if column is not None and cell.runs and mechanism != "none":
+                first.setdefault(f"{mechanism}, {column.budget}", cell.runs[min(cell.runs)])
+    if not first:
+        return "<p>No private run has finished yet.</p>"
+    return statement_section([RunGroup((run,)) for run in first.values()], list(first))
+
+
+def _list(title: str, items: Sequence[str]) -> str:
+    entries = "".join(f"<li>{html.escape(item)}</li>" for item in items)
+    heading = f"<h3>{html.escape(title)}</h3>\n" if title else ""
+    return f"{heading}<ul>{entries}</ul>\n"
+
+
+def _command(reproduced: Reproduced) -> str:
+    about = reproduced.about
+    changed = "".join(f" --{name.replace('_', '-')} {value}" for name, value in about["changes"].items())
+    seeds = " ".join(map(str, about["seeds"]))
+    command = f"rrcluster reproduce {about['name']}{' --quick' if about['quick'] else ''} --seeds {seeds}{changed}"
+    code = f'<pre class="scroll" tabindex="0"><code>{html.escape(command)}</code></pre>'
+    return f"<p>One command runs all of it again:</p>\n{code}"

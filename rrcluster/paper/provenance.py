@@ -9,10 +9,7 @@ from pathlib import Path
 
 
 def provenance(arguments: Sequence[str], *, seconds: float, num_runs: int, taken: int = 0) -> str:
-    """A short Markdown page. The time is that of this call; runs that were finished before it took none of it.
-
-    `taken` runs were copied from tables beside this one, whose pages say where those come from.
-    """
+    """A short Markdown page. `seconds` is the time of this call for its own `num_runs`; `taken` runs were copied."""
     from rrcluster.version import __version__
 
     lines = {
@@ -22,13 +19,14 @@ def provenance(arguments: Sequence[str], *, seconds: float, num_runs: int, taken
         "time": f"{seconds:.0f} s for {num_runs} runs made by this call",
     }
     if taken:
-        lines["taken over"] = f"{taken} runs that tables beside this one had made (their about.md says where)"
+        lines["taken over"] = f"{taken} runs copied from tables beside this one (see their about.md)"
     return "".join(f"- {name}: {value}\n" for name, value in lines.items())
 
 
 def _commit() -> str | None:
-    """What `RRCLUSTER_COMMIT` says, where files were copied without their history; else the commit of the checkout that
-    this package lies in, marked where files were changed; None without one.
+    """The commit of the package's checkout, marked if files were changed; None without one.
+
+    `RRCLUSTER_COMMIT` comes first, for files that were copied without their history.
     """
     root = Path(__file__).parents[2]
     if "RRCLUSTER_COMMIT" in os.environ or not (root / ".git").exists():

@@ -1,4 +1,4 @@
-"""A folder of `rrcluster reproduce`, read: which runs answer which cell of the paper."""
+"""Read a folder of `rrcluster reproduce`: which runs belong to which cell of the paper's table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ MEASURES = {
 
 
 @dataclass(frozen=True)
-class Column:
-    """A population and a budget; `epsilon` None is without noise."""
+class MeasuredColumn:
+    """A column of the paper's table: a population and a budget; `epsilon` None is without noise."""
 
     key: str
     panel: str
@@ -37,7 +37,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class MeasuredCell:
     """The runs of one cell under one mechanism, by seed; `reason` says why some or all are missing."""
 
     runs: Mapping[int, Run]
@@ -45,7 +45,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class MeasuredRow:
     """A method: what is published, and what was run."""
 
     key: str
@@ -53,17 +53,17 @@ class Row:
     reference: bool
     published: Mapping[str, float | None]  # by column
     settings: Mapping[str, str]  # by mechanism, in words
-    cells: Mapping[tuple[str, str], Cell]  # by column and mechanism
+    cells: Mapping[tuple[str, str], MeasuredCell]  # by column and mechanism
 
 
 @dataclass(frozen=True)
 class Reproduced:
-    """One table or figure of the paper, with the answers there are so far."""
+    """One table or figure of the paper, with the runs that have finished so far."""
 
     folder: Path
     about: Mapping[str, Any]
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    columns: tuple[MeasuredColumn, ...]
+    rows: tuple[MeasuredRow, ...]
 
     @property
     def measure(self) -> str:
@@ -80,36 +80,39 @@ class Reproduced:
         """The panels, in order."""
         return tuple(dict.fromkeys(column.panel for column in self.columns))
 
-    def row(self, key: str) -> Row | None:
+    def row(self, key: str) -> MeasuredRow | None:
         """The row of that key; None where it was left out."""
         return next((row for row in self.rows if row.key == key), None)
 
-    def column(self, key: str) -> Column | None:
+    def column(self, key: str) -> MeasuredColumn | None:
         """The column of that key; None where it was left out."""
         return next((column for column in self.columns if column.key == key), None)
 
-    def runs(self, row: Row, column: Column, mechanism: str) -> Mapping[int, Run]:
+    def runs(self, row: MeasuredRow, column: MeasuredColumn, mechanism: str) -> Mapping[int, Run]:
         """The finished runs of a cell, by seed."""
         cell = row.cells.get((column.key, mechanism))
         return {} if cell is None else cell.runs
 
-    def values(self, row: Row, column: Column, mechanism: str, measure: str | None = None) -> dict[int, float]:
+    def values(
+        self, row: MeasuredRow, column: MeasuredColumn, mechanism: str, measure: str | None = None
+    ) -> dict[int, float]:
         """The final values of a diagnostic, by seed; seeds without one (diverged) are left out."""
-        found = {
-            seed: value_of(run, measure or self.measure) for seed, run in self.runs(row, column, mechanism).items()
-        }
-        return {seed: value for seed, value in found.items() if value is not None}
+        runs = self.runs(row, column, mechanism)
+        values = {seed: value_of(run, measure or self.measure) for seed, run in runs.items()}
+        return {seed: value for seed, value in values.items() if value is not None}
 
-    def estimate(self, row: Row, column: Column, mechanism: str, measure: str | None = None) -> Estimate | None:
+    def estimate(
+        self, row: MeasuredRow, column: MeasuredColumn, mechanism: str, measure: str | None = None
+    ) -> Estimate | None:
         """Mean and interval over the seeds."""
         return estimate(self.values(row, column, mechanism, measure).values())
 
-    def published_gap(self, one: Row, two: Row, column: Column) -> float | None:
+    def published_gap(self, one: MeasuredRow, two: MeasuredRow, column: MeasuredColumn) -> float | None:
         """By how many points the published number of `one` is above that of `two`; None unless both are there."""
         first, second = one.published.get(column.key), two.published.get(column.key)
         return None if first is None or second is None else first - second
 
-    def constant(self, column: Column) -> Estimate | None:
+    def constant(self, column: MeasuredColumn) -> Estimate | None:
         """The accuracy of always giving the most frequent answer; None where answers are not classes."""
         return estimate(number(value) for value in self.about["constant"].get(column.key, ()))
 
@@ -131,26 +134,28 @@ def is_reproduction(folder: Path) -> bool:
 
 
 def read_reproduction(folder: Path) -> Reproduced:
-    """Read the folder; runs that have not finished are not there yet. `RunFolderError` for damaged files."""
+    """Read the folder, unfinished runs left out. `RunFolderError` for damaged files."""
     about = read_mapping(folder / DESCRIPTION)
     try:
         columns = tuple(
-            Column(entry["key"], entry["panel"], entry["epsilon"], tuple(entry["mechanisms"]), entry["title"])
+            MeasuredColumn(entry["key"], entry["panel"], entry["epsilon"], tuple(entry["mechanisms"]), entry["title"])
             for entry in about["columns"]
         )
         rows = tuple(_row(entry, folder, about["seeds"]) for entry in about["rows"])
     except (KeyError, TypeError, AttributeError) as error:
-        raise RunFolderError(f"{folder / DESCRIPTION}: is not as it was written. {WAY_OUT}") from error
+        raise RunFolderError(
+            f"{folder / DESCRIPTION}: damaged, a field is missing or has another type. {WAY_OUT}"
+        ) from error
     return Reproduced(folder, about, columns, rows)
 
 
-def _row(entry: Mapping[str, Any], folder: Path, seeds: list[int]) -> Row:
+def _row(entry: Mapping[str, Any], folder: Path, seeds: list[int]) -> MeasuredRow:
     cells = {
-        (column, mechanism): Cell(_finished(folder, cell["folder"], seeds), cell["reason"])
+        (column, mechanism): MeasuredCell(_finished(folder, cell["folder"], seeds), cell["reason"])
         for column, by_mechanism in entry["cells"].items()
         for mechanism, cell in by_mechanism.items()
     }
-    return Row(entry["key"], entry["name"], entry["reference"], entry["published"], entry["settings"], cells)
+    return MeasuredRow(entry["key"], entry["name"], entry["reference"], entry["published"], entry["settings"], cells)
 
 
 def _finished(folder: Path, cell: str | None, seeds: list[int]) -> dict[int, Run]:

@@ -1,8 +1,7 @@
-"""How each method is run here, in one place. The paper states q, the grids of C, B, k, epochs and rates, and no more.
+"""Settings of the methods in all studies. The paper states q and the grids of C, B, k, epochs and rates only.
 
-Only what differs from `rrcluster run` is written down. `BASE` says what a published row is under `identifier` (the
-paper's mechanism, soundly accounted) and under `joint` (ours); exploration is written out everywhere, 0 being the
-published method.
+Settings at the defaults of `rrcluster run` are left out, except exploration, which every row sets: 0 is the published
+method.
 """
 
 from typing import Any
@@ -56,7 +55,7 @@ BY_TEXT_MODEL = {"lstm": {"update_clip": 0.2, "local_lr": 1.0}}  # its rate was 
 
 
 def network(words: str, *, clip: float) -> tuple[str, ...]:
-    """What a table's runs train, with which clip."""
+    """The choices of network and clip, as text."""
     return (
         f"Network: the paper has a CNN of unstated size; here {words}: a linear layer on fixed features, edges by "
         "direction in the cells of a grid (docs/data.md), because noise hurts fewer parameters less. `--model cnn` "
@@ -106,8 +105,8 @@ CNN_CHOICES = (
 )
 
 
-def one_model(algorithm: str, **more: Any) -> dict[str, Answer]:
-    """FedAvg and FedProx: nothing to cluster, so nothing to rebalance."""
+def unrebalanced(algorithm: str, **more: Any) -> dict[str, Answer]:
+    """The same settings under every mechanism, without rebalancing."""
     settings: Answer = {"algorithm": algorithm, **PUBLISHED, **more}
     return {IDENTIFIER: settings, JOINT: settings, NO_NOISE: settings}
 
@@ -117,40 +116,32 @@ def remembering(algorithm: str, **more: Any) -> dict[str, Answer]:
     return {IDENTIFIER: REMEMBERS, JOINT: {"algorithm": algorithm, **PUBLISHED, **more}}
 
 
-def clustered(algorithm: str, **more: Any) -> dict[str, Answer]:
-    """IFCA and FedCAM as published, B = 0."""
-    return one_model(algorithm, **more)
-
-
 def rebalanced(
     algorithm: str, *, exploration: float = 0.0, exact: int = EXACT_B, coin: int = COIN_B, **more: Any
 ) -> dict[str, Answer]:
-    """With random rebalancing: exact under identifier, by coins under joint, there with `exploration`."""
+    """With random rebalancing: by coins and with `exploration` under joint, else exact and without exploration."""
     settings = {"algorithm": algorithm, **PUBLISHED, **more}
-    moved: Answer = settings | {"rebalance": "exact", "min_cluster_size": exact}
-    coins: Answer = settings | {"rebalance": "coin", "min_cluster_size": coin, "exploration": exploration}
+    moved: Answer = settings | {"min_cluster_size": exact}
+    coins: Answer = settings | {"min_cluster_size": coin, "exploration": exploration}
     return {IDENTIFIER: moved, JOINT: coins, NO_NOISE: moved}
 
 
 def ours(*, coin: int = COIN_B) -> tuple[Row, ...]:
-    """What the paper has no row for: each ingredient of ours alone, and the bound."""
+    """Rows that the paper does not have: exploration alone and coins alone."""
     ifca = {"algorithm": "ifca"}
     return (
         Row("ifca-explore", "DP-IFCA + exploration", {JOINT: ifca | EXPLORING}),
         Row("ifca-coin", "RR-Cluster (IFCA), no exploration", {JOINT: rebalanced("ifca", coin=coin)[JOINT]}),
-        Row("ifca-shrink", "DP-IFCA + exploration + shrinkage", {JOINT: ifca | EXPLORING | {"rebalance": "shrinkage"}}),
     )
 
 
 def oracle() -> Row:
-    """Every client is told its true cluster: what no clustering can beat by much."""
-    told: Answer = {"algorithm": "oracle", **PUBLISHED}
-    return Row("oracle", "Oracle: true clusters given", {IDENTIFIER: told, JOINT: told, NO_NOISE: told}, reference=True)
+    """Every client knows its true cluster: an upper bound for clustered methods."""
+    return Row("oracle", "Oracle: true clusters given", unrebalanced("oracle"), reference=True)
 
 
 COMPARED = (  # (row, base row, mechanism)
     ("rr-ifca", "ifca", IDENTIFIER),
     ("rr-ifca", "ifca-explore", JOINT),
     ("ifca-coin", "ifca", JOINT),
-    ("ifca-shrink", "ifca-explore", JOINT),
 )

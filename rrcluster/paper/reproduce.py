@@ -1,7 +1,7 @@
-"""Run a table or figure of the paper: from a study to jobs, and from jobs to a folder that the report reads.
+"""Run a table or figure of the paper: turn a study into jobs, run them, and describe the folder for the report.
 
-`reproduction.json` in that folder says which run folder answers which cell, what is published there, and why a cell has
-no answer. Nothing in it depends on the time or the machine.
+`reproduction.json` in that folder has, for every cell, the run folder, the published number, or the reason why it was
+not run. It does not depend on time or machine.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,37 +19,35 @@ from rrcluster.experiments.setup import load_population
 from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, one_after_another
 from rrcluster.paper.reuse import of_other_settings
 from rrcluster.paper.study import Answer, Column, Row, Settings, Study
-from rrcluster.settings import DataSettings
+from rrcluster.report.folders import DESCRIPTION
+from rrcluster.settings import AFFECTS, DataSettings
 from rrcluster.storage import write_json
-
-DESCRIPTION = "reproduction.json"
-_NO_MATTER = frozenset({"device", "data_folder"})  # where, not what
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A study, in full or quick, as jobs in a folder. `absent`: dataset -> how to get it."""
+    """A study, in full or quick, as jobs in a folder. `absent`: missing dataset -> how to get it."""
 
     study: Study
     quick: bool
     seeds: tuple[int, ...]
-    changes: Settings  # of all runs, unless a row says otherwise: device, model, delta
+    changes: Settings  # settings of all rows that do not set them: device, model, delta
     out: Path
     absent: Mapping[str, str]
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns that are asked for."""
+        """The columns of this version."""
         return tuple(c for c in self.study.columns if not self.quick or c.key in self.study.quick.columns)
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The rows that are asked for."""
+        """The rows of this version."""
         return tuple(r for r in self.study.rows if not self.quick or r.key in self.study.quick.rows)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """One per cell, mechanism and seed, without those whose data is absent; seeds of a cell side by side."""
+        """One job per cell, mechanism and seed, except where data is missing; the seeds of a cell are adjacent."""
         return tuple(
             self._job(row, column, mechanism, seed)
             for column in self.columns
@@ -60,37 +58,37 @@ class Reproduction:
         )
 
     def answer(self, row: Row, column: Column, mechanism: str) -> Answer | None:
-        """All settings of a cell's runs but seed and folder, or why there is none; None where none is asked for."""
-        asked = self.own(row, mechanism)
-        if asked is None or isinstance(asked, str):
-            return asked
-        shared = self._of_model(asked.get("model", self.shared.get("model")))
-        settings = {**shared, **column.settings, **self.at_budget(column), **self._small, **self.changes, **asked}
+        """All settings of a cell's runs but seed and folder, or why it is not run; None if it is not in the study."""
+        own = self.own(row, mechanism)
+        if own is None or isinstance(own, str):
+            return own
+        shared = self._of_model(own.get("model", self.shared.get("model")))
+        settings = {**shared, **column.settings, **self.at_budget(column), **self._small, **self.changes, **own}
         return self.absent.get(settings["data"]) or {**settings, "mechanism": mechanism}
 
     def own(self, row: Row, mechanism: str) -> Answer | None:
-        """What a row says for itself; the small version may give settings that it names other values.
+        """The settings in which a row differs from the others; the quick version may replace their values.
 
-        A row that names its network has that network's settings, unless it names them too or the whole table has it.
+        A row with a network of its own gets that network's settings, except those that the row sets itself.
         """
-        asked = row.answers.get(mechanism)
-        if asked is None or isinstance(asked, str):
-            return asked
-        if asked.get("model") != self.changes.get("model"):
-            asked = {**self.study.by_model.get(asked.get("model", ""), {}), **asked}
+        own = row.answers.get(mechanism)
+        if own is None or isinstance(own, str):
+            return own
+        if own.get("model") != self.changes.get("model"):
+            own = {**self.study.by_model.get(own.get("model", ""), {}), **own}
         smaller = self.study.quick.answers.get(mechanism, {}) if self.quick else {}
-        return {name: smaller.get(name, value) for name, value in asked.items()}
+        return {name: smaller.get(name, value) for name, value in own.items()}
 
     @property
     def shared(self) -> dict[str, Any]:
-        """What all rows have in common, unless a column or a row says otherwise."""
-        asked = {**self.study.settings, **self._small, **self.changes}
-        return {**self._of_model(asked.get("model")), **self._small, **self.changes}
+        """The settings of all rows and columns that do not set them."""
+        model = {**self.study.settings, **self._small, **self.changes}.get("model")
+        return {**self._of_model(model), **self._small, **self.changes}
 
     def at_budget(self, column: Column) -> Settings:
-        """What the network that is asked for wants at a column's epsilon; the small version has none of it."""
-        wanted = {} if self.quick else self.study.by_budget.get(self.changes.get("model", ""), {})
-        return wanted.get(column.epsilon, {})
+        """Settings for the epsilon of a column, if the table is run with another network; none in the quick version."""
+        by_epsilon = {} if self.quick else self.study.by_budget.get(self.changes.get("model", ""), {})
+        return by_epsilon.get(column.epsilon, {})
 
     def _of_model(self, model: str | None) -> dict[str, Any]:
         """The study's settings with those of a network."""
@@ -101,7 +99,7 @@ class Reproduction:
         return self.study.quick.settings if self.quick else {}
 
     def folder(self, row: Row, column: Column, mechanism: str) -> Path:
-        """Where the runs of a cell are, a folder per seed, relative to `out`."""
+        """The folder of a cell, relative to `out`; it has a folder per seed."""
         return Path(column.key) / f"{row.key}-{mechanism}"
 
     def _job(self, row: Row, column: Column, mechanism: str, seed: int) -> Job:
@@ -122,12 +120,12 @@ def plan_reproduction(
     rows: Sequence[str] = (),
     changes: Settings | None = None,
 ) -> Reproduction:
-    """What will be run; looks which data is here, reads none of it, writes nothing. `rows`: those alone, by key."""
+    """Plan the runs: checks which data files exist, reads and writes none. `rows`: keys of the rows to run."""
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds = {list(seeds)} names a seed twice; name each once.")
     known = [row.key for row in study.rows if not quick or row.key in study.quick.rows]
     if unknown := [key for key in rows if key not in known]:
-        raise ConfigError(f"rows: {study.name} has no row {unknown[0]!r} here; its rows are {', '.join(known)}.")
+        raise ConfigError(f"rows: {study.name} has no row {unknown[0]!r}; its rows are {', '.join(known)}.")
     if rows:
         study = replace(study, rows=tuple(row for row in study.rows if row.key in rows))
     own = study.quick.seeds if quick else study.seeds
@@ -144,26 +142,26 @@ def plan_reproduction(
 
 
 def reproduce(plan: Reproduction, *, executor: Executor = one_after_another) -> Iterator[Step]:
-    """Run all jobs. Stopped and started again it goes on where it was; at the end the folder describes itself.
+    """Run all jobs, resuming those that were interrupted, and write the description of the folder.
 
-    A folder with runs of other settings is refused before anything is written: its table would describe them wrongly.
+    A folder with runs of other settings is refused before anything is written: the table would describe them wrongly.
     """
     if (other := of_other_settings(plan.jobs)) is not None:
         raise RunFolderError(
-            f"{other} holds a run of other settings than the table has; choose another folder with --out, or remove it."
+            f"{other} holds a run with other settings than the table; choose another folder with --out, or remove it."
         )
     constants = _constants(plan)
     _describe(plan, constants, {})
-    trouble: dict[str, str] = {}
+    failures: dict[str, str] = {}
     for step in executor(plan.jobs):
         if isinstance(step, Outcome) and step.status in (REFUSED, FAILED):
-            trouble[str(step.job.folder.relative_to(plan.out))] = step.reason or step.status
+            failures[str(step.job.folder.relative_to(plan.out))] = step.reason or step.status
         yield step
-    _describe(plan, constants, trouble)
+    _describe(plan, constants, failures)
 
 
 def constant_accuracy(data: FederatedData) -> float:
-    """Mean accuracy over clients of always answering the most frequent training target; NaN for regression.
+    """Mean accuracy over clients of always predicting the most frequent training target; NaN for regression.
 
     Computed from raw client data: a diagnostic.
     """
@@ -178,9 +176,9 @@ def constant_accuracy(data: FederatedData) -> float:
 
 
 def _constants(plan: Reproduction) -> dict[str, list[float]]:
-    """The constant predictor's accuracy in every column's population, seed by seed; nothing where it cannot be had."""
+    """The constant predictor's accuracy for every column, by seed; empty for damaged data."""
     known: dict[DataSettings, list[float]] = {}  # columns that differ in the budget alone have one population
-    found = {}
+    constants = {}
     for column in plan.columns:
         answers = [plan.answer(row, column, mechanism) for row in plan.rows for mechanism in column.mechanisms]
         settings = next((answer for answer in answers if isinstance(answer, dict)), None)
@@ -189,8 +187,8 @@ def _constants(plan: Reproduction) -> dict[str, list[float]]:
         configs = [from_flat({**settings, "seed": seed}, source=column.key) for seed in plan.seeds]
         if configs[0].data not in known:
             known[configs[0].data] = _constant_of(configs)
-        found[column.key] = known[configs[0].data]
-    return found
+        constants[column.key] = known[configs[0].data]
+    return constants
 
 
 def _constant_of(configs: Sequence[RunConfig]) -> list[float]:
@@ -209,7 +207,7 @@ def _missing(name: str, folder: str | None) -> str | None:
     return None
 
 
-def _describe(plan: Reproduction, constants: Mapping[str, list[float]], trouble: Mapping[str, str]) -> None:
+def _describe(plan: Reproduction, constants: Mapping[str, list[float]], failures: Mapping[str, str]) -> None:
     study = plan.study
     plan.out.mkdir(parents=True, exist_ok=True)
     shown = {row.key for row in plan.rows}
@@ -220,7 +218,7 @@ def _describe(plan: Reproduction, constants: Mapping[str, list[float]], trouble:
         "measure": study.measure,
         "quick": study.quick.words if plan.quick else None,
         "seeds": list(plan.seeds),
-        "changes": {name: value for name, value in plan.changes.items() if name not in _NO_MATTER},
+        "changes": {name: value for name, value in plan.changes.items() if AFFECTS[name] != "place"},
         "choices": list(study.choices_by_model.get(plan.changes.get("model", ""), study.choices)),
         "shared": _shared(plan),
         "columns": [
@@ -233,7 +231,7 @@ def _describe(plan: Reproduction, constants: Mapping[str, list[float]], trouble:
             }
             for c in plan.columns
         ],
-        "rows": [_row(plan, row, trouble) for row in plan.rows],
+        "rows": [_row(plan, row, failures) for row in plan.rows],
         "constant": dict(constants),
         "pairs": [list(pair) for pair in study.pairs if {pair[0], pair[1]} <= shown],
         "claims": [asdict(claim) for claim in study.claims],
@@ -244,13 +242,13 @@ def _describe(plan: Reproduction, constants: Mapping[str, list[float]], trouble:
     write_json(plan.out / DESCRIPTION, description)
 
 
-def _row(plan: Reproduction, row: Row, trouble: Mapping[str, str]) -> dict[str, Any]:
+def _row(plan: Reproduction, row: Row, failures: Mapping[str, str]) -> dict[str, Any]:
     cells: dict[str, Any] = {}
     for column in plan.columns:
         for mechanism in column.mechanisms:
             answer = plan.answer(row, column, mechanism)
             if answer is not None:
-                cells.setdefault(column.key, {})[mechanism] = _cell(plan, row, column, mechanism, trouble)
+                cells.setdefault(column.key, {})[mechanism] = _cell(plan, row, column, mechanism, failures)
     return {
         "key": row.key,
         "name": row.name,
@@ -262,13 +260,13 @@ def _row(plan: Reproduction, row: Row, trouble: Mapping[str, str]) -> dict[str, 
 
 
 def _shared(plan: Reproduction) -> str:
-    """What all rows have in common; last, and going before the rest, what a column's budget asks for."""
+    """The settings that all rows share, as text, followed by those that depend on epsilon."""
     by_epsilon = {
         column.epsilon: {name: value for name, value in plan.at_budget(column).items() if name not in plan.changes}
         for column in plan.columns
     }
     everywhere = set.intersection(*(set(settings) for settings in by_epsilon.values()))
-    left_out = _NO_MATTER | everywhere
+    left_out = {name for name, affected in AFFECTS.items() if affected == "place"} | everywhere
     parts = [_spell({name: value for name, value in plan.shared.items() if name not in left_out})]
     for epsilon, settings in by_epsilon.items():
         if settings:
@@ -281,11 +279,11 @@ def _spell(answer: Answer) -> str:
 
 
 def _cell(
-    plan: Reproduction, row: Row, column: Column, mechanism: str, trouble: Mapping[str, str]
+    plan: Reproduction, row: Row, column: Column, mechanism: str, failures: Mapping[str, str]
 ) -> dict[str, str | None]:
     answer = plan.answer(row, column, mechanism)
     if isinstance(answer, str):
         return {"folder": None, "reason": answer}
     folder = str(plan.folder(row, column, mechanism))
-    reasons = [reason for place, reason in trouble.items() if place.startswith(f"{folder}/")]
+    reasons = [reason for place, reason in failures.items() if place.startswith(f"{folder}/")]
     return {"folder": folder, "reason": reasons[0] if reasons else None}

@@ -1,4 +1,4 @@
-"""Runs that another reproduction has made already. Tables and figures of the paper share cells; a run is made once."""
+"""Copy runs between reproductions: tables and figures of the paper share cells, and each run is made once."""
 
 import json
 import shutil
@@ -15,10 +15,7 @@ from rrcluster.storage import read_mapping, write_file
 
 
 def take_over(jobs: Sequence[Job], reproductions: Iterable[Path]) -> int:
-    """Copy the finished runs of exactly these settings from other reproductions; how many there were.
-
-    Everything but the folder is the same, so a copy is what the job would have made on the machine that made it.
-    """
+    """Copy finished runs with exactly the settings of these jobs from other reproductions; return how many."""
     wanted: dict[str, list[Job]] = {}
     for job in jobs:
         if not job.folder.exists() and (config := _config(job)) is not None:
@@ -27,25 +24,25 @@ def take_over(jobs: Sequence[Job], reproductions: Iterable[Path]) -> int:
     for path in (file.parent for place in reproductions for file in sorted(place.glob("*/*/seed-*/config.yaml"))):
         if not wanted:
             break
-        if RunFolder(path).finished and (found := _found(path)) is not None:
-            for job in wanted.pop(_settings(found), []):
+        if RunFolder(path).finished and (config := _read_config(path)) is not None:
+            for job in wanted.pop(_settings(config), []):
                 _copy(path, job.folder, job.config)
                 taken += 1
     return taken
 
 
 def of_other_settings(jobs: Sequence[Job]) -> Path | None:
-    """The first folder of a job that holds a run of other settings than its own, finished or not."""
+    """The first job's folder that holds a run, finished or not, with other settings than the job's."""
     for job in jobs:
         if (job.folder / "config.yaml").exists() and (wanted := _config(job)) is not None:
-            found = _found(job.folder)
-            if found is None or _settings(found) != _settings(wanted):
+            existing = _read_config(job.folder)
+            if existing is None or _settings(existing) != _settings(wanted):
                 return job.folder
     return None
 
 
 def _copy(source: Path, target: Path, config: RunConfig) -> None:
-    """Into place at once, from a name that no run has: half a copy is never taken for one."""
+    """Copy under a temporary name, then rename, so that an interrupted copy is never read as a run."""
     target.parent.mkdir(parents=True, exist_ok=True)
     half = target.with_name(f".{target.name}.copy")
     shutil.rmtree(half, ignore_errors=True)
@@ -61,11 +58,11 @@ def _settings(config: RunConfig) -> str:
 def _config(job: Job) -> RunConfig | None:
     try:
         return job.config
-    except RRClusterError:  # it will be refused
+    except RRClusterError:  # the run itself will report it
         return None
 
 
-def _found(path: Path) -> RunConfig | None:
+def _read_config(path: Path) -> RunConfig | None:
     try:
         return from_flat(read_mapping(path / "config.yaml"))
     except (RRClusterError, TypeError, AttributeError):  # damaged, or of another version

@@ -1,12 +1,12 @@
-"""What a table or figure of the paper is: cells, what is published in them, and the runs that answer each."""
+"""A table or figure of the paper as data: its columns and rows, the published numbers, and the settings to run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 IDENTIFIER, JOINT, NO_NOISE = "identifier", "joint", "none"
 Settings = Mapping[str, Any]  # of `rrcluster.experiments.config`, flat
-Answer = Settings | str  # how a row is run under a mechanism, or why it is not
+Answer = Settings | str  # the settings of a row under a mechanism, or the reason why it is not run
 
 
 @dataclass(frozen=True)
@@ -21,20 +21,20 @@ class Column:
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """What can be run here."""
+        """The mechanisms that can run in this column."""
         return (NO_NOISE,) if self.epsilon is None else (IDENTIFIER, JOINT)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method. `published` holds a number per column (None: the paper has none), or nothing at all.
+    """One method. `published` has a number per column (None where the paper has none), or is empty.
 
     `reference` rows (the oracle) set a bound and are never compared or printed in bold.
     """
 
     key: str
     name: str
-    answers: Mapping[str, Answer]  # by mechanism; one that is not named is not asked for
+    answers: Mapping[str, Answer]  # by mechanism; a mechanism that is missing is not run
     published: tuple[float | None, ...] = ()
     reference: bool = False
 
@@ -43,7 +43,7 @@ class Row:
 class Claim:
     """A sentence of the paper as comparisons: in every cell, is the first row of a pair better than the second?
 
-    `needs` some: it is enough that one cell shows it; not worse: that no cell shows the opposite.
+    `needs` = all: in every cell; some: in at least one; not worse: the opposite in none.
     """
 
     text: str
@@ -56,19 +56,19 @@ class Claim:
 
 @dataclass(frozen=True)
 class Quick:
-    """The small version: settings that change, columns and rows that stay, and what that does to the answer."""
+    """The small version of a study: settings that differ, columns and rows it has, and a description of both."""
 
     settings: Settings
     columns: tuple[str, ...]
     rows: tuple[str, ...]
     words: str
     seeds: tuple[int, ...] = (0, 1)
-    answers: Mapping[str, Settings] = field(default_factory=dict)  # by mechanism, over what the rows say
+    answers: Mapping[str, Settings] = field(default_factory=dict)  # by mechanism, in place of values in the rows
 
 
 @dataclass(frozen=True)
 class Spotlight:
-    """The cells whose cluster sizes and confusion are drawn, side by side."""
+    """Cells whose cluster sizes and confusion tables are drawn side by side."""
 
     column: str
     cells: tuple[tuple[str, str], ...]  # (row, mechanism)
@@ -84,7 +84,7 @@ class Study:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     settings: Settings  # of all runs
-    choices: tuple[str, ...]  # what the paper leaves open, with our choice
+    choices: tuple[str, ...]  # details that the paper does not state, and our choice
     quick: Quick
     measure: str = "accuracy"  # of a diagnostic
     pairs: tuple[tuple[str, str, str], ...] = ()  # (row, base row, mechanism), tested for significance in every cell
@@ -92,9 +92,10 @@ class Study:
     figures: tuple[str, ...] = ("epsilon", "worst-decile")
     spotlights: tuple[Spotlight, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    by_model: Mapping[str, Settings] = field(default_factory=dict)  # of runs with that network, over `settings`
+    by_model: Mapping[str, Settings] = field(default_factory=dict)
+    """Of runs with that network, in place of values in `settings`."""
     by_budget: Mapping[str, Mapping[float | None, Settings]] = field(default_factory=dict)
-    """Of a whole table that is asked for with that network, over `by_model`: by the column's epsilon."""
+    """By network and epsilon, in place of values in `by_model`, if the whole table is run with that network."""
     choices_by_model: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # in place of `choices`
 
     def row(self, key: str) -> Row:
@@ -105,3 +106,21 @@ class Study:
         """The number in a cell of the paper's table."""
         keys = [column.key for column in self.columns]
         return dict(zip(keys, row.published, strict=True))[column.key] if row.published else None
+
+
+def columns(
+    panels: Mapping[str, tuple[str, Settings]], epsilons: Sequence[float], *, no_noise: bool = True
+) -> tuple[Column, ...]:
+    """A column per panel (key -> title and settings) and epsilon; the last one of each panel is without noise."""
+    made: list[Column] = []
+    for key, (title, settings) in panels.items():
+        made += [
+            Column(f"{key}-eps{epsilon:g}", title, epsilon, {**settings, "epsilon": epsilon}) for epsilon in epsilons
+        ]
+        made += [Column(f"{key}-no-noise", title, None, settings)] if no_noise else []
+    return tuple(made)
+
+
+def padded(*panels: Sequence[float | None], no_noise: bool = True) -> tuple[float | None, ...]:
+    """Published numbers of all panels, with None for the columns without noise."""
+    return tuple(value for panel in panels for value in (*panel, *((None,) if no_noise else ())))

@@ -1,25 +1,36 @@
 """FashionMNIST: `fashion`, the main table, and `intro` and `curves`, figures over some of its cells."""
 
 from rrcluster.paper import recipes
-from rrcluster.paper.columns import columns, padded
-from rrcluster.paper.recipes import clustered, one_model, rebalanced, remembering
-from rrcluster.paper.study import IDENTIFIER, JOINT, NO_NOISE, Claim, Column, Quick, Row, Spotlight, Study
+from rrcluster.paper.recipes import rebalanced, remembering, unrebalanced
+from rrcluster.paper.study import (
+    IDENTIFIER,
+    JOINT,
+    NO_NOISE,
+    Claim,
+    Column,
+    Quick,
+    Row,
+    Spotlight,
+    Study,
+    columns,
+    padded,
+)
 
 TABLE = "table:acc_fashionmnist, with DP-FedPer from app:acc_fashionmnist"
 _BALANCED = ("Balanced clusters (0, 90, 180, 270 degrees)", {"partition": "rotation"})
 _IMBALANCED = ("Imbalanced clusters (2:1:1; 0, 90, 180 degrees)", {"partition": "rotation-imbalanced"})
 
 ROWS = (
-    Row("fedavg", "DP-FedAvg", one_model("fedavg"), padded((60.88, 61.50, 62.72), (60.80, 61.53, 61.59))),
+    Row("fedavg", "DP-FedAvg", unrebalanced("fedavg"), padded((60.88, 61.50, 62.72), (60.80, 61.53, 61.59))),
     Row(
         "fedper",
         "DP-FedPer",
         remembering("fedper", model="cnn"),
         padded((61.03, 61.78, 62.19), (60.42, 61.83, 62.35)),
     ),
-    Row("ifca", "DP-IFCA", clustered("ifca"), padded((62.68, 64.46, 65.35), (56.12, 58.05, 59.63))),
+    Row("ifca", "DP-IFCA", unrebalanced("ifca"), padded((62.68, 64.46, 65.35), (56.12, 58.05, 59.63))),
     Row("fesem", "DP-FeSEM", remembering("fesem"), padded((63.16, 64.68, 64.76), (58.55, 59.82, 60.10))),
-    Row("fedcam", "DP-FedCAM", clustered("fedcam"), padded((49.70, 56.86, 61.54), (43.98, 47.51, 50.35))),
+    Row("fedcam", "DP-FedCAM", unrebalanced("fedcam"), padded((49.70, 56.86, 61.54), (43.98, 47.51, 50.35))),
     Row(
         "rr-ifca",
         "RR-Cluster (IFCA)",
@@ -64,7 +75,7 @@ FASHION = Study(
     quick=Quick(
         settings=QUICK_SETTINGS,
         columns=("balanced-eps2", "balanced-eps8", "balanced-no-noise", "imbalanced-eps8"),
-        rows=("fedavg", "ifca", "fesem", "rr-ifca", "ifca-explore", "ifca-coin", "ifca-shrink", "oracle"),
+        rows=("fedavg", "ifca", "fesem", "rr-ifca", "ifca-explore", "ifca-coin", "oracle"),
         words=f"{QUICK_WORDS}; epsilon 2 and 8; without DP-FedPer and the FedCAM and RR (FeSEM) rows.",
     ),
     pairs=(
@@ -95,12 +106,6 @@ FASHION = Study(
             "not in the paper",
             JOINT,
             (("rr-ifca", "ifca-explore"),),
-        ),
-        Claim(
-            "Shrinkage improves on IFCA with exploration (ours)",
-            "not in the paper",
-            JOINT,
-            (("ifca-shrink", "ifca-explore"),),
         ),
         Claim(
             "Without noise too, RR-Cluster is competitive with IFCA",
@@ -195,7 +200,7 @@ _SIZES = (4, 8, 12, 16, 20, 24)
 def _sweep_row(size: int) -> Row:
     published = 62.68 if size == 0 else None  # the caption's baseline; the other points are drawn only
     if size == 0:
-        return Row("b0", "B = 0 (DP-IFCA)", clustered("ifca"), (published,))
+        return Row("b0", "B = 0 (DP-IFCA)", unrebalanced("ifca"), (published,))
     return Row(f"b{size}", f"B = {size}", rebalanced("ifca", exact=size, coin=size))
 
 
@@ -217,7 +222,6 @@ ABLATION = Study(
             )
             for floor in (5, 25)
         ),
-        Row("shrink", "B = 0, shrinkage", {JOINT: {"algorithm": "ifca", "exploration": 0.0, "rebalance": "shrinkage"}}),
     ),
     settings=recipes.FASHION,
     by_model=recipes.BY_MODEL,
@@ -230,7 +234,7 @@ ABLATION = Study(
     quick=Quick(
         settings=QUICK_SETTINGS,
         columns=("balanced-eps2",),
-        rows=("b0", "b8", "b16", "b24", "floor5", "shrink"),
+        rows=("b0", "b8", "b16", "b24", "floor5"),
         words=f"{QUICK_WORDS}; B = 0, 8, 16, 24 and one other floor.",
     ),
     pairs=tuple((f"b{size}", "b0", mechanism) for mechanism in (IDENTIFIER, JOINT) for size in _SIZES),

@@ -1,9 +1,20 @@
 """`shakespeare`: the next character, one client per speaking role."""
 
 from rrcluster.paper import recipes
-from rrcluster.paper.columns import columns, padded
-from rrcluster.paper.recipes import EXPLORING, PUBLISHED, clustered, one_model, rebalanced, remembering
-from rrcluster.paper.study import IDENTIFIER, JOINT, NO_NOISE, Answer, Claim, Quick, Row, Spotlight, Study
+from rrcluster.paper.recipes import EXPLORING, PUBLISHED, rebalanced, remembering, unrebalanced
+from rrcluster.paper.study import (
+    IDENTIFIER,
+    JOINT,
+    NO_NOISE,
+    Answer,
+    Claim,
+    Quick,
+    Row,
+    Spotlight,
+    Study,
+    columns,
+    padded,
+)
 
 TABLE = "table:acc_shakespeare, with DP-FedPer from app:acc_shakespeare"
 _EXACT_B, _COIN_B = 120, 40  # of 150 clients per cluster and round
@@ -16,11 +27,11 @@ SHAKESPEARE = Study(
     source=TABLE,
     columns=columns({"roles": ("Speaking roles", {})}, (4, 8, 16)),
     rows=(
-        Row("fedavg", "DP-FedAvg", one_model("fedavg"), padded((4.47, 13.43, 17.53))),
+        Row("fedavg", "DP-FedAvg", unrebalanced("fedavg"), padded((4.47, 13.43, 17.53))),
         Row("fedper", "DP-FedPer", remembering("fedper"), padded((13.09, 13.14, 13.18))),
-        Row("ifca", "DP-IFCA", clustered("ifca"), padded((12.62, 12.64, 13.20))),
+        Row("ifca", "DP-IFCA", unrebalanced("ifca"), padded((12.62, 12.64, 13.20))),
         Row("fesem", "DP-FeSEM", remembering("fesem"), padded((10.97, 12.99, 15.89))),
-        Row("fedcam", "DP-FedCAM", clustered("fedcam"), padded((None, None, 4.47))),
+        Row("fedcam", "DP-FedCAM", unrebalanced("fedcam"), padded((None, None, 4.47))),
         Row(
             "rr-ifca",
             "RR-Cluster (IFCA)",
@@ -28,9 +39,6 @@ SHAKESPEARE = Study(
             padded((13.42, 13.83, 16.25)),
         ),
         Row("ifca-explore", "DP-IFCA + exploration", {JOINT: {"algorithm": "ifca", **EXPLORING}}),
-        Row(
-            "ifca-shrink", "DP-IFCA + shrinkage", {JOINT: {"algorithm": "ifca", **PUBLISHED, "rebalance": "shrinkage"}}
-        ),
         Row("ifca-shared", "DP-IFCA, only the bias clustered", {JOINT: _SHARED, NO_NOISE: _SHARED}),
     ),
     settings=recipes.TEXT,
@@ -61,7 +69,7 @@ SHAKESPEARE = Study(
         rows=("fedavg", "ifca", "rr-ifca"),
         words="at most 80 windows a role for training and for testing; epsilon 16; three methods.",
     ),
-    pairs=(("rr-ifca", "ifca", IDENTIFIER), ("rr-ifca", "ifca", JOINT), ("ifca-shrink", "ifca", JOINT)),
+    pairs=(("rr-ifca", "ifca", IDENTIFIER), ("rr-ifca", "ifca", JOINT)),
     claims=(
         Claim("RR-Cluster improves on DP-IFCA", TABLE, IDENTIFIER, (("rr-ifca", "ifca"),)),
         Claim(

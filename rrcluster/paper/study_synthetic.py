@@ -1,6 +1,6 @@
 """`synthetic`: noisy lines, without noise on anything released; the figure of 4 x 3 panels."""
 
-from rrcluster.paper.recipes import clustered, one_model, rebalanced
+from rrcluster.paper.recipes import rebalanced, unrebalanced
 from rrcluster.paper.study import NO_NOISE, Claim, Column, Quick, Row, Study
 
 FIGURE = "tab:synthetic_additional (a figure: no numbers are printed)"
@@ -15,8 +15,8 @@ SYNTHETIC = Study(
         Column(name, "No noise", None, {"data": f"synthetic-{name}"}, name.replace("-", ", ")) for name in _SCENARIOS
     ),
     rows=(
-        Row("fedavg", "FedAvg", {NO_NOISE: one_model("fedavg")[NO_NOISE]}),
-        Row("ifca", "IFCA", {NO_NOISE: clustered("ifca")[NO_NOISE]}),
+        Row("fedavg", "FedAvg", {NO_NOISE: unrebalanced("fedavg")[NO_NOISE]}),
+        Row("ifca", "IFCA", {NO_NOISE: unrebalanced("ifca")[NO_NOISE]}),
         Row("rr-ifca", f"RR-Cluster (IFCA), B = {_B}", {NO_NOISE: rebalanced("ifca", exact=_B)[NO_NOISE]}),
     ),
     settings={"num_clients": 100, "sample_rate": 1.0, "num_rounds": 50, "num_clusters": 4, "local_lr": 0.05},
@@ -42,5 +42,5 @@ SYNTHETIC = Study(
             needs="some",
         ),
     ),
-    figures=(),
+    figures=("lines",),
 )

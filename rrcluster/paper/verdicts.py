@@ -1,20 +1,20 @@
-"""What became of the paper's claims, from the results that exist."""
+"""Verdicts on the paper's claims, from the runs that have finished."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rrcluster.paper import comparison
+from rrcluster.paper.paired_test import LEVEL, compare_rows, holm
 from rrcluster.paper.read_reproduction import Reproduced
-from rrcluster.report.tables import Table
+from rrcluster.report.tables import TextTable
 
 HOLDS, PARTLY, FAILS, UNKNOWN = "holds", "holds partly", "does not hold", "not yet measured"
 _SHOWN = 0.0005  # of accuracy: a smaller difference of means is 0.0 points in every table
 
 
 @dataclass(frozen=True)
-class Count:
-    """How many cells a claim has, and how they turned out."""
+class CellCount:
+    """The cells of a claim: how many there are, and in how many the claim is true."""
 
     cells: int
     differences: tuple[float, ...]  # of the measured cells
@@ -28,18 +28,19 @@ class Count:
         return max(self.higher, sum(difference > 0 and difference >= self.least for difference in self.differences))
 
 
-def verdict_table(found: Mapping[str, Reproduced], claims: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
-    """One line per claim (by name of the study); studies that have no folder yet have measured nothing."""
+def verdict_table(measured: Mapping[str, Reproduced], claims: Mapping[str, Sequence[Mapping[str, Any]]]) -> TextTable:
+    """One line per claim, by name of the study; a study that was not run has measured nothing."""
     rows = []
     for name, entries in claims.items():
         rows += [
-            _line(found[name], claim)
-            if name in found
+            _line(measured[name], claim)
+            if name in measured
             else (claim["text"], f"{name}: {claim['where']}", _kind(claim), "none yet", UNKNOWN)
             for claim in entries
         ]
-    quick = " Quick versions: too small to settle anything." if any(it.about["quick"] for it in found.values()) else ""
-    return Table(
+    small = any(reproduced.about["quick"] for reproduced in measured.values())
+    quick = " Quick versions: too small to settle anything." if small else ""
+    return TextTable(
         title="The paper's claims",
         columns=("Claim", "In the paper", "Mechanism", "Evidence here", "Verdict"),
         rows=tuple(rows),
@@ -52,22 +53,22 @@ def verdict_table(found: Mapping[str, Reproduced], claims: Mapping[str, Sequence
     )
 
 
-def count(it: Reproduced, claim: Mapping[str, Any]) -> Count:
+def count(reproduced: Reproduced, claim: Mapping[str, Any]) -> CellCount:
     """Compare every pair of the claim in every column of its mechanism."""
-    columns = [column for column in it.columns if claim["mechanism"] in column.mechanisms]
+    columns = [column for column in reproduced.columns if claim["mechanism"] in column.mechanisms]
     places = [(tuple(pair), column) for pair in claim["pairs"] for column in columns]
-    compared = [comparison.cell(it, pair, column, claim["mechanism"], claim["measure"]) for pair, column in places]
+    compared = [compare_rows(reproduced, pair, column, claim["mechanism"], claim["measure"]) for pair, column in places]
     measured = [one for one in compared if one is not None]
-    return Count(
+    return CellCount(
         cells=len(places),
         differences=tuple(one.difference.mean for one in measured),
-        higher=sum(p < comparison.LEVEL for p in comparison.holm([one.p_higher for one in measured])),
-        lower=sum(p < comparison.LEVEL for p in comparison.holm([one.p_lower for one in measured])),
-        least=0.0 if _in_loss(it, claim) else _SHOWN,
+        higher=sum(p < LEVEL for p in holm([one.p_higher for one in measured])),
+        lower=sum(p < LEVEL for p in holm([one.p_lower for one in measured])),
+        least=0.0 if _in_loss(reproduced, claim) else _SHOWN,
     )
 
 
-def verdict(counted: Count, needs: str) -> str:
+def verdict(counted: CellCount, needs: str) -> str:
     """holds, holds partly, does not hold, or not yet measured."""
     measured = len(counted.differences)
     if measured == 0:
@@ -81,42 +82,42 @@ def verdict(counted: Count, needs: str) -> str:
     return FAILS if counted.higher == 0 and 2 * counted.above <= measured else PARTLY
 
 
-def _line(it: Reproduced, claim: Mapping[str, Any]) -> tuple[str, ...]:
-    counted = count(it, claim)
-    where = f"{it.about['name']}: {claim['where']}"
-    return (claim["text"], where, _kind(claim), _evidence(it, claim, counted), verdict(counted, claim["needs"]))
+def _line(reproduced: Reproduced, claim: Mapping[str, Any]) -> tuple[str, ...]:
+    counted = count(reproduced, claim)
+    where = f"{reproduced.about['name']}: {claim['where']}"
+    return (claim["text"], where, _kind(claim), _evidence(reproduced, claim, counted), verdict(counted, claim["needs"]))
 
 
 def _kind(claim: Mapping[str, Any]) -> str:
     return {"none": "no noise"}.get(claim["mechanism"], str(claim["mechanism"]))
 
 
-def _evidence(it: Reproduced, claim: Mapping[str, Any], counted: Count) -> str:
+def _evidence(reproduced: Reproduced, claim: Mapping[str, Any], counted: CellCount) -> str:
     measured = len(counted.differences)
     if measured == 0:
-        return "; ".join(["none yet", *_published(it, claim)])
-    loss = _in_loss(it, claim)
+        return "; ".join(["none yet", *_published(reproduced, claim)])
+    loss = _in_loss(reproduced, claim)
     low, high = (edge(counted.differences) * (1 if loss else 100) for edge in (min, max))
     left = "" if measured == counted.cells else f" ({counted.cells - measured} more not measured)"
     spread = f"{low:+.4g} to {high:+.4g} of loss" if loss else f"{low:+.1f} to {high:+.1f} points"
     text = (
         f"better in {counted.above} of {measured} cells{left}, significantly in {counted.higher}, significantly worse "
-        f"in {counted.lower}; differences {spread}; {it.num_seeds} seeds"
+        f"in {counted.lower}; differences {spread}; {reproduced.num_seeds} seeds"
     )
-    return "; ".join([text, *_published(it, claim)])
+    return "; ".join([text, *_published(reproduced, claim)])
 
 
-def _in_loss(it: Reproduced, claim: Mapping[str, Any]) -> bool:
-    return bool((claim["measure"] or it.measure) == "loss")
+def _in_loss(reproduced: Reproduced, claim: Mapping[str, Any]) -> bool:
+    return bool((claim["measure"] or reproduced.measure) == "loss")
 
 
-def _published(it: Reproduced, claim: Mapping[str, Any]) -> list[str]:
-    """How often the published numbers say so themselves."""
-    told = []
+def _published(reproduced: Reproduced, claim: Mapping[str, Any]) -> list[str]:
+    """In how many cells the published numbers agree with the claim."""
+    agree: list[bool] = []
     for first, second in claim["pairs"]:
-        one, two = it.row(first), it.row(second)
+        one, two = reproduced.row(first), reproduced.row(second)
         if one is None or two is None or claim["measure"] is not None:
             continue
-        columns = [column for column in it.columns if claim["mechanism"] in column.mechanisms]
-        told += [gap > 0 for column in columns if (gap := it.published_gap(one, two, column)) is not None]
-    return [f"published numbers: {sum(told)} of {len(told)} cells"] if told else []
+        columns = [column for column in reproduced.columns if claim["mechanism"] in column.mechanisms]
+        agree += [gap > 0 for column in columns if (gap := reproduced.published_gap(one, two, column)) is not None]
+    return [f"published numbers: {sum(agree)} of {len(agree)} cells"] if agree else []

@@ -1,4 +1,4 @@
-"""Tables, figures and one self-contained page, made from run folders alone. Nothing is computed anew.
+"""Tables, figures and one self-contained page, made from run folders alone; no run is repeated.
 
 Importing this package is cheap: matplotlib, rich, scipy and yaml are imported where they are used.
 """
@@ -14,7 +14,7 @@ from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup, find_runs, read_
 from rrcluster.report.labels import method_label
 from rrcluster.report.page import render_page
 from rrcluster.report.render import to_console, to_csv, to_dict, to_html, to_latex, to_markdown
-from rrcluster.report.tables import UNCOVERED_TUNING, Table, results_table
+from rrcluster.report.tables import UNCOVERED_TUNING, TextTable, results_table
 from rrcluster.storage import write_file
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "Report",
     "Run",
     "RunGroup",
-    "Table",
+    "TextTable",
     "find_runs",
     "make_figures",
     "make_report",
@@ -43,19 +43,19 @@ AnyPath = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Report:
-    """What `make_report` wrote, and the table it shows."""
+    """Paths of what `make_report` wrote, and the table of results."""
 
     page: Path
     tables: tuple[Path, ...]  # CSV, LaTeX, Markdown
     figures: tuple[Path, ...]  # each as PNG and PDF
-    table: Table
+    table: TextTable
 
 
 def make_report(paths: AnyPath | Iterable[AnyPath], out: AnyPath | None = None) -> Report:
     """Write report.html, figures/, table.csv, table.tex and table.md from the runs at `paths`.
 
-    `out` defaults to the folder given, or to what several folders have in common. `RunFolderError` for folders without
-    readable runs, `ConfigError` without matplotlib.
+    `out` defaults to the given folder, or to the common parent of several. Raises `RunFolderError` for folders without
+    readable runs and `ConfigError` without matplotlib.
     """
     given = [Path(paths)] if isinstance(paths, (str, os.PathLike)) else [Path(path) for path in paths]
     groups = find_runs(given)
@@ -75,8 +75,8 @@ def make_report(paths: AnyPath | Iterable[AnyPath], out: AnyPath | None = None) 
 def make_figures(paths: AnyPath | Iterable[AnyPath], out: AnyPath) -> tuple[Path, ...]:
     """Write every figure that the runs at `paths` have values for into the folder `out`, each as PNG and PDF.
 
-    Which there are, by the start of their names: accuracy (convergence), privacy-utility, worst-decile and clustering
-    (over epsilon), min-cluster-size (over B), confusion, epsilon, rebalanced and sizes. Errors as `make_report`.
+    Their names start with accuracy (convergence), privacy-utility, worst-decile and clustering (over epsilon),
+    min-cluster-size (over B), confusion, rebalanced or sizes. Errors as `make_report`.
     """
     given = [Path(paths)] if isinstance(paths, (str, os.PathLike)) else [Path(path) for path in paths]
     return save_figures(draw_figures(find_runs(given)), Path(out))
@@ -90,5 +90,5 @@ def _default_folder(given: list[Path]) -> Path:
     except ValueError:  # on different drives
         common = Path("/")
     if common == Path(common.anchor):
-        raise RunFolderError("the runs have no folder in common to write the report to; say where with `out`.")
+        raise RunFolderError("the runs have no common folder to write the report to; give one as `out`.")
     return common

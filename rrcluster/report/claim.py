@@ -1,4 +1,4 @@
-"""The privacy statements of the runs as HTML, for a reviewer: what is guaranteed, how it was computed, what is not."""
+"""The privacy statements of the runs as HTML: what is guaranteed, how epsilon was computed, what is not covered."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from rrcluster.report.folders import DIAGNOSTIC, RunGroup
 from rrcluster.report.notation import NOTHING, delta_text, epsilon_text, value_text, words
 from rrcluster.report.render import to_html
 from rrcluster.report.run_files import number
-from rrcluster.report.tables import Table
+from rrcluster.report.tables import TextTable
 
 _TITLES = {
     "unit": "Unit of privacy",
@@ -31,7 +31,7 @@ _ELSEWHERE = frozenset({"private", "epsilon", "delta", "accountant", "accountant
 
 
 def statement_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
-    """The claim, the table of accountants, and every field of the statements; what methods share is said once."""
+    """The claim, the table of accountants, and every field of the statements; equal values are merged."""
     named = list(zip(labels, groups, strict=True))
     private = [(label, group.first.privacy) for label, group in named if group.first.private]
     parts = [_no_privacy([label for label, group in named if not group.first.private])]
@@ -69,14 +69,14 @@ def _core(statement: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _accountants(private: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
-    """One row per method (methods that agree share one), one column per accountant."""
+def _accountants(private: Sequence[tuple[str, Mapping[str, Any]]]) -> TextTable:
+    """One row per method, or per group of methods with equal values, and one column per accountant."""
     columns = list(dict.fromkeys(str(row.get("accountant")) for _, entry in private for row in _rows(entry)))
     rows = []
     for names, cells in _merged([(label, _accountant_cells(entry, columns)) for label, entry in private]):
         everyone = len(names) == len(private) > 1
         rows.append(("All private methods" if everyone else ", ".join(names), *cells))
-    return Table(
+    return TextTable(
         title="Epsilon by each accountant",
         columns=("Method", *columns),
         rows=tuple(rows),
@@ -85,10 +85,10 @@ def _accountants(private: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
 
 
 def _accountant_cells(statement: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
-    found = {str(row.get("accountant")): row for row in _rows(statement)}
+    by_name = {str(row.get("accountant")): row for row in _rows(statement)}
     cells = []
     for column in columns:
-        row = found.get(column)
+        row = by_name.get(column)
         value = number(row.get("epsilon")) if row else None
         missing = NOTHING if row is None else "does not apply" if row.get("reason") else epsilon_text(None)
         cells.append(missing if value is None else epsilon_text(value))
@@ -128,7 +128,7 @@ def _fields(private: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def _definitions(values: Sequence[tuple[str, str]], *, everyone: int) -> str:
-    """One definition where all methods agree, otherwise one per value with the methods it holds for."""
+    """One definition if all methods have the same value, otherwise one per value with the names of its methods."""
     merged = _merged(values)
     if len(merged) == 1 and len(values) == everyone:
         return f"<dd>{merged[0][1]}</dd>"
@@ -138,7 +138,7 @@ def _definitions(values: Sequence[tuple[str, str]], *, everyone: int) -> str:
 
 
 def _content(key: str, statement: Mapping[str, Any]) -> str:
-    """A field's value as HTML: lists as lists, named values as a small table of terms."""
+    """A field's value as HTML; lists and mappings become lists."""
     value = statement[key]
     if key == "not_covered" and isinstance(value, list) and "diagnostic" not in str(value):
         value = [*value, f"Accuracy and every other number marked “{DIAGNOSTIC}” on this page."]
@@ -154,7 +154,7 @@ def _content(key: str, statement: Mapping[str, Any]) -> str:
 
 
 def _merged(values: Sequence[tuple[str, Any]]) -> list[tuple[list[str], Any]]:
-    """(names, value) with the names of equal values brought together, in the order met."""
+    """(names, value) for every different value, in order of appearance."""
     merged: dict[Any, list[str]] = {}
     for name, value in values:
         merged.setdefault(value, []).append(name)

@@ -1,49 +1,40 @@
-"""Methods compared by where they end: over epsilon, over the least size B, and for the clients that fare worst."""
+"""Methods compared by their final values: over epsilon, over the least size B, and for the worst-off clients."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rrcluster.report.drawing import (
-    INK,
-    PALETTE,
-    Drawing,
-    band,
-    draw,
-    legend,
-    legend_height,
-    level,
-    line_style,
-    near_chance,
-    plain,
-)
+from rrcluster.report.drawing import INK, PALETTE, Drawing, draw, legend, line_style, near_chance, plain
 from rrcluster.report.estimate import Estimate
 from rrcluster.report.folders import DIAGNOSTIC, RunGroup
+from rrcluster.report.line_chart import Curve, CurvePanel, bands_note, epsilon_axis, paint_panels, panels_height
 from rrcluster.report.notation import percent
 from rrcluster.report.series import Series, arenas, changing, epsilon_series, size_series, style_places
 from rrcluster.report.tables import chance_level, group_labels, metric
 
 WHAT = {"accuracy": "accuracy", "worst_decile": "worst-decile accuracy", "clustering_accuracy": "clustering accuracy"}
 _FEWEST_SIZES = 3  # values of B that make a sweep
-Panels = dict[str, list[Series]]
+SeriesPanels = dict[str, list[Series]]
+DecileRow = tuple[str, Estimate | None, Estimate | None]  # method, accuracy of all clients, of the worst decile
 
 
 def draw_over_epsilon(groups: Sequence[RunGroup], name: str, *, called: str) -> list[Drawing]:
-    """A diagnostic over epsilon, one series per method with bands over seeds; nothing without several epsilons."""
+    """A diagnostic over epsilon, one series per method with bands over seeds; no figure for a single epsilon."""
     panels = {title: _measured(epsilon_series(part), name) for title, part in arenas(groups).items()}
-    panels = {title: series for title, series in panels.items() if any(_finite(entry) > 1 for entry in series)}
+    panels = {title: series for title, series in panels.items() if any(_num_private(entry) > 1 for entry in series)}
     if not panels:
         return []
-    every = [entry for series in panels.values() for entry in series]
+    styles, every = style_places(groups), [entry for series in panels.values() for entry in series]
+    curves = _curve_panels(panels, name, styles)
     chance = chance_level(groups) if name == "accuracy" else None
     if not near_chance(chance, (value for entry in every for value in entry.points(name)[1])):
         chance = None
     return [
         draw(
             called,
-            lambda figure: _paint_over_epsilon(figure, panels, name, chance, style_places(groups)),
-            height=_height(panels),
-            caption=f"{WHAT[name].capitalize()} over epsilon ({DIAGNOSTIC}).{_bands(every, name)}{_also(every)}",
+            lambda figure: _paint_over_epsilon(figure, panels, curves, name, chance),
+            height=panels_height(curves),
+            caption=f"{WHAT[name].capitalize()} over epsilon ({DIAGNOSTIC}).{bands_note(curves)}{_also(every)}",
             alt=f"Line chart of {WHAT[name]} over epsilon, {DIAGNOSTIC}: {_ends(every, name, 'epsilon')}.",
         )
     ]
@@ -57,14 +48,21 @@ def draw_over_size(groups: Sequence[RunGroup]) -> list[Drawing]:
     if not panels:
         return []
     every = [entry for series in panels.values() for entry in series]
+    styles = {label: place for place, label in enumerate(dict.fromkeys(entry.label for entry in every))}
+    curves = _curve_panels(panels, "accuracy", styles)
+
+    def paint(figure: Any) -> None:
+        column = paint_panels(figure, curves, xlabel="least cluster size B", ylabel="accuracy (%)", sharey=False)
+        column[-1].set_xticks(sorted({at for entry in every for at in entry.places}))
+
     return [
         draw(
             "min-cluster-size",
-            lambda figure: _paint_over_size(figure, panels),
-            height=_height(panels),
+            paint,
+            height=panels_height(curves),
             caption=(
-                f"Accuracy over the least cluster size B ({DIAGNOSTIC}); B = 0 moves nobody."
-                f"{_bands(every, 'accuracy')}{_also(every)}"
+                f"Accuracy over the least cluster size B ({DIAGNOSTIC}); B = 0 moves no clients."
+                f"{bands_note(curves)}{_also(every)}"
             ),
             alt=f"Line chart of accuracy over B, {DIAGNOSTIC}: {_ends(every, 'accuracy', 'B')}.",
         )
@@ -76,42 +74,52 @@ def draw_worst_decile(groups: Sequence[RunGroup]) -> list[Drawing]:
     over = draw_over_epsilon(groups, "worst_decile", called="worst-decile")
     if over:
         return over
-    rows = [
-        (label, mean, worst)
+    rows: list[DecileRow] = [
+        (label, metric(group, "accuracy"), metric(group, "worst_decile"))
         for label, group in zip(group_labels(groups), groups, strict=True)
-        if (mean := metric(group, "accuracy")) and (worst := metric(group, "worst_decile"))
     ]
-    if not rows:
-        return []
-    told = "; ".join(f"{label}: {percent(worst.mean)}% of {percent(mean.mean)}%" for label, mean, worst in rows)
-    bars = " Bars: 95% t-intervals over seeds." if any(mean.half_width for _, mean, _ in rows) else ""
-    return [
-        draw(
-            "worst-decile",
-            lambda figure: _paint_rows(figure, rows),
-            height=0.85 + 0.36 * len(rows),
-            caption=f"Accuracy of all clients and of the tenth of them that fare worst ({DIAGNOSTIC}).{bars}",
-            alt=f"Dot chart of worst-decile beside mean accuracy, {DIAGNOSTIC}. {told}.",
-        )
-    ]
+    rows = [row for row in rows if row[1] and row[2]]
+    return [draw_deciles({"": rows}, "worst-decile")] if rows else []
+
+
+def draw_deciles(panels: Mapping[str, Sequence[DecileRow]], name: str, *, title: str = "") -> Drawing:
+    """Accuracy of all clients and of the worst decile: one row per method, one panel per title."""
+    rows = [row for part in panels.values() for row in part]
+    values = "; ".join(f"{label}: {_percent(worst)} of {_percent(mean)}" for label, mean, worst in rows)
+    bars = " Bars: 95% t-intervals over seeds." if any(mean and mean.half_width for _, mean, _ in rows) else ""
+    prefix = f"{title}: accuracy" if title else "Accuracy"
+    return draw(
+        name,
+        lambda figure: _paint_deciles(figure, panels),
+        height=0.55 + sum(0.3 + 0.36 * len(part) for part in panels.values()),
+        caption=f"{prefix} of all clients, and of the tenth of them with the lowest accuracy ({DIAGNOSTIC}).{bars}",
+        alt=f"Dot chart of worst-decile beside mean accuracy, {DIAGNOSTIC}. {values}.",
+    )
+
+
+def _percent(value: Estimate | None) -> str:
+    return "unknown" if value is None else f"{percent(value.mean)}%"
 
 
 def _measured(series: Sequence[Series], name: str) -> list[Series]:
     return [entry for entry in series if entry.points(name)[0]]
 
 
-def _finite(entry: Series) -> int:
+def _num_private(entry: Series) -> int:
     return sum(math.isfinite(at) for at in entry.places)
 
 
-def _height(panels: Panels) -> float:
-    labels = dict.fromkeys(entry.label for series in panels.values() for entry in series)
-    return (1.9 if len(panels) == 1 else 0.3 + 1.45 * len(panels)) + legend_height([*labels, "chance (10%)"])
+def _curve_panels(panels: SeriesPanels, name: str, styles: Mapping[str, int]) -> list[CurvePanel]:
+    return [
+        CurvePanel(title, tuple(_curve(entry, name, styles[entry.label]) for entry in series))
+        for title, series in panels.items()
+    ]
 
 
-def _bands(series: Sequence[Series], name: str) -> str:
-    intervals = any(value.half_width is not None for entry in series for value in entry.points(name)[1])
-    return " Bands: 95% t-interval of the mean over seeds." if intervals else ""
+def _curve(entry: Series, name: str, place: int) -> Curve:
+    """The private points of a series; the one without privacy is drawn apart from the line."""
+    points = [(at, value) for at, value in zip(*entry.points(name), strict=True) if math.isfinite(at)]
+    return Curve.through(points, label=entry.label, place=place)
 
 
 def _also(series: Sequence[Series]) -> str:
@@ -120,89 +128,64 @@ def _also(series: Sequence[Series]) -> str:
 
 
 def _ends(series: Sequence[Series], name: str, axis: str) -> str:
-    told = []
+    texts = []
     for entry in series:
         places, values = entry.points(name)
         at = ", ".join(f"{percent(v.mean)}% at {axis} {_tick(x)}" for x, v in zip(places, values, strict=True))
-        told.append(f"{entry.label} {at}")
-    return "; ".join(told)
+        texts.append(f"{entry.label} {at}")
+    return "; ".join(texts)
 
 
 def _paint_over_epsilon(
-    figure: Any, panels: Panels, name: str, chance: float | None, styles: Mapping[str, int]
+    figure: Any, panels: SeriesPanels, curves: Sequence[CurvePanel], name: str, chance: float | None
 ) -> None:
     every = sorted({at for series in panels.values() for entry in series for at in entry.places})
-    finite = [at for at in every if math.isfinite(at)]
-    beyond = finite[-1] * 2  # where "no privacy" is drawn: one doubling further
-    column = _column(figure, panels)
-    for axes, series in zip(column, panels.values(), strict=True):
-        axes.set_xscale("log", base=2)
-        for entry in series:
-            _paint_series(axes, entry, name, styles[entry.label], beyond)
-        if chance is not None:
-            level(axes, 100 * chance, f"chance ({100 * chance:g}%)", "dotted")
-        axes.set_ylabel(f"{WHAT[name]} (%)")
-        axes.set_xticks([min(at, beyond) for at in every], [_tick(at) for at in every])
-        axes.minorticks_off()
-    column[-1].set_xlabel("epsilon" + (" (∞: no privacy)" if len(finite) < len(every) else ""))
-    legend(figure, *column)
+    private = [at for at in every if math.isfinite(at)]
+    beyond = private[-1] * 2  # where "no privacy" is drawn: one doubling further
+    column = paint_panels(
+        figure,
+        curves,
+        xlabel="epsilon" + (" (∞: no privacy)" if len(private) < len(every) else ""),
+        ylabel=f"{WHAT[name]} (%)",
+        reference=None if chance is None else (f"chance ({100 * chance:g}%)", 100 * chance),
+        sharey=False,
+    )
+    epsilon_axis(column, [min(at, beyond) for at in every], [_tick(at) for at in every])
+    for axes, series, panel in zip(column, panels.values(), curves, strict=True):
+        for entry, curve in zip(series, panel.curves, strict=True):
+            style = line_style(curve.place, marked=True)
+            for at, value in zip(*entry.points(name), strict=True):
+                if math.isinf(at):
+                    _dot(axes, beyond, value, style["color"], style["marker"], upright=True)
 
 
-def _paint_over_size(figure: Any, panels: Panels) -> None:
-    column = _column(figure, panels)
-    labels = list(dict.fromkeys(entry.label for series in panels.values() for entry in series))
-    for axes, series in zip(column, panels.values(), strict=True):
-        for entry in series:
-            _paint_series(axes, entry, "accuracy", labels.index(entry.label), math.inf)
-        axes.set_ylabel("accuracy (%)")
-        axes.set_xticks(sorted({at for entry in series for at in entry.places}))
-    column[-1].set_xlabel("least cluster size B")
-    legend(figure, *column)
-
-
-def _column(figure: Any, panels: Panels) -> Any:
+def _paint_deciles(figure: Any, panels: Mapping[str, Sequence[DecileRow]]) -> None:
     column = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, title in zip(column, panels, strict=True):
-        axes.set_title(plain(title), loc="left")
+    for axes, (title, rows) in zip(column, panels.items(), strict=True):
+        for at, (_, mean, worst) in enumerate(rows):
+            if mean is not None and worst is not None:
+                axes.plot([100 * worst.mean, 100 * mean.mean], [at, at], color=INK, linewidth=0.7, zorder=1)
+            for value, colour, marker, label in (
+                (mean, PALETTE[0], "o", "all clients"),
+                (worst, PALETTE[1], "v", "worst decile"),
+            ):
+                if value is not None:
+                    _dot(axes, at, value, colour, marker, label=label)
+        axes.set_yticks(range(len(rows)), [plain(label) for label, _, _ in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_title(title, loc="left")
+        axes.grid(False, axis="y")
     column[0].set_title(DIAGNOSTIC, loc="right", fontstyle="italic")
-    return column
-
-
-def _paint_series(axes: Any, entry: Series, name: str, place: int, beyond: float) -> None:
-    """The line joins private points; the one without privacy stands apart."""
-    places, values = entry.points(name)
-    style = line_style(place, marked=True)
-    private = [(at, value) for at, value in zip(places, values, strict=True) if math.isfinite(at)]
-    open_ones = [value for at, value in zip(places, values, strict=True) if math.isinf(at)]
-    x, points = [at for at, _ in private], [value for _, value in private]
-    axes.plot(x, [100 * value.mean for value in points], label=plain(entry.label), **style)
-    band(axes, x, points, colour=style["color"])
-    for value in open_ones:
-        _dot(axes, beyond, value, style["color"], style["marker"], upright=True)
-
-
-def _paint_rows(figure: Any, rows: Sequence[tuple[str, Estimate, Estimate]]) -> None:
-    axes = figure.subplots()
-    for at, (_, mean, worst) in enumerate(rows):
-        axes.plot([100 * worst.mean, 100 * mean.mean], [at, at], color=INK, linewidth=0.7, zorder=1)
-        _dot(axes, at, mean, PALETTE[0], "o", label=None if at else "all clients")
-        _dot(axes, at, worst, PALETTE[1], "v", label=None if at else "worst decile")
-    axes.set_yticks(range(len(rows)), [plain(label) for label, _, _ in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("accuracy (%)")
-    axes.set_title(DIAGNOSTIC, loc="right", fontstyle="italic")
-    axes.grid(False, axis="y")
-    legend(figure, axes)
+    column[-1].set_xlabel("accuracy (%)")
+    legend(figure, *column)
 
 
 def _dot(
     axes: Any, at: float, value: Estimate, colour: str, marker: str, *, upright: bool = False, label: str | None = None
 ) -> None:
+    """A mean with its interval, cut off at 0 and 100 percent."""
     x, y = (at, 100 * value.mean) if upright else (100 * value.mean, at)
-    ends = [
-        [100 * (value.mean - max(value.low, 0.0))],
-        [100 * (min(value.high, 1.0) - value.mean)],
-    ]  # a share stays one
+    ends = [[100 * (value.mean - max(value.low, 0.0))], [100 * (min(value.high, 1.0) - value.mean)]]
     bar = {("yerr" if upright else "xerr"): ends} if value.half_width else {}
     axes.errorbar(x, y, fmt=marker, color=colour, markersize=4.5, elinewidth=1, capsize=2, label=label, **bar)
 

@@ -1,4 +1,4 @@
-"""True groups against learnt clusters: where the clients of each group ended up."""
+"""True groups against learnt clusters."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _DARKEST = 0.6  # so that ink stays legible on it, in light and in dark
 
 
 def draw_confusion(groups: Sequence[RunGroup]) -> list[Drawing]:
-    """One table per method with several clusters and known groups: shares of each group, over the last choices."""
+    """One table per method with several clusters and known groups: shares of each group by final choice."""
     shown, note = one_each(groups)
     panels = [
         (label, table)
@@ -24,21 +24,15 @@ def draw_confusion(groups: Sequence[RunGroup]) -> list[Drawing]:
     ]
     which = (" The first seed of each method." if any(len(group.runs) > 1 for group in shown) else "") + note
     pages = [panels[first : first + PANELS] for first in range(0, len(panels), PANELS)]
-    return [_page(page, f"confusion-{at}" if at > 1 else "confusion", which) for at, page in enumerate(pages, 1)]
+    return [draw_tables(page, f"confusion-{at}" if at > 1 else "confusion", which) for at, page in enumerate(pages, 1)]
 
 
-def matched(table: Confusion) -> tuple[int, ...]:
-    """Clusters in an order that puts, greedily from the largest count, each group's cluster on the diagonal."""
-    free, groups = list(range(len(table))), list(range(len(table[0])))
-    order: dict[int, int] = {}
-    while free and groups:
-        cluster, group = max(
-            ((row, column) for row in free for column in groups), key=lambda place: table[place[0]][place[1]]
-        )
-        order[group] = cluster
-        free.remove(cluster)
-        groups.remove(group)
-    return (*(order[group] for group in sorted(order)), *free)
+def matched(table: Confusion) -> dict[int, int]:
+    """Group -> its cluster, one to one, with the most clients in their group's cluster."""
+    from scipy.optimize import linear_sum_assignment
+
+    clusters, groups = linear_sum_assignment(table, maximize=True)
+    return dict(sorted(zip(groups.tolist(), clusters.tolist(), strict=True)))
 
 
 def _last(group: RunGroup) -> Confusion:
@@ -46,22 +40,23 @@ def _last(group: RunGroup) -> Confusion:
     return final.confusion if final and final.confusion and final.confusion[0] else ()
 
 
-def _page(panels: Sequence[tuple[str, Confusion]], name: str, which: str) -> Drawing:
-    told = "; ".join(f"{label}: {_told(table)}" for label, table in panels)
+def draw_tables(panels: Sequence[tuple[str, Confusion]], name: str, which: str) -> Drawing:
+    """The tables of named methods as one figure; `which` ends the caption: of which runs they are."""
+    shares = "; ".join(f"{label}: {_share_matched(table)}" for label, table in panels)
     return draw(
         name,
         lambda figure: _paint(figure, panels),
         height=0.45 + 1.6 * -(-len(panels) // _ACROSS),
         caption=(
-            f"Where the clients of each true group (columns, in % of the group) end up ({DIAGNOSTIC}). Clusters are "
-            f"ordered so that the best match stands on the diagonal.{which}"
+            f"Clusters that the clients of each true group choose (columns, in % of the group; {DIAGNOSTIC}). Clusters "
+            f"are ordered so that the best match is on the diagonal.{which}"
         ),
-        alt=f"Tables of true groups against learnt clusters, {DIAGNOSTIC}. On the diagonal: {told}.",
+        alt=f"Tables of true groups against learnt clusters, {DIAGNOSTIC}. On the diagonal: {shares}.",
     )
 
 
-def _told(table: Confusion) -> str:
-    right = sum(table[cluster][group] for group, cluster in enumerate(matched(table)[: len(table[0])]))
+def _share_matched(table: Confusion) -> str:
+    right = sum(table[cluster][group] for group, cluster in matched(table).items())
     return f"{100 * right / max(1, sum(map(sum, table))):.0f}% of clients"
 
 
@@ -84,7 +79,8 @@ def _paint_table(axes: Any, label: str, table: Confusion) -> None:
 
     totals = [sum(column) for column in zip(*table, strict=True)]
     small = max(len(table), len(totals)) > 6
-    order = matched(table)
+    best = matched(table).values()
+    order = [*best, *(cluster for cluster in range(len(table)) if cluster not in best)]
     for row, cluster in enumerate(order):
         for group, count in enumerate(table[cluster]):
             share = count / totals[group] if totals[group] else 0.0

@@ -1,48 +1,18 @@
-"""What happens over the rounds: accuracy, with one panel per epsilon where there are several, and epsilon spent."""
+"""Accuracy over rounds, with one panel per epsilon where there are several."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rrcluster.report.drawing import (
-    Drawing,
-    band,
-    draw,
-    legend,
-    legend_height,
-    level,
-    line_style,
-    near_chance,
-    plain,
-    whole_numbers,
-)
-from rrcluster.report.estimate import Estimate, estimate
-from rrcluster.report.folders import DIAGNOSTIC, RunGroup
+from rrcluster.report.drawing import Drawing, draw, near_chance, whole_numbers
+from rrcluster.report.estimate import estimate
+from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
+from rrcluster.report.line_chart import Curve, CurvePanel, bands_note, paint_panels, panels_height
 from rrcluster.report.notation import percent
 from rrcluster.report.series import arenas, epsilon_series, style_places
 from rrcluster.report.tables import chance_level, group_labels
 
 PANELS = 4  # of one figure; more panels make more figures
-_MARKED = 25  # curves of at most so many points show them
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Accuracy of one method over rounds; `place` is its style."""
-
-    label: str
-    place: int
-    rounds: tuple[int, ...]
-    points: tuple[Estimate, ...]
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Curves that share axes."""
-
-    title: str
-    curves: tuple[Curve, ...]
 
 
 def draw_accuracy(groups: Sequence[RunGroup]) -> list[Drawing]:
@@ -50,18 +20,52 @@ def draw_accuracy(groups: Sequence[RunGroup]) -> list[Drawing]:
     panels = [panel for panel in _panels(groups) if panel.curves]
     pages = [panels[first : first + PANELS] for first in range(0, len(panels), PANELS)]
     chance = chance_level(groups)
-    return [_accuracy(page, f"accuracy-{at}" if at > 1 else "accuracy", chance) for at, page in enumerate(pages, 1)]
+    return [
+        draw_rounds(page, f"accuracy-{number}" if number > 1 else "accuracy", chance=chance)
+        for number, page in enumerate(pages, 1)
+    ]
 
 
-def _panels(groups: Sequence[RunGroup]) -> list[Panel]:
+def draw_rounds(
+    panels: Sequence[CurvePanel], name: str, *, title: str = "Accuracy over rounds", chance: float | None = None
+) -> Drawing:
+    """Panels of accuracy over rounds as one figure."""
+    curves = [(panel, curve) for panel in panels for curve in panel.curves]
+    ends = "; ".join(
+        f"{curve.label}{f' ({panel.title})' if panel.title else ''} ends at {percent(curve.points[-1].mean)}%"
+        for panel, curve in curves
+    )
+    near = near_chance(chance, (point for _, curve in curves for point in curve.points))
+    reference = (f"chance ({100 * chance:g}%)", 100 * chance) if chance is not None and near else None
+    note = f" Chance level: {100 * chance:g}%." if chance is not None and not near else ""
+
+    def paint(figure: Any) -> None:
+        column = paint_panels(figure, panels, xlabel="round", ylabel="accuracy (%)", reference=reference)
+        whole_numbers(column[-1])
+
+    return draw(
+        name,
+        paint,
+        height=panels_height(panels),
+        caption=f"{title} ({DIAGNOSTIC}).{bands_note(panels)}{note}",
+        alt=f"Line chart: {title[0].lower()}{title[1:]}, {DIAGNOSTIC}: {ends}.",
+    )
+
+
+def accuracy_curve(runs: Iterable[Run], *, label: str, place: int) -> Curve:
+    """Mean accuracy of runs that differ in the seed, at the rounds that every one of them evaluated."""
+    seeds = [{entry.round_index: entry.accuracy for entry in run.diagnostics} for run in runs]
+    shared = [at for at in (seeds[0] if seeds else ()) if all(seed.get(at) is not None for seed in seeds)]
+    return Curve.through(((at + 1, estimate(seed[at] for seed in seeds)) for at in shared), label=label, place=place)
+
+
+def _panels(groups: Sequence[RunGroup]) -> list[CurvePanel]:
     """All methods in one panel; one panel per context and epsilon where a method was run at several epsilons."""
     several = any(len(entry.groups) > 1 for part in arenas(groups).values() for entry in epsilon_series(part))
     if not several and len(arenas(groups)) == 1:
         labels = group_labels(groups)
-        return [
-            _panel("", [(label, place, group) for place, (label, group) in enumerate(zip(labels, groups, strict=True))])
-        ]
-    found: list[Panel] = []
+        return [_panel("", [(label, place, groups[place]) for place, label in enumerate(labels)])]
+    panels: list[CurvePanel] = []
     styles = style_places(groups)
     for title, part in arenas(groups).items():
         at: dict[float, list[tuple[str, int, RunGroup]]] = {}
@@ -71,56 +75,10 @@ def _panels(groups: Sequence[RunGroup]) -> list[Panel]:
                 at.setdefault(epsilon, []).append((label, styles[entry.label], group))
         for epsilon in sorted(at):
             named = "no privacy" if math.isinf(epsilon) else f"epsilon {epsilon:g}"
-            found.append(_panel(f"{title}, {named}" if title else named, at[epsilon]))
-    return found
+            panels.append(_panel(f"{title}, {named}" if title else named, at[epsilon]))
+    return panels
 
 
-def _panel(title: str, entries: Sequence[tuple[str, int, RunGroup]]) -> Panel:
-    curves = [Curve(label, place, *_accuracy_curve(group)) for label, place, group in entries]
-    return Panel(title, tuple(curve for curve in curves if curve.rounds))
-
-
-def _accuracy_curve(group: RunGroup) -> tuple[tuple[int, ...], tuple[Estimate, ...]]:
-    """Mean accuracy at the rounds that every seed evaluated."""
-    seeds = [{entry.round_index: entry.accuracy for entry in run.diagnostics} for run in group.runs]
-    shared = [at for at in seeds[0] if all(seed.get(at) is not None for seed in seeds)]
-    points = [(at + 1, estimate(seed[at] for seed in seeds)) for at in sorted(shared)]
-    kept = [(at, point) for at, point in points if point is not None]
-    return tuple(at for at, _ in kept), tuple(point for _, point in kept)
-
-
-def _accuracy(panels: Sequence[Panel], name: str, chance: float | None) -> Drawing:
-    curves = [(panel, curve) for panel in panels for curve in panel.curves]
-    several = any(point.half_width is not None for _, curve in curves for point in curve.points)
-    ends = "; ".join(
-        f"{curve.label}{f' ({panel.title})' if panel.title else ''} ends at {percent(curve.points[-1].mean)}%"
-        for panel, curve in curves
-    )
-    shown = " Bands: 95% t-interval of the mean over seeds." if several else ""
-    near = chance if near_chance(chance, (point for _, curve in curves for point in curve.points)) else None
-    shown += f" Chance level: {100 * chance:g}%." if chance is not None and near is None else ""
-    labels = list(dict.fromkeys(curve.label for _, curve in curves))
-    return draw(
-        name,
-        lambda figure: _paint_accuracy(figure, panels, near),
-        height=(1.9 if len(panels) == 1 else 0.3 + 1.35 * len(panels)) + legend_height([*labels, "chance (10%)"]),
-        caption=f"Accuracy over rounds ({DIAGNOSTIC}).{shown}",
-        alt=f"Line chart of accuracy over rounds, {DIAGNOSTIC}: {ends}.",
-    )
-
-
-def _paint_accuracy(figure: Any, panels: Sequence[Panel], chance: float | None) -> None:
-    column = figure.subplots(len(panels), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    for axes, panel in zip(column, panels, strict=True):
-        for curve in panel.curves:
-            style = line_style(curve.place, marked=len(curve.rounds) <= _MARKED)
-            axes.plot(curve.rounds, [100 * point.mean for point in curve.points], label=plain(curve.label), **style)
-            band(axes, curve.rounds, curve.points, colour=style["color"])
-        if chance is not None:
-            level(axes, 100 * chance, f"chance ({100 * chance:g}%)", "dotted")
-        axes.set_ylabel("accuracy (%)")
-        axes.set_title(plain(panel.title), loc="left")
-    column[0].set_title(DIAGNOSTIC, loc="right", fontstyle="italic")
-    column[-1].set_xlabel("round")
-    whole_numbers(column[-1])
-    legend(figure, *column)
+def _panel(title: str, entries: Sequence[tuple[str, int, RunGroup]]) -> CurvePanel:
+    curves = [accuracy_curve(group.runs, label=label, place=place) for label, place, group in entries]
+    return CurvePanel(title, tuple(curve for curve in curves if curve.at))

@@ -1,4 +1,4 @@
-"""How figures look and how they are written: one palette, one size, the same bytes for the same runs.
+"""Style and rendering of figures: one palette, one size, the same bytes for the same runs.
 
 Only the object API of matplotlib is used: no pyplot, no global figure, no display.
 """
@@ -18,7 +18,7 @@ DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))  # a secon
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # not as many as colours: 42 series before two are alike
 INK, GRID = "#22262b", "#c9ced6"
 COLUMN_WIDTH = 3.4  # inches: one column of a two-column page
-_NEAR_CHANCE = 0.2  # accuracy further than this above chance: the level is told, not drawn
+_NEAR_CHANCE = 0.2  # the chance level is drawn if some accuracy is less than this above it
 _TEXT_WIDTH = 62  # characters of legend that fit into it
 
 _STYLE = {
@@ -57,7 +57,7 @@ _STYLE = {
 
 @dataclass(frozen=True)
 class Drawing:
-    """A finished figure in three forms, with words for those who cannot see it."""
+    """A finished figure in three formats, with its alternative text."""
 
     name: str
     caption: str
@@ -76,28 +76,34 @@ def draw(
     alt: str,
     width: float = COLUMN_WIDTH,
 ) -> Drawing:
-    """Let `paint` fill an empty figure, of one column's width unless told, and render it."""
+    """Render the figure that `paint` fills; `width` and `height` are inches."""
     matplotlib = _matplotlib()
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": f"rrcluster-{name}"}), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a label with letters that the font lacks
+        warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks
         figure = Figure(figsize=(width, height), layout="constrained")
         paint(figure)
         png = _render(figure, "png", {"Software": None}, dpi=300)
-        figure.set_layout_engine("none")  # everything stays where the first rendering has put it
+        figure.set_layout_engine("none")  # keep the layout of the first rendering
         pdf = _render(figure, "pdf", {"CreationDate": None, "Creator": None, "Producer": None})
         svg = _render(figure, "svg", {"Date": None}, transparent=True).decode("utf-8")
     return Drawing(name, caption, alt, _inline(svg, name), png, pdf)
 
 
+def standalone_svg(drawing: Drawing) -> str:
+    """The SVG of a drawing as a file of its own."""
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return drawing.svg.replace("<svg", f"<svg {names}", 1)
+
+
 def plain(label: str) -> str:
-    """A label that matplotlib shows as it is, without reading mathematics into it."""
+    """A label that matplotlib does not parse as mathematics."""
     return label.replace("$", r"\$")
 
 
 def legend(figure: Any, *every: Any, columns: int | None = None) -> None:
-    """One legend under all the axes, each name once, in as many columns as fit."""
+    """One legend below all axes, each label once, in as many columns as fit."""
     pairs = [pair for axes in every for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     unique = {label: handle for handle, label in reversed(pairs)}
     labels = list(dict.fromkeys(label for _, label in pairs))
@@ -117,7 +123,7 @@ def legend_height(labels: Sequence[str]) -> float:
 
 
 def line_style(place: int, *, marked: bool) -> dict[str, Any]:
-    """Colour, dashes and marker of the series at `place`: told apart without colour too."""
+    """Colour, dashes and marker of the series at `place`; series differ without colour too."""
     return {
         "color": PALETTE[place % len(PALETTE)],
         "linestyle": DASHES[place % len(DASHES)],
@@ -126,24 +132,24 @@ def line_style(place: int, *, marked: bool) -> dict[str, Any]:
 
 
 def level(axes: Any, height: float, label: str, style: str) -> None:
-    """A horizontal line of reference."""
+    """A horizontal reference line."""
     axes.axhline(height, color=INK, linestyle=style, linewidth=0.8, label=label)
 
 
 def whole_numbers(axes: Any) -> None:
-    """Ticks of the x-axis at whole numbers alone."""
+    """Only whole numbers as ticks of the x-axis."""
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def band(axes: Any, at: Sequence[float], points: Sequence[Estimate], *, colour: str) -> None:
-    """The interval of every share that has one, as a band in percent, cut off at 0 and 100."""
+    """The intervals of shares as a band in percent, cut off at 0 and 100; none without intervals."""
     if any(point.half_width for point in points):
         low, high = [100 * max(point.low, 0) for point in points], [100 * min(point.high, 1) for point in points]
         axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
 def near_chance(chance: float | None, points: Iterable[Estimate]) -> bool:
-    """Whether the level of chance fits into the picture without squeezing it."""
+    """Whether the chance level is near enough to the points to be drawn with them."""
     return chance is not None and min((point.low for point in points), default=1.0) < chance + _NEAR_CHANCE
 
 

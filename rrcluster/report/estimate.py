@@ -1,4 +1,4 @@
-"""A mean over seeds, and how sure we are of it."""
+"""Means over seeds with confidence intervals."""
 
 import math
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class Estimate:
 
 
 def estimate(values: Iterable[float | None]) -> Estimate | None:
-    """Mean and t-interval of the values that are there; None when there are none.
+    """Mean and t-interval of the values that are not None; None if there are none.
 
     Half width: t(0.975, n - 1) s / sqrt(n), with the sample standard deviation s (n - 1 in its denominator).
     """
@@ -43,9 +43,9 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
 
 
 def clear_best(estimates: list[Estimate]) -> int | None:
-    """The place of the largest mean if its interval lies above all others; None when seeds cannot tell.
+    """The index of the largest mean if its interval lies above all others, else None.
 
-    Every estimate needs an interval, and there must be another one to beat.
+    None also with fewer than two estimates, or if one of them has no interval.
     """
     if len(estimates) < 2 or any(entry.half_width is None for entry in estimates):
         return None

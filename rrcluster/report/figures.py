@@ -1,4 +1,4 @@
-"""The figures of a report: which there are, in which order, and how they are saved."""
+"""The figures of a report, in order, and how they are saved."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,7 @@
-"""Run folders as values: what one run wrote, and which runs are seeds of the same settings.
+"""Read run folders, and group runs that differ only in their seed.
 
-Only the files a run publishes are read; `checkpoint/` never is. `diagnostics.jsonl` comes from raw client data: whoever
-shows it labels it with `DIAGNOSTIC`.
+Only published files are read, never `checkpoint/`. Values of `diagnostics.jsonl` come from raw client data and are
+labelled with `DIAGNOSTIC` wherever they are shown.
 """
 
 import os
@@ -24,12 +24,12 @@ Confusion = tuple[tuple[float, ...], ...]  # (k, groups) clients by chosen clust
 
 OWN_OUTPUT = frozenset(
     {"figures", "report.html", "table.csv", "table.tex", "table.md"}
-)  # what a report leaves beside runs
+)  # files that a report writes beside runs
 
 
 @dataclass(frozen=True)
-class Round:
-    """What one round released."""
+class ReleasedRound:
+    """The released sizes of one round."""
 
     round_index: int
     sizes: tuple[float, ...]  # (k,) natural sizes as released: noisy, and possibly negative
@@ -38,7 +38,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """How good the models were after one round, measured on raw client data: not private."""
+    """The quality of the models after one round, measured on raw client data: not private."""
 
     round_index: int
     accuracy: float | None
@@ -47,20 +47,20 @@ class Diagnostic:
     worst_decile: float | None
     confusion: Confusion
     seconds: float | None  # since the run was started or resumed
-    evaluated_clients: float | None = None  # how many clients it is about; None: the whole population
-    adjusted_rand: float | None = None  # this and what follows: not in the folders of older versions
-    clusters_alive: float | None = None  # clusters that some client chooses
+    evaluated_clients: float | None = None  # None: the whole population
+    adjusted_rand: float | None = None  # from here on: missing in folders of older versions
+    clusters_alive: float | None = None  # clusters that at least one client chooses
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder, read."""
+    """The contents of one run folder."""
 
     path: Path
     config: Mapping[str, Any]
     privacy: Mapping[str, Any]
-    summary: Mapping[str, Any]  # empty while the run is going on
-    rounds: tuple[Round, ...]
+    summary: Mapping[str, Any]  # empty until the run ends
+    rounds: tuple[ReleasedRound, ...]
     diagnostics: tuple[Diagnostic, ...]
     cost: Cost | None  # None without privacy
 
@@ -71,12 +71,12 @@ class Run:
 
     @property
     def private(self) -> bool:
-        """Whether there is a guarantee to state."""
+        """Whether the run has a privacy guarantee."""
         return bool(self.privacy["private"])
 
     @property
     def exposed(self) -> bool:
-        """Whether the folder itself is not private: there is no noise, or whoever has the seed can subtract it."""
+        """Whether the folder itself is not private: without noise, or with seeded noise that can be subtracted."""
         return str(self.privacy.get("artefacts") or "").upper().startswith("NOT PRIVATE")
 
     @property
@@ -87,19 +87,19 @@ class Run:
 
     @property
     def status(self) -> str:
-        """finished, stopped, or unfinished (no summary: going on, or killed)."""
+        """finished, stopped, or unfinished (no summary: still running, or killed)."""
         return str(self.summary.get("status", "unfinished"))
 
     @property
     def epsilon(self) -> float | None:
-        """What the run cost: its whole plan, however it ended."""
+        """The cost of the run's whole plan, however it ended; None without a finite bound."""
         return None if self.cost is None else self.cost.epsilon
 
     @property
     def private_accuracy(self) -> float | None:
-        """The accuracy that was released within the budget; None where there was no private evaluation."""
-        told = self.summary.get("private_evaluation")
-        return number(told.get("accuracy")) if self.private and isinstance(told, Mapping) else None
+        """The accuracy that was released within the budget; None without private evaluation."""
+        evaluation = self.summary.get("private_evaluation")
+        return number(evaluation.get("accuracy")) if self.private and isinstance(evaluation, Mapping) else None
 
     @property
     def delta(self) -> float | None:
@@ -108,19 +108,19 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """Wall-clock time of the run: a diagnostic, since it follows who took part."""
+        """Wall-clock time of the run: a diagnostic, because it depends on who took part."""
         return self.diagnostics[-1].seconds if self.diagnostics else None
 
     @property
     def num_clusters(self) -> int:
-        """How many clusters the run really had (1 for FedAvg, whatever was asked)."""
+        """The number of clusters the run had: 1 for FedAvg, whatever its settings say."""
         if self.rounds and self.rounds[-1].sizes:
             return len(self.rounds[-1].sizes)
         return int(number(self.summary.get("num_clusters", self.config.get("num_clusters"))) or 1)
 
     @property
     def final(self) -> Diagnostic | None:
-        """The last diagnostics, if any were written."""
+        """The last diagnostics; None if there are none."""
         return self.diagnostics[-1] if self.diagnostics else None
 
 
@@ -132,7 +132,7 @@ class RunGroup:
 
     @property
     def first(self) -> Run:
-        """The run that speaks for the group's settings."""
+        """The first run; all runs of the group have its settings."""
         return self.runs[0]
 
     @property
@@ -142,17 +142,19 @@ class RunGroup:
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """Read one run folder. `RunFolderError` names the file that is missing or damaged, and the way out.
+    """Read one run folder. `RunFolderError` names the file that is missing or damaged, and what to do.
 
-    `summary.json` and `diagnostics.jsonl` may be missing: a run that is going on has no summary, and one without
+    `summary.json` and `diagnostics.jsonl` may be missing: a run that has not ended has no summary, and one without
     evaluation has no diagnostics.
     """
     folder = Path(path)
     if not (folder / CONFIG).is_file():
-        raise RunFolderError(f"{folder}: no {CONFIG} in it, so it is not a run folder; `rrcluster run` writes one.")
+        raise RunFolderError(
+            f"{folder}: not a run folder, it has no {CONFIG}; give a folder that `rrcluster run` wrote."
+        )
     privacy = read_mapping(folder / "privacy.json")
     if not isinstance(privacy.get("private"), bool):
-        raise RunFolderError(f"{folder / 'privacy.json'}: does not say whether the run is private. {WAY_OUT}")
+        raise RunFolderError(f"{folder / 'privacy.json'}: the field `private` is not true or false. {WAY_OUT}")
     summary = _optional_json(folder / "summary.json")
     return Run(
         path=folder,
@@ -166,18 +168,18 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
-    """Every run under the paths, grouped by settings, in the order met.
+    """Every run under the paths, grouped by settings, in order of appearance.
 
-    A path is a run folder, a folder of `seed-N/`, or a folder of such, or of such folders. Tables of `rrcluster
-    reproduce`, which have reports of their own, are passed over among several paths. A seed met twice with the same
-    settings starts a group of its own: repeating a run tells nothing new about the spread over seeds.
+    A path is a run folder, a folder of `seed-N/`, or one or two levels above such folders. Folders of `rrcluster
+    reproduce`, which have their own reports, are skipped among several paths. A second run with the same settings and
+    seed starts a new group, because it adds nothing to the spread over seeds.
     """
     groups: dict[tuple[object, ...], list[Run]] = {}
     seen: set[Path] = set()
     given = [Path(path) for path in paths]
-    ours = [path for path in given if path.name in OWN_OUTPUT and not (path / CONFIG).exists()]  # as in runs/*
+    reports = [path for path in given if path.name in OWN_OUTPUT and not (path / CONFIG).exists()]  # as in runs/*
     alone = len(given) == 1
-    for folder in (folder for path in given if path not in ours for folder in _run_folders(path, alone=alone)):
+    for folder in (folder for path in given if path not in reports for folder in _run_folders(path, alone=alone)):
         if folder.resolve() in seen:
             continue
         seen.add(folder.resolve())
@@ -187,40 +189,40 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
             repeat += 1
         groups.setdefault((key, repeat), []).append(run)
     if not groups:
-        raise RunFolderError("no run folder was given; name at least one, for example runs/demo.")
+        raise RunFolderError("no run folder was given; give at least one, for example runs/demo.")
     return [RunGroup(tuple(runs)) for runs in groups.values()]
 
 
 def _run_folders(path: Path, *, alone: bool) -> list[Path]:
-    """The run folders at, or at most two levels and their seeds below, `path`; there may be none beside tables."""
+    """The run folders at `path` or up to two levels, and their seeds, below; none in a folder of reproductions."""
     if not path.is_dir():
         raise RunFolderError(f"{path}: not a folder; give a run folder, or a folder of runs such as runs/demo.")
-    found = _below(path, levels=2)
-    tables = [] if found else _tables(path)
+    runs = _below(path, levels=2)
+    tables = [] if runs else _tables(path)
     if tables and alone:
         raise RunFolderError(
-            f"{path}: holds tables of `rrcluster reproduce`, which have reports of their own: `rrcluster report "
+            f"{path}: holds tables of `rrcluster reproduce`, which have their own reports; run `rrcluster report "
             f"{tables[0]}`, without --out."
         )
-    if not found and not tables:
+    if not runs and not tables:
         raise RunFolderError(
             f"{path}: no run in it (no {CONFIG} here, two levels of folders down, or in their seed-N folders); give "
-            "the folder that `rrcluster run` named as its output."
+            "a folder that `rrcluster run` wrote."
         )
-    return found
+    return runs
 
 
 def _below(path: Path, *, levels: int) -> list[Path]:
-    """Run folders in `path`; those of a table of `rrcluster reproduce` are told by its own report."""
-    found = _seeds_or_self(path)
-    if found or not levels or (path / DESCRIPTION).is_file():
-        return found
+    """Run folders in `path`, except those of a reproduction."""
+    runs = _seeds_or_self(path)
+    if runs or not levels or (path / DESCRIPTION).is_file():
+        return runs
     return [folder for child in _subfolders(path) for folder in _below(child, levels=levels - 1)]
 
 
 def _tables(path: Path) -> list[Path]:
-    """The folders of `rrcluster reproduce` among `path` and what is in it."""
-    return [it for it in (path, *_subfolders(path)) if (it / DESCRIPTION).is_file()]
+    """The folders of `rrcluster reproduce` among `path` and its subfolders."""
+    return [folder for folder in (path, *_subfolders(path)) if (folder / DESCRIPTION).is_file()]
 
 
 def _seeds_or_self(path: Path) -> list[Path]:
@@ -246,8 +248,8 @@ def _lines(path: Path, *, optional: bool = True) -> list[dict[str, Any]]:
     return [] if optional and not path.exists() else read_json_lines(path, damaged="refuse")
 
 
-def _round(entry: Mapping[str, Any], folder: Path) -> Round:
-    return Round(
+def _round(entry: Mapping[str, Any], folder: Path) -> ReleasedRound:
+    return ReleasedRound(
         round_index=_index(entry, folder / "rounds.jsonl"),
         sizes=numbers(entry.get("sizes")),
         denominators=numbers(entry.get("denominators")),
@@ -270,10 +272,10 @@ def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
 
 
 def _confusion(value: object) -> Confusion:
-    """A whole table of counts, or nothing."""
+    """A rectangular table of counts; empty if the value is anything else."""
     rows = tuple(numbers(row) for row in value) if isinstance(value, list) else ()
-    whole = len({len(row) for row in rows}) == 1 and all(count >= 0 for row in rows for count in row)
-    return rows if whole else ()
+    valid = len({len(row) for row in rows}) == 1 and all(count >= 0 for row in rows for count in row)
+    return rows if valid else ()
 
 
 def _index(entry: Mapping[str, Any], path: Path) -> int:

@@ -1,75 +1,53 @@
-"""What a method is called in tables and figures, from its settings alone."""
+"""Labels of methods in tables and figures, made from their settings alone."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rrcluster.registry import METHODS
 from rrcluster.report.notation import value_text
 from rrcluster.report.run_files import number
+from rrcluster.settings import AFFECTS
 
-ALGORITHM_NAMES = {
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "fedper": "FedPer",
-    "ifca": "IFCA",
-    "fesem": "FeSEM",
-    "fedcam": "FedCAM",
-    "fedcam-fesem": "FedCAM (by distance)",
-    "fesem-last": "FeSEM (last layer)",
-    "ifca-shared": "IFCA (shared base)",
-    "mr-mtl": "MR-MTL",
-    "local": "Local training",
-    "oracle": "Oracle",
-}
 INIT_NAMES = {"warm": " + warm start", "kmeans++": " + k-means++"}
-EXPLORING = frozenset({"ifca", "ifca-shared", "fedcam"})
-# Settings that say where a run was made, how often and how closely watched, not what was run.
-UNRELATED = frozenset(
-    {
-        "name",
-        "seed",
-        "seeds",
-        "out",
-        "device",
-        "engine",
-        "data_folder",
-        "evaluate_every",
-        "tensorboard",
-        "keep_checkpoint",
-    }
-)
+# What runs of one method may differ in: their seed, where they are made and what is written beside the result.
+NOT_METHOD = frozenset({name for name, affected in AFFECTS.items() if affected != "result"} | {"seed"})
 _MAX_DIFFERENCES = 3
 
 
 def method_label(config: Mapping[str, Any]) -> str:
-    """The method of a run, as in "DP-IFCA", "IFCA + shrinkage" or "RR-Cluster (IFCA), B=15".
+    """The method of a run, such as "DP-IFCA" or "RR-Cluster (IFCA), B=15".
 
-    Exploration and initialisation are named where there are clusters to tell apart: without them a method is the
-    published one.
-
-    "DP-" stands before a base method under any mechanism but `none`; RR-Cluster is private unless it says otherwise.
-    An algorithm without a display name keeps the name it was registered under.
+    A method without exploration and initialisation is the published one; where it has them, the label says so. "DP-"
+    precedes a base method under any mechanism but `none`. RR-Cluster is private unless its label says otherwise.
     """
     name = str(config.get("algorithm", "unknown method"))
-    base = ALGORITHM_NAMES.get(name, name)
+    base = METHODS.label(name)
     private = str(config.get("mechanism", "none")) != "none"
-    rebalance, size = config.get("rebalance", "none"), number(config.get("min_cluster_size", 0))
-    explored = INIT_NAMES.get(str(config.get("init")), "")
-    explored += " + exploration" if config.get("exploration") and name in EXPLORING else ""
-    if rebalance in ("coin", "exact", "auto") and size is not None and size > 0:
-        return f"RR-Cluster ({base}), B={size:g}{explored}" + ("" if private else ", no privacy")
-    prefixed = f"DP-{base}" if private else base
-    return f"{prefixed} + shrinkage{explored}" if rebalance == "shrinkage" else f"{prefixed}{explored}"
+    suffix = INIT_NAMES.get(str(config.get("init")), "")
+    suffix += " + exploration" if config.get("exploration") and METHODS.fact(name, "chooses_by_loss") else ""
+    if size := least_size(config):
+        return f"RR-Cluster ({base}), B={size:g}{suffix}" + ("" if private else ", no privacy")
+    return f"DP-{base}{suffix}" if private else f"{base}{suffix}"
+
+
+def least_size(config: Mapping[str, Any]) -> float:
+    """The least cluster size B of a run that rebalances; 0 for others.
+
+    Version 0.1 had a setting `rebalance`: with `none` or `shrinkage` nobody moved, whatever B was.
+    """
+    moves = config.get("rebalance", "auto") in ("auto", "coin", "exact")
+    return max(0.0, number(config.get("min_cluster_size")) or 0.0) if moves else 0.0
 
 
 def settings_key(config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Equal for runs that differ in their seed, name or place only."""
-    return tuple(sorted((key, repr(value)) for key, value in config.items() if key not in UNRELATED))
+    return tuple(sorted((key, repr(value)) for key, value in config.items() if key not in NOT_METHOD))
 
 
 def distinct_labels(configs: Sequence[Mapping[str, Any]], folders: Sequence[str]) -> tuple[str, ...]:
-    """One label per method, no two alike: methods of the same name also say where their settings differ.
+    """One unique label per method: methods of the same name also list the settings in which they differ.
 
-    Methods that differ in nothing, or in too much to say, are told apart by folder, and at last by number.
+    Methods that differ in no setting, or in too many to list, get the name of their folder, and if needed a number.
     """
     plain = [method_label(config) for config in configs]
     labels = []
@@ -83,8 +61,8 @@ def distinct_labels(configs: Sequence[Mapping[str, Any]], folders: Sequence[str]
 
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Names of the settings that are not the same in all of `configs`, in the order they are first met."""
-    names = dict.fromkeys(key for config in configs for key in config if key not in UNRELATED)
+    """Names of the settings that are not the same in all of `configs`, in order of appearance."""
+    names = dict.fromkeys(key for config in configs for key in config if key not in NOT_METHOD)
     return tuple(name for name in names if len({repr(config.get(name)) for config in configs}) > 1)
 
 

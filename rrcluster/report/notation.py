@@ -1,4 +1,4 @@
-"""How numbers are written, the same in every table, figure and page. An epsilon is never rounded down."""
+"""The format of numbers in tables, figures and pages. An epsilon is never rounded down."""
 
 from decimal import ROUND_CEILING, Decimal
 

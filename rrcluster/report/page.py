@@ -1,8 +1,8 @@
-"""One self-contained page: inline style, inline figures, nothing fetched. All text from run folders is escaped."""
+"""One self-contained HTML page: style and figures inline. All text from run folders is escaped."""
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -14,38 +14,61 @@ from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.notation import delta_text, epsilon_text, percent, value_text
 from rrcluster.report.render import to_html
 from rrcluster.report.setting_table import reproduce_section, settings_section
-from rrcluster.report.tables import Table, group_epsilon, group_labels, metric
+from rrcluster.report.tables import TextTable, group_epsilon, group_labels, metric
 
-_NAMED = 4  # more methods than these are counted, not listed, at the top
+_NAMED = 4  # more methods than these are counted, not listed
 
 
-def render_page(groups: Sequence[RunGroup], *, table: Table, drawings: Sequence[Drawing], out: Path) -> str:
+def render_page(groups: Sequence[RunGroup], *, table: TextTable, drawings: Sequence[Drawing], out: Path) -> str:
     """The whole report as one HTML document."""
-    package = resources.files("rrcluster.report")
-    template = Template(package.joinpath("page.html").read_text(encoding="utf-8"))
     labels = group_labels(groups)
-    return template.substitute(
-        title=html.escape(page_title(groups, out)),
-        style=package.joinpath("page.css").read_text(encoding="utf-8"),
-        lead=html.escape(lead(groups)),
+    return fill_page(
+        title=page_title(groups, out),
+        lead=lead(groups),
         notices=_notices(groups, labels),
         facts=_facts(groups),
+        drawings=drawings,
         table=to_html(table),
-        figures_title="Figures",
-        figures="\n".join(figure_html(drawing) for drawing in drawings) or "<p>No finished round to draw yet.</p>",
         statement=statement_section(groups, labels),
         settings=settings_section(groups, labels),
         reproduce=reproduce_section(groups, out=out),
     )
 
 
+def fill_page(
+    *,
+    title: str,
+    lead: str,
+    notices: Sequence[tuple[str, str]],
+    facts: Mapping[str, str],
+    drawings: Sequence[Drawing],
+    **sections: str,
+) -> str:
+    """The page's template, filled: plain text, notices (kind, text), facts by name, figures, and HTML of the sections.
+
+    The sections are `table`, `statement`, `settings` and `reproduce`.
+    """
+    package = resources.files("rrcluster.report")
+    template = Template(package.joinpath("page.html").read_text(encoding="utf-8"))
+    terms = (f"<div><dt>{name}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts.items() if value)
+    return template.substitute(
+        title=html.escape(title),
+        style=package.joinpath("page.css").read_text(encoding="utf-8"),
+        lead=html.escape(lead),
+        notices="\n".join(f'<p class="banner {kind}" role="note">{_strong(text)}</p>' for kind, text in notices),
+        facts="".join(terms),
+        figures="\n".join(figure_html(drawing) for drawing in drawings) or "<p>No finished round to draw yet.</p>",
+        **sections,
+    )
+
+
 def page_title(groups: Sequence[RunGroup], out: Path) -> str:
-    """The method's name, or that of the folder that holds several."""
+    """The label of a single method, else the folder's name and the number of methods."""
     return groups[0].label if len(groups) == 1 else f"{out.resolve().name}: {len(groups)} methods"
 
 
 def lead(groups: Sequence[RunGroup]) -> str:
-    """The report in a few plain sentences."""
+    """The report in a few sentences."""
     labels = group_labels(groups)
     data, partition = _common(groups, "data"), _common(groups, "partition")
     clients, rounds = _common(groups, "num_clients"), _common(groups, "num_rounds")
@@ -74,7 +97,7 @@ def _promise(groups: Sequence[RunGroup]) -> str:
 
 
 def _winner(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
-    """Which private method (or any, where none is private) has the highest accuracy, and how far to trust that."""
+    """The private method (or any, if none is private) with the highest accuracy, and whether the lead is clear."""
     private = any(group.first.private for group in groups)
     measured = [
         (value, label)
@@ -96,10 +119,10 @@ def _winner(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
     return f"Highest accuracy{among}: {label}, {percent(best.mean)}% ({trust}; {DIAGNOSTIC})."
 
 
-def _facts(groups: Sequence[RunGroup]) -> str:
+def _facts(groups: Sequence[RunGroup]) -> dict[str, str]:
     private = [group for group in groups if group.first.private]
     clusters = [group.first.num_clusters for group in groups if group.first.num_clusters > 1] or [1]
-    facts = {
+    return {
         "epsilon": _epsilons(private) or epsilon_text(None, private=False),
         "delta": _range(delta_text(group.first.delta) for group in private),
         "clients": _each(groups, "num_clients"),
@@ -107,11 +130,10 @@ def _facts(groups: Sequence[RunGroup]) -> str:
         "rounds": _each(groups, "num_rounds"),
         "seeds": _range(str(count) for count in sorted(len(group.runs) for group in groups)),
     }
-    return "".join(f"<div><dt>{name}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts.items() if value)
 
 
-def _notices(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
-    """Banners: files that are not private, and runs that are not finished; with names unless they hold for all."""
+def _notices(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[tuple[str, str]]:
+    """Warnings of files that are not private and of unfinished runs, with names of methods unless all are concerned."""
     warned: dict[tuple[str, str], list[str]] = {}
     for group, label in zip(groups, labels, strict=True):
         for run in group.runs:
@@ -119,11 +141,11 @@ def _notices(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
                 warned.setdefault(("danger", str(run.privacy["artefacts"])), []).append(label)
             if run.status != "finished":
                 warned.setdefault(("warning", _unfinished(run)), []).append(label)
-    banners = []
+    notices = []
     for (kind, text), names in warned.items():
         whose = "" if len(set(names)) == len(groups) else f" ({_named_or_counted(names, len(groups))})"
-        banners.append(f'<p class="banner {kind}" role="note">{_strong(text + whose)}</p>')
-    return "\n".join(banners)
+        notices.append((kind, text + whose))
+    return notices
 
 
 def _named_or_counted(names: Sequence[str], total: int) -> str:
@@ -141,7 +163,7 @@ def _strong(text: str) -> str:
 
 
 def figure_html(drawing: Drawing) -> str:
-    """A figure with its caption, and words for those who cannot see it."""
+    """A figure with its caption and its alternative text."""
     return (
         f'<figure>\n<div class="plot" role="img" aria-label="{html.escape(drawing.alt)}">{drawing.svg}</div>\n'
         f"<figcaption>{html.escape(drawing.caption)}</figcaption>\n</figure>"
@@ -149,7 +171,7 @@ def figure_html(drawing: Drawing) -> str:
 
 
 def _common(groups: Sequence[RunGroup], name: str) -> str:
-    """A setting's value if all groups share it, else nothing."""
+    """A setting's value if all groups share it, else an empty text."""
     values = {value_text(group.first.config.get(name)) for group in groups if name in group.first.config}
     return values.pop() if len(values) == 1 else ""
 
@@ -159,11 +181,11 @@ def _each(groups: Sequence[RunGroup], name: str) -> str:
 
 
 def _epsilons(private: Sequence[RunGroup]) -> str:
-    """Every epsilon once, small ones first, those without a bound last."""
+    """Every different epsilon in increasing order; those without a finite bound last."""
     ordered = sorted(private, key=lambda group: math.inf if group.first.epsilon is None else group.first.epsilon)
     return _range(group_epsilon(group) for group in ordered)
 
 
 def _range(texts: Iterable[str]) -> str:
-    """All different values, in the order met: "2.00, 8.00"."""
+    """All different values, in order of appearance: "2.00, 8.00"."""
     return ", ".join(dict.fromkeys(texts))

@@ -1,4 +1,4 @@
-"""One table, many forms: console, CSV, LaTeX, Markdown, HTML, JSON. All text is escaped for its form."""
+"""Tables as console output, CSV, LaTeX, Markdown, HTML and JSON. All text is escaped for the format."""
 
 import csv
 import html
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rrcluster.report.folders import DIAGNOSTIC
 from rrcluster.report.notation import NOTHING
-from rrcluster.report.tables import Table
+from rrcluster.report.tables import TextTable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,10 +36,10 @@ _LATEX = {
 }
 _MARKDOWN = {**{mark: f"\\{mark}" for mark in "\\`*_[]<>|#~"}, "&": "&amp;", "\n": " "}
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # no number we write starts so
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # of spreadsheets; no number of ours starts with them
 
 
-def to_console(table: Table, *, width: int = 80) -> "RenderableType":
+def to_console(table: TextTable, *, width: int = 80) -> "RenderableType":
     """A table and its note for `rich.print`."""
     from rich.console import Group
     from rich.text import Text
@@ -47,8 +47,8 @@ def to_console(table: Table, *, width: int = 80) -> "RenderableType":
     return Group(console_table(table, width=width), Text(table.note, style="italic"))
 
 
-def console_table(table: Table, *, width: int) -> "RichTable":
-    """A table without its note: as wide as `width`, or as its longest words need."""
+def console_table(table: TextTable, *, width: int) -> "RichTable":
+    """A table without its note, `width` columns wide, or wider if its longest words need it."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -63,22 +63,22 @@ def console_table(table: Table, *, width: int) -> "RichTable":
     return rich
 
 
-def _widths(table: Table, width: int) -> list[int]:
-    """Of the columns: what their cells like, the widest narrowed first where that is too much, to the longest word."""
+def _widths(table: TextTable, width: int) -> list[int]:
+    """Widths of the columns: that of the longest cell; if the table is too wide, the widest shrink, but cut no word."""
     from rich.cells import cell_len
 
     cells = [[name, *(row[place] for row in table.rows)] for place, name in enumerate(table.columns)]
     least = [max((cell_len(word) for cell in column for word in cell.split()), default=0) for column in cells]
-    found = [max(one, min(width, max(map(cell_len, column)))) for one, column in zip(least, cells, strict=True)]
+    widths = [max(one, min(width, max(map(cell_len, column)))) for one, column in zip(least, cells, strict=True)]
     room = width - 2 * len(cells) - 1  # a space on either side of each
-    while sum(found) > room and found != least:
-        _, widest = max((wide, place) for place, wide in enumerate(found) if wide > least[place])
-        found[widest] -= 1
-    return found
+    while sum(widths) > room and widths != least:
+        _, widest = max((wide, place) for place, wide in enumerate(widths) if wide > least[place])
+        widths[widest] -= 1
+    return widths
 
 
-def to_csv(table: Table) -> str:
-    """Comma-separated, one header line; an interval gets a column of its own, and diagnostics say so in the header."""
+def to_csv(table: TextTable) -> str:
+    """Comma-separated with one header line; intervals have their own columns, headers mark diagnostics."""
     split = [any(" ± " in row[place] for row in table.rows) for place in range(len(table.columns))]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -91,7 +91,7 @@ def to_csv(table: Table) -> str:
     return buffer.getvalue()
 
 
-def to_latex(table: Table) -> str:
+def to_latex(table: TextTable) -> str:
     """A `table` environment that needs the package booktabs."""
     alignment = "".join("l" if place in table.text_columns else "r" for place in range(len(table.columns)))
     lines = [" & ".join(_latex(name) for name in table.columns) + r" \\", r"\midrule"]
@@ -108,7 +108,7 @@ def to_latex(table: Table) -> str:
     )
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: TextTable) -> str:
     """A pipe table under its title, the note below."""
     rule = ["---" if place in table.text_columns else "---:" for place in range(len(table.columns))]
     lines = [[_markdown(name) for name in table.columns], rule]
@@ -119,8 +119,8 @@ def to_markdown(table: Table) -> str:
     return f"**{_markdown(table.title)}**\n\n{body}\n\n{_markdown(table.note)}\n"
 
 
-def to_html(table: Table) -> str:
-    """A semantic table, the note below; where a page is narrow its style may turn rows into cards with named cells."""
+def to_html(table: TextTable) -> str:
+    """A table with its note below; cells carry their column's name, so that narrow pages can show rows as cards."""
     head = "".join(_html_cell("th", name, table, place, scope="col") for place, name in enumerate(table.columns))
     title, body = html.escape(table.title), []
     for at, row in enumerate(table.rows):
@@ -134,7 +134,7 @@ def to_html(table: Table) -> str:
     )
 
 
-def to_dict(table: Table) -> dict[str, Any]:
+def to_dict(table: TextTable) -> dict[str, Any]:
     """Plain data for `json.dumps`."""
     return {
         "title": table.title,
@@ -146,7 +146,7 @@ def to_dict(table: Table) -> dict[str, Any]:
     }
 
 
-def _csv_header(table: Table, place: int) -> str:
+def _csv_header(table: TextTable, place: int) -> str:
     name = table.columns[place]
     return f"{name} [{DIAGNOSTIC}]" if place in table.diagnostic else name
 
@@ -161,7 +161,7 @@ def _csv_row(cells: list[str], split: list[bool], widths: list[str] | str) -> li
 
 
 def _csv_cell(cell: str) -> str:
-    """Nothing stays nothing, and a text that a spreadsheet would run as a formula is quoted."""
+    """An empty cell for a missing value; text that a spreadsheet would run as a formula is quoted."""
     if cell == NOTHING:
         return ""
     return f"'{cell}" if cell[:1] in _FORMULA_STARTS else cell
@@ -175,7 +175,7 @@ def _markdown(text: str) -> str:
     return "".join(_MARKDOWN.get(mark, mark) for mark in text)
 
 
-def _html_cell(tag: str, text: str, table: Table, place: int, *, scope: str = "row", row: int = -1) -> str:
+def _html_cell(tag: str, text: str, table: TextTable, place: int, *, scope: str = "row", row: int = -1) -> str:
     classes = "" if place in table.text_columns else ' class="number"'
     scoped = f' scope="{scope}"' if tag == "th" else ""
     kind = ", diagnostic" if place in table.diagnostic else ""

@@ -7,24 +7,24 @@ from typing import Any
 
 from rrcluster.report.estimate import Estimate
 from rrcluster.report.folders import RunGroup
-from rrcluster.report.labels import differing, distinct_labels, method_label, settings_key
+from rrcluster.report.labels import differing, distinct_labels, least_size, method_label, settings_key
 from rrcluster.report.notation import value_text, words
 from rrcluster.report.run_files import number
 from rrcluster.report.tables import metric
 
-CONTEXT = ("data", "partition", "concentration", "model")  # runs that differ in these share no axes
-TUNED = frozenset(  # settings that are chosen anew for each epsilon, and do not make another method of it
+CONTEXT = ("data", "partition", "concentration", "model")  # runs that differ in these have separate axes
+TUNED = frozenset(  # settings that may be tuned for each epsilon: runs that differ in them are one method
     {"update_clip", "local_lr", "local_epochs", "batch_size", "server_lr", "server_momentum", "size_floor", "memory"}
     | {"count_weight", "identifier_share", "average_last", "num_rounds"}
 )
 _BUDGET = frozenset({"epsilon", "noise_multiplier"})
 _LEAST = frozenset({"min_cluster_size", "rebalance"})
-_NEAR = 0.97  # a run that spent this share of the epsilon it was calibrated to is shown there
+_NEAR = 0.97  # a run that cost at least this share of its target epsilon is shown at the target
 
 
 @dataclass(frozen=True)
 class Series:
-    """One method at several places: groups in the order of x; x is infinite where there is no privacy."""
+    """One method at several x, in increasing order; an infinite epsilon is a run without privacy."""
 
     label: str
     places: tuple[float, ...]
@@ -32,36 +32,36 @@ class Series:
 
     def points(self, name: str) -> tuple[list[float], list[Estimate]]:
         """Places and values of a diagnostic, where it was measured."""
-        found = [(at, metric(group, name)) for at, group in zip(self.places, self.groups, strict=True)]
-        kept = [(at, value) for at, value in found if value is not None]
-        return [at for at, _ in kept], [value for _, value in kept]
+        values = [(at, metric(group, name)) for at, group in zip(self.places, self.groups, strict=True)]
+        measured = [(at, value) for at, value in values if value is not None]
+        return [at for at, _ in measured], [value for _, value in measured]
 
 
 def arenas(groups: Sequence[RunGroup]) -> dict[str, list[RunGroup]]:
-    """Groups by data, partition and model, under titles that say only where these differ."""
+    """Groups by data, partition and model; the titles name only those that differ."""
     configs = [group.first.config for group in groups]
     names = [name for name in CONTEXT if name in differing(configs)]
-    found: dict[str, list[RunGroup]] = {}
+    by_title: dict[str, list[RunGroup]] = {}
     for group in groups:
         title = ", ".join(_context_text(name, group.first.config) for name in names)
-        found.setdefault(title, []).append(group)
-    return found
+        by_title.setdefault(title, []).append(group)
+    return by_title
 
 
 def shown_epsilon(group: RunGroup) -> float:
-    """Where a group stands on an axis of epsilon: what it was calibrated to if it costs that, else what it costs.
+    """The place of a group on an axis of epsilon: its target if the cost is close to it, else the cost.
 
     Infinite without privacy, or without a finite bound.
     """
     spent = [run.epsilon for run in group.runs]
     if not group.first.private or any(value is None for value in spent):
         return math.inf
-    most, asked = max(value for value in spent if value is not None), number(group.first.config.get("epsilon"))
-    return asked if asked is not None and _NEAR * asked <= most <= asked else most
+    cost, target = max(value for value in spent if value is not None), number(group.first.config.get("epsilon"))
+    return target if target is not None and _NEAR * target <= cost <= target else cost
 
 
 def epsilon_series(groups: Sequence[RunGroup]) -> list[Series]:
-    """One series per private method, over epsilon; where the same method ran without privacy, that is its last point.
+    """One series per private method, over epsilon; a run of the same method without privacy is its last point.
 
     Settings in `TUNED` may change along a series; `changing` says which do.
     """
@@ -84,15 +84,15 @@ def size_series(groups: Sequence[RunGroup]) -> list[Series]:
     by_epsilon: dict[float, list[RunGroup]] = {}
     for group in groups:
         by_epsilon.setdefault(shown_epsilon(group), []).append(group)
-    found = []
+    all_series = []
     for epsilon in sorted(by_epsilon):
         suffix = ", no privacy" if math.isinf(epsilon) else f", epsilon {epsilon:g}"
         lines = _series(by_epsilon[epsilon], _least_size, _LEAST)
         bases = [_base(entry.groups[0], min_cluster_size=0) for entry in lines]
         for entry, base in zip(lines, bases, strict=True):
             name = base if bases.count(base) == 1 else entry.label
-            found.append(Series(f"{name}{suffix}", entry.places, entry.groups))
-    return found
+            all_series.append(Series(f"{name}{suffix}", entry.places, entry.groups))
+    return all_series
 
 
 def style_places(groups: Sequence[RunGroup]) -> dict[str, int]:
@@ -102,19 +102,19 @@ def style_places(groups: Sequence[RunGroup]) -> dict[str, int]:
 
 
 def one_each(groups: Sequence[RunGroup]) -> tuple[list[RunGroup], str]:
-    """For figures with a panel per method: methods that ran at several epsilons at their largest, and a note on it."""
-    kept: list[RunGroup] = []
+    """For figures with a panel per method: every method at its largest epsilon, and a note if others are left out."""
+    largest: list[RunGroup] = []
     for part in arenas(groups).values():
         for entry in epsilon_series(part):
             private = [group for group, at in zip(entry.groups, entry.places, strict=True) if math.isfinite(at)]
-            kept.append((private or entry.groups)[-1])
-    if len(kept) == len(groups):
+            largest.append((private or entry.groups)[-1])
+    if len(largest) == len(groups):
         return list(groups), ""
-    return [group for group in groups if group in kept], " Each method at its largest epsilon."
+    return [group for group in groups if group in largest], " Each method at its largest epsilon."
 
 
 def changing(series: Sequence[Series]) -> str:
-    """The settings other than the one on the axis that differ along a series, as words; nothing if none do."""
+    """The settings, other than those of the axis, that differ along a series, as words."""
     names = dict.fromkeys(
         name
         for entry in series
@@ -125,7 +125,7 @@ def changing(series: Sequence[Series]) -> str:
 
 
 def _series(groups: Sequence[RunGroup], place: Callable[[RunGroup], float], free: frozenset[str]) -> list[Series]:
-    """Groups that differ in `free` (and in tuned settings, unless that puts two at one place) as series."""
+    """Series of groups that differ in `free`, and in tuned settings unless two groups would be at one place."""
     loose: dict[object, list[RunGroup]] = {}
     for group in groups:
         loose.setdefault(_key(group.first.config, free | TUNED), []).append(group)
@@ -149,13 +149,7 @@ def _series(groups: Sequence[RunGroup], place: Callable[[RunGroup], float], free
 
 
 def _key(config: Mapping[str, Any], free: frozenset[str]) -> object:
-    kept = {name: value for name, value in config.items() if name not in free}
-    return (*settings_key(kept), _shrinks(config) if free >= _LEAST else None)
-
-
-def _shrinks(config: Mapping[str, Any]) -> bool:
-    """Shrinkage is another method than moving clients; with B = 0 nothing is moved by either rule."""
-    return config.get("rebalance") == "shrinkage"
+    return settings_key({name: value for name, value in config.items() if name not in free})
 
 
 def _labels(groups: Sequence[RunGroup], free: frozenset[str] = _BUDGET) -> tuple[str, ...]:
@@ -172,8 +166,7 @@ def _base(group: RunGroup, **settings: int) -> str:
 
 
 def _least_size(group: RunGroup) -> float:
-    config = group.first.config
-    return 0.0 if config.get("rebalance") in ("none", "shrinkage") else number(config.get("min_cluster_size")) or 0.0
+    return least_size(group.first.config)
 
 
 def _context_text(name: str, config: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The settings of the runs as HTML: where methods differ, what they share, and how to run them again."""
+"""The settings of the runs as HTML: those that differ, those that are shared, and the commands to run them again."""
 
 import html
 import os
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rrcluster.report.folders import CONFIG, RunGroup
-from rrcluster.report.labels import UNRELATED, differing
+from rrcluster.report.labels import NOT_METHOD, differing
 from rrcluster.report.notation import value_text, words
 
 
 def settings_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
-    """A table of the differences, values that stand out marked, and a list of what all share."""
+    """A table of the settings that differ, with unusual values marked, and a list of the others."""
     configs = [group.first.config for group in groups]
     different = differing(configs)
-    shared = [name for name in dict.fromkeys(key for config in configs for key in config) if name not in UNRELATED]
+    shared = [name for name in dict.fromkeys(key for config in configs for key in config) if name not in NOT_METHOD]
     parts = []
     if different:
         parts.append(_differences(groups, labels, different))
@@ -28,7 +28,7 @@ def settings_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
 
 
 def reproduce_section(groups: Sequence[RunGroup], *, out: Path) -> str:
-    """The commands that run every method again, from the folder of the page."""
+    """The commands that run every method again, to be run in the folder of the page."""
     commands = [_command(group, out) for group in groups]
     lines = html.escape("\n".join([*commands, "rrcluster report again"]))
     versions = sorted(

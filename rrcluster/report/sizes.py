@@ -1,4 +1,4 @@
-"""Released cluster sizes over rounds: by the clients' own choice, and after rebalancing."""
+"""Released cluster sizes over rounds, before and after rebalancing."""
 
 import math
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from typing import Any
 
 from rrcluster.report.drawing import GRID, PALETTE, Drawing, draw, legend, level, plain, whole_numbers
 from rrcluster.report.folders import Run, RunGroup
+from rrcluster.report.labels import least_size
 from rrcluster.report.run_files import number
 from rrcluster.report.series import one_each
 from rrcluster.report.tables import group_labels
@@ -25,12 +26,12 @@ def draw_sizes(groups: Sequence[RunGroup]) -> list[Drawing]:
 
 
 def draw_rebalanced(groups: Sequence[RunGroup]) -> list[Drawing]:
-    """For methods that rebalance: released sizes before it, and what each cluster is divided by after it."""
+    """For methods that rebalance: released sizes before it, and the denominators of the clusters after it."""
     shown, note = one_each(groups)
     panels = [
         (label, run)
         for label, run in _first_runs(shown)
-        if _least(run) and any(entry.denominators for entry in run.rounds)
+        if least_size(run.config) and any(entry.denominators for entry in run.rounds)
     ]
     which = _which(shown) + note
     return [_rebalanced(page, _numbered("rebalanced", at), which) for at, page in enumerate(_pages(panels), 1)]
@@ -52,14 +53,8 @@ def _which(groups: Sequence[RunGroup]) -> str:
     return " The first seed of each method." if any(len(group.runs) > 1 for group in groups) else ""
 
 
-def _least(run: Run) -> float:
-    """B of a run that moves clients; 0 for others."""
-    moving = run.config.get("rebalance") in ("auto", "coin", "exact")
-    return (number(run.config.get("min_cluster_size")) or 0.0) if moving else 0.0
-
-
 def draw_natural(panels: Named, name: str, which: str) -> Drawing:
-    """Released sizes over rounds, one panel per named run; `which` says of which seed."""
+    """Released sizes over rounds, one panel per named run; `which` ends the caption."""
     what = "Released cluster sizes over rounds: clients by their own choice, before any rebalancing."
     private = any(run.private for _, run in panels)
     noise = " Noise can make a size negative; it is shown as released." if private else ""

@@ -1,23 +1,19 @@
-"""The results table: one row per method, as strings, ready for any renderer of `render.py`."""
+"""The results table: one row per method, as strings for the renderers of `render.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rrcluster.registry import DATASETS
 from rrcluster.report.estimate import Estimate, clear_best, estimate
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import distinct_labels
 from rrcluster.report.notation import NOTHING, delta_text, epsilon_text, percent, seconds_text
 
-NUM_CLASSES = {
-    **dict.fromkeys(("fashion-mnist", "fashion-mini", "mnist", "cifar10"), 10),
-    **dict.fromkeys(("emnist", "emnist-balanced", "emnist-bymerge"), 47),
-    "cifar100": 100,
-}
 _CONTEXT = {
     "data": "Data",
     "partition": "Partition",
     "model": "Model",
-}  # columns only where methods differ in them
+}  # columns of settings that differ
 _LABELS = {
     "accuracy": "Accuracy (%)",
     "clustering_accuracy": "Clustering accuracy (%)",
@@ -26,7 +22,7 @@ _LABELS = {
     "adjusted_rand": "ARI",
     "clusters_alive": "Clusters alive",
 }
-_OF_CLUSTERS = ("clustering_accuracy", "adjusted_rand", "clusters_alive")  # nothing to say about one cluster
+_OF_CLUSTERS = ("clustering_accuracy", "adjusted_rand", "clusters_alive")  # undefined for one cluster
 _RELEASED = "Private accuracy (%)"
 _NO_WINNER = ("loss", "clusters_alive")
 
@@ -38,7 +34,7 @@ UNCOVERED_TUNING = (
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table of strings. Places are (row, column); `diagnostic` holds columns computed from raw client data."""
 
     title: str
@@ -50,7 +46,7 @@ class Table:
     text_columns: frozenset[int] = frozenset({0})  # the others hold numbers and are aligned right
 
 
-def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> Table:
+def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> TextTable:
     """Method, epsilon, accuracy, clustering accuracy, worst decile and seconds, with 95% intervals over seeds."""
     metrics = _metrics(groups)
     context = [name for name in _CONTEXT if len({str(group.first.config.get(name)) for group in groups}) > 1]
@@ -70,7 +66,7 @@ def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> Ta
         row += [_cell(name, metric(group, name)) for name in metrics]
         rows.append((*row, _seconds(group)))
     bold = _bold(groups, metrics, first_metric)
-    return Table(
+    return TextTable(
         title=title or _title(groups),
         columns=tuple(columns),
         rows=tuple(rows),
@@ -82,7 +78,7 @@ def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> Ta
 
 
 def group_labels(groups: Sequence[RunGroup]) -> tuple[str, ...]:
-    """One label per group, no two alike."""
+    """One unique label per group."""
     return distinct_labels([group.first.config for group in groups], [group.first.path.name for group in groups])
 
 
@@ -95,7 +91,7 @@ def group_epsilon(group: RunGroup) -> str:
 
 
 def metric(group: RunGroup, name: str) -> Estimate | None:
-    """The final value of a diagnostic over the group's seeds; those of clusters mean nothing with one cluster."""
+    """The final value of a diagnostic over the group's seeds; None for those of clusters if there is one cluster."""
     if name in _OF_CLUSTERS and group.first.num_clusters == 1:
         return None
     return estimate(_final(run, name) for run in group.runs)
@@ -103,13 +99,13 @@ def metric(group: RunGroup, name: str) -> Estimate | None:
 
 def chance_level(groups: Sequence[RunGroup]) -> float | None:
     """Accuracy of guessing, where all runs have the same known number of classes."""
-    counts = {_num_classes(group.first) for group in groups}
+    counts = {DATASETS.fact(str(group.first.config.get("data")), "num_classes") for group in groups}
     (count,) = counts if len(counts) == 1 else (None,)
-    return None if count is None else 1 / count
+    return 1 / count if count else None  # regression has no classes
 
 
 def _title(groups: Sequence[RunGroup]) -> str:
-    """What all the runs have in common, such as "fashion-mini, rotation, 1000 clients, 100 rounds"."""
+    """Settings that all runs share, such as "fashion-mini, rotation, 1000 clients, 100 rounds"."""
     words = {"data": "{}", "partition": "{}", "num_clients": "{} clients", "num_rounds": "{} rounds"}
     parts = []
     for name, form in words.items():
@@ -119,15 +115,8 @@ def _title(groups: Sequence[RunGroup]) -> str:
     return ", ".join(parts) or "Results"
 
 
-def _num_classes(run: Run) -> int | None:
-    declared = run.config.get("num_classes")
-    if isinstance(declared, int) and declared > 1:
-        return declared
-    return NUM_CLASSES.get(str(run.config.get("data")))
-
-
 def _metrics(groups: Sequence[RunGroup]) -> tuple[str, ...]:
-    """Accuracies, the loss in their place where there are only losses (regression); then what some run has besides."""
+    """Accuracies, or the loss for regression, and further diagnostics that some run has."""
     has = {name: any(metric(group, name) is not None for group in groups) for name in _LABELS}
     if has["loss"] and not has["accuracy"]:
         usual: tuple[str, ...] = ("loss", "clustering_accuracy")
@@ -150,7 +139,7 @@ def _cell(name: str, value: Estimate | None) -> str:
 
 
 def _released(group: RunGroup) -> Estimate | None:
-    """The accuracy that a row's run released. A mean over several runs would cost more than the epsilon beside it."""
+    """The accuracy that a single run released; a mean over several would cost more than the epsilon beside it."""
     return estimate([group.first.private_accuracy]) if len(group.runs) == 1 else None
 
 
@@ -217,27 +206,27 @@ def _privacy_sentence(groups: Sequence[RunGroup]) -> str:
 
 
 def _tuning_sentence(groups: Sequence[RunGroup]) -> str:
-    """What epsilon says about how settings were chosen: nothing, unless they were selected privately."""
+    """Whether epsilon covers the choice of settings: only if they were selected privately."""
     private = [group for group in groups if group.first.private]
     selected = [group for group in private if group.first.privacy.get("selection")]
-    told = "The epsilon of a privately selected run includes the selection of its settings." if selected else ""
+    covered = "The epsilon of a privately selected run includes the selection of its settings." if selected else ""
     if len(private) < 2:
-        return told
-    return f"{told} {UNCOVERED_TUNING}".strip()
+        return covered
+    return f"{covered} {UNCOVERED_TUNING}".strip()
 
 
 def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> list[str]:
-    told = ""
+    released = ""
     if any(map(_released, groups)):
-        told = (
+        released = (
             f"{_RELEASED.removesuffix(' (%)')}: noisy, released within the epsilon of its run (docs/tuning.md); none "
             "for a row of several runs, whose costs add up."
         )
     if all(run.final is None for group in groups for run in group.runs):
-        return [told or "No diagnostics were written, so there is no accuracy to show."]
+        return [released or "No diagnostics were written, so there is no accuracy to show."]
     names = [_LABELS[name].removesuffix(" (%)").lower() for name in metrics]
     sentences = [
-        told,
+        released,
         f"{', '.join(names[:-1])} and {names[-1]}: {DIAGNOSTIC} (measured on raw client data).".capitalize(),
     ]
     chance = chance_level(groups)
@@ -253,10 +242,10 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
 
 
 def _sample_sentence(groups: Sequence[RunGroup]) -> list[str]:
-    """How many clients the diagnostics are about, where it is not the whole population."""
+    """The number of evaluated clients, if they are not the whole population."""
     finals = [(run.final, run.config.get("num_clients")) for group in groups for run in group.runs]
     parts = sorted(
         {(int(final.evaluated_clients), clients) for final, clients in finals if final and final.evaluated_clients}
     )
-    told = [f"{judged:,} of {clients:,} clients" for judged, clients in parts if isinstance(clients, int)]
-    return [f"Diagnostics are over {' or '.join(told)}, the same in every run."] if told else []
+    counts = [f"{judged:,} of {clients:,} clients" for judged, clients in parts if isinstance(clients, int)]
+    return [f"Diagnostics are over {' or '.join(counts)}, the same in every run."] if counts else []

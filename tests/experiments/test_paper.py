@@ -5,11 +5,12 @@ import json
 
 import pytest
 
-from rrcluster.errors import ConfigError, RRClusterError
+from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import plan_for
 from rrcluster.methods import ALGORITHMS
 from rrcluster.methods.compatibility import check_applies
+from rrcluster.models.zoo import make_model
 from rrcluster.paper.reproduce import plan_reproduction, reproduce
 from rrcluster.paper.studies import STUDIES, find_study
 from rrcluster.types import Coordinates
@@ -123,8 +124,8 @@ def test_no_job_is_refused(name, quick, tmp_path, monkeypatch):
         given = {} if config.privacy.mechanism == "none" else {"noise_multiplier": 1.0}
         noisy = dataclasses.replace(config, privacy=dataclasses.replace(config.privacy, epsilon=None, **given))
         method = config.method
-        check_applies(method.algorithm, config.privacy.mechanism, method.rebalance, method.min_cluster_size)
-        assert plan_for(noisy, Coordinates(0, 1)).num_rounds == config.training.num_rounds
+        check_applies(ALGORITHMS[method.algorithm], config.privacy.mechanism, method.min_cluster_size)
+        assert plan_for(noisy, Coordinates(0, 1)).num_rounds == config.privacy.num_rounds
 
 
 @pytest.mark.slow
@@ -136,7 +137,7 @@ def test_every_budget_can_be_calibrated(name, tmp_path, monkeypatch):
         for job in plan_reproduction(STUDIES[name], out=tmp_path, quick=quick, seeds=(0,)).jobs:
             config = job.config
             clusters = ALGORITHMS[config.method.algorithm].num_clusters(config.method.num_clusters)
-            key = (config.privacy, clusters, config.data.num_clients, config.training.num_rounds)
+            key = (config.privacy, clusters, config.data.num_clients, config.privacy.num_rounds)
             if config.privacy.mechanism != "none" and key not in done:
                 spent = plan_for(config, Coordinates(0, 1)).epsilon()
                 assert 0.95 * config.privacy.epsilon <= spent <= config.privacy.epsilon
@@ -145,15 +146,16 @@ def test_every_budget_can_be_calibrated(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_what_is_left_out_would_be_refused(name, tmp_path, monkeypatch):
+    model = make_model("mlp", input_shape=(28, 28), num_classes=10)
     monkeypatch.setattr("rrcluster.paper.reproduce.locate", lambda name, folder: {})
     plan = plan_reproduction(STUDIES[name], out=tmp_path)
     for row in plan.rows:
         for column in plan.columns:
             for mechanism in column.mechanisms:
                 if isinstance(plan.answer(row, column, mechanism), str):
-                    algorithm = plan.answer(row, column, "joint")["algorithm"]
-                    with pytest.raises(RRClusterError, match="remember"):
-                        check_applies(algorithm, mechanism, "none", 0)
+                    algorithm = ALGORITHMS[plan.answer(row, column, "joint")["algorithm"]]
+                    assert mechanism == "identifier"
+                    assert algorithm.memory_width(model) > 0  # refused by the simulator
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -209,7 +211,7 @@ def test_a_network_brings_its_own_clip_wherever_it_is_named(tmp_path, monkeypatc
     def found(changes):
         plan = plan_reproduction(study, out=tmp_path, seeds=(0,), changes=changes)
         clips = {job.values["row"]: job.config.privacy.update_clip for job in plan.jobs}
-        return clips.pop("DP-FedPer"), set(clips.values()), {job.config.training.local_lr for job in plan.jobs}
+        return clips.pop("DP-FedPer"), set(clips.values()), {job.config.local.local_lr for job in plan.jobs}
 
     usual, rate = study.settings["update_clip"], study.settings["local_lr"]
     assert found({}) == (0.7, {usual}, {rate})  # DP-FedPer names the cnn for itself
@@ -226,7 +228,7 @@ def test_a_table_with_another_network_has_its_settings_at_each_budget_for_every_
     def found(changes, *, quick=False):
         plan = plan_reproduction(study, out=tmp_path, seeds=(0,), quick=quick, changes=changes)
         return {
-            (job.values["column"], job.config.training.sample_rate, job.config.privacy.update_clip) for job in plan.jobs
+            (job.values["column"], job.config.privacy.sample_rate, job.config.privacy.update_clip) for job in plan.jobs
         }
 
     balanced = {cell for cell in found({"model": "cnn"}) if cell[0].startswith("balanced")}

@@ -1,81 +1,61 @@
-import math
+"""The synthetic study of benchmarks/synthetic.py, in small."""
+
+import importlib.util
+import sys
+from pathlib import Path
 
 import pytest
-from scipy.stats import binomtest
 
-from rrcluster.errors import ConfigError
-from rrcluster.paper import synthetic_study
-from rrcluster.paper.scenarios import Panel, scenario_figure
-from rrcluster.paper.synthetic_study import METHODS, Outcome, compare, fitted_lines, mcnemar, study, wilson
+from rrcluster.paper.learnt_lines import draw_learnt_lines
 
-IFCA, RR = METHODS
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "synthetic.py"
 
 
 @pytest.fixture
-def short(monkeypatch):
-    monkeypatch.setitem(synthetic_study.SETTINGS, "num_rounds", 3)
-    monkeypatch.setitem(synthetic_study.SETTINGS, "num_clients", 120)
-    monkeypatch.setitem(synthetic_study.SETTINGS, "local_epochs", 1)
+def script(monkeypatch):
+    spec = importlib.util.spec_from_file_location("synthetic_benchmark", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    module.SETTINGS.update(num_rounds=3, num_clients=120, local_epochs=1)
+    return module
 
 
-def test_a_tiny_study_has_every_pair_and_repeats(short):
-    def found():
-        return list(study(range(1), scenarios=["synthetic-imbalanced-hard"], starts=["far"]))
+def test_a_tiny_study_has_every_pair_and_repeats(script):
+    def runs():
+        return list(script.study(range(1), scenarios=["synthetic-imbalanced-hard"], starts=["far"]))
 
-    outcomes = found()
-    assert outcomes == found()
-    assert len(outcomes) == 3 * 2
-    rows = compare(outcomes)
-    assert [row.noise for row in rows] == list(synthetic_study.NOISES)
-    for row in rows:
-        assert row.ifca.runs == row.rr.runs == 1
-        assert row.ifca.count - row.ifca_only == row.rr.count - row.rr_only  # those where both collapsed
-        assert 0 < row.p_value <= 1
-    assert rows[0].rr_untrained.count == 0  # exact rebalancing fills every cluster in every round
+    first = runs()
+    assert first == runs()
+    assert [run.method for run in first] == ["IFCA", script.RR] * 3
+    assert [run.noise for run in first[::2]] == list(script.NOISES)
+    assert first[1].untrained == 0  # exact rebalancing fills every cluster in every round
+    assert script.markdown(first).count("imbalanced-hard") == 3
 
 
-def test_rows_are_paired_by_seed():
+def test_rows_are_paired_by_seed(script):
     def runs(method, dead):
-        return [Outcome("s", "far", "n", method, seed, 0, d, 1.0) for seed, d in enumerate(dead)]
+        return [script.Collapse("s", "far", "n", method, seed, 0, d, 1.0) for seed, d in enumerate(dead)]
 
-    (row,) = compare([*runs(IFCA, [1, 1, 1, 0, 0]), *runs(RR, [0, 0, 2, 1, 0])])
-    assert (row.ifca.count, row.rr.count, row.ifca_only, row.rr_only) == (3, 2, 2, 1)
-    assert row.p_value == pytest.approx(0.5)
-    with pytest.raises(ConfigError, match="different seeds"):
-        compare([*runs(IFCA, [1, 1]), *runs(RR, [0])])
+    *_, row = script.markdown([*runs("IFCA", [1, 1, 1, 0, 0]), *runs(script.RR, [0, 0, 2, 1, 0])]).splitlines()
+    assert row == "| s | far | n | 60% (23 to 88) | 40% (12 to 77) | 2 / 1 | 0.5 | 0% / 0% | 100.0 / 100.0 |"
 
 
-def test_never_trained_is_collapsed_too():
-    assert Outcome("s", "far", "n", IFCA, 0, 1, 0, 1.0).collapsed
-    assert not Outcome("s", "far", "n", IFCA, 0, 0, 0, 1.0).collapsed
+def test_never_trained_is_collapsed_too(script):
+    assert script.Collapse("s", "far", "n", "IFCA", 0, 1, 0, 1.0).collapsed
+    assert not script.Collapse("s", "far", "n", "IFCA", 0, 0, 0, 1.0).collapsed
 
 
-@pytest.mark.parametrize(("count", "trials"), [(0, 100), (3, 100), (50, 100), (100, 100), (1, 7)])
-def test_wilson_is_scipys(count, trials):
-    ours, theirs = wilson(count, trials), binomtest(count, trials).proportion_ci(method="wilson")
-    assert ours == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+def test_mcnemar_by_hand(script):
+    assert script.mcnemar(0, 0) == 1.0
+    assert script.mcnemar(3, 0) == pytest.approx(0.125)
+    assert script.mcnemar(5, 1) == pytest.approx((6 + 1) / 64)
 
 
-def test_mcnemar_by_hand_and_as_scipys_binomial_test():
-    assert mcnemar(0, 0) == 1.0
-    assert mcnemar(3, 0) == 0.125
-    assert mcnemar(5, 1) == pytest.approx((6 + 1) / 64)
-    assert mcnemar(30, 12) == pytest.approx(binomtest(30, 42, 0.5, alternative="greater").pvalue)
-    assert math.isclose(mcnemar(1, 3), binomtest(1, 4, 0.5, alternative="greater").pvalue)
-
-
-def test_the_figure_has_a_row_per_scenario_and_a_column_per_method(short):
+def test_the_figure_has_a_row_per_scenario_and_a_column_per_method(script):
     pytest.importorskip("matplotlib")
-    lines = fitted_lines(0, scenarios=["synthetic-balanced-hard"])
-    for by_method in lines.values():
-        assert list(by_method) == ["FedAvg", IFCA, RR]
-        assert [found.shape for found in by_method.values()] == [(1, 2), (4, 2), (4, 2)]
-    points = [([0.0, 0.5], [1.0, 2.0])] * 4
-    panels = {
-        scenario: {name: Panel(points, [tuple(line) for line in found.tolist()]) for name, found in by_method.items()}
-        for scenario, by_method in lines.items()
-    }
-    drawing = scenario_figure(panels, caption="A test.")
+    lines = script.learnt_lines("synthetic-balanced-hard")
+    assert {method: len(models) for method, models in lines.items()} == {"FedAvg": 1, "IFCA": 4, script.RR: 4}
+    drawing = draw_learnt_lines({"synthetic-balanced-hard": lines}, which="A test.")
     assert drawing.pdf.startswith(b"%PDF")
-    assert drawing.png.startswith(b"\x89PNG")
-    assert all(name in drawing.alt for name in ("FedAvg", IFCA, "synthetic-balanced-hard"))
+    assert all(name in drawing.alt for name in ("FedAvg", "IFCA", "balanced, hard"))

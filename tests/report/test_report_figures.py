@@ -90,7 +90,6 @@ def test_a_sweep_of_the_least_size_starts_with_the_base_method(tmp_path, run_fol
     run_folder(tmp_path / "base", accuracy=0.7)
     for size, accuracy in ((4, 0.72), (12, 0.74), (8, 0.71)):
         run_folder(tmp_path / f"B{size}", accuracy=accuracy, rebalance="coin", min_cluster_size=size)
-    run_folder(tmp_path / "shrunk", accuracy=0.9, rebalance="shrinkage")
     run_folder(tmp_path / "other", accuracy=0.9, rebalance="coin", min_cluster_size=8, epsilon=8.0)
     groups = find_runs([tmp_path])
     sweep = next(entry for entry in size_series(groups) if len(entry.places) > 1)
@@ -145,9 +144,16 @@ def test_rebalancing_before_and_after_by_the_released_values(tmp_path, run_folde
 
 
 def test_clusters_are_matched_to_groups_by_hand():
-    assert matched(((0, 250, 0), (250, 0, 0), (0, 5, 100))) == (1, 0, 2)
-    assert matched(((9, 0), (0, 0), (1, 8))) == (0, 2, 1)  # a cluster more than groups comes last
-    assert matched(((3, 2, 1),)) == (0,)
+    assert matched(((0, 250, 0), (250, 0, 0), (0, 5, 100))) == {0: 1, 1: 0, 2: 2}
+    assert matched(((9, 0), (0, 0), (1, 8))) == {0: 0, 1: 2}
+    assert matched(((5, 4), (4, 0))) == {0: 1, 1: 0}  # 8 clients; the largest count first would leave 5
+
+
+def test_the_share_on_the_diagonal_with_fewer_clusters_than_groups(tmp_path, run_folder):
+    folder = run_folder(tmp_path / "a", num_clusters=2)
+    line = {"round": 3, "accuracy": 0.5, "confusion": [[0, 10, 70], [10, 10, 0]]}
+    (folder / "diagnostics.jsonl").write_text(json.dumps(line) + "\n")
+    assert "80% of clients" in shown(find_runs([folder]), "confusion").alt  # 70 + 10 of 100
 
 
 def test_the_confusion_tells_the_share_on_the_diagonal(demo):

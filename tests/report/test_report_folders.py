@@ -3,6 +3,7 @@ import json
 import pytest
 
 from rrcluster.errors import RunFolderError
+from rrcluster.registry import METHODS, register
 from rrcluster.report import find_runs, method_label, read_run
 from rrcluster.report.labels import distinct_labels
 
@@ -156,12 +157,23 @@ def test_checkpoints_are_never_read(tmp_path, run_folder):
         ({"mechanism": "joint", "exploration": 1.0, "init": "warm"}, "DP-IFCA + warm start + exploration"),
         ({"mechanism": "none", "init": "kmeans++"}, "IFCA + k-means++"),
         ({"mechanism": "none", "rebalance": "exact", "min_cluster_size": 8}, "RR-Cluster (IFCA), B=8, no privacy"),
-        ({"algorithm": "fesem", "mechanism": "joint", "rebalance": "shrinkage"}, "DP-FeSEM + shrinkage"),
+        ({"mechanism": "joint", "min_cluster_size": 15}, "RR-Cluster (IFCA), B=15"),
+        ({"mechanism": "joint", "rebalance": "none", "min_cluster_size": 15}, "DP-IFCA"),  # of version 0.1
         ({"algorithm": "my-own", "mechanism": "joint"}, "DP-my-own"),
     ],
 )
 def test_method_label(settings, label):
     assert method_label({"algorithm": "ifca", **settings}) == label
+
+
+def test_a_method_registered_at_run_time_has_a_label():
+    settings = {"algorithm": "my-own", "mechanism": "none", "exploration": 1.0}
+    register("method", "my-own", object(), label="My own", chooses_by_loss=True)
+    try:
+        assert method_label(settings) == "My own + exploration"
+    finally:
+        METHODS.unregister("my-own")
+    assert method_label(settings) == "my-own"
 
 
 def test_methods_of_the_same_name_are_told_apart():

@@ -6,12 +6,14 @@ import re
 import pytest
 
 from rrcluster.cli.console import print_results
+from rrcluster.data.build import load_federated
+from rrcluster.registry import DATASETS
 from rrcluster.report import find_runs, results_table, to_console, to_csv, to_dict, to_html, to_latex, to_markdown
 from rrcluster.report.estimate import Estimate, clear_best, estimate
 from rrcluster.report.notation import delta_text, epsilon_text, seconds_text, value_text
-from rrcluster.report.tables import UNCOVERED_TUNING, Table
+from rrcluster.report.tables import UNCOVERED_TUNING, TextTable
 
-ODD = Table(
+ODD = TextTable(
     title="A & B",
     columns=("Method", "x_1 (%)"),
     rows=(("50% <b>&_{#}$~^\\ [a|b]*", "1.0 ± 0.1"), ("=cmd()", "–")),
@@ -141,6 +143,19 @@ def test_regression_shows_its_loss(tmp_path, run_folder):
     assert table.rows[0][2] == "0.25"
     assert "diagnostic, not private" in table.note
     assert "Chance" not in table.note
+
+
+def test_the_chance_level_is_that_of_datasets_that_exist(tmp_path, run_folder):
+    """Each number of classes once: of a dataset that is known, and none for a name that no dataset has."""
+    for data, level in (("emnist", "Chance level: 2.12766%."), ("cifar100", "Chance level: 1%.")):
+        assert level in results_table(find_runs([run_folder(tmp_path / data, data=data)])).note
+    for data in ("mnist", "synthetic"):
+        assert "Chance" not in results_table(find_runs([run_folder(tmp_path / data, data=data)])).note
+
+
+def test_the_number_of_classes_is_that_of_the_data():
+    data = load_federated("fashion-mini", num_clients=8, seed=0)
+    assert DATASETS.fact("fashion-mini", "num_classes") == data.num_classes
 
 
 def test_unfinished_runs_are_counted(tmp_path, run_folder):

@@ -2,14 +2,25 @@
 
 import json
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from scipy.stats import ttest_rel
 
 from rrcluster.errors import RunFolderError
-from rrcluster.paper.comparison import compare, holm
-from rrcluster.paper.paper_report import make_reproduction, read_reproduction, write_verdicts
+from rrcluster.paper.learnt_lines import draw_lines_of
+from rrcluster.paper.paired_test import compare, holm
+from rrcluster.paper.paper_report import make_reproduction, write_verdicts
 from rrcluster.paper.paper_tables import main_tables, more_tables
-from rrcluster.paper.verdicts import FAILS, HOLDS, PARTLY, UNKNOWN, Count, verdict
+from rrcluster.paper.read_reproduction import (
+    MeasuredCell,
+    MeasuredColumn,
+    MeasuredRow,
+    Reproduced,
+    read_reproduction,
+)
+from rrcluster.paper.verdicts import FAILS, HOLDS, PARTLY, UNKNOWN, CellCount, verdict
+from rrcluster.report import read_run
 
 CLAIM = {
     "text": "RR improves on IFCA",
@@ -49,20 +60,20 @@ def test_holm_by_hand():
 @pytest.mark.parametrize(
     ("counted", "needs", "expected"),
     [
-        (Count(2, (), 0, 0), "all", UNKNOWN),
-        (Count(2, (0.1, 0.1), 2, 0), "all", HOLDS),
-        (Count(3, (0.1, 0.1), 2, 0), "all", PARTLY),  # a cell is not measured yet
-        (Count(2, (0.1, 0.1), 0, 0), "all", PARTLY),  # better everywhere, but chance could do that
-        (Count(2, (0.1, -0.1), 1, 0), "all", PARTLY),
-        (Count(2, (0.1, -0.1), 0, 0), "all", FAILS),
-        (Count(2, (0.0003, 0.0003), 0, 0, least=0.0005), "all", FAILS),  # 0.0 points
-        (Count(2, (0.0003, 0.0003), 1, 0, least=0.0005), "all", PARTLY),  # but not by chance
-        (Count(2, (0.1, -0.1), 1, 1), "some", HOLDS),
-        (Count(2, (0.1, -0.1), 0, 0), "some", PARTLY),
-        (Count(2, (-0.1, -0.1), 0, 2), "some", FAILS),
-        (Count(2, (-0.1, 0.1), 0, 0), "not worse", HOLDS),
-        (Count(2, (-0.1, 0.1), 0, 1), "not worse", PARTLY),
-        (Count(2, (-0.1, -0.1), 0, 2), "not worse", FAILS),
+        (CellCount(2, (), 0, 0), "all", UNKNOWN),
+        (CellCount(2, (0.1, 0.1), 2, 0), "all", HOLDS),
+        (CellCount(3, (0.1, 0.1), 2, 0), "all", PARTLY),  # a cell is not measured yet
+        (CellCount(2, (0.1, 0.1), 0, 0), "all", PARTLY),  # better everywhere, but chance could do that
+        (CellCount(2, (0.1, -0.1), 1, 0), "all", PARTLY),
+        (CellCount(2, (0.1, -0.1), 0, 0), "all", FAILS),
+        (CellCount(2, (0.0003, 0.0003), 0, 0, least=0.0005), "all", FAILS),  # 0.0 points
+        (CellCount(2, (0.0003, 0.0003), 1, 0, least=0.0005), "all", PARTLY),  # but not by chance
+        (CellCount(2, (0.1, -0.1), 1, 1), "some", HOLDS),
+        (CellCount(2, (0.1, -0.1), 0, 0), "some", PARTLY),
+        (CellCount(2, (-0.1, -0.1), 0, 2), "some", FAILS),
+        (CellCount(2, (-0.1, 0.1), 0, 0), "not worse", HOLDS),
+        (CellCount(2, (-0.1, 0.1), 0, 1), "not worse", PARTLY),
+        (CellCount(2, (-0.1, -0.1), 0, 2), "not worse", FAILS),
     ],
 )
 def test_verdicts(counted, needs, expected):
@@ -140,7 +151,8 @@ def test_a_seed_that_is_missing_is_told(folder):
 def test_the_page_tells_what_is_missing_and_escapes_it(folder):
     report = make_reproduction(folder)
     page = report.page.read_text()
-    assert "cifar100 is &lt;not&gt; here" in page
+    assert "<strong>Not run:</strong> cifar100 is &lt;not&gt; here. To get it" in page  # the reason alone, once
+    assert "\nNot run: cifar100 is <not> here. To get it" in report.table.read_text()
     assert "rrcluster reproduce fashion --seeds 0 1 2" in page
     assert "41.25" not in report.table.read_text()  # no times
     assert "T = 12" in report.table.read_text()
@@ -158,5 +170,21 @@ def test_verdicts_come_from_what_there_is(folder):
 
 def test_a_damaged_description_is_told(folder):
     (folder / "reproduction.json").write_text('{"columns": 3}')
-    with pytest.raises(RunFolderError, match="not as it was written"):
+    with pytest.raises(RunFolderError, match="a field is missing"):
         read_reproduction(folder)
+
+
+def test_learnt_lines_come_from_the_models_of_the_runs(tmp_path, run_folder):
+    def row(name, **arrays):
+        run = read_run(run_folder(tmp_path / name, data="synthetic-balanced-easy", mechanism="none", epsilon=None))
+        save_file(arrays, run.path / "models.safetensors")
+        return MeasuredRow(name, name, False, {}, {}, {("easy", "none"): MeasuredCell({0: run}, None)})
+
+    nothing = np.zeros(0, dtype=np.float32)
+    one = row("FedAvg", shared=np.ones(2, dtype=np.float32), clustered=np.zeros((1, 0), dtype=np.float32))
+    four = row("IFCA", shared=nothing, clustered=np.ones((4, 2), dtype=np.float32))
+    column = MeasuredColumn("easy", "No noise", None, ("none",), "balanced, easy")
+    (drawing,) = draw_lines_of(Reproduced(tmp_path, {}, (column,), (one, four)))
+    assert "models of FedAvg, IFCA drawn over them, one row each for balanced, easy" in drawing.alt
+    unfinished = MeasuredRow("RR", "RR", False, {}, {}, {("easy", "none"): MeasuredCell({}, None)})
+    assert draw_lines_of(Reproduced(tmp_path, {}, (column,), (one, unfinished))) == []
