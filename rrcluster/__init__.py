@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rrcluster.clusters.rebalancing import rebalance
     from rrcluster.experiments.load import assign, load
     from rrcluster.experiments.run import run
+    from rrcluster.experiments.setup import build_experiment as experiment
     from rrcluster.methods import ALGORITHMS, Method
     from rrcluster.privacy.budget import account, calibrate
     from rrcluster.privacy.plan import PrivacyPlan
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ALGORITHMS": "rrcluster.methods",
+    "Algorithm": "rrcluster.methods:Method",
     "Method": "rrcluster.methods",
     "MECHANISMS": "rrcluster.registry",
     "NoisySum": "rrcluster.privacy.reports",
@@ -34,6 +36,7 @@ _HOMES = {
     "advise": "rrcluster.theory.advise",
     "assign": "rrcluster.experiments.load",
     "calibrate": "rrcluster.privacy.budget",
+    "experiment": "rrcluster.experiments.setup:build_experiment",
     "load": "rrcluster.experiments.load",
     "rebalance": "rrcluster.clusters.rebalancing",
     "register": "rrcluster.registry",
@@ -57,6 +60,7 @@ __all__ = [
     "advise",
     "assign",
     "calibrate",
+    "experiment",
     "load",
     "rebalance",
     "register",
@@ -69,4 +73,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rrcluster' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(import_module(module), attribute or name)

@@ -45,6 +45,10 @@ class Registry:
             raise ConfigError(f"{self._what} {entry.name!r} is registered already; choose another name.")
         self._entries[entry.name] = entry
 
+    def replace(self, entry: Entry) -> None:
+        """Add a name, or change what it stands for."""
+        self._all()[entry.name] = entry
+
     def unregister(self, name: str) -> None:
         """Take a name out again."""
         self._entries.pop(name, None)

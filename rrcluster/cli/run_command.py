@@ -106,10 +106,10 @@ def _runs(command: RunCommand, make: "MakeExperiment") -> "Iterator[RunResult]":
         return
     config = command.config
     if not config.output.seeds:
-        yield _watch(start(config, make=make), command)
+        yield _watch(start(make(config)), command)
         return
     for seed in config.output.seeds:
-        yield _watch(start(config.with_seed(seed, config.folder / f"seed-{seed}"), make=make), command)
+        yield _watch(start(make(config.with_seed(seed, config.folder / f"seed-{seed}"))), command)
 
 
 def _watch(running: "Running", command: RunCommand) -> "RunResult":

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
-from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.fingerprint import fingerprint
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.released import average, describe_evaluation
-from rrcluster.experiments.setup import Experiment, make_experiment
+from rrcluster.experiments.setup import Experiment, build_experiment, make_experiment
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
 from rrcluster.server_state import ServerState
@@ -20,7 +20,7 @@ from rrcluster.simulation.evaluate import Evaluation, evaluate
 from rrcluster.simulation.faults import Incidents
 from rrcluster.simulation.measures import measure_round
 from rrcluster.simulation.memory import ClientMemory
-from rrcluster.simulation.simulate import RoundRecord, simulate
+from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.types import Array, Models, NoisyEvaluation
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0  # at least; and no more than a twentieth of the time goes into them
@@ -51,17 +51,22 @@ class RunResult:
     evaluation: Evaluation | None
 
 
-def run(config: RunConfig | None = None, **settings: Any) -> RunResult:
+def run(experiment: Experiment | RunConfig | None = None, **settings: Any) -> RunResult:
     """Run one experiment and write its folder: `run(algorithm="ifca", epsilon=4, min_cluster_size=15)`.
 
-    Settings are those of `rrcluster run --help`, under the names of config.yaml.
+    Settings are those of `rrcluster run --help`, under the names of config.yaml. `data`, `model` and `algorithm` may be
+    names, or a `FederatedData`, an `nn.Module` (or `Model`) and a `Method` of your own. An experiment that was built
+    before (`rrcluster.experiment`), whole or with parts replaced, runs in the same way.
     """
-    if config is not None and settings:
-        raise ConfigError("give either a config or settings by name, not both.")
-    config = config or from_flat(settings, source="run")
-    if config.output.seeds:
+    if experiment is None:
+        experiment = build_experiment(**settings)
+    elif settings:
+        raise ConfigError("give either an experiment or settings by name, not both.")
+    elif isinstance(experiment, RunConfig):
+        experiment = make_experiment(experiment)
+    if experiment.config.output.seeds:
         raise ConfigError("run(...) makes one run; call it once per seed, or use `rrcluster run --seeds`.")
-    return finish(start(config))
+    return finish(start(experiment))
 
 
 def finish(running: "Running") -> RunResult:
@@ -71,11 +76,10 @@ def finish(running: "Running") -> RunResult:
     return running.result()
 
 
-def start(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Running":
-    """Make a new run folder for `config`. Nothing is written if anything about the config is wrong."""
-    config = config.resolved()
-    experiment = make(config)
+def start(experiment: Experiment) -> "Running":
+    """Make a new run folder for an experiment. Nothing is written if anything about it is wrong."""
     _check_target(experiment)
+    config = experiment.config
     return _running(experiment, RunFolder.create(config.folder, config, statement(experiment.plan)))
 
 
@@ -89,14 +93,14 @@ def _check_target(experiment: Experiment) -> None:
         )
 
 
-def take_up(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Running | None":
-    """Start the run of `config`, or go on with it where it was stopped; None where its folder holds it, finished."""
+def start_or_resume(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Running | None":
+    """Start the run of `config`, or continue it where it was stopped; None where its folder holds it, finished."""
     config = config.resolved()
     if not (config.folder / "config.yaml").exists():
-        return start(config, make=make)
-    folder, found = RunFolder.open(config.folder)
+        return start(make(config))
+    folder, present = RunFolder.open(config.folder)
     folder.release()
-    if found != config:
+    if present != config:
         raise RunFolderError(f"{config.folder} holds a run with other settings; choose another folder with --out.")
     return None if folder.finished else resume(config.folder, make=make)
 
@@ -162,7 +166,7 @@ class Running:
         self._began = saved = time.perf_counter()
         pause = _SECONDS_BETWEEN_CHECKPOINTS
         try:
-            for record in self._records():
+            for record in self.experiment.rounds(state=self.state, memory=self._memory, ledger=self._ledger):
                 released += [] if record.release.evaluation is None else [record.release.evaluation]
                 self._incidents = self._incidents.plus(record.incidents)
                 progress = self._note(record, released)
@@ -203,23 +207,6 @@ class Running:
         somebody who watches its releases is not that run (docs/privacy.md, "Stopping early").
         """
         return self.experiment.plan.epsilon() if self.experiment.plan.private else None
-
-    def _records(self) -> Iterator[RoundRecord]:
-        it = self.experiment
-        return simulate(
-            data=it.data,
-            model=it.model,
-            algorithm=it.algorithm,
-            plan=it.plan,
-            engine=it.engine,
-            streams=it.streams,
-            local=it.local,
-            server=it.server,
-            state=self.state,
-            memory=self._memory,
-            ledger=self._ledger,
-            faults=it.faults,
-        )
 
     def _due(self, round_index: int, total: int) -> bool:
         if self.experiment.plan.secure:

@@ -1,8 +1,11 @@
 """From a config to the things that run: data, model, plan, engine. The only place that reads settings by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
+
+from torch import nn
 
 from rrcluster import registry
 from rrcluster.clusters.schedule import make_schedule
@@ -13,15 +16,19 @@ from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError
-from rrcluster.experiments.config import RunConfig
+from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.methods import ALGORITHMS, Method
 from rrcluster.methods.compatibility import check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
-from rrcluster.models import Model, make_model
+from rrcluster.models import Model, from_module, make_model
+from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams
+from rrcluster.server_state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.faults import Faults
+from rrcluster.simulation.memory import ClientMemory
+from rrcluster.simulation.simulate import RoundRecord, simulate
 from rrcluster.types import Coordinates
 
 _USUAL_SAMPLES = 50  # of a client, where no setting says
@@ -43,10 +50,50 @@ class Experiment:
     server: ServerSettings
     faults: Faults
 
+    def rounds(
+        self, *, state: ServerState | None = None, memory: ClientMemory | None = None, ledger: Ledger | None = None
+    ) -> Iterator[RoundRecord]:
+        """Simulate it, from the start or from where it was stopped."""
+        return simulate(
+            data=self.data,
+            model=self.model,
+            algorithm=self.algorithm,
+            plan=self.plan,
+            engine=self.engine,
+            streams=self.streams,
+            local=self.local,
+            server=self.server,
+            state=state,
+            memory=memory,
+            ledger=ledger,
+            faults=self.faults,
+        )
+
     @property
     def split(self) -> Split:
         """Which coordinates are shared, clustered, personal."""
         return self.algorithm.split(self.model)
+
+
+def build_experiment(**settings: Any) -> Experiment:
+    """The experiment of settings by name; `data`, `model` and `algorithm` may be objects of your own.
+
+    An object is registered under its name, so that the run folder can say what ran; to resume the run in another
+    process, register it there first. The number of clients follows from data of your own.
+    """
+    data, model, method = settings.get("data"), settings.get("model"), settings.get("algorithm")
+    if isinstance(data, FederatedData):
+        settings = {"num_clients": data.num_clients} | settings | {"data": data.name}
+        registry.DATASETS.replace(registry.Entry(data.name, data, data.name, {"num_classes": data.num_classes}))
+    if isinstance(model, (Model, nn.Module)):
+        made = model if isinstance(model, Model) else from_module(model)
+        settings |= {"model": made.name}
+        registry.MODELS.replace(registry.Entry(made.name, lambda *_: made, made.name))
+    if isinstance(method, Method):
+        settings |= {"algorithm": method.name}
+        facts = {"chooses_by_loss": method.chooses_by_loss}
+        registry.METHODS.replace(registry.Entry(method.name, method, registry.METHODS.label(method.name), facts))
+    return make_experiment(from_flat(settings, source="settings"))
 
 
 def make_experiment(

@@ -14,7 +14,7 @@ import numpy as np
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.grid import Grid
-from rrcluster.experiments.run import MakeExperiment, Progress, RunResult, take_up
+from rrcluster.experiments.run import MakeExperiment, Progress, RunResult, start_or_resume
 from rrcluster.experiments.setup import make_experiment
 from rrcluster.storage import write_json
 
@@ -118,7 +118,7 @@ def describe(grid: Grid, outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def _rounds(job: Job, make: MakeExperiment) -> Iterator[Step]:
-    running = take_up(job.config, make=make)
+    running = start_or_resume(job.config, make=make)
     if running is None:  # finished in an earlier sweep
         yield Outcome(job, FINISHED)
         return

@@ -161,9 +161,7 @@ class JointMechanism:
         step, k, d = grid_step(self.update_clip), self.num_clusters, self.coordinates
         total = np.asarray(noisy_sum.total)
         if total.shape != (self.message_width,) or total.dtype.kind not in "fiu" or not np.isfinite(total).all():
-            raise ConfigError(
-                f"the sum must hold {self.message_width} finite numbers, a message's coordinates."
-            )
+            raise ConfigError(f"the sum must hold {self.message_width} finite numbers, a message's coordinates.")
         shared, sums, count_row, evaluation_row = np.split(total, np.cumsum([d.shared, k * d.clustered, k]))
         sizes = self._sizes(count_row)
         return make_release(

@@ -56,7 +56,7 @@ def attempt(folder, settings, fault, notes):
         FAULTS[fault[0]](*fault[1:])
         try:
             known = (folder / "config.yaml").exists()
-            run.finish(run.resume(folder) if known else run.start(run.from_flat(settings | {"out": str(folder)})))
+            run.finish(run.resume(folder) if known else run.start(run.build_experiment(**settings, out=str(folder))))
             status = 0
         except RRClusterError as error:
             status = 0 if "this run has finished" in str(error) else REFUSED

@@ -7,6 +7,7 @@ from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.released import average, read_evaluation
 from rrcluster.experiments.run import finish, resume, start
+from rrcluster.experiments.setup import make_experiment
 
 
 def lines(path):
@@ -19,7 +20,7 @@ def judged(tiny):
 
 
 def test_released_evaluations_are_written_as_such(judged, tmp_path):
-    running = start(from_flat(judged))
+    running = start(make_experiment(from_flat(judged)))
     watched = [progress.private_evaluation for progress in running.rounds()]
     rounds = lines(tmp_path / "run" / "rounds.jsonl")
     told = [read_evaluation(line["private_evaluation"]) for line in rounds]
@@ -33,8 +34,8 @@ def test_released_evaluations_are_written_as_such(judged, tmp_path):
 
 
 def test_it_costs_noise_not_epsilon(judged, tmp_path):
-    plain = start(from_flat(judged | {"private_evaluation": 0.0, "out": str(tmp_path / "plain")}))
-    with_it = start(from_flat(judged))
+    plain = start(make_experiment(from_flat(judged | {"private_evaluation": 0.0, "out": str(tmp_path / "plain")})))
+    with_it = start(make_experiment(from_flat(judged)))
     assert with_it.experiment.plan.epsilon() == plain.experiment.plan.epsilon()
     assert with_it.experiment.plan.mechanism.noise_std > plain.experiment.plan.mechanism.noise_std
 
@@ -48,7 +49,7 @@ def test_off_writes_nothing_about_it(tiny, tmp_path):
 def test_a_resumed_run_averages_over_what_was_released_before(judged, tmp_path):
     whole = tmp_path / "run"
     rr.run(**judged)
-    running = start(from_flat(judged | {"out": str(tmp_path / "stopped")}))
+    running = start(make_experiment(from_flat(judged | {"out": str(tmp_path / "stopped")})))
     rounds = running.rounds()
     next(rounds)
     next(rounds)
@@ -59,7 +60,7 @@ def test_a_resumed_run_averages_over_what_was_released_before(judged, tmp_path):
 
 
 def test_the_average_takes_the_last_quarter(judged):
-    running = start(from_flat(judged | {"num_rounds": 8}))
+    running = start(make_experiment(from_flat(judged | {"num_rounds": 8})))
     told = [progress.private_evaluation for progress in running.rounds()]
     released = running.folder.private_evaluations()
     assert told[-1].clients == pytest.approx(released[-1].clients + released[-2].clients)

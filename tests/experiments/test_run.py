@@ -11,6 +11,7 @@ from rrcluster.data import load_federated
 from rrcluster.errors import ConfigError, DataError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.run import finish, resume, start
+from rrcluster.experiments.setup import make_experiment
 from rrcluster.report.folders import read_run
 from rrcluster.storage import append_json
 
@@ -141,7 +142,7 @@ def test_a_run_killed_after_its_last_round_ends_with_the_diagnostics_of_a_whole_
 
 
 def test_a_stopped_run_states_the_epsilon_of_its_whole_plan(tiny, tmp_path):
-    running = start(from_flat(tiny))
+    running = start(make_experiment(from_flat(tiny)))
     rounds = running.rounds()
     next(rounds)
     running._ledger.charge(1, running.experiment.plan.event)  # charged, then stopped before the release
@@ -181,7 +182,7 @@ def test_a_refused_run_writes_nothing(tiny, tmp_path, changes, kind):
 
 
 def test_damaged_folders_are_named(tiny, tmp_path):
-    running = start(from_flat(tiny))
+    running = start(make_experiment(from_flat(tiny)))
     rounds = running.rounds()
     next(rounds)
     rounds.close()
@@ -261,7 +262,7 @@ def test_a_run_in_worker_processes_resumes_to_the_same_models_and_says_what_comp
     tiny |= {"mechanism": "none", "algorithm": "fedavg", "model": "cnn", "engine": "workers"}
     tiny |= {"num_clients": 1000, "sample_rate": 0.004, "num_rounds": 2}
     whole = rr.run(**tiny)
-    rounds = start(from_flat(tiny | {"out": str(tmp_path / "stopped")})).rounds()
+    rounds = start(make_experiment(from_flat(tiny | {"out": str(tmp_path / "stopped")}))).rounds()
     next(rounds)
     with pytest.raises(KeyboardInterrupt):
         rounds.throw(KeyboardInterrupt())

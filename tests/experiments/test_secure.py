@@ -14,6 +14,7 @@ from rrcluster import entropy
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.run import finish, resume, start
+from rrcluster.experiments.setup import make_experiment
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_two_secure_runs_differ_in_everything_random(secure, tmp_path, mechanism
 
 
 def test_a_secure_run_stopped_by_hand_repeats_nothing(secure, tmp_path):
-    running = start(from_flat(secure))
+    running = start(make_experiment(from_flat(secure)))
     rounds = running.rounds()
     next(rounds)
     next(rounds)
@@ -113,7 +114,7 @@ def test_a_secure_run_stopped_by_hand_repeats_nothing(secure, tmp_path):
 
 def lose_the_last_round(secure, tmp_path, monkeypatch):
     """Two rounds, the second of which was charged and released but not checkpointed: what a kill leaves."""
-    running = start(from_flat(secure))
+    running = start(make_experiment(from_flat(secure)))
     rounds = running.rounds()
     next(rounds)
     checkpoint = tmp_path / "run" / "checkpoint" / "state.safetensors"
@@ -164,7 +165,7 @@ def test_the_reserve_is_calibrated_in():
 
 
 def test_a_run_whose_budget_was_spent_before_any_round_was_kept_says_so(secure, tmp_path):
-    running = start(from_flat(secure))
+    running = start(make_experiment(from_flat(secure)))
     for _ in range(4):
         running._ledger.charge(0, running.experiment.plan.event)
     with pytest.raises(PrivacyError, match="budget of 4 releases is spent and no round was kept"):
@@ -172,7 +173,7 @@ def test_a_run_whose_budget_was_spent_before_any_round_was_kept_says_so(secure, 
 
 
 def test_a_ceiling_stops_before_the_round_that_would_pass_it(tiny, tmp_path):
-    plan = start(from_flat(tiny | {"out": str(tmp_path / "other")})).experiment.plan
+    plan = start(make_experiment(from_flat(tiny | {"out": str(tmp_path / "other")}))).experiment.plan
     ceiling = plan.epsilon(num_rounds=3) * 1.0001
     result = rr.run(**tiny, max_epsilon=ceiling)
     assert result.epsilon == pytest.approx(plan.epsilon(num_rounds=3))
@@ -192,7 +193,7 @@ def test_a_ceiling_below_one_round_writes_nothing(tiny, tmp_path):
 
 
 def test_a_folder_is_run_by_one_process_at_a_time(tiny, tmp_path):
-    running = start(from_flat(tiny))
+    running = start(make_experiment(from_flat(tiny)))
     with pytest.raises(RunFolderError, match="in use by another process"):
         resume(tmp_path / "run")
     code = "import sys, pathlib; from rrcluster.experiments.run import resume; resume(pathlib.Path(sys.argv[1]))"
@@ -209,8 +210,8 @@ def test_a_folder_is_run_by_one_process_at_a_time(tiny, tmp_path):
 def test_a_lock_dies_with_its_process(tiny, tmp_path):
     code = (
         "import json, os, sys; from rrcluster.experiments.config import from_flat; "
-        "from rrcluster.experiments.run import start; "
-        "start(from_flat(json.loads(sys.argv[1]))); os.kill(os.getpid(), 9)"
+        "from rrcluster.experiments.run import start; from rrcluster.experiments.setup import make_experiment; "
+        "start(make_experiment(from_flat(json.loads(sys.argv[1])))); os.kill(os.getpid(), 9)"
     )
     died = subprocess.run([sys.executable, "-c", code, json.dumps(tiny)], timeout=120)
     assert died.returncode == -9
@@ -219,7 +220,7 @@ def test_a_lock_dies_with_its_process(tiny, tmp_path):
 
 
 def lost_seeded_round(tiny, monkeypatch, tmp_path):
-    running = start(from_flat(tiny))
+    running = start(make_experiment(from_flat(tiny)))
     rounds = running.rounds()
     next(rounds)
     rounds.close()
@@ -234,7 +235,7 @@ def test_a_seeded_round_is_not_repeated_by_another_version(tiny, tmp_path, monke
 
 
 def test_another_version_may_go_on_where_nothing_is_repeated(tiny, tmp_path, monkeypatch):
-    running = start(from_flat(tiny))
+    running = start(make_experiment(from_flat(tiny)))
     rounds = running.rounds()
     next(rounds)
     rounds.close()
@@ -248,7 +249,7 @@ def test_changed_settings_are_refused(tiny, tmp_path, mode):
     if mode == "secure":
         del tiny["evaluate_every"]
         tiny["secure"] = True
-    running = start(from_flat(tiny))
+    running = start(make_experiment(from_flat(tiny)))
     rounds = running.rounds()
     next(rounds)
     rounds.close()

@@ -9,7 +9,8 @@ from rrcluster.errors import RunFolderError
 from rrcluster.experiments import sweep as module
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.grid import read_grid
-from rrcluster.experiments.run import start, take_up
+from rrcluster.experiments.run import start, start_or_resume
+from rrcluster.experiments.setup import make_experiment
 from rrcluster.experiments.sweep import Going, Outcome, jobs, sweep
 
 
@@ -60,9 +61,9 @@ def test_a_sweep_goes_on_where_it_was_stopped(settings, tmp_path):
 
 def test_a_folder_with_another_run_is_left_alone(settings):
     config = from_flat(settings)
-    start(config)
+    start(make_experiment(config))
     with pytest.raises(RunFolderError, match="other settings"):
-        take_up(replace(config, local=replace(config.local, local_lr=0.5)))
+        start_or_resume(replace(config, local=replace(config.local, local_lr=0.5)))
 
 
 def test_failures_and_divergence_are_told_apart(settings, monkeypatch, tmp_path):
@@ -83,7 +84,7 @@ def test_failures_and_divergence_are_told_apart(settings, monkeypatch, tmp_path)
 
     import rrcluster.types  # noqa: F401
 
-    monkeypatch.setattr(module, "take_up", Doomed)
+    monkeypatch.setattr(module, "start_or_resume", Doomed)
     found_outcomes = list(outcomes(sweep(found)).values())
     assert [one.status for one in found_outcomes] == ["diverged", "failed"]
     assert "not finite; lower local_lr" in found_outcomes[0].reason

@@ -16,6 +16,7 @@ from rrcluster.errors import ConfigError, DataError, RRClusterError, RunFolderEr
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.folder import RunFolder, _keep_rounds_before
 from rrcluster.experiments.run import resume, start
+from rrcluster.experiments.setup import make_experiment
 from rrcluster.privacy import calibrate
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.report import find_runs, make_report, results_table, to_csv, to_html, to_latex, to_markdown
@@ -39,7 +40,7 @@ def run(tmp_path_factory):
     """A finished run that kept its checkpoint."""
     folder = tmp_path_factory.mktemp("fuzz") / "run"
     rr.run(**SETTINGS, out=str(folder))
-    running = start(from_flat(SETTINGS | {"out": str(folder.parent / "other")}))
+    running = start(make_experiment(from_flat(SETTINGS | {"out": str(folder.parent / "other")})))
     rounds = running.rounds()
     next(rounds), next(rounds)
     rounds.close()
