@@ -1,4 +1,4 @@
-"""The clients' losses as one compiled program, where that pays and can be had."""
+"""The clients' losses as one program, compiled by torch where that is faster and possible."""
 
 import logging
 from collections.abc import Callable
@@ -15,8 +15,8 @@ Losses = Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]
 def losses_of(model: Model, device: torch.device) -> Losses:
     """A function of parameters, inputs (G, s, ...), targets (G, s) and what is present (G, s): mean losses (G,).
 
-    Compiled for convolutions on a CUDA device, whose normalisations and pools are otherwise passes over memory of their
-    own. Compiled programs are kept between processes by torch.
+    Compiled for convolutions on a CUDA device, whose normalisations and pools are otherwise separate passes over
+    memory. torch caches compiled programs between processes.
     """
     if device.type == "cuda" and model.convolutional:
         return _Compiled(model)
@@ -31,7 +31,7 @@ def _plain(model: Model) -> Losses:
 
 
 class _Compiled:
-    """Compiles at the first call; where that fails (no compiler, say), says so in one line and runs as it is."""
+    """Compiles at the first call; where that fails (no compiler, say), warns and runs uncompiled."""
 
     def __init__(self, model: Model) -> None:
         self._plain = _plain(model)
@@ -44,7 +44,7 @@ class _Compiled:
                 self._losses = torch.compile(self._plain, dynamic=False)
                 return self._losses(parameters, inputs, targets, present)
             except Exception as error:  # whatever a compiler may raise
-                kind = type(error).__name__  # no more: its text may tell how many clients there are
+                kind = type(error).__name__  # not its text, which may reveal the number of clients
                 logging.getLogger("rrcluster").warning("torch.compile failed (%s); running uncompiled.", kind)
                 self._losses = self._plain
         return self._losses(parameters, inputs, targets, present)

@@ -1,4 +1,4 @@
-"""Models on fixed features of images: a map that nobody trains, the same for everybody, then a layer or two.
+"""Models on fixed features of images: an untrained map, the same for all clients, then one or two layers.
 
 Under client-level privacy noise grows with the number of trained parameters, and a good fixed map leaves few of them.
 The maps here are formulas without any constant learnt from data, so they cost no privacy.
@@ -99,13 +99,13 @@ def _on(
     input_shape: tuple[int, ...],
     outputs: int,
 ) -> Model:
-    """A network on `features`. Nobody's own parameters enter them: all clients' images go through at once."""
+    """A network on `features`. They have no parameters, so all clients' images go through at once."""
     width = features(torch.zeros(1, *input_shape)).shape[1]
     rest = replace(make((width,), outputs), name=f"{name}, after its features")
 
     def grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
-        found = features(inputs.flatten(0, 1)).reshape(*inputs.shape[:2], width)
-        return rest.grouped({place.removeprefix("1."): value for place, value in parameters.items()}, found)
+        values = features(inputs.flatten(0, 1)).reshape(*inputs.shape[:2], width)
+        return rest.grouped({place.removeprefix("1."): value for place, value in parameters.items()}, values)
 
     module = nn.Sequential(features, rest.module)
     return Model(name, module, grouped_form=grouped, init_scale=rest.init_scale, fixed=FixedPart(features, rest))

@@ -130,16 +130,16 @@ class Model:
     def single(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """Outputs of one model: (s, *input) -> (s, outputs).
 
-        On CUDA a recurrent model is a group of one: cuDNN wants its weights in one piece, which ours are not.
+        On CUDA a recurrent model is a group of one: cuDNN needs contiguous weights, which ours are not.
         """
         if self.recurrent and inputs.is_cuda and self.grouped_form is not None:
-            alone = {name: value[None] for name, value in parameters.items()}
-            return self.grouped_form(alone, inputs[None])[0]
+            group_of_one = {name: value[None] for name, value in parameters.items()}
+            return self.grouped_form(group_of_one, inputs[None])[0]
         outputs: Tensor = functional_call(self.module, dict(parameters), (inputs,))
         return outputs
 
     def init(self, *, rng: Rng) -> Array:
-        """A fresh random vector (d,), float32, that depends on `rng` alone, never on data.
+        """A fresh random vector (d,), float32, that depends only on `rng`, never on data.
 
         Linear, convolutional and recurrent weights and biases: uniform within 1/sqrt(fan in), PyTorch's own default
         law. Embeddings: standard normal. Both times `init_scale`. Anything else (norm scales, say) keeps the value it

@@ -1,7 +1,7 @@
 """The recurrent half of an LSTM layer over many clients, with its gradient written out.
 
 Autograd would add up the gradient of the recurrent weights once per time step, (G, hidden, 4 hidden) numbers each time;
-here all steps' gates are kept and one product makes it. On CUDA each time step is a product and one fused kernel.
+here all steps' gates are saved and one product makes it. On CUDA each time step is a product and one fused kernel.
 """
 
 from typing import Any

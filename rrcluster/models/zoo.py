@@ -13,7 +13,7 @@ from rrcluster.models.text_networks import bigram, character_lstm, fourgram, tri
 
 @dataclass(frozen=True)
 class Shipped:
-    """A model of ours: how it is made, and what it takes."""
+    """A shipped model: its constructor, and the inputs it takes."""
 
     make: Callable[[tuple[int, ...], int], Model]
     takes: str  # in words, for errors

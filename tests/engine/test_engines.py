@@ -15,7 +15,7 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.batched.sample_order import batch_orders
 from rrcluster.engine.batched.training import Trainer
 from rrcluster.engine.pick_engine import pick_device, pick_engine
-from rrcluster.engine.protocol import LocalSettings, TrainingCall
+from rrcluster.engine.protocol import LocalSettings, Question, TrainingCall
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models import MODELS, from_module, make_model
@@ -358,6 +358,21 @@ def test_calls_that_move_the_same_coordinates_run_as_one_program_and_change_noth
         assert np.abs(changed - alone).max() < 1e-6
         assert (changed[:, ~one.trainable] == 0).all()
         assert (changed[:, one.trainable] != 0).any(axis=1).all()
+
+
+@pytest.mark.parametrize("engine", [ReferenceEngine, BatchedEngine])
+def test_many_questions_at_once_have_the_answers_of_each(engine, rng):
+    model, data = model_named("edges"), population(rng, [4, 3, 5])
+    models = [np.stack([model.init(rng=rng) for _ in range(count)]) for count in (2, 3, 2, 2)]
+    images = rng.normal(size=(7, 1, 28, 28)).astype(np.float32)
+    tests = TestSet(rng.integers(10, size=7), lambda: images)
+    samples = [data.cohort(np.arange(3)), data.cohort([1]), tests, data.cohort([2, 0])]
+    questions = [Question(*pair) for pair in zip(models, samples, strict=True)]
+    answers = engine(model).measure(questions)
+    assert [answer.loss.shape for answer in answers] == [(3, 2), (1, 3), (1, 2), (2, 2)]
+    for question, answer in zip(questions, answers, strict=True):
+        assert np.allclose(answer, engine(model).measure([question])[0], atol=1e-6)
+    assert engine(model).measure([]) == engine(model).train([]) == []
 
 
 def test_a_pass_holds_the_models_of_its_own_clients_alone(rng, monkeypatch):

@@ -160,8 +160,8 @@ def _by_module(model: Model, models: Tensor, table: SampleTable, rows: Tensor, s
     """One pass per model over the samples of all clients together; a client's are summed in their order."""
     real = rows >= 0
     chosen = rows[real]
-    every = len(chosen) == len(table.targets) and len(rows) == 1
-    inputs, targets = (table.inputs, table.targets) if every else (table.inputs[chosen], table.targets[chosen])
+    whole = len(chosen) == len(table.targets) and len(rows) == 1
+    inputs, targets = (table.inputs, table.targets) if whole else (table.inputs[chosen], table.targets[chosen])
     columns = []
     for vector in models:
         parameters = model.unflatten(vector)

@@ -1,4 +1,4 @@
-"""In which order a client visits its samples: a function of (seed, round, client id) alone."""
+"""The order in which a client visits its samples: a function of (seed, round, client id) only."""
 
 import numpy as np
 import torch

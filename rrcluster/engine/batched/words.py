@@ -1,4 +1,4 @@
-"""Words that belong to a client, drawn on a CUDA device by one kernel (words_triton.py), elsewhere by torch."""
+"""Random words of clients: drawn by one kernel on a CUDA device (words_triton.py), elsewhere by torch."""
 
 import torch
 from torch import Tensor

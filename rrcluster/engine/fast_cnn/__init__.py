@@ -1,1 +1,1 @@
-"""The `cnn` by code of its own: Triton kernels and C. Imported only where there is a use for them."""
+"""Faster code for the `cnn`: one parameter layout, Triton kernels, and C. Engines find it by `Model.accelerated`."""
