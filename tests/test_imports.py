@@ -130,7 +130,7 @@ def test_the_registry_imports_neither_the_parser_nor_what_it_names():
     )
     loaded = loaded_by(code)
     assert not loaded & (HEAVY | {"tyro"})
-    assert not any(name.startswith(("rrcluster.privacy", "rrcluster.methods", "rrcluster.data")) for name in loaded)
+    assert not any(name.startswith(("rrcluster.privacy", "rrcluster.methods", "rrcluster.models")) for name in loaded)
 
 
 def test_accounting_never_imports_torch():

@@ -12,7 +12,7 @@ import numpy as np
 
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.rounds import Simulate
-from rrcluster.audit.targets import CLIP, Setting, Target, plan_of
+from rrcluster.audit.targets import CLIP, AuditSetting, Target, plan_of
 from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.methods import ALGORITHMS, Clients, Method, Tools, Trained
@@ -154,7 +154,7 @@ def one_run_p_value(canaries: int, guesses: int, right: int, *, epsilon: float, 
 
 def _plan(target: Target, method: Method) -> PrivacyPlan:
     coordinates = method.split(_model()).coordinates
-    setting = Setting(
+    setting = AuditSetting(
         noise_multiplier=NOISE_MULTIPLIER,
         shared=coordinates.shared,
         clustered=coordinates.clustered,

@@ -7,7 +7,7 @@ import numpy as np
 
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.neighbours import CRITICAL_SIZES, B
-from rrcluster.audit.targets import CLIP, Mechanism, Setting, Target, given
+from rrcluster.audit.targets import CLIP, AuditSetting, Mechanism, Target, given
 from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Release
@@ -23,7 +23,7 @@ def check_denominators(target: Target, *, rng: Rng) -> Finding:
     check = _joint if target.adjacency == "add-remove" else _identifier
     wrong = ""
     for least, floor in ((0, 0.0), (B, 0.0), (0, 3.0)):
-        setting = Setting(noise_multiplier=1.0, shared=2, min_cluster_size=least, size_floor=floor)
+        setting = AuditSetting(noise_multiplier=1.0, shared=2, min_cluster_size=least, size_floor=floor)
         wrong = wrong or check(target.make(setting), rng)
     claim = "denominators and stated stds are functions of what is released"
     return Finding(target.name, "denominators", claim, wrong or "so", not wrong)
@@ -55,7 +55,8 @@ def _joint(mechanism: Mechanism, rng: Rng) -> str:
     stds = set()
     for n in (0, 1, 7, 40):
         choices = rng.integers(mechanism.num_clusters, size=n)
-        release = mechanism.release(Reports(np.full((n, mechanism.coordinates.width), CLIP), choices), rng=rng)
+        reports = Reports(np.full((n, mechanism.coordinates.width), CLIP), choices, destinations=choices)
+        release = mechanism.release(reports, rng=rng)
         stds.add((release.sum_noise_std, release.size_noise_std))
         least = max(mechanism.size_floor, mechanism.min_cluster_size, 1.0)
         shared = max(mechanism.num_clusters * mechanism.size_floor, float(release.sizes.sum()), 1.0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.statistics import normal_quantile, rate_upper_bound
-from rrcluster.audit.targets import CLIP, DELTA, Mechanism, Setting, Target
+from rrcluster.audit.targets import CLIP, DELTA, AuditSetting, Mechanism, Target
 from rrcluster.privacy.events import FOLDED, Choice, RoundEvent
 from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng
@@ -87,10 +87,10 @@ def _scene(target: Target) -> tuple[Mechanism, tuple[Array, Array], tuple[Array,
     """Two neighbouring rounds that are as far apart as the claim allows."""
     axis = np.eye(64)[0]
     if target.adjacency == "add-remove":
-        setting = Setting(noise_multiplier=NOISE_MULTIPLIER, clustered=64, num_clusters=2)
+        setting = AuditSetting(noise_multiplier=NOISE_MULTIPLIER, clustered=64, num_clusters=2)
         others, more = -CLIP * axis[None], np.vstack([-CLIP * axis, CLIP * axis])
         return target.make(setting), (others, np.array([0])), (more, np.array([0, 0]))
-    setting = Setting(noise_multiplier=NOISE_MULTIPLIER, clustered=64, num_clusters=2)
+    setting = AuditSetting(noise_multiplier=NOISE_MULTIPLIER, clustered=64, num_clusters=2)
     mechanism = replace(target.make(setting), cohort_size=1)
     return mechanism, (-CLIP * axis[None], np.array([0])), (CLIP * axis[None], np.array([1]))
 

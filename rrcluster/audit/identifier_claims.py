@@ -6,7 +6,7 @@ import numpy as np
 
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, smallest
-from rrcluster.audit.targets import Mechanism, Setting, Target
+from rrcluster.audit.targets import AuditSetting, Mechanism, Target
 from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng
 
@@ -20,7 +20,7 @@ def check_identifiers(target: Target, *, rng: Rng) -> Finding:
     answers: exact binomial tests. The event says what the law must be, whatever the code says it is: for Gaussians by
     its fold 1/z^2 = 2/sigma_s^2 + 1/sigma_theta^2.
     """
-    mechanism = target.make(Setting(noise_multiplier=1.0, num_clients=2 * _CLIENTS, sample_rate=0.5))
+    mechanism = target.make(AuditSetting(noise_multiplier=1.0, num_clients=2 * _CLIENTS, sample_rate=0.5))
     k, keep = mechanism.num_clusters, claimed_keep_probability(mechanism)
     p_values, kept = {}, 0
     for choice in range(k):

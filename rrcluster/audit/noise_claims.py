@@ -18,13 +18,13 @@ from rrcluster.audit.statistics import (
     scale_p_value,
     smallest,
 )
-from rrcluster.audit.targets import CLIP, Mechanism, Setting, Target, claimed_sensitivity, given, noised
+from rrcluster.audit.targets import CLIP, AuditSetting, Mechanism, Target, claimed_sensitivity, given, noised
 from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng, stream
 from rrcluster.types import Array
 
 RELEASES = 400
-SHAPE = Setting(noise_multiplier=1.7, shared=40, clustered=64)
+SHAPE = AuditSetting(noise_multiplier=1.7, shared=40, clustered=64)
 COHORTS = {
     "nobody": np.zeros(0, dtype=np.int64),
     "two empty clusters": np.zeros(12, dtype=np.int64),

@@ -10,7 +10,7 @@ from torch import nn
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.probes import Recorder, Reported, WatchedLedger
 from rrcluster.audit.statistics import SIGNIFICANCE, correlation_p_value
-from rrcluster.audit.targets import CLIP, Setting, Target, plan_of
+from rrcluster.audit.targets import CLIP, AuditSetting, Target, plan_of
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine.batched.batched_engine import BatchedEngine
@@ -41,7 +41,7 @@ class Training:
         method = ALGORITHMS[self.algorithm]
         model = method.adapt(_model(self.algorithm))
         k = method.num_clusters(2)
-        setting = Setting(
+        setting = AuditSetting(
             noise_multiplier=1.0,
             shared=method.split(model).coordinates.shared,
             clustered=method.split(model).coordinates.clustered,

@@ -6,7 +6,7 @@ import numpy as np
 
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, normal_p_value, smallest
-from rrcluster.audit.targets import Mechanism, Setting, Target
+from rrcluster.audit.targets import AuditSetting, Mechanism, Target
 from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.sampling import Sampler
 from rrcluster.rng import Rng
@@ -18,7 +18,7 @@ POPULATION, SAMPLE_RATE = 60, 0.2
 
 def check_sampler(target: Target, *, rng: Rng) -> Finding:
     """Tests of the mechanism's own sampler against its own event."""
-    mechanism: Mechanism = target.make(Setting(num_clients=POPULATION, sample_rate=SAMPLE_RATE))
+    mechanism: Mechanism = target.make(AuditSetting(num_clients=POPULATION, sample_rate=SAMPLE_RATE))
     law = mechanism.event.sampling
     name, p_value = smallest(sampling_p_values(mechanism.sampler, mechanism.event, rng=rng))
     holds = p_value >= SIGNIFICANCE

@@ -9,12 +9,12 @@ import numpy as np
 
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.neighbours import B, Neighbours, Round, add_remove, replace_one
-from rrcluster.audit.targets import Mechanism, Setting, Target, claimed_sensitivity, given, noised
+from rrcluster.audit.targets import AuditSetting, Mechanism, Target, claimed_sensitivity, given, noised
 from rrcluster.privacy.reports import Reports
 from rrcluster.types import Array, Release
 
 _ROUNDING = 1e-9
-_QUIET = Setting(noise_multiplier=0.0)
+_QUIET = AuditSetting(noise_multiplier=0.0)
 
 
 def check_sensitivity(target: Target) -> Finding:
@@ -57,7 +57,7 @@ def _cases(target: Target) -> Iterator[tuple[Mechanism, Neighbours]]:
     for shape in (_QUIET, replace(_QUIET, shared=2), replace(_QUIET, min_cluster_size=B)):
         mechanism = target.make(shape)
         if target.adjacency == "add-remove":
-            for coins in (False, True):
+            for coins in (True,) if mechanism.flips_coins else (False, True):
                 yield from ((mechanism, found) for found in add_remove(mechanism, coins=coins))
         else:
             yield from ((given(mechanism, found.assignment), found) for found in replace_one(mechanism))

@@ -26,7 +26,7 @@ Mechanism = Any
 
 
 @dataclass(frozen=True)
-class Setting:
+class AuditSetting:
     """The public constants a mechanism is made with. `noise_multiplier` is of the whole round; 0 switches noise off."""
 
     noise_multiplier: float = 1.7
@@ -44,7 +44,7 @@ class Target:
     """A mechanism under audit. `make(setting)` builds it as `PrivacyPlan.build` does."""
 
     name: str
-    make: Callable[[Setting], Mechanism]
+    make: Callable[[AuditSetting], Mechanism]
     adjacency: str
     identifier: str = "gaussian"  # under `identifier`, how choices are privatised
 
@@ -68,13 +68,13 @@ def joint_target(kind: type[JointMechanism] = JointMechanism) -> Target:
 def identifier_target(identifier: str = "gaussian", kind: type[IdentifierMechanism] = IdentifierMechanism) -> Target:
     """The paper's mechanism, or a variant of it."""
 
-    def make(setting: Setting) -> Mechanism:
+    def make(setting: AuditSetting) -> Mechanism:
         return _made(kind, setting, mechanism="identifier", identifier=identifier)
 
     return Target(f"identifier ({identifier})", make, "replace-one", identifier)
 
 
-def plan_of(setting: Setting, *, num_rounds: int = 1, **changes: Any) -> PrivacyPlan:
+def plan_of(setting: AuditSetting, *, num_rounds: int = 1, **changes: Any) -> PrivacyPlan:
     """A plan with these constants; noise 0 becomes 1 (a plan refuses to be silent)."""
     settings: dict[str, Any] = {
         "coordinates": Coordinates(setting.shared, setting.clustered),
@@ -117,6 +117,6 @@ def given(mechanism: Mechanism, assignment: Array) -> Mechanism:
     return replace(mechanism, identifier=GivenAssignment(assignment), cohort_size=len(assignment))
 
 
-def _made(kind: Any, setting: Setting, **changes: Any) -> Mechanism:
+def _made(kind: Any, setting: AuditSetting, **changes: Any) -> Mechanism:
     made = recast(plan_of(setting, **changes).mechanism, kind)
     return replace(made, noise_multiplier=0.0) if setting.noise_multiplier == 0 else made

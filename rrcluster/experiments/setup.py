@@ -28,7 +28,7 @@ from rrcluster.server_state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.faults import Faults
 from rrcluster.simulation.memory import ClientMemory
-from rrcluster.simulation.simulate import RoundRecord, simulate
+from rrcluster.simulation.simulate import RoundRecord, check_memory, simulate
 from rrcluster.types import Coordinates
 
 _USUAL_SAMPLES = 50  # of a client, where no setting says
@@ -120,6 +120,7 @@ def make_experiment(
         make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
     )
     plan = plan_for(config, algorithm.split(model).coordinates)
+    check_memory(algorithm, model, plan)
     samples = plan.sampler.expected_size * _public_size(config) * config.local.local_epochs
     return Experiment(
         config=config,

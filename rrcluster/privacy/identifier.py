@@ -158,9 +158,9 @@ def _sizes(assignment: Array, num_clusters: int) -> Array:
     return np.bincount(assignment, minlength=num_clusters).astype(float)
 
 
-def _maker(inputs: PlanInputs) -> Callable[[float], IdentifierMechanism]:
+def _maker(given: PlanInputs) -> Callable[[float], IdentifierMechanism]:
     """Noise multiplier of the whole round -> the mechanism, its budget split by `identifier_share`."""
-    settings, k = inputs.settings, inputs.num_clusters
+    settings, k = given.settings, given.num_clusters
     share = settings.identifier_share if k > 1 else 0.0
     if k > 1 and share <= 0:
         raise PrivacyError(f"identifier_share = {share} leaves the choices unprotected; use a share between 0 and 1.")
@@ -174,15 +174,15 @@ def _maker(inputs: PlanInputs) -> Callable[[float], IdentifierMechanism]:
     def make(whole_round: float) -> IdentifierMechanism:
         sigma_s, sigma_theta = split_budget(whole_round, identifier_share=share)
         return IdentifierMechanism(
-            coordinates=inputs.coordinates,
+            coordinates=given.coordinates,
             num_clusters=k,
             update_clip=settings.update_clip,
             noise_multiplier=sigma_theta,
             identifier=IDENTIFIERS[settings.identifier](sigma_s, k) if k > 1 else NoIdentifier(),
-            cohort_size=inputs.cohort_size,
-            num_clients=inputs.num_clients,
-            size_floor=inputs.expected_floor,
-            min_cluster_size=inputs.min_cluster_size,
+            cohort_size=given.cohort_size,
+            num_clients=given.num_clients,
+            size_floor=given.expected_floor,
+            min_cluster_size=given.min_cluster_size,
             exact_noise=settings.secure,
         )
 

@@ -256,24 +256,24 @@ class JointMechanism:
         return count_row / self.count_units
 
 
-def _maker(inputs: PlanInputs) -> Callable[[float], JointMechanism]:
+def _maker(given: PlanInputs) -> Callable[[float], JointMechanism]:
     """Noise multiplier -> the mechanism of a plan."""
-    settings, clip = inputs.settings, inputs.settings.update_clip
-    if settings.count_weight == 0 and inputs.min_cluster_size:
+    settings, clip = given.settings, given.settings.update_clip
+    if settings.count_weight == 0 and given.min_cluster_size:
         raise ConfigError(
-            f"min_cluster_size (B) = {inputs.min_cluster_size} needs released sizes; set count_weight above 0 (0.25 is "
+            f"min_cluster_size (B) = {given.min_cluster_size} needs released sizes; set count_weight above 0 (0.25 is "
             "the default)."
         )
     return lambda noise_multiplier: JointMechanism(
-        coordinates=inputs.coordinates,
-        num_clusters=inputs.num_clusters,
+        coordinates=given.coordinates,
+        num_clusters=given.num_clusters,
         update_clip=clip,
         count_weight=settings.count_weight * clip,
         noise_multiplier=noise_multiplier,
         sample_rate=settings.sample_rate,
-        num_clients=inputs.num_clients,
-        size_floor=inputs.expected_floor,
-        min_cluster_size=inputs.min_cluster_size,
+        num_clients=given.num_clients,
+        size_floor=given.expected_floor,
+        min_cluster_size=given.min_cluster_size,
         evaluation_weight=settings.private_evaluation * clip,
         evaluation_loss_bound=settings.evaluation_loss_bound,
         exact_noise=settings.secure,

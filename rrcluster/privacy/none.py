@@ -89,9 +89,9 @@ class NoneMechanism:
         return Description(("exact cluster sizes",), {}, {})
 
 
-def _maker(inputs: PlanInputs) -> Callable[[float], NoneMechanism]:
+def _maker(given: PlanInputs) -> Callable[[float], NoneMechanism]:
     """The mechanism, whatever the noise: there is none."""
-    settings = inputs.settings
+    settings = given.settings
     asked = settings.epsilon is not None or settings.noise_multiplier is not None
     if asked or settings.secure or settings.reserve_rounds:
         raise PrivacyError(
@@ -103,14 +103,14 @@ def _maker(inputs: PlanInputs) -> Callable[[float], NoneMechanism]:
             f"private_evaluation = {settings.private_evaluation:g} with mechanism = none: it releases nothing "
             "privately, and diagnostics.jsonl has the exact values; set it to 0, or use mechanism = joint."
         )
-    floor = 1.0 if inputs.size_floor is None else inputs.size_floor  # no noise needs taming
+    floor = 1.0 if given.size_floor is None else given.size_floor  # no noise needs taming
     return lambda _: NoneMechanism(
-        inputs.coordinates,
-        inputs.num_clusters,
-        inputs.cohort_size,
-        inputs.num_clients,
+        given.coordinates,
+        given.num_clusters,
+        given.cohort_size,
+        given.num_clients,
         floor,
-        inputs.min_cluster_size,
+        given.min_cluster_size,
     )
 
 

@@ -135,12 +135,12 @@ def _check_sizes(settings: PrivacySettings, num_clients: int, num_clusters: int,
     check_sums_fit(num_clients, largest=settings.update_clip, update_clip=settings.update_clip)
     if checks.count(num_clusters=num_clusters) > num_clients:
         raise ConfigError(f"num_clusters (k) = {num_clusters} is more than num_clients = {num_clients}; lower k.")
-    cohort = settings.sample_rate * num_clients
-    if num_clusters * min_cluster_size > cohort:
+    expected = settings.sample_rate * num_clients
+    if num_clusters * min_cluster_size > expected:
         raise ConfigError(
             f"min_cluster_size (B) = {min_cluster_size} needs {num_clusters * min_cluster_size} clients for "
-            f"{num_clusters} clusters, but a cohort has {cohort:g}; lower B to at most "
-            f"{int(cohort // num_clusters)} or raise sample_rate."
+            f"{num_clusters} clusters, but a cohort has {expected:g}; lower B to at most "
+            f"{int(expected // num_clusters)} or raise sample_rate."
         )
 
 

@@ -84,7 +84,7 @@ ATTACKS: dict[str, Attack] = {
     "infinite": _update(lambda row: np.full(len(row), np.inf)),
     "norm 1e30": _update(lambda row: np.full(len(row), 1e30 / np.sqrt(len(row)))),
     "overflowing norm": _update(lambda row: np.full(len(row), 1e200)),
-    "wrong dtype": _update(lambda row: row.astype(np.complex128)),
+    "wrong dtype": _update(lambda row: row + 1j),
     "text": _update(lambda _: "an update"),
     "wrong shape": _update(lambda row: row[:-1]),
     "nothing": _update(lambda _: None),

@@ -129,7 +129,7 @@ def simulate(
     with seeded `streams` the rounds that follow are the same as if it had never stopped. `ledger` is charged before
     each release. `faults` makes some clients drop out or lie. A secure plan needs `SecureStreams`.
     """
-    _check_memory(algorithm, model, plan)
+    check_memory(algorithm, model, plan)
     clients = SimulatedClients(
         data=data,
         model=model,
@@ -160,7 +160,7 @@ def simulate(
         began = time.perf_counter()
 
 
-def _check_memory(algorithm: Method, model: Model, plan: PrivacyPlan) -> None:
+def check_memory(algorithm: Method, model: Model, plan: PrivacyPlan) -> None:
     """Refuse memory where the guarantee does not cover it (docs/privacy.md, "Limit"), whoever wrote the algorithm."""
     if plan.private and not plan.mechanism.covers_memory and algorithm.memory_width(model) > 0:
         raise PrivacyError(

@@ -15,7 +15,7 @@ from rrcluster.audit.rounds import Training, check_ledger, check_messages, check
 from rrcluster.audit.samplers import check_sampler
 from rrcluster.audit.sensitivity import check_invalid_reports, check_sensitivity
 from rrcluster.audit.suite import mechanism_steps, training_steps
-from rrcluster.audit.targets import Setting, identifier_target, joint_target
+from rrcluster.audit.targets import AuditSetting, identifier_target, joint_target
 from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.errors import PrivacyError
 from rrcluster.methods import ALGORITHMS
@@ -54,7 +54,7 @@ def test_a_bug_in_a_mechanism_is_caught(name, monkeypatch, rng):
     for place, function in patches.items():
         monkeypatch.setattr(place, function)
     assert check in caught(OF_A_MECHANISM[check](target, rng))
-    honest = target.make(Setting()).release(Reports(np.full((12, 2), 0.1), np.arange(12) % 3), rng=rng)
+    honest = target.make(AuditSetting()).release(Reports(np.full((12, 2), 0.1), np.arange(12) % 3), rng=rng)
     assert np.isfinite(honest.cluster_sums).all(), "a mistake nobody would notice, not code that does not run"
 
 

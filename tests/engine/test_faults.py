@@ -143,10 +143,8 @@ def test_each_attack_spoils_at_most_its_own_report(name):
     updates = [honest.updates[0], *(row for row, _ in bad), honest.updates[2]]
     choices = [0, *(cluster for _, cluster in bad), 2]
     reports = check_reports(Reports(updates, choices, client_ids=[5, *[6] * len(bad), 7]), width=2, num_clusters=K)
-    usable = name in ("norm 1e30", "duplicate", "wrong dtype")  # the same numbers of another type are the same report
+    usable = name in ("norm 1e30", "duplicate")
     assert reports.valid.tolist() == [True, usable, True]
-    if name == "wrong dtype":
-        assert reports.updates[1].tolist() == update.tolist()
     assert np.isfinite(reports.updates).all()
 
 
