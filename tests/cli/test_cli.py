@@ -65,9 +65,7 @@ def test_a_run_prints_a_table_and_names_its_folder(tmp_path):
 
 
 def test_a_secure_run_shows_no_diagnostics_and_is_not_marked(tmp_path):
-    answer = rrcluster(
-        "run", *TINY, "--secure", "--reserve-rounds", "1", "--tensorboard", "--out", "here", cwd=tmp_path
-    )
+    answer = rrcluster("run", *TINY, "--secure", "--reserve-rounds", "1", "--out", "here", cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
     assert "exact noise from the operating system" in answer.stderr
     for word in ("research", "NOT PRIVATE", "seed", "accuracy"):

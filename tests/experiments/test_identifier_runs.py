@@ -9,6 +9,7 @@ import rrcluster as rr
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.run import finish, resume, start
+from rrcluster.experiments.setup import make_experiment
 from rrcluster.privacy.identifier import IdentifierMechanism
 from rrcluster.privacy.reports import check_reports
 
@@ -22,7 +23,7 @@ KINDS = {
 def test_a_stopped_run_resumes_to_the_same_models(tiny, tmp_path, settings):
     whole = rr.run(**tiny, **settings)
     config = from_flat(tiny | settings | {"out": str(tmp_path / "stopped")})
-    rounds = start(config).rounds()
+    rounds = start(make_experiment(config)).rounds()
     next(rounds)
     next(rounds)
     rounds.close()

@@ -64,7 +64,7 @@ def test_without_privacy_nothing_claims_an_epsilon(tiny, tmp_path):
 def test_a_stopped_run_resumes_to_the_same_models(tiny, tmp_path):
     whole = rr.run(**tiny)
     config = from_flat(tiny | {"out": str(tmp_path / "stopped")})
-    running = start(config)
+    running = start(make_experiment(config))
     rounds = running.rounds()
     next(rounds)
     next(rounds)
@@ -85,7 +85,7 @@ def test_a_round_lost_after_its_charge_is_run_again_and_charged_once(tiny, tmp_p
     """A crash between checkpoints: the ledger and rounds.jsonl are ahead of the checkpoint."""
     whole = rr.run(**tiny)
     config = from_flat(tiny | {"out": str(tmp_path / "crashed")})
-    running = start(config)
+    running = start(make_experiment(config))
     rounds = running.rounds()
     next(rounds)
     running.folder.save_state(running.state, running._memory)
@@ -102,7 +102,7 @@ def test_a_round_lost_after_its_charge_is_run_again_and_charged_once(tiny, tmp_p
 
 def test_a_disk_that_fills_within_a_line_is_named_and_the_run_resumes_to_the_same_models(tiny, tmp_path, monkeypatch):
     whole, torn = (from_flat(tiny | {"out": str(tmp_path / name)}) for name in ("whole", "torn"))
-    finish(start(whole))
+    finish(start(make_experiment(whole)))
 
     def full(path, value):
         if path.name == "rounds.jsonl" and value["round"] == 1:
@@ -114,7 +114,7 @@ def test_a_disk_that_fills_within_a_line_is_named_and_the_run_resumes_to_the_sam
     with monkeypatch.context() as patch:
         patch.setattr("rrcluster.experiments.folder.append_json", full)
         with pytest.raises(RunFolderError, match="free the disk"):
-            finish(start(torn))
+            finish(start(make_experiment(torn)))
     assert json.loads((tmp_path / "torn" / "summary.json").read_text())["status"] == "stopped"
     finish(resume(tmp_path / "torn"))
     for name in ("rounds.jsonl", "ledger.jsonl"):
@@ -125,13 +125,13 @@ def test_a_disk_that_fills_within_a_line_is_named_and_the_run_resumes_to_the_sam
 
 def test_a_run_killed_after_its_last_round_ends_with_the_diagnostics_of_a_whole_one(tiny, tmp_path, monkeypatch):
     whole, killed = (from_flat(tiny | {"out": str(tmp_path / name)}) for name in ("whole", "killed"))
-    finish(start(whole))
+    finish(start(make_experiment(whole)))
     with monkeypatch.context() as patch:
         patch.setattr(
             "rrcluster.experiments.run.Running._end", lambda running: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
-            finish(start(killed))
+            finish(start(make_experiment(killed)))
     finish(resume(tmp_path / "killed"))
     told = [
         [{**line, "seconds": 0} for line in lines(tmp_path / name / "diagnostics.jsonl")]
