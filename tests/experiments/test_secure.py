@@ -283,18 +283,6 @@ def test_only_secure_goes_without_a_seed(tiny):
         from_flat({"mechanism": "none", "max_epsilon": 3.0})
 
 
-def test_tensorboard_refuses_diagnostics_of_a_secure_run(tmp_path):
-    pytest.importorskip("tensorboard")
-    from rrcluster.experiments.run import Progress
-    from rrcluster.experiments.tensorboard import EventWriter
-    from rrcluster.simulation.evaluate import Evaluation
-
-    with EventWriter(tmp_path, diagnostics=False) as events:
-        events.add(Progress(0, 1, np.array([3.0]), 0.5, None))
-        with pytest.raises(PrivacyError, match="computed from raw client data"):
-            events.add(Progress(0, 1, np.array([3.0]), 0.5, Evaluation(0.5, 1.0, 0.9, 0.4, (0.5,), (3,))))
-
-
 def test_a_killed_process_between_the_models_and_the_end_leaves_no_checkpoint(tiny, tmp_path, monkeypatch):
     from rrcluster.experiments.folder import RunFolder
 

@@ -178,7 +178,7 @@ def test_evaluations_that_the_caller_got_wrong_raise(said):
 def test_reports_show_nothing_of_what_clients_sent():
     """Raw values in a traceback or a log line would be a release without noise."""
     raw = Reports(np.full((1, 2), 41.5), [7], [7], ["client-93"], [[0.125, 0.75]])
-    assert repr(raw) == "Reports()"
+    assert repr(raw) == "Reports(unique=False)"
 
 
 def test_a_wrong_number_of_evaluations_is_refused_without_saying_how_many_clients_there_are():
