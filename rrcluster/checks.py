@@ -5,8 +5,9 @@ Each check takes exactly one keyword, returns its value, and raises `ConfigError
 
 import math
 from collections.abc import Iterable
+from dataclasses import fields
 from difflib import get_close_matches
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, cast
 
 from rrcluster.errors import ConfigError
@@ -106,3 +107,16 @@ def one_of(choices: Iterable[str], **named: str) -> str:
         meant = f" (did you mean {near[0]!r}?)" if near else ""
         raise ConfigError(f"{name} = {value!r} is not known{meant}; choose one of {', '.join(known)}.")
     return value
+
+
+def in_full_precision(record: Any) -> None:
+    """Make every number of a frozen dataclass Python's own, in place, as it is made.
+
+    A half-precision number equals it, and would be computed with in half precision: accounted too low, or overflowing
+    where messages are scaled. An 8-bit whole number would wrap.
+    """
+    for part in fields(record):
+        value = getattr(record, part.name)
+        if isinstance(value, bool) or not isinstance(value, Real):
+            continue
+        object.__setattr__(record, part.name, int(value) if isinstance(value, Integral) else float(value))

@@ -37,6 +37,7 @@ class Registry:
         """Our own entries, or "module:attribute" of them; those of other packages are found on first use."""
         self._what, self._group, self._home = what, group, entries
         self._entries: dict[str, Entry] = {}
+        self._ours: frozenset[str] = frozenset()
         self._searched = False
 
     def register(self, entry: Entry) -> None:
@@ -46,7 +47,9 @@ class Registry:
         self._entries[entry.name] = entry
 
     def replace(self, entry: Entry) -> None:
-        """Add a name, or change what it stands for."""
+        """Add a name, or change what it stands for; one of ours is refused."""
+        if entry.name in self._all() and entry.name in self._ours:
+            raise ConfigError(f"{self._what} {entry.name!r} is a name of rrcluster's own; give yours another name.")
         self._all()[entry.name] = entry
 
     def unregister(self, name: str) -> None:
@@ -104,6 +107,7 @@ class Registry:
 
             ours: tuple[Entry, ...] = _imported(self._home) if isinstance(self._home, str) else self._home
             self._entries.update({entry.name: entry for entry in ours})
+            self._ours = frozenset(self._entries)
             for point in entry_points(group=self._group):
                 entry = point.load()
                 self._entries.setdefault(entry.name, entry)

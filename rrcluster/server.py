@@ -8,7 +8,6 @@ A simulation and a federation differ in `collect` alone.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_prices, fading
 from rrcluster.clusters.rebalancing import coin_transition
 from rrcluster.clusters.schedule import Schedule, make_schedule, open_clusters, warm_start
-from rrcluster.entropy import StreamSource
+from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import PrivacyError, RoundError, RunFolderError
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
@@ -140,40 +139,51 @@ class FinishedRound:
 def run_rounds(
     server: Server, collect: Collect, *, state: ServerState, ledger: Ledger, streams: StreamSource
 ) -> Iterator[FinishedRound]:
-    """Round after round until the plan's last one, or until the ledger affords no more.
+    """Round after round until the plan's last one, or until plan or ledger afford no more releases.
 
     `collect` asks the clients of a round and charges it before anything is revealed; PrivacyError if it did not.
+    Ledger and streams must be of the plan's kind: what a repeated round costs depends on it.
     """
-    while state.round_index < server.plan.num_rounds and ledger.affords(state.round_index):
+    plan = server.plan
+    if ledger.secure != plan.secure or isinstance(streams, SecureStreams) != plan.secure:
+        raise PrivacyError("plan, ledger and streams must all be secure or all seeded; build them from one plan.")
+    while state.round_index < plan.num_rounds and ledger.affords(state.round_index, limit=plan.num_releases):
         t = state.round_index
-        guidance = server.tell(state)
-        charge = Charge(ledger, t, server.plan)
-        with _withhold_reasons(server.plan.secure):
-            reports = collect(guidance, charge)
-            if not charge.made:
-                raise PrivacyError(f"round {t} was collected but not charged; collect must call charge() first.")
-            state, release = server.finish(state, guidance, reports, rng=streams("release", t))
+        attempt = _discreet_attempt if plan.secure else _attempt
+        state, release = attempt(server, collect, state, Charge(ledger, t, plan), streams("release", t))
         yield FinishedRound(t, state, release)
 
 
-@contextmanager
-def _withhold_reasons(secure: bool) -> Iterator[None]:
-    """In a secure run, let no error say more than that a round failed.
+def _attempt(
+    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
+) -> tuple[ServerState, Release]:
+    guidance = server.tell(state)
+    reports = collect(guidance, charge)
+    if not charge.made:
+        raise PrivacyError(
+            f"round {state.round_index} was collected but not charged; collect must call charge() first."
+        )
+    return server.finish(state, guidance, reports, rng=rng)
+
+
+def _discreet_attempt(
+    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
+) -> tuple[ServerState, Release]:
+    """As `_attempt`, for secure runs: no error says more than that a round failed.
 
     Its text may depend on who took part: an allocation names the size of the cohort, a reader the client. What budget
     and disk have to say does not, and is let through.
     """
     try:
-        yield
+        return _attempt(server, collect, state, charge, rng)
     except (PrivacyError, RunFolderError):
         raise
-    except Exception:
-        if not secure:
-            raise
-        raise RoundError(
-            "a round failed; the reason is withheld because it may depend on private data. Resume the run; if it fails "
-            "again, rehearse without secure on data that may be looked at, or lower capacity."
-        ) from None
+    except Exception:  # whatever it was: the error below must not carry it as its context
+        pass
+    raise RoundError(
+        "a round failed; the reason is withheld because it may depend on private data. Resume the run; if it fails "
+        "again, rehearse without secure on data that may be looked at, or lower capacity."
+    )
 
 
 def release(

@@ -122,6 +122,7 @@ class PrivacySettings:
     """End the plan before the round that would bring epsilon above this."""
 
     def __post_init__(self) -> None:
+        checks.in_full_precision(self)
         registry.MECHANISMS.check(mechanism=self.mechanism)
         checks.rate(sample_rate=self.sample_rate)
         if checks.count(num_rounds=self.num_rounds) > MAX_ROUNDS:

@@ -7,6 +7,7 @@ differ by raw values alone. The ledger compares these fingerprints before it let
 import hashlib
 import json
 import platform
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from rrcluster.experiments.config import RunConfig
@@ -14,6 +15,7 @@ from rrcluster.settings import AFFECTS
 
 if TYPE_CHECKING:
     from rrcluster.engine.protocol import Engine
+    from rrcluster.experiments.setup import Experiment
 
 
 def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
@@ -29,7 +31,7 @@ def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
     settings = {name: value for name, value in config.flat().items() if AFFECTS[name] == "result"}
     ranks = {"ranks": list(engine.machines)} if isinstance(engine, DistributedEngine) else {}
     return ranks | {
-        "config": hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest(),
+        "config": _digest(settings),
         "rrcluster": __version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -38,3 +40,29 @@ def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
         "engine": describe(engine),
         "threads": torch.get_num_threads(),
     }
+
+
+def describe_parts(experiment: "Experiment") -> dict[str, Any]:
+    """The network's layers and the method's functions, so that a round is not repeated with others of the same name.
+
+    The clients' data is described for seeded runs alone, by a digest of their sizes and of a few samples: a digest in a
+    secure run's public ledger could confirm a guess.
+    """
+    method = experiment.algorithm
+    functions = [getattr(method, part.name) for part in fields(method) if callable(getattr(method, part.name))]
+    named = [getattr(function, "__qualname__", repr(type(function))) for function in functions]
+    parts = {
+        "model": _digest([[layer.name, *layer.shape] for layer in experiment.model.layers]),
+        "method": _digest(named),
+    }
+    if experiment.plan.secure:
+        return parts
+    data, digest = experiment.data, hashlib.blake2b(experiment.data.sizes.tobytes(), digest_size=8)
+    for client in {0, data.num_clients // 2, data.num_clients - 1}:
+        for array in data.store.client(client):
+            digest.update(array.tobytes())
+    return parts | {"data": digest.hexdigest()}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()

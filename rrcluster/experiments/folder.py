@@ -90,6 +90,16 @@ class RunFolder:
         drop_temporaries(path / "checkpoint")
         return folder, config
 
+    def check_statement(self, statement: dict[str, Any]) -> None:
+        """Refuse to continue a run whose privacy.json states another plan than the one at hand."""
+        stated = read_mapping(self.path / "privacy.json")
+        for name in ("epsilon", "delta", "event", "num_releases"):
+            if stated.get(name) != json.loads(json.dumps(statement.get(name))):
+                raise RunFolderError(
+                    f"{self.path / 'privacy.json'}: states another {name} than the settings give, so the run's cost "
+                    "would be unknown. Restore config.yaml and privacy.json, or start a new run."
+                )
+
     def release(self) -> None:
         """Let another process have the folder."""
         if self.lock is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig
-from rrcluster.experiments.fingerprint import fingerprint
+from rrcluster.experiments.fingerprint import describe_parts, fingerprint
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.released import average, describe_evaluation
 from rrcluster.experiments.setup import Experiment, build_experiment, make_experiment
@@ -123,14 +123,15 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment) -> "Running":
 
 
 def _running(experiment: Experiment, folder: RunFolder) -> "Running":
-    config, plan = experiment.config, experiment.plan
+    plan = experiment.plan
     try:
         _check_target(experiment)
+        folder.check_statement(statement(plan))
         ledger = Ledger(
             folder.path / "ledger.jsonl",
             secure=plan.secure,
             limit=plan.num_releases,
-            made_by=fingerprint(config, experiment.engine),
+            made_by=fingerprint(experiment.config, experiment.engine) | describe_parts(experiment),
         )
         running = Running(experiment, folder, ledger)
         ledger.check_covers(0 if running.state is None else running.state.round_index)

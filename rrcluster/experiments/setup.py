@@ -83,6 +83,11 @@ def build_experiment(**settings: Any) -> Experiment:
     """
     data, model, method = settings.get("data"), settings.get("model"), settings.get("algorithm")
     if isinstance(data, FederatedData):
+        if settings.get("secure") and "num_clients" not in settings:
+            raise ConfigError(
+                "a secure run on data of your own needs num_clients, a public constant that you declare; counted from "
+                "the data it would tell how many clients there are."
+            )
         settings = {"num_clients": data.num_clients} | settings | {"data": data.name}
         registry.DATASETS.replace(registry.Entry(data.name, data, data.name, {"num_classes": data.num_classes}))
     if isinstance(model, (Model, nn.Module)):

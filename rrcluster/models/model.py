@@ -51,6 +51,16 @@ class FixedPart:
             return torch.cat([self.features(part) for part in torch.split(inputs, _SAMPLES_AT_ONCE)])
 
 
+def _draws_random_numbers(module: nn.Module) -> bool:
+    """Whether a layer uses torch's own generator when it trains: dropout of any kind, and RReLU."""
+    if isinstance(module, nn.RReLU):
+        return True
+    rate = (
+        getattr(module, "p", 0) if isinstance(module, nn.modules.dropout._DropoutNd) else getattr(module, "dropout", 0)
+    )
+    return isinstance(rate, (int, float)) and rate > 0
+
+
 @dataclass(frozen=True, eq=False)
 class Model:
     """A network in two equal forms.
@@ -78,6 +88,14 @@ class Model:
             raise ConfigError(
                 f"model {self.name} has buffers ({', '.join(buffers[:3])}), such as BatchNorm's running statistics: "
                 "they would leave the client unclipped. Use GroupNorm or LayerNorm."
+            )
+        random = [
+            name or type(part).__name__ for name, part in self.module.named_modules() if _draws_random_numbers(part)
+        ]
+        if random:
+            raise ConfigError(
+                f"model {self.name} draws random numbers while it trains ({', '.join(random[:3])}): clients would "
+                "share one generator, and a report would depend on who else takes part. Set dropout to 0."
             )
         if not self.layers:
             raise ConfigError(f"model {self.name} has no parameters to train.")

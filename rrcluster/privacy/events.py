@@ -6,8 +6,7 @@ asks the event for its loss distribution or its RDP, and composes that.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from numbers import Integral, Real
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rrcluster import checks
@@ -84,7 +83,7 @@ class KaryChoice:
     num_clusters: int
 
     def __post_init__(self) -> None:
-        _in_full_precision(self)
+        checks.in_full_precision(self)
         checks.count(num_clusters=self.num_clusters, at_least=2)
         if not 1 / self.num_clusters <= self.keep_probability < 1:
             raise ConfigError(
@@ -140,7 +139,7 @@ class PoissonGaussian:
     sampling: ClassVar[str] = "Poisson"
 
     def __post_init__(self) -> None:
-        _in_full_precision(self)
+        checks.in_full_precision(self)
         checks.positive(noise_multiplier=self.noise_multiplier)
         checks.rate(sample_rate=self.sample_rate)
 
@@ -198,7 +197,7 @@ class FixedSize:
     sampling: ClassVar[str] = "fixed-size without replacement"
 
     def __post_init__(self) -> None:
-        _in_full_precision(self)
+        checks.in_full_precision(self)
         checks.positive(noise_multiplier=self.noise_multiplier)
         checks.count(cohort_size=self.cohort_size)
         checks.count(num_clients=self.num_clients)
@@ -269,7 +268,7 @@ class RepeatAndSelect:
     law: str
 
     def __post_init__(self) -> None:
-        _in_full_precision(self)
+        checks.in_full_precision(self)
         checks.count(num_rounds=self.num_rounds)
         checks.one_of(REPETITION_LAWS, law=self.law)
         if checks.positive(mean_repetitions=self.mean_repetitions) <= 1:
@@ -328,12 +327,3 @@ _ONLY_RDP = (
     "what selecting the best of a random number of runs costs is known for Renyi DP only (Papernot, Steinke 2022); use "
     "the accountant 'rdp'."
 )
-
-
-def _in_full_precision(event: Any) -> None:
-    """Make every number Python's own: a half-precision one equals it, and would be accounted in half precision."""
-    for part in fields(event):
-        value = getattr(event, part.name)
-        if isinstance(value, bool) or not isinstance(value, Real):
-            continue
-        object.__setattr__(event, part.name, int(value) if isinstance(value, Integral) else float(value))

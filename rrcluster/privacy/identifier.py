@@ -51,6 +51,7 @@ class IdentifierMechanism:
     loss_bound: ClassVar[None] = None
 
     def __post_init__(self) -> None:
+        checks.in_full_precision(self)
         checks.count(num_clusters=self.num_clusters)
         check_clip(self.update_clip)
         checks.non_negative(noise_multiplier=self.noise_multiplier)

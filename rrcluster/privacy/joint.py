@@ -50,6 +50,7 @@ class JointMechanism:
     adjacency: ClassVar[str] = ADD_REMOVE
 
     def __post_init__(self) -> None:
+        checks.in_full_precision(self)
         checks.count(num_clusters=self.num_clusters)
         check_clip(self.update_clip)
         checks.non_negative(count_weight=self.count_weight)

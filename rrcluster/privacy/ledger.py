@@ -74,10 +74,16 @@ class Ledger:
         """The number of releases that the budget ends with; None where it has no end of its own."""
         return self._limit
 
-    def affords(self, round_index: int) -> bool:
-        """Whether the round can be released within the limit; a repeat of a seeded round costs nothing."""
+    @property
+    def secure(self) -> bool:
+        """Whether a repeated round is a new release, with fresh noise, and charged again."""
+        return self._secure
+
+    def affords(self, round_index: int, *, limit: int | None = None) -> bool:
+        """Whether the round can be released within the limits; a repeat of a seeded round costs nothing."""
+        limits = [value for value in (limit, self._limit) if value is not None]
         free = not self._secure and round_index in self._rounds
-        return free or self._limit is None or self.num_charged < self._limit
+        return free or not limits or self.num_charged < min(limits)
 
     @property
     def num_charged(self) -> int:

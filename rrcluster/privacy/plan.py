@@ -60,9 +60,16 @@ class PrivacyPlan:
         inputs = PlanInputs(settings, coordinates, num_clusters, num_clients, min_cluster_size, size_floor)
         make = kind.maker(inputs)
         if not kind.noisy:
-            return cls(make(0.0), settings.num_rounds, settings.delta)
+            plan = cls(make(0.0), settings.num_rounds, settings.delta)
+            if plan.private:
+                raise PrivacyError(
+                    f"mechanism = {kind.name} adds no noise and claims to be private; it cannot be both."
+                )
+            return plan
         _check_delta(settings.delta, num_clients)
         noise = _resolve_noise(make, settings)
+        if getattr(make(noise), "exact_noise", False) != settings.secure:
+            raise PrivacyError(f"secure = true needs exact noise, and mechanism = {kind.name} has none to offer.")
         plan = cls(
             make(noise),
             settings.num_rounds,

@@ -194,7 +194,7 @@ def _first_of_each(client_ids: Any, length: int) -> Array | None:
     """
     if client_ids is None:
         return None
-    ids = as_numpy(client_ids)
+    ids = _unmasked(as_numpy(client_ids))
     if not _listed(ids) or len(ids) != length:
         raise ConfigError("client_ids must hold one id per update; give as many as there are updates.")
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and ids.ndim == 1 and len(np.unique(ids)) == length:

@@ -4,6 +4,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from rrcluster.clusters.choice import choose
 from rrcluster.clusters.rebalancing import flip_coins
 from rrcluster.data.federated import FederatedData
@@ -22,7 +24,7 @@ from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.faults import Faults, Incidents
 from rrcluster.simulation.memory import ClientMemory
 from rrcluster.simulation.private_evaluation import own_evaluations
-from rrcluster.types import Release
+from rrcluster.types import Array, Release
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,19 @@ class SimulatedClients:
         ids = self.faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
         if self.plan.secure:  # a client whose samples cannot be used sends nothing, and no error names it
             ids = ids[self.data.usable(ids)]
+        honest, self.memory = self._answers(guidance, ids) if self.plan.secure else self._compute(guidance, ids)
+        k = guidance.models.num_clusters
+        reports, lying = self.faults.tampered(honest, num_clusters=k, streams=streams, round_index=t)
+        self.incidents = Incidents(dropped=len(sampled) - len(ids), hostile=lying)
+        self.reports = None if self.plan.secure else honest
+        charge()
+        return reports
+
+    def _compute(self, guidance: Guidance, ids: Array) -> tuple[Reports, ClientMemory]:
+        """What these clients report, and what all clients remember afterwards."""
+        t, streams, rules = guidance.round_index, self.streams, guidance.rules
         tools = Tools(self.algorithm.split(self.model), self.engine, self.local, key=streams.client_key("batches", t))
-        clients, rules = self.memory.recall(self.data.cohort(ids)), guidance.rules
+        clients = self.memory.recall(self.data.cohort(ids))
         draws = client_uniforms(
             streams.client_key("choice", t), ids, guidance.models.num_clusters if rules.uses_chance else 0
         )
@@ -88,14 +101,27 @@ class SimulatedClients:
         )
         clusters = choices if destinations is None else destinations
         trained = self.algorithm.local(guidance.models, clients, clusters, tools=tools)
-        self.memory = self.memory.updated(ids, trained.memory)
-        honest = Reports(trained.updates, choices, destinations, ids, evaluations)
-        k = guidance.models.num_clusters
-        reports, lying = self.faults.tampered(honest, num_clusters=k, streams=streams, round_index=t)
-        self.incidents = Incidents(dropped=len(sampled) - len(ids), hostile=lying)
-        self.reports = None if self.plan.secure else honest
-        charge()
-        return reports
+        return Reports(trained.updates, choices, destinations, ids, evaluations), self.memory.updated(
+            ids, trained.memory
+        )
+
+    def _answers(self, guidance: Guidance, ids: Array) -> tuple[Reports, ClientMemory]:
+        """As `_compute`, in a secure run: a client whose computation fails sends nothing, and the round goes on.
+
+        A round that one client's data can abort would show that client's presence, uncharged.
+        """
+        try:
+            return self._compute(guidance, ids)
+        except Exception:  # whatever it was; if it was no single client's doing, it fails again below
+            able = [client for client in ids.tolist() if self._can_answer(guidance, client)]
+        return self._compute(guidance, np.array(able, dtype=np.int64))
+
+    def _can_answer(self, guidance: Guidance, client: int) -> bool:
+        try:
+            self._compute(guidance, np.array([client]))
+        except Exception:
+            return False
+        return True
 
 
 def make_server(
