@@ -51,8 +51,8 @@ def test_registries_hold_what_the_command_line_offers():
     from rrcluster.data.build import PARTITIONS
     from rrcluster.data.sources import SOURCES
     from rrcluster.engine.pick_engine import ENGINES
-    from rrcluster.models import MODELS
     from rrcluster.methods import OURS
+    from rrcluster.models import MODELS
     from rrcluster.privacy.accounting import ACCOUNTANTS
     from rrcluster.privacy.identifier_noise import IDENTIFIERS
     from rrcluster.settings import DataSettings, OutputSettings, PrivacySettings, ServerSettings

@@ -163,14 +163,14 @@ def test_exact_rebalancing_has_no_place_in_the_joint_event(rng):
 @pytest.mark.parametrize("mechanism", ["identifier", "none"])
 def test_who_rebalances_exactly_takes_no_coins(mechanism, rng):
     noise = {"noise_multiplier": None} if mechanism == "none" else {}
-    with pytest.raises(PrivacyError, match="coins belong to `joint`.*Leave destinations out"):
+    with pytest.raises(PrivacyError, match=r"coins belong to `joint`.*Leave destinations out"):
         build(mechanism=mechanism, **noise).mechanism.release(Reports(np.zeros((1, 5)), [0], [1]), rng=rng)
 
 
 @pytest.mark.parametrize("mechanism", ["identifier", "none"])
 def test_only_joint_can_use_a_sum(mechanism):
     noise = {"noise_multiplier": None} if mechanism == "none" else {}
-    with pytest.raises(PrivacyError, match="cannot use a .*sum; use"):
+    with pytest.raises(PrivacyError, match=r"cannot use a .*sum; use"):
         build(mechanism=mechanism, **noise).mechanism.release_sum(NoisySum(np.zeros(26)))
 
 
