@@ -11,6 +11,7 @@ import rrcluster as rr
 from rrcluster.cli import main
 from rrcluster.data.arrays import ArrayStore
 from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.protocol import Measured
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.server import Server
 from rrcluster.types import Coordinates
@@ -36,19 +37,29 @@ def needles(value):
 def planted(monkeypatch):
     """Clients whose data, updates and losses are the planted values; what the server was sent is kept for a search."""
     seen = {"values": {DATUM, UPDATE, LOSS}, "counts": set()}
-    honest_finish, honest_client = Server.finish, ArrayStore.client
+    honest_finish, honest_client, honest_measure = Server.finish, ArrayStore.client, BatchedEngine.measure
 
     def client(self, which):
         inputs, targets = honest_client(self, which)
         return np.full_like(inputs, DATUM), targets
 
-    def train(self, start, cohort, **_):
-        sign = np.where(cohort.clients % 2, 1.0, -1.0)[:, None]
-        return (start + sign * UPDATE).astype(np.float32)
+    def train(self, calls):
+        signs = [np.where(call.cohort.clients % 2, 1.0, -1.0)[:, None] for call in calls]
+        return [
+            call.result((call.start + sign * UPDATE).astype(np.float32))
+            for call, sign in zip(calls, signs, strict=True)
+        ]
 
-    def losses(self, vectors, cohort):
-        favourite = cohort.clients % 7 % len(vectors)
-        return np.where(np.arange(len(vectors)) == favourite[:, None], LOSS, LOSS + 90.0)
+    def measure(self, questions):
+        return [answer(self, question) for question in questions]
+
+    def answer(self, question):
+        if not hasattr(question.samples, "clients"):
+            return honest_measure(self, [question])[0]
+        k = len(question.models)
+        favourite = question.samples.clients % 7 % k
+        losses = np.where(np.arange(k) == favourite[:, None], LOSS, LOSS + 90.0)
+        return Measured(losses, np.full_like(losses, np.nan))
 
     def finish(self, state, guidance, reports, *, rng):
         rows = [row for row in reports.updates if isinstance(row, np.ndarray) and row.dtype.kind == "f"]
@@ -59,7 +70,7 @@ def planted(monkeypatch):
 
     monkeypatch.setattr(ArrayStore, "client", client)
     monkeypatch.setattr(BatchedEngine, "train", train)
-    monkeypatch.setattr(BatchedEngine, "losses", losses)
+    monkeypatch.setattr(BatchedEngine, "measure", measure)
     monkeypatch.setattr(Server, "finish", finish)
     return seen
 

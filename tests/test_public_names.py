@@ -2,8 +2,8 @@ import rrcluster as rr
 
 PUBLIC = {
     "ALGORITHMS",
-    "Algorithm",
     "MECHANISMS",
+    "Method",
     "NoisySum",
     "PrivacyError",
     "PrivacyPlan",
@@ -15,6 +15,7 @@ PUBLIC = {
     "advise",
     "assign",
     "calibrate",
+    "experiment",
     "load",
     "rebalance",
     "register",
@@ -32,6 +33,7 @@ def test_every_public_name_is_there():
     for name in PUBLIC:
         assert getattr(rr, name) is not None
     assert not hasattr(rr, "nonsense")
+    assert rr.Algorithm is rr.Method  # its name in version 0.1
 
 
 def test_no_public_function_is_hidden_by_a_module_of_its_name():
@@ -52,7 +54,7 @@ def test_registries_hold_what_the_command_line_offers():
     from rrcluster.data.sources import SOURCES
     from rrcluster.engine.pick_engine import ENGINES
     from rrcluster.methods import OURS
-    from rrcluster.models import MODELS
+    from rrcluster.models import OURS as MODELS
     from rrcluster.privacy.accounting import ACCOUNTANTS
     from rrcluster.privacy.identifier_noise import IDENTIFIERS
     from rrcluster.settings import DataSettings, OutputSettings, PrivacySettings, ServerSettings
@@ -64,7 +66,7 @@ def test_registries_hold_what_the_command_line_offers():
     assert set(registry.MECHANISMS) == set(rr.MECHANISMS) == {"joint", "identifier", "none"}
     assert set(registry.MODELS) == set(MODELS)
     assert set(registry.DATASETS) == set(SOURCES)
-    assert all(OURS[name].explores == registry.METHODS.fact(name, "chooses_by_loss", False) for name in OURS)
+    assert all(OURS[name].chooses_by_loss == registry.METHODS.fact(name, "chooses_by_loss", False) for name in OURS)
     assert offered(PrivacySettings, "identifier") == set(IDENTIFIERS)
     assert offered(PrivacySettings, "accountant") == set(ACCOUNTANTS)
     assert offered(DataSettings, "partition") == set(PARTITIONS)

@@ -11,7 +11,7 @@ from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.methods import ALGORITHMS, Clients, Oracle, Tools
+from rrcluster.methods import ALGORITHMS, Clients, Tools
 from rrcluster.methods.compatibility import check_applies
 from rrcluster.models import from_module
 from rrcluster.privacy.ledger import Ledger
@@ -48,7 +48,7 @@ def network():
 
 def make_plan(name, mechanism, min_cluster_size=0, *, num_rounds=3, **changes):
     method = ALGORITHMS[name]
-    check_applies(name, mechanism, min_cluster_size)
+    check_applies(ALGORITHMS[name], mechanism, min_cluster_size)
     settings = {
         "coordinates": method.split(method.adapt(network())).coordinates,
         "num_clusters": method.num_clusters(K),
@@ -93,7 +93,7 @@ def data():
 
 def method_for(name, data):
     method = ALGORITHMS[name]
-    return replace(method, groups=data.groups) if isinstance(method, Oracle) else method
+    return method.for_population(method, data)
 
 
 def records(data, name, plan, *, engine=BatchedEngine, seed=0, **continued):
@@ -236,10 +236,10 @@ def test_without_privacy_every_method_learns(data, name):
 )
 def test_pairs_that_do_not_apply_say_why(name, mechanism, b, text):
     with pytest.raises(ConfigError, match=text):
-        check_applies(name, mechanism, b)
+        check_applies(ALGORITHMS[name], mechanism, b)
 
 
-@pytest.mark.parametrize("name", REMEMBERING)
+@pytest.mark.parametrize("name", sorted(REMEMBERING))
 def test_memory_is_refused_under_fixed_size_sampling_before_anything_is_charged(data, name):
     ledger = Ledger()
     with pytest.raises(PrivacyError, match=r"keeps memory on the clients.*use mechanism = joint"):

@@ -18,7 +18,8 @@ from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import LocalSettings, Question, TrainingCall
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
-from rrcluster.models import MODELS, from_module, make_model
+from rrcluster.models import OURS as MODELS
+from rrcluster.models import from_module, make_model
 from rrcluster.models.layers import lstm
 from rrcluster.rng import Streams
 

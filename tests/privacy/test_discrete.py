@@ -128,7 +128,9 @@ def test_secure_releases_lie_on_the_grid_with_the_right_noise(make):
     from dataclasses import replace
 
     mechanism = replace(make(shared=5, clustered=4000, noise_multiplier=1.7), exact_noise=True)
-    first, second = (mechanism.release(Reports(np.zeros((0, 4005)), []), rng=secure_rng()) for _ in range(2))
+    first, second = (
+        mechanism.release(Reports(np.zeros((0, 4005)), [], unique=True), rng=secure_rng()) for _ in range(2)
+    )
     for release in (first, second):
         units = release.cluster_sums / grid_step(CLIP)
         assert (units == np.round(units)).all()
