@@ -292,7 +292,7 @@ def test_a_federation_written_by_hand_is_the_simulation_bit_for_bit(init, extra)
     config = from_flat(base | INITS[init] | data | extra)
     it = make_experiment(config)
     assert it.plan.mechanism.flips_coins
-    assert it.algorithm.explores
+    assert it.algorithm.chooses_by_loss
     parts = {"data": it.data, "model": it.model, "algorithm": it.algorithm, "plan": it.plan, "engine": it.engine}
     simulated = list(simulate(**parts, streams=it.streams, local=it.local, server=it.server, ledger=Ledger()))
 

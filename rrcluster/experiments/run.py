@@ -126,13 +126,13 @@ def _running(experiment: Experiment, folder: RunFolder) -> "Running":
     plan = experiment.plan
     try:
         _check_target(experiment)
-        folder.check_statement(statement(plan))
         ledger = Ledger(
             folder.path / "ledger.jsonl",
             secure=plan.secure,
             limit=plan.num_releases,
             made_by=fingerprint(experiment.config, experiment.engine) | describe_parts(experiment),
         )
+        folder.check_statement(statement(plan))
         running = Running(experiment, folder, ledger)
         ledger.check_covers(0 if running.state is None else running.state.round_index)
         return running

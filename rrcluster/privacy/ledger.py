@@ -88,7 +88,7 @@ class Ledger:
     @property
     def num_charged(self) -> int:
         """How many releases have been charged, of those that the plan allows."""
-        return num_charged(self._charges, secure=self._secure)
+        return len(self._charges) if self._secure else len(self._rounds)
 
     def _check_event(self, cost: dict[str, Any] | None) -> None:
         for charge in self._charges[:1]:

@@ -158,7 +158,9 @@ def _rows(updates: Any, width: int, name: str = "updates", *, on_device: bool = 
 def _unmasked(values: Any) -> Any:
     """A plain array; what a mask hides is no number."""
     if isinstance(values, np.ma.MaskedArray):
-        return np.ma.filled(values.astype(object), None)
+        plain = np.array(values.data, dtype=object)
+        plain[np.ma.getmaskarray(values)] = None
+        return plain
     return np.asarray(values) if isinstance(values, np.ndarray) else values
 
 

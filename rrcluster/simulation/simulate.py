@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from rrcluster.data.federated import FederatedData
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import StreamSource
 from rrcluster.errors import PrivacyError
+from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Method, Tools
 from rrcluster.models.model import Model
 from rrcluster.privacy.ledger import Ledger
@@ -64,6 +66,11 @@ class SimulatedClients:
     incidents: Incidents = field(default_factory=Incidents)  # of the last round collected
     reports: Reports | None = None  # of the last round collected, before any client lied
 
+    @cached_property
+    def split(self) -> Split:
+        """Which coordinates are shared, clustered, personal."""
+        return self.algorithm.split(self.model)
+
     def collect(self, guidance: Guidance, charge: Charge) -> Reports:
         """Draw the cohort, let every client choose, train and report, and charge the round."""
         t, streams = guidance.round_index, self.streams
@@ -82,7 +89,7 @@ class SimulatedClients:
     def _compute(self, guidance: Guidance, ids: Array) -> tuple[Reports, ClientMemory]:
         """What these clients report, and what all clients remember afterwards."""
         t, streams, rules = guidance.round_index, self.streams, guidance.rules
-        tools = Tools(self.algorithm.split(self.model), self.engine, self.local, key=streams.client_key("batches", t))
+        tools = Tools(self.split, self.engine, self.local, key=streams.client_key("batches", t))
         clients = self.memory.recall(self.data.cohort(ids))
         draws = client_uniforms(
             streams.client_key("choice", t), ids, guidance.models.num_clusters if rules.uses_chance else 0

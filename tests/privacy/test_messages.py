@@ -114,7 +114,7 @@ def test_no_message_is_longer_than_s(weight, evaluation, rng):
     mechanism = joint(shared=1, clustered=3, count_weight=weight, evaluation=evaluation)
     longest = (mechanism.sensitivity / STEP) ** 2 * (1 + 1e-12)
     for row, choice in itertools.product([*hostile_rows(4), *rng.normal(size=(20, 4))], CLUSTERS):
-        for said in SAID if evaluation else [None]:
+        for said in [entry for entry in SAID if entry is not None] if evaluation else [None]:
             assert units(mechanism.message(row, choice, destination=1, evaluation=said)) <= longest
 
 
@@ -173,7 +173,7 @@ def test_a_secure_release_adds_whole_numbers_to_the_sum(monkeypatch, rng):
     mechanism = replace(joint(shared=2, clustered=3, noise_multiplier=1.3), exact_noise=True)
     noise = sums.discrete_gaussian(1000, mechanism.message_width)
     monkeypatch.setattr(sums, "discrete_gaussian", lambda sigma, count: noise.copy())
-    reports = Reports(rng.normal(size=(9, 5)), rng.integers(K, size=9))
+    reports = Reports(rng.normal(size=(9, 5)), rng.integers(K, size=9), unique=True)
     told = mechanism.release(reports, rng=secure_rng())
     made = mechanism.release_sum(NoisySum(noise + mechanism.sum_messages(reports)))
     for name in PARTS:
@@ -185,7 +185,7 @@ def test_nobody_sends_a_sum_of_zero(rng):
     assert not mechanism.sum_messages(Reports(np.zeros((0, 3)), [], [], evaluations=np.zeros((0, 2)))).any()
 
 
-@pytest.mark.parametrize("total", [np.zeros(5), np.zeros((1, 9)), 3.0, []])
+@pytest.mark.parametrize("total", [np.zeros(5), np.zeros((1, 9)), 3.0, [], np.full(11, np.nan), ["x"] * 11])
 def test_a_sum_of_another_plan_is_refused(total):
-    with pytest.raises(ConfigError, match=r"the plan's messages \(11,\)"):
+    with pytest.raises(ConfigError, match="must hold 11 finite numbers"):
         joint().release_sum(NoisySum(total))

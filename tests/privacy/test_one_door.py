@@ -164,3 +164,29 @@ def test_no_neighbour_in_any_container_moves_the_sum_by_more_than_the_sensitivit
 @pytest.mark.slow
 def test_twenty_thousand_neighbours_in_any_container(rng):
     check_pairs(20_000, rng)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_a_plan_is_worth_the_same_whatever_type_its_settings_come_in(kind):
+    exact, typed = plan(clip=0.5, w=0.25, u=0.25), plan(clip=kind(0.5), w=kind(0.25), u=kind(0.25))
+    assert typed == exact
+    reports = np.zeros((3, 4)), [0, 1, 2], np.full((3, 2), 0.9)
+    assert (released(typed, *reports) == released(exact, *reports)).all()
+
+
+def test_whole_numbers_of_few_bits_do_not_wrap():
+    small = rr.PrivacyPlan.build(
+        coordinates=Coordinates(0, 4),
+        num_clusters=K,
+        num_clients=1000,
+        num_rounds=np.uint8(200),
+        reserve_rounds=np.uint8(100),
+        noise_multiplier=1.0,
+    )
+    assert small.num_releases == 300
+
+
+def test_masked_client_ids_are_refused():
+    ids = np.ma.array([5, 5], mask=[False, True])
+    with pytest.raises(ConfigError, match="whole numbers or texts"):
+        rr.release(np.ones((2, 4)), [0, 0], plan=plan(), rng=np.random.default_rng(0), client_ids=ids)

@@ -1,14 +1,22 @@
 """What a secure run's statement rests on is checked: fresh cohorts, one report per client, nothing in error texts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from torch import nn
 
 import rrcluster as rr
 from rrcluster.cli import main
 from rrcluster.data.rows import from_rows
 from rrcluster.entropy import SecureStreams, secure_rng
-from rrcluster.errors import ConfigError, PrivacyError, RoundError
+from rrcluster.errors import ConfigError, PrivacyError, RoundError, RunFolderError
 from rrcluster.experiments.config import from_flat
+from rrcluster.experiments.run import finish, resume, start
+from rrcluster.methods import Method
+from rrcluster.methods.method import train_from_cluster
+from rrcluster.models import from_module
+from rrcluster.privacy.mechanism import MechanismKind
 from rrcluster.simulation.simulate import SimulatedClients
 from rrcluster.types import Coordinates
 
@@ -56,7 +64,7 @@ def test_an_error_in_a_secure_round_says_nothing_of_the_cohort(tiny, tmp_path, m
     with pytest.raises(RoundError, match="the reason is withheld") as refusal:
         rr.run(**tiny, secure=True)
     assert "shape" not in str(refusal.value)
-    assert refusal.value.__suppress_context__
+    assert refusal.value.__context__ is None
     flags = ["--data", "synthetic", "--clients", "40", "--noise-multiplier", "1", "--rounds", "3", "--delta", "1e-3"]
     assert main(["run", "--secure", *flags, "--out", str(tmp_path / "other")]) == 2
     told = capsys.readouterr()
@@ -83,3 +91,95 @@ def test_a_client_with_unusable_samples_sends_nothing_in_a_secure_run(rng):
     arguments = {"data": data, "model": model, "algorithm": ALGORITHMS["ifca"], "engine": ReferenceEngine(model)}
     rounds = list(rr.simulate(**arguments, plan=plan(width=model.num_parameters), streams=SecureStreams()))
     assert len(rounds) == 3
+
+
+def test_a_client_whose_computation_fails_is_left_out_and_the_round_goes_on(tiny, monkeypatch):
+    honest = SimulatedClients._compute
+
+    def compute(self, guidance, ids):
+        if 3 in ids:
+            raise IndexError("client 3: value 17.3 out of range")
+        return honest(self, guidance, ids)
+
+    monkeypatch.setattr(SimulatedClients, "_compute", compute)
+    assert rr.run(**(tiny | {"sample_rate": 1.0}), secure=True).models.num_clusters == 2
+
+
+def test_plan_ledger_and_streams_are_of_one_kind(tiny):
+    from rrcluster.privacy.ledger import Ledger
+
+    secure, seeded = rr.experiment(**tiny, secure=True), rr.experiment(**tiny)
+    with pytest.raises(PrivacyError, match="all be secure or all seeded"):
+        next(secure.rounds(ledger=Ledger()))
+    with pytest.raises(PrivacyError, match="all be secure or all seeded"):
+        next(replace(seeded, streams=SecureStreams()).rounds())
+
+
+def test_a_ledger_without_a_limit_does_not_lengthen_the_plan(tiny):
+    from rrcluster.privacy.ledger import Ledger
+
+    plan = rr.experiment(**tiny).plan
+    limited = rr.experiment(**tiny, max_epsilon=plan.epsilon(num_rounds=1) * 1.001)
+    assert len(list(limited.rounds(ledger=Ledger()))) == 1
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Dropout(0.5), nn.RReLU(), nn.LSTM(4, 4, num_layers=2, dropout=0.1)], ids=["dropout", "rrelu", "lstm"]
+)
+def test_a_module_that_draws_random_numbers_is_refused(layer):
+    with pytest.raises(ConfigError, match="draws random numbers"):
+        from_module(nn.Sequential(nn.Linear(4, 4), layer))
+    from_module(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0)))
+
+
+def test_a_mechanism_without_exact_noise_is_no_secure_one():
+    from rrcluster import registry
+    from rrcluster.privacy.joint import JOINT
+
+    def inexact(given):
+        return lambda noise: replace(JOINT.maker(given)(noise), exact_noise=False)
+
+    rr.register("mechanism", "inexact", MechanismKind("inexact", inexact, rebalancing="coin"))
+    try:
+        with pytest.raises(PrivacyError, match="needs exact noise"):
+            plan("inexact")
+    finally:
+        registry.MECHANISMS.unregister("inexact")
+
+
+def test_a_run_whose_statement_was_edited_is_not_resumed(tiny, tmp_path):
+    rounds = start(rr.experiment(**tiny)).rounds()
+    next(rounds)
+    rounds.close()
+    path = tmp_path / "run" / "privacy.json"
+    path.write_text(path.read_text().replace('"delta": 0.001', '"delta": 0.0001'))
+    with pytest.raises(RunFolderError, match="states another delta"):
+        resume(tmp_path / "run")
+
+
+def test_data_of_ones_own_needs_a_declared_number_of_clients_to_be_secure(tiny):
+    data = replace(rr.experiment(**tiny).data, name="mine")
+    given = {name: value for name, value in tiny.items() if name not in ("num_clients", "data")}
+    with pytest.raises(ConfigError, match="a public constant that you declare"):
+        rr.experiment(**given, data=data, secure=True)
+
+
+def test_a_name_of_ours_is_not_taken_over(tiny):
+    with pytest.raises(ConfigError, match="rrcluster's own"):
+        rr.experiment(**(tiny | {"algorithm": Method("ifca")}))
+
+
+def test_a_charged_round_is_not_repeated_with_another_method_of_the_same_name(tiny, tmp_path):
+    def local(models, clients, clusters, *, tools):
+        return train_from_cluster(models, clients, clusters, tools=tools)
+
+    rounds = start(rr.experiment(**(tiny | {"algorithm": Method("mine", chooses_by_loss=True)}))).rounds()
+    next(rounds)
+    rounds.close()
+    for path in (tmp_path / "run" / "checkpoint").glob("*.safetensors"):
+        path.unlink()
+    rr.experiment(
+        **(tiny | {"algorithm": Method("mine", chooses_by_loss=True, local=local), "out": str(tmp_path / "x")})
+    )
+    with pytest.raises(PrivacyError, match="method: "):
+        finish(resume(tmp_path / "run"))
