@@ -185,6 +185,23 @@ def check_end(folder, notes, mode, reference):
     assert timeless[0] == timeless[1]
 
 
+def check_stated(folder):
+    """Whatever has happened, no epsilon that the folder states is less than what its ledger costs."""
+    from rrcluster.privacy.accounting import epsilon
+    from rrcluster.privacy.cost import folder_cost
+    from rrcluster.privacy.events import PoissonGaussian
+
+    if not (folder / "privacy.json").exists():
+        return
+    cost = folder_cost(folder)
+    event = PoissonGaussian(SETTINGS["noise_multiplier"], SETTINGS["sample_rate"])
+    charged = epsilon(event, num_rounds=cost.charged, delta=SETTINGS["delta"], accountant="rdp")
+    stated = [cost.epsilon]
+    if (folder / "summary.json").exists():
+        stated.append(json.loads((folder / "summary.json").read_text())["epsilon"])
+    assert min(stated) >= charged, (stated, charged)
+
+
 def models(folder):
     """Every bit of the models (the file's own metadata come in any order)."""
     from safetensors.numpy import load_file
@@ -205,6 +222,7 @@ def interrupt(base, mode, interruptions, rng):
         status, _ = under(fault, folder, settings, notes)
         assert status in (0, REFUSED, -signal.SIGKILL), (status, fault)
         check_charges(folder, notes, mode)
+        check_stated(folder)
         if status:
             told["interruptions"] += 1
             told[fault[0]] += 1
