@@ -29,7 +29,7 @@ def test_exit_status_0_and_a_table_when_all_claims_hold(one_check, capsys):
     told = capsys.readouterr()
     assert "holds" in told.out
     assert "No claim was refuted" in told.out
-    assert "[1/1] joint: sensitivity" in told.err
+    assert "[1/5] joint: sensitivity" in told.err
 
 
 def test_exit_status_1_when_a_claim_fails(one_check, capsys, monkeypatch):
@@ -58,6 +58,13 @@ def test_the_audit_covers_what_it_says():
         "identifier (gaussian)",
         "identifier (kary)",
         "exact rebalancing",
+        "joint (w = 0)",
+        "joint (w = C)",
+        "joint (w = 16 C)",
+        "joint (evaluation)",
+        "joint (secure)",
+        "identifier (gaussian) (secure)",
+        "run folder",
         "accountants",
     }
     assert sum(step.check == "canaries" for step in steps) == 3
