@@ -19,7 +19,7 @@ _ASSIGNMENT = np.array([0, 1, 2, 0, 1])
 def check_types(target: Target, *, rng: Rng) -> Finding:
     """Updates of every floating-point type and container, above the clip: one client moves the sensitivity at most.
 
-    Twenty random directions and three lengths each, so that a norm that is rounded in a short type shows.
+    Eight random directions and three lengths each, so that a norm that is rounded in a short type shows.
     """
     mechanism = given(target.make(_WIDE), _ASSIGNMENT)
     worst, where = 0.0, ""
@@ -53,7 +53,7 @@ def check_odd_rows(target: Target) -> Finding:
 
 def _long_rows(mechanism: Mechanism, rng: Rng) -> Iterator[tuple[str, Round, Round]]:
     width, clip = mechanism.coordinates.width, mechanism.update_clip
-    for trial in range(20):
+    for trial in range(8):
         direction = rng.standard_normal(width)
         direction *= clip / np.linalg.norm(direction)
         for times in (1.0, 3.0, 400.0):

@@ -94,7 +94,7 @@ def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iter
         if target.secure:
             yield from _secure_steps(target, algorithm, seed)
         else:
-            yield Step(name, "sensitivity", partial(check_sensitivity, target))
+            yield Step(name, "sensitivity", partial(check_sensitivity, target, brief=True))
         if not target.counted:
             yield Step(name, "public sizes", partial(check_public_sizes, target, rng=rng("public sizes")))
     if mechanism == "joint":
