@@ -23,6 +23,7 @@ class Round:
     updates: Any
     choices: Any
     destinations: Any = None
+    evaluations: Any = None
 
 
 @dataclass(frozen=True)

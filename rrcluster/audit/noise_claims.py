@@ -5,25 +5,39 @@ difference between a release and the same release with the noise off.
 """
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from rrcluster.audit.finding import Finding
+from rrcluster.audit.neighbours import Round
 from rrcluster.audit.statistics import (
     SIGNIFICANCE,
     all_distinct,
+    binomial_p_value,
     correlation_p_value,
     gaussian_law_p_value,
+    repeats_p_value,
     scale_p_value,
     smallest,
 )
-from rrcluster.audit.targets import CLIP, AuditSetting, Mechanism, Target, claimed_sensitivity, given, noised
-from rrcluster.privacy.reports import Reports
+from rrcluster.audit.targets import (
+    CLIP,
+    AuditSetting,
+    Mechanism,
+    Target,
+    as_reports,
+    claimed_sensitivity,
+    given,
+    noised,
+    silenced,
+)
 from rrcluster.rng import Rng, stream
 from rrcluster.types import Array
 
 RELEASES = 400
+GRID_BITS = 30  # the grid that the audit expects: steps of at most 2^-30 of the clip, a power of two
 SHAPE = AuditSetting(noise_multiplier=1.7, shared=40, clustered=64)
 COHORTS = {
     "nobody": np.zeros(0, dtype=np.int64),
@@ -36,7 +50,7 @@ Samples = dict[str, tuple[Mechanism, Blocks]]  # by cohort
 
 def check_noise(target: Target, *, rng: Rng) -> list[Finding]:
     """400 releases for each of several cohorts: scale and law of the noise in every block."""
-    samples = _samples(target, rng)
+    samples = _samples(target, target.generator(rng))
     return [_scale(target, samples), _law(target, samples)]
 
 
@@ -70,13 +84,34 @@ def _law(target: Target, samples: Samples) -> Finding:
         for block, noise in blocks.items():
             if gaussian_law_p_value(noise, std) < SIGNIFICANCE:
                 wrong = f"another law ({block}, {cohort})"
+            elif getattr(mechanism, "exact_noise", False):
+                wrong = wrong or off_the_grid(noise, mechanism, block)
             elif not all_distinct(noise):
                 wrong = f"the same values again: too few bits ({block}, {cohort})"
         for one, two in itertools.combinations(_clusters(blocks), 2):
             if correlation_p_value(blocks[one], blocks[two]) < SIGNIFICANCE:
                 wrong = f"{one} and {two} share noise ({cohort})"
-    claim = "independent Gaussian noise of full precision"
+    kind = "discrete Gaussian noise on the messages' grid" if target.secure else "Gaussian noise of full precision"
+    claim = f"independent {kind}"
     return Finding(target.name, "noise law", claim, wrong or "no deviation", not wrong)
+
+
+def off_the_grid(noise: Array, mechanism: Mechanism, block: str) -> str:
+    """What is wrong with exact noise: not whole numbers of steps, on a coarser grid, or the same values too often."""
+    step = 2.0 ** (math.floor(math.log2(mechanism.update_clip)) - GRID_BITS)
+    per_step = {"counts": "count_weight", "evaluation": "evaluation_weight"}.get(block)
+    if per_step == "count_weight":  # sizes are in units of a weight that was rounded down to the grid
+        noise = noise * (math.floor(mechanism.count_weight / step) * step / mechanism.count_weight)
+    steps = noise / step
+    whole = np.rint(steps)
+    if not np.allclose(steps, whole, rtol=0, atol=1e-3):
+        return f"no whole numbers of grid steps ({block})"
+    if binomial_p_value(int((whole % 2).sum()), whole.size, 0.5) < SIGNIFICANCE:
+        return f"odd and even numbers of steps are not equally likely: a coarser grid ({block})"
+    sigma = claimed_multiplier(mechanism) * claimed_sensitivity(mechanism) / step
+    if repeats_p_value(whole, sigma) < SIGNIFICANCE:
+        return f"the same values again: too few bits ({block})"
+    return ""
 
 
 def check_noise_reuse(target: Target, *, seed: int) -> Finding:
@@ -88,9 +123,9 @@ def check_noise_reuse(target: Target, *, seed: int) -> Finding:
     mechanism = target.make(replace(SHAPE, clustered=400))
     choices = np.zeros(12, dtype=np.int64)
     rng = stream(seed, "reuse", 1)
-    first, second = _noise(mechanism, choices, rng), _noise(mechanism, choices[::-1] + 1, rng)
-    elsewhere = _noise(mechanism, choices, stream(seed, "reuse", 2))
-    again = _noise(mechanism, choices, stream(seed, "reuse", 1))
+    first, second = noise_of(mechanism, choices, rng), noise_of(mechanism, choices[::-1] + 1, rng)
+    elsewhere = noise_of(mechanism, choices, stream(seed, "reuse", 2))
+    again = noise_of(mechanism, choices, stream(seed, "reuse", 1))
     wrong = [
         name
         for name, other in {"the next release": second, "another seed": elsewhere}.items()
@@ -112,14 +147,17 @@ def claimed_multiplier(mechanism: Mechanism) -> float:
 
 
 def _samples(target: Target, rng: Rng) -> Samples:
-    mechanism = target.make(SHAPE)
-    return {name: (mechanism, _blocks(mechanism, choices, rng)) for name, choices in COHORTS.items()}
+    """As many numbers from fewer, wider releases where each of them is slow to draw."""
+    mechanism = target.make(replace(SHAPE, clustered=8 * SHAPE.clustered) if target.secure else SHAPE)
+    releases = RELEASES // 8 if target.secure else RELEASES
+    return {name: (mechanism, _blocks(mechanism, choices, rng, releases)) for name, choices in COHORTS.items()}
 
 
-def _blocks(mechanism: Mechanism, choices: Array, rng: Rng) -> Blocks:
-    noise = np.stack([_noise(mechanism, choices, rng) for _ in range(RELEASES)])
+def _blocks(mechanism: Mechanism, choices: Array, rng: Rng, releases: int) -> Blocks:
+    noise = np.stack([noise_of(mechanism, choices, rng) for _ in range(releases)])
     d_s, d_c, k = mechanism.coordinates.shared, mechanism.coordinates.clustered, mechanism.num_clusters
-    places = {"shared": slice(0, d_s), "counts": slice(d_s + k * d_c, None)}
+    counted = d_s + k * d_c + (k if getattr(mechanism, "count_weight", 0.0) else 0)
+    places = {"shared": slice(0, d_s), "counts": slice(d_s + k * d_c, counted), "evaluation": slice(counted, None)}
     places |= {f"cluster {j}": slice(d_s + j * d_c, d_s + (j + 1) * d_c) for j in range(k)}
     found = {name: noise[:, place] for name, place in places.items()}
     return {name: samples for name, samples in found.items() if samples.size}
@@ -129,9 +167,11 @@ def _clusters(blocks: Blocks) -> list[str]:
     return [name for name in blocks if name.startswith("cluster")]
 
 
-def _noise(mechanism: Mechanism, choices: Array, rng: Rng) -> Array:
+def noise_of(mechanism: Mechanism, choices: Array, rng: Rng) -> Array:
+    """The noise of one release of this cohort: what is left when the same release without noise is taken away."""
     updates = np.full((len(choices), mechanism.coordinates.width), CLIP / 100)
     fixed = given(mechanism, choices if len(choices) else np.zeros(12, dtype=np.int64))
-    noisy = noised(fixed.release(Reports(updates, choices), rng=rng), fixed)
-    silent = replace(fixed, noise_multiplier=0.0)
-    return noisy - noised(silent.release(Reports(updates, choices), rng=np.random.default_rng(0)), silent)
+    reports = as_reports(mechanism, Round(updates, choices))
+    noisy = noised(fixed.release(reports, rng=rng), fixed)
+    silent = silenced(fixed)
+    return noisy - noised(silent.release(reports, rng=np.random.default_rng(0)), silent)

@@ -25,6 +25,7 @@ class Reported:
     destinations: Array  # the choices, where no coin was tossed
     client_ids: Array
     release: Release
+    evaluations: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Recorder:
         made: Release = self._canned or self._mechanism.release(reports, rng=rng)
         moved = np.array(reports.choices if reports.destinations is None else reports.destinations)
         updates, choices, ids = (np.array(part) for part in (reports.updates, reports.choices, reports.client_ids))
-        self.reported.append(Reported(updates, choices, moved, ids, made))
+        judged = None if reports.evaluations is None else np.array(reports.evaluations)
+        self.reported.append(Reported(updates, choices, moved, ids, made, judged))
         return made
 
 

@@ -14,6 +14,7 @@ from rrcluster.audit.targets import CLIP, AuditSetting, Target, plan_of
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.entropy import SecureStreams
 from rrcluster.methods import ALGORITHMS
 from rrcluster.models import Model, from_module, make_model
 from rrcluster.privacy.accounting import epsilon
@@ -51,7 +52,7 @@ class Training:
             num_clients=NUM_CLIENTS,
         )
         mechanism = self.target.make(setting)
-        plan = plan_of(setting, num_rounds=NUM_ROUNDS, mechanism=mechanism.name)
+        plan = plan_of(setting, num_rounds=NUM_ROUNDS, mechanism=mechanism.name, secure=self.target.secure)
         return replace(plan, mechanism=mechanism)
 
     def run(self, plan: PrivacyPlan, *, data: FederatedData | None = None, **changes: Any) -> list[RoundRecord]:
@@ -65,7 +66,7 @@ class Training:
             "algorithm": method,
             "plan": plan,
             "engine": BatchedEngine(model),
-            "streams": Streams(self.seed),
+            "streams": SecureStreams() if self.target.secure else Streams(self.seed),
             "local": LocalSettings(0.05, 1, 10),
         }
         return list(self.simulate(**(arguments | changes)))
@@ -85,7 +86,7 @@ def check_ledger(training: Training) -> Finding:
     log: list[Any] = []
     plan = training.plan()
     cohorts = [np.arange(20), np.arange(20 * (training.target.adjacency == "replace-one")), np.arange(10, 30)]
-    watched = _around(plan, Recorder(plan.mechanism, log=log, cohorts=cohorts))
+    watched = around(plan, Recorder(plan.mechanism, log=log, cohorts=cohorts))
     ledger = WatchedLedger(log)
     try:
         training.run(watched, ledger=ledger)
@@ -116,7 +117,7 @@ def check_messages(training: Training) -> Finding:
         whole = _one_round(training, plan, everyone, state)
         for absent in (0, 7, 12, 19):
             without = _one_round(training, plan, np.delete(everyone, absent), state)
-            worst = max(worst, _difference(whole, without, absent))
+            worst = max(worst, difference(whole, without, absent))
     measured = "so" if worst < 1e-4 else f"reports of others change ({worst:.2g} of the clip)"
     return Finding(training.subject, "messages", "a report depends on nobody else", measured, worst < 1e-4)
 
@@ -145,7 +146,7 @@ def check_round_noise(training: Training) -> Finding:
     noise = []
     for seed in (training.seed, training.seed + 1):
         recorder = Recorder(plan.mechanism)
-        replace(training, seed=seed).run(_around(plan, recorder), data=small_population(seed))
+        replace(training, seed=seed).run(around(plan, recorder), data=small_population(seed))
         noise += [_total_noise(one) for one in recorder.reported]
     pairs = [(i, j) for i in range(len(noise)) for j in range(i)]
     least = min((correlation_p_value(noise[i], noise[j]) for i, j in pairs), default=1.0)
@@ -170,11 +171,11 @@ def _model(algorithm: str) -> Model:
 
 def _one_round(training: Training, plan: PrivacyPlan, cohort: Array, state: Any) -> Reported:
     recorder = Recorder(plan.mechanism, cohorts=[cohort])
-    training.run(_around(plan, recorder, num_rounds=state.round_index + 1), state=state)
+    training.run(around(plan, recorder, num_rounds=state.round_index + 1), state=state)
     return recorder.reported[0]
 
 
-def _difference(whole: Reported, without: Reported, absent: int) -> float:
+def difference(whole: Reported, without: Reported, absent: int) -> float:
     """Largest change of anybody else's clipped update, relative to the clip; infinite when a choice or coin changed."""
     same_choices = np.array_equal(np.delete(whole.choices, absent), without.choices)
     if not same_choices or not np.array_equal(np.delete(whole.destinations, absent), without.destinations):
@@ -188,10 +189,11 @@ def _canned_run(training: Training, plan: PrivacyPlan, seed: int, canned: Releas
     size = 20 if training.target.adjacency == "replace-one" else 15 + seed
     cohorts = [stream(seed, "audit", t).permutation(NUM_CLIENTS)[:size] for t in range(plan.num_rounds)]
     recorder = Recorder(plan.mechanism, cohorts=cohorts, canned=canned)
-    return training.run(_around(plan, recorder), data=small_population(seed))
+    return training.run(around(plan, recorder), data=small_population(seed))
 
 
-def _around(plan: PrivacyPlan, probe: Any, **changes: Any) -> PrivacyPlan:
+def around(plan: PrivacyPlan, probe: Any, **changes: Any) -> PrivacyPlan:
+    """The plan with a probe in place of its mechanism."""
     return replace(plan, mechanism=probe, **changes)
 
 

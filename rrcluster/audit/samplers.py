@@ -20,7 +20,8 @@ def check_sampler(target: Target, *, rng: Rng) -> Finding:
     """Tests of the mechanism's own sampler against its own event."""
     mechanism: Mechanism = target.make(AuditSetting(num_clients=POPULATION, sample_rate=SAMPLE_RATE))
     law = mechanism.event.sampling
-    name, p_value = smallest(sampling_p_values(mechanism.sampler, mechanism.event, rng=rng))
+    generator = target.generator(rng)
+    name, p_value = smallest(sampling_p_values(mechanism.sampler, mechanism.event, rng=generator))
     holds = p_value >= SIGNIFICANCE
     measured = f"no deviation (least p-value {p_value:.2g})" if holds else f"another law: {name} (p = {p_value:.2g})"
     return Finding(target.name, "sampler", f"{law} cohorts", measured, holds)

@@ -9,31 +9,32 @@ import numpy as np
 
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.neighbours import B, Neighbours, Round, add_remove, replace_one
-from rrcluster.audit.targets import AuditSetting, Mechanism, Target, claimed_sensitivity, given, noised
+from rrcluster.audit.targets import AuditSetting, Mechanism, Target, as_reports, claimed_sensitivity, given, noised
 from rrcluster.privacy.reports import Reports
 from rrcluster.types import Array, Release
 
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 _QUIET = AuditSetting(noise_multiplier=0.0)
 
 
-def check_sensitivity(target: Target) -> Finding:
+def check_sensitivity(target: Target, *, brief: bool = False) -> Finding:
     """The largest shift over all adversarial neighbours, shapes and rebalancing options, against the claim.
 
     Deterministic. For `identifier` conditional on the noisy assignment and on the rebalancing coins (both releases get
     the same generator), as the proof is; there the sizes and denominators must not move at all. A release that is not
-    finite, or that a hostile report stops with an error, is an infinite shift.
+    finite, or that a hostile report stops with an error, is an infinite shift. `brief` tries one shape of three: with
+    shared coordinates, without rebalancing.
     """
     worst, where = 0.0, "nowhere"
-    for mechanism, neighbours in _cases(target):
-        base = _released(mechanism, neighbours.round)
+    for mechanism, neighbours in _cases(target, brief=brief):
+        base = released_quietly(mechanism, neighbours.round)
         for label, other in neighbours.others.items():
-            ratio = _shift(mechanism, base, _released(mechanism, other)) / claimed_sensitivity(mechanism)
+            ratio = shift(mechanism, base, released_quietly(mechanism, other)) / claimed_sensitivity(mechanism)
             if ratio > worst:
                 worst, where = ratio, label
-    bound = "sqrt(C^2 + w^2)" if target.adjacency == "add-remove" else "2C, given the assignment"
-    shown = f"{worst:.6f} of it" if worst <= 1 + _ROUNDING else f"{worst:.4g} times it: {where}"
-    return Finding(target.name, "sensitivity", f"one client moves at most {bound}", shown, worst <= 1 + _ROUNDING)
+    bound = "sqrt(C^2 + w^2 + u^2/2)" if target.adjacency == "add-remove" else "2C, given the assignment"
+    shown = f"{worst:.6f} of it" if worst <= 1 + ROUNDING else f"{worst:.4g} times it: {where}"
+    return Finding(target.name, "sensitivity", f"one client moves at most {bound}", shown, worst <= 1 + ROUNDING)
 
 
 def check_invalid_reports(target: Target) -> Finding:
@@ -53,8 +54,10 @@ def check_invalid_reports(target: Target) -> Finding:
     return Finding(target.name, "invalid reports", claim, "so for every kind tried", True)
 
 
-def _cases(target: Target) -> Iterator[tuple[Mechanism, Neighbours]]:
-    for shape in (_QUIET, replace(_QUIET, shared=2), replace(_QUIET, min_cluster_size=B)):
+def _cases(target: Target, *, brief: bool) -> Iterator[tuple[Mechanism, Neighbours]]:
+    shapes = (_QUIET, replace(_QUIET, shared=2), replace(_QUIET, min_cluster_size=B))
+    possible = shapes if target.counted else shapes[:2]  # coins need released sizes
+    for shape in shapes[1:2] if brief else possible:
         mechanism = target.make(shape)
         if target.adjacency == "add-remove":
             for coins in (True,) if mechanism.flips_coins else (False, True):
@@ -63,25 +66,25 @@ def _cases(target: Target) -> Iterator[tuple[Mechanism, Neighbours]]:
             yield from ((given(mechanism, found.assignment), found) for found in replace_one(mechanism))
 
 
-def _shift(mechanism: Mechanism, one: Release | None, two: Release | None) -> float:
+def shift(mechanism: Mechanism, one: Release | None, two: Release | None) -> float:
+    """How far two releases are apart; infinitely, if one is missing or if sizes move that are public constants."""
     if one is None or two is None:
         return np.inf
-    if hasattr(mechanism, "identifier") and _sizes(one).tolist() != _sizes(two).tolist():
+    constant = hasattr(mechanism, "identifier") or mechanism.count_weight == 0
+    if constant and _sizes(one).tolist() != _sizes(two).tolist():
         return np.inf
     moved = float(np.linalg.norm(noised(two, mechanism) - noised(one, mechanism)))
     return moved if np.isfinite(moved) else np.inf
 
 
-def _released(mechanism: Mechanism, one: Round) -> Release | None:
+def released_quietly(mechanism: Mechanism, one: Round) -> Release | None:
     """The release, or None where a report stopped the round: that shows with certainty.
 
     Errors of arithmetic on hostile values are kept quiet: they are what is looked for.
     """
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         try:
-            made: Release = mechanism.release(
-                Reports(one.updates, one.choices, destinations=one.destinations), rng=np.random.default_rng(0)
-            )
+            made: Release = mechanism.release(as_reports(mechanism, one), rng=np.random.default_rng(0))
         except Exception:  # whatever it is
             return None
     return made

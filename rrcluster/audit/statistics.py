@@ -82,3 +82,15 @@ def smallest(p_values: dict[str, float]) -> tuple[str, float]:
 def all_distinct(samples: Array) -> bool:
     """No value occurs twice: what 53-bit noise gives, and noise of fewer bits does not."""
     return bool(np.unique(samples).size == samples.size)
+
+
+def repeats_p_value(whole: Array, sigma: float) -> float:
+    """Whether whole numbers of this std repeat no more often than chance has it: pairs that agree, Poisson in number.
+
+    Two of them agree with probability 1 / (2 sqrt(pi) sigma).
+    """
+    from scipy.stats import poisson
+
+    repeated = whole.size - np.unique(whole).size
+    expected = whole.size * (whole.size - 1) / 2 / (2 * math.sqrt(math.pi) * sigma)
+    return float(poisson.sf(repeated - 1, expected)) if repeated else 1.0

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from rrcluster import checks
 from rrcluster.audit.finding import Finding
@@ -44,6 +45,7 @@ def audit_steps(
     names = list(TARGETS) if mechanism == "all" else [mechanism]
     targets = [target for name in names for target in TARGETS[name]]
     steps = [step for target in targets for step in mechanism_steps(target, seed=seed)]
+    steps += [step for name in names for step in variant_steps(name, algorithm=algorithm, seed=seed)]
     steps += [step for target in targets for step in _training_steps(target, algorithm, seed)]
     steps += _common_steps(seed)
     if end_to_end:
@@ -53,6 +55,7 @@ def audit_steps(
 
 def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:
     """The checks that need nothing but the mechanism."""
+    from rrcluster.audit.containers import check_odd_rows, check_types
     from rrcluster.audit.denominators import check_denominators
     from rrcluster.audit.distinguish import check_distinguishing
     from rrcluster.audit.identifier_claims import check_identifiers
@@ -71,17 +74,68 @@ def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:
     yield Step(name, "sampler", lambda: check_sampler(target, rng=rng(f"sampler {name}")))
     yield Step(name, "noise reuse", lambda: check_noise_reuse(target, seed=seed))
     yield Step(name, "denominators", lambda: check_denominators(target, rng=rng(f"denominators {name}")))
+    yield Step(name, "types", lambda: check_types(target, rng=rng(f"types {name}")))
+    yield Step(name, "odd rows", lambda: check_odd_rows(target))
+    yield from _cohort_steps(target, rng)
+
+
+def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iterator[Step]:
+    """The checks of other weights, of private evaluation and of the secure mode."""
+    from rrcluster.audit.evaluations import check_evaluation_scale, check_evaluation_sensitivity
+    from rrcluster.audit.noise_claims import check_noise
+    from rrcluster.audit.sensitivity import check_sensitivity
+    from rrcluster.audit.variants import EVALUATED, VARIANTS, check_public_sizes
+
+    rng = Streams(seed)
+    for target in VARIANTS[mechanism]:
+        name = target.name
+        noise = rng(f"noise {name}")
+        yield Step(name, "noise", partial(check_noise, target, rng=noise))
+        if target.secure:
+            yield from _secure_steps(target, algorithm, seed)
+        else:
+            yield Step(name, "sensitivity", partial(check_sensitivity, target, brief=True))
+        if not target.counted:
+            yield Step(name, "public sizes", partial(check_public_sizes, target, rng=rng("public sizes")))
+    if mechanism == "joint":
+        yield Step(EVALUATED.name, "evaluation sensitivity", lambda: check_evaluation_sensitivity(EVALUATED))
+        yield Step(EVALUATED.name, "evaluation scale", lambda: check_evaluation_scale(EVALUATED))
+
+
+def _secure_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]:
+    from rrcluster.audit.cohorts import check_round_cohorts, check_secure_sampler
+    from rrcluster.audit.samplers import check_sampler
+    from rrcluster.audit.variants import check_secure_noise
+    from rrcluster.simulation.simulate import simulate
+
+    rng, name = Streams(seed), target.name
+    training = Training(target, simulate, algorithm, seed)
+    yield Step(name, "secure noise", lambda: check_secure_noise(target))
+    yield Step(name, "secure sampler", lambda: check_secure_sampler(target))
+    yield Step(name, "sampler", lambda: check_sampler(target, rng=rng("secure sampler")))
+    yield from _cohort_steps(target, rng)
+    yield Step(training.subject, "cohorts of rounds", lambda: check_round_cohorts(training))
+
+
+def _cohort_steps(target: Target, rng: Streams) -> Iterator[Step]:
+    from rrcluster.audit.cohorts import check_population, check_small_cohorts
+
+    name = target.name
+    yield Step(name, "small cohorts", lambda: check_small_cohorts(target, rng=rng(f"small cohorts {name}")))
+    yield Step(name, "population", lambda: check_population(target, rng=rng(f"population {name}")))
 
 
 def training_steps(training: Training) -> Iterator[Step]:
     """The checks on a small training run."""
-    from rrcluster.audit import rounds
+    from rrcluster.audit import cohorts, rounds, strangers
 
     for title, check in {
         "ledger": rounds.check_ledger,
         "messages": rounds.check_messages,
         "post-processing": rounds.check_postprocessing,
         "noise of rounds": rounds.check_round_noise,
+        "cohorts of rounds": cohorts.check_round_cohorts,
+        "strangers": strangers.check_strangers,
     }.items():
         yield Step(training.subject, title, lambda check=check: check(training))  # type: ignore[misc]
 
@@ -95,10 +149,12 @@ def _training_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]
 def _common_steps(seed: int) -> list[Step]:
     from rrcluster.audit.accountants import check_accountants
     from rrcluster.audit.denominators import check_rebalancing
+    from rrcluster.audit.public_files import check_public_files
     from rrcluster.clusters.rebalancing import rebalance
     from rrcluster.privacy.accounting import epsilon
 
     return [
+        Step("run folder", "public files", check_public_files),
         Step("exact rebalancing", "guarantees", lambda: check_rebalancing(rebalance, rng=Streams(seed)("rebalancing"))),
         Step("accountants", "cross-checks", lambda: check_accountants(epsilon)),
     ]

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from rrcluster.entropy import secure_rng
 from rrcluster.privacy.identifier import IdentifierMechanism
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, Release
 
@@ -37,6 +39,9 @@ class AuditSetting:
     size_floor: float = 0.0
     sample_rate: float = 0.1
     num_clients: int = 1000
+    count_weight: float = COUNT_WEIGHT  # w / C
+    evaluation_weight: float = 0.0  # u / C
+    secure: bool = False  # exact noise and cohorts from the operating system
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,23 @@ class Target:
     make: Callable[[AuditSetting], Mechanism]
     adjacency: str
     identifier: str = "gaussian"  # under `identifier`, how choices are privatised
+    counted: bool = True  # whether sizes are released; with w = 0 they are a public constant
+    secure: bool = False  # whether it needs randomness from the operating system
+
+    def generator(self, rng: Rng) -> Rng:
+        """What its releases draw from: `rng`, or the operating system where nothing else is accepted."""
+        return secure_rng() if self.secure else rng
+
+
+def varied(target: Target, name: str, **changes: Any) -> Target:
+    """The same mechanism with other public constants, in every setting it is made with: fields of `AuditSetting`."""
+    return replace(
+        target,
+        name=f"{target.name} ({name})",
+        make=lambda setting: target.make(replace(setting, **changes)),
+        counted=changes.get("count_weight", COUNT_WEIGHT) > 0,
+        secure=changes.get("secure", False),
+    )
 
 
 @dataclass(frozen=True)
@@ -82,7 +104,9 @@ def plan_of(setting: AuditSetting, *, num_rounds: int = 1, **changes: Any) -> Pr
         "num_clients": setting.num_clients,
         "sample_rate": setting.sample_rate,
         "update_clip": CLIP,
-        "count_weight": COUNT_WEIGHT,
+        "count_weight": setting.count_weight,
+        "private_evaluation": setting.evaluation_weight,
+        "secure": setting.secure,
         "noise_multiplier": setting.noise_multiplier or 1.0,
         "min_cluster_size": setting.min_cluster_size,
         "size_floor": setting.size_floor,
@@ -97,17 +121,34 @@ def recast(mechanism: Mechanism, kind: Any) -> Mechanism:
 
 
 def claimed_sensitivity(mechanism: Mechanism) -> float:
-    """L2 sensitivity that the noise must be relative to: sqrt(C^2 + w^2) under `joint`, 2C under `identifier`."""
+    """L2 sensitivity that the noise must be relative to: sqrt(C^2 + w^2 + u^2 / 2) under `joint`, else 2C."""
     clip = float(mechanism.update_clip)
-    weight = getattr(mechanism, "count_weight", None)
-    return 2 * clip if weight is None else math.sqrt(clip * clip + weight * weight)
+    weight, judged = getattr(mechanism, "count_weight", None), getattr(mechanism, "evaluation_weight", 0.0)
+    return 2 * clip if weight is None else math.sqrt(clip * clip + weight * weight + judged * judged / 2)
 
 
 def noised(release: Release, mechanism: Mechanism) -> Array:
-    """Everything that gets Gaussian noise, as one vector: shared sum, cluster sums and, in `joint`, counts."""
-    weight = getattr(mechanism, "count_weight", None)
-    counts = [] if weight is None else [release.sizes * weight]
-    return np.concatenate([release.shared_sum, release.cluster_sums.ravel(), *counts])
+    """Everything that gets noise, as one vector: shared sum, cluster sums and, in `joint`, counts and evaluations."""
+    weight = getattr(mechanism, "count_weight", 0.0)
+    counts = [release.sizes * weight] if weight else []
+    judged = [] if release.evaluation is None else [release.evaluation.sums * mechanism.evaluation_weight]
+    return np.concatenate([release.shared_sum, release.cluster_sums.ravel(), *counts, *judged])
+
+
+def as_reports(mechanism: Mechanism, one: Any) -> Reports:
+    """Reports of a cohort (`updates`, `choices`, `destinations`, `evaluations`), complete for this mechanism.
+
+    Where evaluations are asked for and none are given, everybody has the best there is: as far from zero as one gets.
+    """
+    evaluations = one.evaluations
+    if evaluations is None and getattr(mechanism, "evaluation_weight", 0.0) > 0:
+        evaluations = np.ones((len(one.choices), 2))
+    return Reports(one.updates, one.choices, one.destinations, evaluations=evaluations, unique=True)
+
+
+def silenced(mechanism: Mechanism) -> Mechanism:
+    """The same mechanism without noise, which takes any generator."""
+    return replace(mechanism, noise_multiplier=0.0, exact_noise=False)
 
 
 def given(mechanism: Mechanism, assignment: Array) -> Mechanism:
@@ -119,4 +160,4 @@ def given(mechanism: Mechanism, assignment: Array) -> Mechanism:
 
 def _made(kind: Any, setting: AuditSetting, **changes: Any) -> Mechanism:
     made = recast(plan_of(setting, **changes).mechanism, kind)
-    return replace(made, noise_multiplier=0.0) if setting.noise_multiplier == 0 else made
+    return silenced(made) if setting.noise_multiplier == 0 else made

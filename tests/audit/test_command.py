@@ -19,7 +19,7 @@ def one_check(monkeypatch):
     """Only the check of the sensitivity, to be quick."""
 
     def steps(**settings):
-        return [step for step in audit_steps(**settings) if step.check == "sensitivity"]
+        return [step for step in audit_steps(**settings) if (step.subject, step.check) == ("joint", "sensitivity")]
 
     monkeypatch.setattr("rrcluster.audit.suite.audit_steps", steps)
 
@@ -58,6 +58,13 @@ def test_the_audit_covers_what_it_says():
         "identifier (gaussian)",
         "identifier (kary)",
         "exact rebalancing",
+        "joint (w = 0)",
+        "joint (w = C)",
+        "joint (w = 16 C)",
+        "joint (evaluation)",
+        "joint (secure)",
+        "identifier (gaussian) (secure)",
+        "run folder",
         "accountants",
     }
     assert sum(step.check == "canaries" for step in steps) == 3

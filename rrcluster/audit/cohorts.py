@@ -1,0 +1,95 @@
+"""Cohorts where samplers go wrong: tiny, secure, of a population that is not the declared one, and of one run."""
+
+import numpy as np
+
+from rrcluster.audit.finding import Finding
+from rrcluster.audit.probes import Recorder
+from rrcluster.audit.rounds import Training, around
+from rrcluster.audit.samplers import DRAWS
+from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, smallest
+from rrcluster.audit.targets import AuditSetting, Target
+from rrcluster.entropy import secure_rng
+from rrcluster.errors import PrivacyError
+from rrcluster.privacy.sampling import Sampler
+from rrcluster.rng import Rng
+
+FEW, RATE = 5, 0.05
+DECLARED = 60
+
+
+def check_small_cohorts(target: Target, *, rng: Rng) -> Finding:
+    """M = 5 and q = 0.05: three cohorts in four are empty under Poisson, and one client always comes under fixed size.
+
+    Exact binomial tests of how many cohorts are empty, how many have one client, and of all clients drawn.
+    """
+    sampler = target.make(AuditSetting(num_clients=FEW, num_clusters=1, sample_rate=RATE)).sampler
+    sizes = _sizes(sampler, FEW, target.generator(rng))
+    if target.adjacency == "replace-one":
+        holds = bool((sizes == 1).all())
+        return Finding(target.name, "small cohorts", "one of 5, always", "so" if holds else "other sizes", holds)
+    empty = (1 - RATE) ** FEW
+    name, p_value = smallest(
+        {
+            f"{(sizes == 0).mean():.3f} are empty": binomial_p_value(int((sizes == 0).sum()), DRAWS, empty),
+            f"{(sizes == 1).mean():.3f} have one client": binomial_p_value(
+                int((sizes == 1).sum()), DRAWS, FEW * RATE * (1 - RATE) ** (FEW - 1)
+            ),
+            f"{sizes.mean():.3f} clients on average": binomial_p_value(int(sizes.sum()), DRAWS * FEW, RATE),
+        }
+    )
+    holds = p_value >= SIGNIFICANCE
+    measured = f"{name} (p = {p_value:.2g})"
+    return Finding(target.name, "small cohorts", f"{empty:.3f} of the cohorts of 5 at 0.05 are empty", measured, holds)
+
+
+def check_population(target: Target, *, rng: Rng) -> Finding:
+    """A population that is not the declared one: Poisson cohorts follow it, cohorts of fixed size are refused."""
+    sampler = target.make(AuditSetting(num_clients=DECLARED, num_clusters=1, sample_rate=0.2)).sampler
+    fixed, wrong = target.adjacency == "replace-one", ""
+    for population in (DECLARED // 3, 3 * DECLARED):
+        try:
+            sizes = _sizes(sampler, population, target.generator(rng))
+        except PrivacyError:
+            wrong = wrong or ("" if fixed else f"a population of {population} is refused")
+            continue
+        likely = binomial_p_value(int(sizes.sum()), DRAWS * population, 0.2) >= SIGNIFICANCE
+        if fixed or not likely:
+            wrong = f"cohorts of {sizes.mean():.2f} from a population of {population}"
+    claim = "a population that was not declared is refused" if fixed else "cohorts follow the population there is"
+    return Finding(target.name, "population", claim, wrong or "so", not wrong)
+
+
+def check_secure_sampler(target: Target) -> Finding:
+    """A secure sampler refuses seeded generators, and no cohort of 100 of 200 comes twice. Chance: below 1e-50."""
+    sampler = target.make(AuditSetting(num_clients=200, num_clusters=1, sample_rate=0.5)).sampler
+    wrong = ""
+    for name, seeded in {"PCG64": np.random.default_rng(0), "Philox": np.random.Generator(np.random.Philox(1))}.items():
+        try:
+            sampler.draw(200, rng=seeded)
+            wrong = f"a seeded generator ({name}) is accepted"
+        except PrivacyError:
+            pass
+    drawn = [tuple(sampler.draw(200, rng=secure_rng()).tolist()) for _ in range(10)]
+    if len(set(drawn)) < len(drawn):
+        wrong = "two secure cohorts are the same"
+    claim = "secure cohorts take no seed and never repeat"
+    return Finding(target.name, "secure sampler", claim, wrong or "so", not wrong)
+
+
+def check_round_cohorts(training: Training) -> Finding:
+    """The rounds of two runs, as they really are drawn: no cohort comes twice. Chance: below 1e-9.
+
+    Two seeded runs have two seeds; two secure runs have nothing in common.
+    """
+    plan, seen = training.plan(), []
+    for seed in (training.seed, training.seed + 1):
+        recorder = Recorder(plan.mechanism)
+        Training(training.target, training.simulate, training.algorithm, seed).run(around(plan, recorder))
+        seen += [tuple(np.sort(one.client_ids).tolist()) for one in recorder.reported]
+    again = len(seen) - len(set(seen))
+    measured = f"{again} of {len(seen)} cohorts are repeated" if again else "so"
+    return Finding(training.subject, "cohorts of rounds", "every round has a cohort of its own", measured, not again)
+
+
+def _sizes(sampler: Sampler, population: int, rng: Rng) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array([len(sampler.draw(population, rng=rng)) for _ in range(DRAWS)], dtype=np.int64)

@@ -1,0 +1,118 @@
+"""Reports in every container and type: no type makes a client longer than the clip, none moves what others sent."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rrcluster.audit.finding import Finding
+from rrcluster.audit.neighbours import Round
+from rrcluster.audit.sensitivity import ROUNDING, released_quietly, shift
+from rrcluster.audit.targets import AuditSetting, Mechanism, Target, claimed_sensitivity, given
+from rrcluster.rng import Rng
+from rrcluster.types import Array
+
+_WIDE = AuditSetting(noise_multiplier=0.0, clustered=300)
+_ASSIGNMENT = np.array([0, 1, 2, 0, 1])
+
+
+def check_types(target: Target, *, rng: Rng) -> Finding:
+    """Updates of every floating-point type and container, above the clip: one client moves the sensitivity at most.
+
+    Eight random directions and three lengths each, so that a norm that is rounded in a short type shows.
+    """
+    mechanism = given(target.make(_WIDE), _ASSIGNMENT)
+    worst, where = 0.0, ""
+    for label, one, two in _long_rows(mechanism, rng):
+        moved = shift(mechanism, released_quietly(mechanism, one), released_quietly(mechanism, two))
+        if moved > worst:
+            worst, where = moved, label
+    ratio = worst / claimed_sensitivity(mechanism)
+    holds = ratio <= 1 + ROUNDING
+    shown = f"{ratio:.6f} of it" if holds else f"{ratio:.6g} times it: {where}"
+    return Finding(target.name, "types", "the sensitivity holds for every type of update", shown, holds)
+
+
+def check_odd_rows(target: Target) -> Finding:
+    """One odd row, choice or type in a container: what the others sent counts as it does without it.
+
+    Deterministic. The odd client is the last; it may move its own share, and everything beyond that is the others'.
+    """
+    mechanism = given(target.make(AuditSetting(noise_multiplier=0.0)), _ASSIGNMENT)
+    width = mechanism.coordinates.width
+    good = np.full((4, width), mechanism.update_clip / (2 * width))
+    base = released_quietly(mechanism, Round([*good, np.zeros(width)], [0, 1, 2, 0, -1]))
+    wrong = ""
+    for name, cohort in _odd(good).items():
+        ratio = shift(mechanism, base, released_quietly(mechanism, cohort)) / claimed_sensitivity(mechanism)
+        if ratio > 1 + ROUNDING:
+            wrong = f"{name}: others move too ({ratio:.3g} of one client's share)"
+    claim = "an odd row moves nobody else's contribution"
+    return Finding(target.name, "odd rows", claim, wrong or "so", not wrong)
+
+
+def _long_rows(mechanism: Mechanism, rng: Rng) -> Iterator[tuple[str, Round, Round]]:
+    width, clip = mechanism.coordinates.width, mechanism.update_clip
+    for trial in range(8):
+        direction = rng.standard_normal(width)
+        direction *= clip / np.linalg.norm(direction)
+        for times in (1.0, 3.0, 400.0):
+            rows = np.vstack([np.tile(-direction, (4, 1)), direction * times])
+            for kind, cast in type_casts().items():
+                whole = cast(rows)
+                replaced = cast(np.vstack([rows[:4], -rows[4:]]))
+                removed = replaced if hasattr(mechanism, "identifier") else whole[:4]
+                label = f"{times:g} C as {kind}, direction {trial}"
+                yield label, Round(removed, _ASSIGNMENT[: len(removed)]), Round(whole, _ASSIGNMENT)
+
+
+def type_casts() -> dict[str, Callable[[Array], Any]]:
+    """By name: an (n, d) float64 array in every type and container that a caller may have."""
+    import torch
+
+    return {
+        "float64": lambda rows: rows,
+        "float32": lambda rows: rows.astype(np.float32),
+        "float16": lambda rows: rows.astype(np.float16),
+        "torch float32": lambda rows: torch.as_tensor(rows).float(),
+        "torch float16": lambda rows: torch.as_tensor(rows).half(),
+        "torch bfloat16": lambda rows: torch.as_tensor(rows).bfloat16(),
+        "objects": lambda rows: rows.astype(object),
+        "a list of float16 rows": lambda rows: [*rows.astype(np.float16)],
+        "a list of tensors": lambda rows: [torch.as_tensor(row).bfloat16() for row in rows],
+    }
+
+
+def _odd(good: Array) -> dict[str, Round]:
+    """Four good rows and one that is not, in containers that give all rows one type."""
+    import torch
+
+    width, choices = good.shape[1], [0, 1, 2, 0, 1]
+    huge = np.vstack([good, np.full(width, 1e30)])
+    listed: dict[str, Any] = {
+        "text": "text",
+        "nothing": None,
+        "a longer row": np.zeros(width + 1),
+        "a single number": 1.0,
+        "whole numbers": np.arange(width),
+        "truth values": np.ones(width, dtype=bool),
+        "complex numbers": np.full(width, 1 + 1j),
+        "a mapping": {"update": 1.0},
+        "float16": np.full(width, 6e4, dtype=np.float16),
+        "a tensor": torch.full((width,), float("nan")),
+        "whole numbers beyond 64 bits": [2**70] * width,
+    }
+    kinds = {f"a list with {name}": Round([*good, row], choices) for name, row in listed.items()}
+    mixed = np.empty((5, width), dtype=object)
+    mixed[:4], mixed[4] = good, "text"
+    return kinds | {
+        "objects with text": Round(mixed, choices),
+        "texts": Round(np.vstack([good, np.ones(width)]).astype(str), choices),
+        "complex numbers": Round(np.vstack([good, np.full(width, 1j)]), choices),
+        "an outlier": Round(huge, choices),
+        "an outlier in float32": Round(huge.astype(np.float32), choices),
+        "choices with a text": Round(huge, [0, 1, 2, 0, "one"]),
+        "choices as texts": Round(huge, np.array([0, 1, 2, 0, "x"])),
+        "choices of float64 with NaN": Round(huge, np.array([0, 1, 2, 0, np.nan])),
+        "choices with an object": Round(huge, [0, 1, 2, 0, {}]),
+    }

@@ -1,0 +1,123 @@
+"""What a secure run leaves behind: files and keys on a list, so that whatever is added has to be thought about."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from safetensors import safe_open
+
+from rrcluster.audit.finding import Finding
+from rrcluster.data.arrays import from_arrays
+from rrcluster.data.federated import FederatedData
+from rrcluster.experiments.run import run
+from rrcluster.settings import AFFECTS
+
+_EVENT = {"type", "noise_multiplier", "sample_rate", "adjacency", "sampling"}
+_NOISE = {"noise_multiplier", "sensitivity", "noise_std", "update_clip", "count_weight", "evaluation_weight"}
+_EVALUATION = {
+    *("sums", "clients", "sum_noise_std", "clients_noise_std", "loss_bound", "least_clients"),
+    *("accuracy", "accuracy_noise_std", "loss", "loss_noise_std"),
+}
+_MADE_BY = {"config", "rrcluster", "torch", "numpy", "device", "machine", "engine", "threads", "model", "method"}
+
+
+def _under(name: str, keys: set[str]) -> set[str]:
+    return {name, *(f"{name}.{key}" for key in keys)}
+
+
+# By file: every key that may be in it, nested ones as a.b. All are settings, versions, costs or released values.
+ALLOWED: dict[str, set[str]] = {
+    "config.yaml": set(AFFECTS),
+    "privacy.json": {
+        *("private", "artefacts", "secure", "unit", "mechanism", "adjacency", "sampling", "released", "num_rounds"),
+        *("reserve_rounds", "num_releases", "num_clients", "delta", "epsilon", "accountant", "notes", "not_covered"),
+        *_under("noise", _NOISE),
+        *_under("event", _EVENT),
+        *_under("accountants", {"accountant", "epsilon", "reason"}),
+    },
+    "ledger.jsonl": {"round", *_under("event", _EVENT), *_under("made_by", _MADE_BY)},
+    "rounds.jsonl": {"round", "sizes", "denominators", "noise_std", *_under("private_evaluation", _EVALUATION)},
+    "summary.json": {
+        *("name", "status", "ended_by", "version", "data", "partition", "algorithm", "model", "num_clusters"),
+        *("min_cluster_size", "mechanism", "epsilon", "delta", "noise_multiplier", "num_rounds", "rounds_done"),
+        *("releases_charged", "secure", "seed", "sizes"),
+        *_under("private_evaluation", _EVALUATION),
+    },
+    "models.safetensors": {"shared", "clustered", "format", "model", "algorithm", "input_shape", "num_classes"},
+}
+
+
+def check_public_files() -> Finding:
+    """A small secure run with clients that drop out and lie: only files and keys on the list, and no seed.
+
+    Times, counts of clients and whatever else depends on the cohort have no name on the list.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        run(
+            data=_population(),
+            num_clients=12,
+            model="linear",
+            algorithm="ifca",
+            num_clusters=2,
+            num_rounds=2,
+            noise_multiplier=1.0,
+            delta=0.01,
+            sample_rate=0.5,
+            private_evaluation=0.5,
+            dropout=0.3,
+            hostile=0.2,
+            secure=True,
+            out=str(path),
+        )
+        wrong = sorted(_unlisted(path))
+    claim = "a secure run's files hold what is on the list"
+    measured = f"not on it: {', '.join(wrong[:4])}" if wrong else f"so, in {len(ALLOWED)} files"
+    return Finding("run folder", "public files", claim, measured, not wrong)
+
+
+def _unlisted(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if name not in ALLOWED:
+            yield name
+            continue
+        yield from (f"{key} in {name}" for key in sorted(set(_keys(path)) - ALLOWED[name]))
+        if name in ("config.yaml", "summary.json") and _content(path)[0]["seed"] is not None:
+            yield f"a seed in {name}"
+
+
+def _content(path: Path) -> list[Any]:
+    """The documents of a file."""
+    if path.suffix == ".safetensors":
+        with safe_open(path, framework="np") as file:
+            return [dict.fromkeys(file.keys()) | (file.metadata() or {})]
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in text.splitlines()]
+    return [yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)]
+
+
+def _keys(path: Path) -> Iterator[str]:
+    for document in _content(path):
+        yield from _nested(document, "")
+
+
+def _nested(value: Any, prefix: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inside in value.items():
+            yield f"{prefix}{key}"
+            yield from _nested(inside, f"{prefix}{key}.")
+    elif isinstance(value, list):
+        for inside in value:
+            yield from _nested(inside, prefix)
+
+
+def _population() -> FederatedData:
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal((6, 4)) for _ in range(12)]
+    return from_arrays(inputs, [(x[:, 0] > 0).astype(np.int64) for x in inputs], num_classes=2, name="audit-folder")
