@@ -116,7 +116,7 @@ def make_experiment(
     check_init(algorithm, config.server.init)
     k = algorithm.num_clusters(method.num_clusters)
     make_schedule(config.server, num_rounds=config.privacy.num_rounds, num_clusters=k)
-    plan_for(config, Coordinates(0, 1))  # refuse a bad budget before any file is read; its calibration is remembered
+    plan = plan_for(config, Coordinates(0, 1))  # refuses a bad budget before any file is read
     data = data or load_population(config)
     algorithm = algorithm.for_population(algorithm, data)
     _check_evaluated(config, algorithm, data)
@@ -124,7 +124,7 @@ def make_experiment(
     model = algorithm.adapt(
         make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
     )
-    plan = plan_for(config, algorithm.split(model).coordinates)
+    plan = plan.with_coordinates(algorithm.split(model).coordinates)
     check_memory(algorithm, model, plan)
     samples = plan.sampler.expected_size * _public_size(config) * config.local.local_epochs
     return Experiment(

@@ -102,6 +102,10 @@ class PrivacyPlan:
         planned = self.num_rounds + self.reserve_rounds
         return planned if self.max_releases is None else min(planned, self.max_releases)
 
+    def with_coordinates(self, coordinates: Coordinates) -> "PrivacyPlan":
+        """The same plan for reports of another shape: neither noise nor cost depends on it."""
+        return replace(self, mechanism=replace(self.mechanism, coordinates=coordinates))  # type: ignore[type-var]
+
     def limited(self, max_epsilon: float | None) -> "PrivacyPlan":
         """The same plan, ended before the release that would bring `epsilon()` above `max_epsilon`.
 
