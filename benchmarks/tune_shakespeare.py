@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rrcluster.data.arrays import at_most
 from rrcluster.data.build import load_federated
 from rrcluster.data.shakespeare import by_role, load_shakespeare
-from rrcluster.data.subset import at_most
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment, plan_for
 from rrcluster.paper.study_shakespeare import SHAKESPEARE

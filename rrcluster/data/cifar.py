@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rrcluster.data.content import Unexpected, expect, read_bytes, reporting
+from rrcluster.data.files import Unexpected, expect, read_bytes, reporting
 from rrcluster.data.images import ImageDataset, Level
 from rrcluster.data.sources import SOURCES, SourceFile, locate, ways_out
 from rrcluster.errors import DataError

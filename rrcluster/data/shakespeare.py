@@ -17,8 +17,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from rrcluster import checks
-from rrcluster.data.content import expect, read_bytes, reporting
 from rrcluster.data.federated import IDS, FederatedData, TestSet
+from rrcluster.data.files import expect, read_bytes, reporting
 from rrcluster.data.sources import SOURCES, locate, ways_out
 from rrcluster.errors import ConfigError
 from rrcluster.rng import Rng

@@ -9,9 +9,9 @@ from torch import nn
 
 from rrcluster import registry
 from rrcluster.clusters.schedule import make_schedule
+from rrcluster.data.arrays import at_most
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.federated import IDS, FederatedData
-from rrcluster.data.subset import at_most
 from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.data.lines import INTERCEPTS, SCENARIOS, SLOPES
+from rrcluster.data.synthetic import INTERCEPTS, SCENARIOS, SLOPES
 from rrcluster.paper.read_reproduction import Reproduced
 from rrcluster.report.drawing import INK, PALETTE, Drawing, draw
 
