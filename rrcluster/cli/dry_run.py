@@ -12,7 +12,7 @@ from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.run import MakeExperiment
 from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.methods import Tools
-from rrcluster.simulation.memory import ClientMemory
+from rrcluster.simulation.clients import ClientMemory
 
 
 def show(config: RunConfig, *, as_json: bool, make: MakeExperiment = make_experiment) -> int:

@@ -15,7 +15,7 @@ from rrcluster.errors import ConfigError
 
 if TYPE_CHECKING:
     from rrcluster.theory.compare import Comparison
-    from rrcluster.theory.setting import Setting
+    from rrcluster.theory.lemma import Setting
 
 Flag = tyro.conf.arg
 
@@ -111,7 +111,7 @@ def _check(command: TheoryCommand) -> None:
 def _setting(command: TheoryCommand) -> "Setting":
     from rrcluster.privacy.events import REPLACE_ONE
     from rrcluster.privacy.relation import update_sensitivity
-    from rrcluster.theory.setting import Setting
+    from rrcluster.theory.lemma import Setting
 
     sensitivity = update_sensitivity(update_clip=command.update_clip, adjacency=REPLACE_ONE)
     given = asdict(command)

@@ -7,7 +7,8 @@ the official ones.
 Its bundle is one xz stream: the training labels and test labels (one byte each, in the order of the file), then the
 training and test pixels, each part sorted by class and every image column by column; clothes are more alike along
 columns and within a class, which brings 784 bytes an image down to 355. `build_fashion_mini` makes it,
-`load_fashion_mini` checks and undoes it."""
+`load_fashion_mini` checks and undoes it.
+"""
 
 import hashlib
 import lzma

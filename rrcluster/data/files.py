@@ -2,7 +2,8 @@
 
 An idx file is two zero bytes, a type code, the number of axes, one big-endian 32-bit length per axis and the
 values, big-endian, row by row; usually inside gzip. A damaged or hostile file gives a `DataError` that names the file,
-what was expected, what was there and the way out. Memory is spent only on bytes that are really there."""
+what was expected, what was there and the way out. Memory is spent only on bytes that are really there.
+"""
 
 import gzip
 import hashlib

@@ -1,7 +1,8 @@
 """Populations of images: a dataset with labels, and how its images differ between clients.
 
 Three kinds of difference: groups that see them turned (`rotated_images`), groups that call them by other names
-(`flipped_images`), and clients that hold other classes (`dirichlet_images`)."""
+(`flipped_images`), and clients that hold other classes (`dirichlet_images`).
+"""
 
 from dataclasses import dataclass
 from functools import cached_property, partial

@@ -1,6 +1,7 @@
 """The files of a dataset: where they are searched for, which are found, and their download.
 
-Only `get` uses the network: it checks every file's sha256 and leaves whole files or none."""
+Only `get` uses the network: it checks every file's sha256 and leaves whole files or none.
+"""
 
 import os
 from collections.abc import Iterator

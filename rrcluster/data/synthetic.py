@@ -3,7 +3,8 @@
 The paper (appendix on synthetic data) gives the lines' model, four groups, and that hard differs from easy by a larger
 noise variance; it prints no constant. Ours: the four lines below, x uniform in [-1, 1], noise std 0.1 (easy) or 0.5
 (hard, half the smallest gap between intercepts), groups 1:1:1:1 (balanced) or 4:2:1:1 (imbalanced), and 20 to 60
-samples per client."""
+samples per client.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -26,8 +26,7 @@ from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams
 from rrcluster.server_state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
-from rrcluster.simulation.faults import Faults
-from rrcluster.simulation.memory import ClientMemory
+from rrcluster.simulation.clients import ClientMemory, Faults
 from rrcluster.simulation.simulate import RoundRecord, check_memory, simulate
 from rrcluster.types import Coordinates
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, pad
 
-from rrcluster.models.image_networks import linear, mlp
 from rrcluster.models.model import FixedPart, Model, Parameters
+from rrcluster.models.networks import linear, mlp
 
 DIRECTIONS = 8  # of edges
 LENGTH = 20.0  # Euclidean norm of an image's edges, and of its cells' means; normalised 28 x 28 pixels have about 28

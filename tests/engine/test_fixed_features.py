@@ -13,8 +13,8 @@ from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models import make_model
-from rrcluster.models.additive import additive
 from rrcluster.models.fixed import LENGTH, Edges, Pooled
+from rrcluster.models.networks import additive
 from rrcluster.rng import Streams
 
 
