@@ -27,7 +27,7 @@ from scipy.stats import binomtest
 from rrcluster.data.synthetic import SCENARIOS, noisy_lines
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment
-from rrcluster.paper.learnt_lines import draw_learnt_lines
+from rrcluster.paper.paper_figures import draw_learnt_lines
 from rrcluster.rng import Streams
 from rrcluster.server_state import ServerState
 from rrcluster.simulation.evaluate import choose_all, clustering_accuracy

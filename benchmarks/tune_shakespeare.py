@@ -22,7 +22,7 @@ from rrcluster.data.build import load_federated
 from rrcluster.data.shakespeare import by_role, load_shakespeare
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment, plan_for
-from rrcluster.paper.study_shakespeare import SHAKESPEARE
+from rrcluster.paper.studies import SHAKESPEARE
 from rrcluster.rng import stream
 from rrcluster.simulation.evaluate import evaluate
 from rrcluster.simulation.simulate import simulate

@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rrcluster.cli.parse import parse, say
+from rrcluster.cli.terminal import parse, say
 
 if TYPE_CHECKING:
     from rrcluster.audit.finding import Finding
@@ -65,7 +65,7 @@ def _print(findings: "list[Finding]", *, seconds: float) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from rrcluster.cli.console import print_whole
+    from rrcluster.cli.terminal import print_whole
 
     console = Console()
     table = Table(title="Audit of the installed code")
