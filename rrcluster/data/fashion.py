@@ -76,9 +76,9 @@ def _read_part(paths: dict[str, Path], part: str) -> tuple[NDArray[np.uint8], ND
 
 
 def _check_digest(path: Path, values: NDArray[np.uint8], expected: str) -> None:
-    found = idx_sha256(values)
-    if found != expected:
-        _refuse(path, f"content with sha256 {expected[:12]}...", f"{found[:12]}...")
+    digest = idx_sha256(values)
+    if digest != expected:
+        _refuse(path, f"content with sha256 {expected[:12]}...", f"{digest[:12]}...")
 
 
 def _refuse(path: Path, expected: str, found: str) -> None:
@@ -176,10 +176,10 @@ def _decompressed(path: Path) -> bytes:
         bundle = path.read_bytes()
     except OSError as problem:
         raise DataError(f"{path} cannot be read: {problem.strerror or problem}; {way_out}.") from None
-    found = hashlib.sha256(bundle).hexdigest()
-    if found != file.sha256:
+    digest = hashlib.sha256(bundle).hexdigest()
+    if digest != file.sha256:
         expected = f"expected {file.bytes} bytes with sha256 {file.sha256[:12]}..."
-        raise DataError(f"{path} is damaged: {expected}, found {len(bundle)} with {found[:12]}...; {way_out}.")
+        raise DataError(f"{path} is damaged: {expected}, found {len(bundle)} with {digest[:12]}...; {way_out}.")
     size = NUM_CLASSES * (TRAIN_PER_CLASS + TEST_PER_CLASS) * (1 + _SIDE * _SIDE)
     content = lzma.LZMADecompressor(format=lzma.FORMAT_XZ).decompress(bundle, size + 1)
     assert len(content) == size

@@ -177,10 +177,10 @@ def _read_header(stream: IO[bytes], most: int) -> tuple[np.dtype[Any], tuple[int
     return np.dtype(_DTYPES[code]).newbyteorder("="), struct.unpack(f">{axes}I", lengths)
 
 
-def _fits(found: tuple[int, ...], wanted: tuple[int | None, ...] | None) -> bool:
+def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...] | None) -> bool:
     if wanted is None:
         return True
-    return len(found) == len(wanted) and all(w in (None, f) for f, w in zip(found, wanted, strict=True))
+    return len(shape) == len(wanted) and all(w in (None, n) for n, w in zip(shape, wanted, strict=True))
 
 
 def _spell(shape: tuple[int | None, ...] | None) -> str:

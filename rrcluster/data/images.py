@@ -97,8 +97,8 @@ def _check_part(part: str, images: Images, labels: Labels, num_classes: int) -> 
     if len(images) != len(labels) or len(images) == 0:
         raise DataError(f"{part} has {len(images)} images and {len(labels)} labels; it needs one label per image.")
     if labels.min() < 0 or labels.max() >= num_classes:
-        found = f"{labels.min()} to {labels.max()}"
-        raise DataError(f"{part} labels must lie in 0 to {num_classes - 1}, found {found}.")
+        spread = f"{labels.min()} to {labels.max()}"
+        raise DataError(f"{part} labels must lie in 0 to {num_classes - 1}, found {spread}.")
 
 
 MAX_ROTATIONS = 4

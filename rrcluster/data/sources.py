@@ -123,10 +123,10 @@ def locate(name: str, folder: str | os.PathLike[str] | None = None) -> dict[str,
     """
     searched = []
     for place in search_path(name, folder):
-        forms = [_found(place, form) for form in source(name).forms]
-        for form, found in zip(source(name).forms, forms, strict=True):
-            if len(found) == len(form):
-                return found
+        forms = [_present(place, form) for form in source(name).forms]
+        for form, paths in zip(source(name).forms, forms, strict=True):
+            if len(paths) == len(form):
+                return paths
         if any(forms):
             searched.append(f"{place} (missing {_missing(name, forms)})")
         elif place.name not in source(name).inside:
@@ -134,7 +134,7 @@ def locate(name: str, folder: str | os.PathLike[str] | None = None) -> dict[str,
     raise DataError(f"{name} not found; searched {', '.join(searched)}. {ways_out(name, folder)}")
 
 
-def _found(place: Path, files: tuple[SourceFile, ...]) -> dict[str, Path]:
+def _present(place: Path, files: tuple[SourceFile, ...]) -> dict[str, Path]:
     return {file.name: path for file in files if (path := find_file(place, file.name))}
 
 
@@ -167,7 +167,7 @@ def check(name: str, folder: str | os.PathLike[str] | None = None) -> tuple[File
     """
     places = search_path(name, folder)
     tried = [(place, form) for place in places for form in source(name).forms]
-    shares = [len(_found(place, form)) / max(1, len(form)) for place, form in tried]
+    shares = [len(_present(place, form)) / max(1, len(form)) for place, form in tried]
     place, files = tried[shares.index(max(shares))]
     return tuple(_check_file(file, find_file(place, file.name)) for file in files)
 
@@ -182,9 +182,9 @@ def _check_file(file: SourceFile, path: Path | None) -> FileReport:
         return FileReport(file=file.name, present=False, path=None, bytes=0, sha256_ok=False)
     algorithm = "sha256" if file.sha256 or not file.md5 else "md5"
     try:
-        found = content_digest(path, most=file.bytes or _MOST, algorithm=algorithm)
+        digest = content_digest(path, most=file.bytes or _MOST, algorithm=algorithm)
         recorded = file.sha256 or file.md5
-        matches = found == recorded if recorded else content_size(path, most=file.bytes) == file.bytes
+        matches = digest == recorded if recorded else content_size(path, most=file.bytes) == file.bytes
     except DataError:
         matches = False
     return FileReport(file=file.name, present=True, path=path, bytes=path.stat().st_size, sha256_ok=matches)
