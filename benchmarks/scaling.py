@@ -66,8 +66,7 @@ def measure(point):
     from rrcluster.engine.channel import join_ranks
     from rrcluster.engine.distributed import Ranks, serve
     from rrcluster.experiments.config import from_flat
-    from rrcluster.experiments.setup import make_experiment
-    from rrcluster.experiments.torchrun_setup import make_distributed, prepare_rank
+    from rrcluster.experiments.setup import make_distributed, make_experiment, prepare_rank
 
     torch.set_num_threads(1)
 

@@ -4,7 +4,8 @@
 
 The paper (appendix on synthetic data) shows one drawing per scenario and method and prints no constant. This script
 runs every scenario over many seeds, with and without noise, prints the table of docs/results/synthetic.md as Markdown
-and writes the paper's 4 x 3 figure as PNG and PDF. `rrcluster/data/lines.py` states the lines, this script all else.
+and writes the paper's 4 x 3 figure as PNG and PDF. `rrcluster/data/synthetic.py` states the
+lines, this script all else.
 
 A cluster has collapsed when it is untrained (no update has entered its sum in any round) or dead (no client of the
 population has its least loss there at the end). Exact rebalancing fills every cluster in every round, so no cluster is
@@ -23,10 +24,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
-from rrcluster.data.lines import SCENARIOS, noisy_lines
+from rrcluster.data.synthetic import SCENARIOS, noisy_lines
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment
-from rrcluster.paper.learnt_lines import draw_learnt_lines
+from rrcluster.paper.paper_figures import draw_learnt_lines
 from rrcluster.rng import Streams
 from rrcluster.server_state import ServerState
 from rrcluster.simulation.evaluate import choose_all, clustering_accuracy

@@ -20,7 +20,7 @@ import json
 from pathlib import Path
 from statistics import fmean
 
-from rrcluster.experiments.stacked_executor import pick_executor
+from rrcluster.experiments.executors import pick_executor
 from rrcluster.experiments.sweep import FINISHED, Job, Outcome
 
 COMMON = {

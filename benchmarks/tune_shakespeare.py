@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
+from rrcluster.data.arrays import at_most
 from rrcluster.data.build import load_federated
 from rrcluster.data.shakespeare import by_role, load_shakespeare
-from rrcluster.data.subset import at_most
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment, plan_for
-from rrcluster.paper.study_shakespeare import SHAKESPEARE
+from rrcluster.paper.studies import SHAKESPEARE
 from rrcluster.rng import stream
 from rrcluster.simulation.evaluate import evaluate
 from rrcluster.simulation.simulate import simulate

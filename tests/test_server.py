@@ -19,7 +19,7 @@ from rrcluster.privacy.sums import grid_noise
 from rrcluster.rng import Streams, client_uniforms
 from rrcluster.server import Charge, Server, release, run_rounds
 from rrcluster.settings import ServerSettings
-from rrcluster.simulation.memory import ClientMemory
+from rrcluster.simulation.clients import ClientMemory
 from rrcluster.simulation.simulate import simulate
 from rrcluster.types import Coordinates, Models
 
@@ -325,7 +325,7 @@ def test_a_federation_written_by_hand_is_the_simulation_bit_for_bit(init, extra)
         trained = it.algorithm.local(told.models, clients, destinations, tools=tools)
         said = None
         if extra:
-            from rrcluster.simulation.private_evaluation import own_evaluations
+            from rrcluster.simulation.evaluate import own_evaluations
 
             bound = it.plan.mechanism.loss_bound
             said = own_evaluations(told.average, clients.cohort, loss_bound=bound, algorithm=it.algorithm, tools=tools)

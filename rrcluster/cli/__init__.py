@@ -2,11 +2,10 @@
 
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-
-from rrcluster.cli.torchrun import torchrun_rank
 
 COMMANDS = {
     "run": "train: one run (or several seeds), with progress and a run folder",
@@ -34,6 +33,8 @@ Start here:
 
 `rrcluster COMMAND --help` explains a command. All commands that answer a question take --json.
 """
+
+_TORCHRUN_SETS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # in a process's environment
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,6 +66,17 @@ def _command(arguments: list[str], complain: Callable[[str], object], *, several
         complain(f"rrcluster {name}: only `rrcluster run` shares work among ranks; start it without torchrun.\n")
         return 2
     return _guarded(name, rest, complain)
+
+
+def torchrun_rank() -> int | None:
+    """This process's rank among several; None for a single process."""
+    if any(name not in os.environ for name in _TORCHRUN_SETS):
+        return None
+    try:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except ValueError:
+        return None
+    return rank if 0 <= rank < size and size > 1 else None
 
 
 def print_usage(write: Callable[[str], object]) -> None:

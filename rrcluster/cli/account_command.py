@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from rrcluster.cli.parse import parse
+from rrcluster.cli.terminal import parse
 from rrcluster.errors import PrivacyError
 from rrcluster.settings import PrivacySettings
 
@@ -55,7 +55,7 @@ def _print(budget: "Budget") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from rrcluster.cli.console import print_whole
+    from rrcluster.cli.terminal import print_whole
 
     console = Console()
     table = Table(title=f"{budget.mechanism}: {budget.adjacency}, {budget.sampling}, delta = {budget.delta:g}")

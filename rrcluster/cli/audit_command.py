@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rrcluster.cli.parse import parse, say
+from rrcluster.cli.terminal import parse, say
 
 if TYPE_CHECKING:
     from rrcluster.audit.finding import Finding
@@ -54,8 +54,8 @@ def main(arguments: list[str]) -> int:
         findings += step.findings()
     failed = failures(findings)
     if command.json:
-        told = [asdict(found) | {"verdict": found.verdict} for found in findings]
-        sys.stdout.write(json.dumps({"holds": not failed, "findings": told}, indent=2) + "\n")
+        rows = [asdict(finding) | {"verdict": finding.verdict} for finding in findings]
+        sys.stdout.write(json.dumps({"holds": not failed, "findings": rows}, indent=2) + "\n")
     else:
         _print(findings, seconds=time.perf_counter() - began)
     return 1 if failed else 0
@@ -65,18 +65,18 @@ def _print(findings: "list[Finding]", *, seconds: float) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from rrcluster.cli.console import print_whole
+    from rrcluster.cli.terminal import print_whole
 
     console = Console()
     table = Table(title="Audit of the installed code")
     for name in ("audited", "check", "claim", "measured", "verdict"):
         table.add_column(name, overflow="fold")
-    for found in findings:
-        colour = {True: "green", False: "bold red", None: "yellow"}[found.holds]
-        verdict = f"[{colour}]{found.verdict}[/{colour}]"
-        table.add_row(found.subject, found.check, found.claim, found.measured, verdict)
+    for finding in findings:
+        colour = {True: "green", False: "bold red", None: "yellow"}[finding.holds]
+        verdict = f"[{colour}]{finding.verdict}[/{colour}]"
+        table.add_row(finding.subject, finding.check, finding.claim, finding.measured, verdict)
     print_whole(table)
-    failed = sum(found.holds is False for found in findings)
+    failed = sum(finding.holds is False for finding in findings)
     console.print(
         f"{failed} of {len(findings)} claims FAIL: do not trust an epsilon of this installation."
         if failed

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rrcluster.cli.parse import parse, say
+from rrcluster.cli.terminal import parse, say
 from rrcluster.errors import ConfigError
 
 
@@ -80,7 +80,7 @@ def _print(command: DataCommand, rows: list[dict[str, Any]], title: str) -> None
         return
     from rich.table import Table
 
-    from rrcluster.cli.console import print_whole
+    from rrcluster.cli.terminal import print_whole
 
     table = Table(title=title)
     for name in rows[0]:

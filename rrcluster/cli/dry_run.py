@@ -12,7 +12,7 @@ from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.run import MakeExperiment
 from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.methods import Tools
-from rrcluster.simulation.memory import ClientMemory
+from rrcluster.simulation.clients import ClientMemory
 
 
 def show(config: RunConfig, *, as_json: bool, make: MakeExperiment = make_experiment) -> int:
@@ -56,15 +56,18 @@ def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> di
 
 def _one_round(experiment: Experiment) -> float:
     """Seconds for one cohort of the expected size, the second of two."""
-    it = experiment
-    size = min(max(1, round(it.plan.sampler.expected_size)), it.data.num_clients)
+    size = min(max(1, round(experiment.plan.sampler.expected_size)), experiment.data.num_clients)
     clients = np.arange(size)
-    models = it.algorithm.init(it.model, num_clusters=it.plan.mechanism.num_clusters, rng=it.streams("init"))
-    tools = Tools(it.split, it.engine, it.local, key=(0, 0))
+    models = experiment.algorithm.init(
+        experiment.model, num_clusters=experiment.plan.mechanism.num_clusters, rng=experiment.streams("init")
+    )
+    tools = Tools(experiment.split, experiment.engine, experiment.local, key=(0, 0))
     began = 0.0
     for _ in range(2):
         began = time.perf_counter()
-        cohort = ClientMemory(it.algorithm.memory_width(it.model)).recall(it.data.cohort(clients))
-        choices = it.algorithm.scores(models, cohort, tools=tools).argmin(axis=1)
-        it.algorithm.local(models, cohort, choices, tools=tools)
+        cohort = ClientMemory(experiment.algorithm.memory_width(experiment.model)).recall(
+            experiment.data.cohort(clients)
+        )
+        choices = experiment.algorithm.scores(models, cohort, tools=tools).argmin(axis=1)
+        experiment.algorithm.local(models, cohort, choices, tools=tools)
     return time.perf_counter() - began

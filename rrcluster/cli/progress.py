@@ -1,16 +1,25 @@
-"""The progress bar: round, released sizes, time left, and the diagnostic accuracy named as such."""
+"""Progress on stderr: the bar of one run, and the live table of a sweep.
 
+The bar shows the round, released sizes, the time left, and the diagnostic accuracy named as such; the table has one
+line per run.
+"""
+
+import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
+from rich.table import Table
 
 from rrcluster.experiments.config import RunConfig
 
 if TYPE_CHECKING:
     from rrcluster.experiments.run import Progress
+    from rrcluster.experiments.sweep import Job, Step
     from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.types import NoisyEvaluation
 
@@ -86,3 +95,97 @@ def _private_text(evaluation: "NoisyEvaluation | None") -> str:
     if evaluation is None:
         return ""
     return f"accuracy {evaluation.accuracy:.1%} ± {100 * evaluation.accuracy_noise_std:.1f} (private)"
+
+
+_MOST_ROWS = 20
+_SECONDS_BETWEEN_DRAWINGS = 0.2
+
+
+class SweepView:
+    """Draws on stderr; where stderr is not a terminal, prints one line per finished run instead."""
+
+    def __init__(self, jobs: "Sequence[Job]", *, hidden: bool) -> None:
+        """Prepare; nothing is drawn before `with`."""
+        self._console = Console(stderr=True, quiet=hidden)
+        self._rows = {job.name: ["waiting", "", ""] for job in jobs}
+        self._live = Live(console=self._console, auto_refresh=False)
+        self._drawn = self._console.is_terminal and not hidden
+        self._began, self._finished, self._drawn_at = time.monotonic(), 0, 0.0
+        self._parts: dict[str, float] = {}  # of the runs going on
+
+    def __enter__(self) -> "SweepView":
+        """Start drawing."""
+        if self._drawn:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop drawing."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop drawing, leaving the table where it is."""
+        if self._drawn:
+            self._live.stop()
+
+    def update(self, step: "Step") -> None:
+        """Show a finished round, or a finished run."""
+        from rrcluster.experiments.sweep import Going
+
+        row = self._rows[step.job.name]
+        if isinstance(step, Going):
+            progress = step.progress
+            self._parts[step.job.name] = (progress.round_index + 1) / progress.num_rounds
+            row[:2] = ["running", f"{progress.round_index + 1}/{progress.num_rounds}"]
+            row[2] = _accuracy(progress) or row[2]
+        else:
+            row[0], self._finished = step.status, self._finished + 1
+            self._parts.pop(step.job.name, None)
+        if self._drawn:
+            self._draw(at_once=not isinstance(step, Going))
+        elif not isinstance(step, Going):
+            line = "  ".join(part for part in (step.job.name, *row) if part)
+            self._console.print(f"{line}  {self._time_left()}", highlight=False, soft_wrap=True)
+
+    def _draw(self, *, at_once: bool) -> None:
+        """Redraw, at most a few times a second: many runs at once finish many rounds a second."""
+        now = time.monotonic()
+        if at_once or now - self._drawn_at > _SECONDS_BETWEEN_DRAWINGS:
+            self._live.update(self._table(), refresh=True)
+            self._drawn_at = now
+
+    def _table(self) -> Table:
+        """As many rows as fit: the last finished ones, those that run, the next ones."""
+        table = Table(title=f"{self._finished} of {len(self._rows)} runs, {self._time_left()}", title_justify="left")
+        for name in ("run", "", "round", "accuracy"):
+            table.add_column(name, overflow="fold")
+        first = max(0, min(self._finished - _MOST_ROWS // 2, len(self._rows) - _MOST_ROWS))
+        for name, row in list(self._rows.items())[first : first + _MOST_ROWS]:
+            table.add_row(name, *row)
+        return table
+
+    def _time_left(self) -> str:
+        done = self._finished + sum(self._parts.values())
+        if done == 0 or done >= len(self._rows):
+            return f"{_duration(time.monotonic() - self._began)} passed"
+        return f"{_duration((time.monotonic() - self._began) / done * (len(self._rows) - done))} left"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
+
+
+def _accuracy(progress: "Progress") -> str:
+    private, diagnostic = progress.private_evaluation, progress.evaluation
+    if private is not None:
+        return f"{private.accuracy:.1%} ± {100 * private.accuracy_noise_std:.1f} (private)"
+    if diagnostic is None:
+        return ""
+    figure = (
+        f"loss {diagnostic.loss:.4g}" if diagnostic.accuracy != diagnostic.accuracy else f"{diagnostic.accuracy:.1%}"
+    )
+    return f"{figure} (diagnostic, not private)"

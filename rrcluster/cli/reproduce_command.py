@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rrcluster.cli.parse import parse, say
+from rrcluster.cli.terminal import parse, say
 from rrcluster.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _beside(plan: "Reproduction", command: ReproduceCommand) -> list[Path]:
 
 def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: float, num_runs: int, taken: int) -> None:
     """Write where the result comes from, unless this call ran nothing: then the existing file stays."""
-    from rrcluster.paper.provenance import provenance
+    from rrcluster.paper.paper_report import provenance
     from rrcluster.storage import write_file
 
     if num_runs or taken:
@@ -113,8 +113,8 @@ def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: flo
 
 
 def _run(plan: "Reproduction", command: ReproduceCommand) -> "list[Outcome]":
-    from rrcluster.cli.sweep_view import SweepView
-    from rrcluster.experiments.stacked_executor import pick_executor
+    from rrcluster.cli.progress import SweepView
+    from rrcluster.experiments.executors import pick_executor
     from rrcluster.experiments.sweep import Outcome
     from rrcluster.paper.reproduce import reproduce
 
@@ -165,7 +165,7 @@ def _verdicts(plan: "Reproduction", command: ReproduceCommand) -> Path:
 
 
 def _print(report: "ReproductionReport") -> None:
-    from rrcluster.cli.console import print_results
+    from rrcluster.cli.terminal import print_results
 
     for table in report.tables:
         print_results(table)
@@ -198,7 +198,7 @@ def _list(command: ReproduceCommand) -> int:
         return 0
     from rich.table import Table
 
-    from rrcluster.cli.console import print_whole
+    from rrcluster.cli.terminal import print_whole
 
     table = Table(title="rrcluster reproduce NAME", title_justify="left")
     heads = [head for head in rows[0] if head != "in_the_paper"]  # too long for a terminal
@@ -219,7 +219,7 @@ def _changes(command: ReproduceCommand) -> dict[str, Any]:
 
 
 def _folder(name: str, command: ReproduceCommand) -> Path:
-    from rrcluster.report.notation import delta_text
+    from rrcluster.report.values import delta_text
 
     changed = [command.model, None if command.delta is None else f"delta-{delta_text(command.delta)}"]
     return Path("runs/reproduce") / "-".join([name, *filter(None, changed), *(["quick"] if command.quick else [])])

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rrcluster.cli.parse import parse, read_yaml, say
-from rrcluster.cli.torchrun import torchrun_rank
+from rrcluster.cli import torchrun_rank
+from rrcluster.cli.terminal import parse, read_yaml, say
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
         return _run(command, make_experiment)
     from rrcluster.engine.channel import join_ranks
     from rrcluster.engine.distributed import Ranks, serve
-    from rrcluster.experiments.torchrun_setup import make_distributed, prepare_rank
+    from rrcluster.experiments.setup import make_distributed, prepare_rank
 
     with join_ranks() as channel:
         if channel.rank:

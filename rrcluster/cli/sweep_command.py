@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rrcluster.cli.parse import parse, read_yaml, say
+from rrcluster.cli.terminal import parse, read_yaml, say
 from rrcluster.errors import ConfigError, RunFolderError
 
 if TYPE_CHECKING:
-    from rrcluster.experiments.grid import Grid
-    from rrcluster.experiments.sweep import Outcome
+    from rrcluster.experiments.sweep import Grid, Outcome
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class SweepCommand:
 
 def main(arguments: list[str]) -> int:
     """Run the command; exit status 1 when no combination could be run."""
-    from rrcluster.experiments.grid import read_grid
+    from rrcluster.experiments.sweep import read_grid
 
     file = arguments[0] if arguments and not arguments[0].startswith("-") else None
     command = parse(SweepCommand(), arguments[1:] if file else arguments, prog="rrcluster sweep")
@@ -77,8 +76,8 @@ def _refuse_selection_flags(command: SweepCommand) -> None:
 
 
 def _sweep(grid: "Grid", command: SweepCommand) -> int:
-    from rrcluster.cli.sweep_view import SweepView
-    from rrcluster.experiments.stacked_executor import pick_executor
+    from rrcluster.cli.progress import SweepView
+    from rrcluster.experiments.executors import pick_executor
     from rrcluster.experiments.sweep import Outcome, jobs, sweep
 
     outcomes: list[Outcome] = []
@@ -107,7 +106,7 @@ def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int
         answer = {"folder": str(grid.out), **describe(grid, outcomes), "table": table and to_dict(table)}
         sys.stdout.write(json.dumps(answer, indent=2) + "\n")
     elif table is not None:
-        from rrcluster.cli.console import print_results
+        from rrcluster.cli.terminal import print_results
 
         print_results(table)
         say(f"Folder: {grid.out}. Figures and a page: rrcluster report {grid.out}")

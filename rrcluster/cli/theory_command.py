@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rrcluster.cli.parse import parse, say
+from rrcluster.cli.terminal import parse, say
 from rrcluster.errors import ConfigError
 
 if TYPE_CHECKING:
     from rrcluster.theory.compare import Comparison
-    from rrcluster.theory.setting import Setting
+    from rrcluster.theory.lemma import Setting
 
 Flag = tyro.conf.arg
 
@@ -111,7 +111,7 @@ def _check(command: TheoryCommand) -> None:
 def _setting(command: TheoryCommand) -> "Setting":
     from rrcluster.privacy.events import REPLACE_ONE
     from rrcluster.privacy.relation import update_sensitivity
-    from rrcluster.theory.setting import Setting
+    from rrcluster.theory.lemma import Setting
 
     sensitivity = update_sensitivity(update_clip=command.update_clip, adjacency=REPLACE_ONE)
     given = asdict(command)
@@ -124,7 +124,7 @@ def _print(comparisons: Sequence["Comparison"]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from rrcluster.cli.console import print_whole
+    from rrcluster.cli.terminal import print_whole
 
     table = Table(title="The bounds as printed in the paper and as corrected (docs/theory.md)")
     for name in ("part", "term", "", *(f"B = {comparison.min_cluster_size}" for comparison in comparisons)):
@@ -156,7 +156,7 @@ def _plain(value: Any) -> Any:
 
 
 def _write_figure(comparisons: Sequence["Comparison"], path: Path) -> None:
-    from rrcluster.report.theory_figure import write_bounds_figure
+    from rrcluster.report.figures import write_bounds_figure
     from rrcluster.theory.compare import ROUND_TERMS
 
     terms = [{term.name: term for term in comparison.terms if term.part == "round"} for comparison in comparisons]

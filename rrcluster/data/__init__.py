@@ -7,14 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rrcluster.data.arrays import from_arrays
+    from rrcluster.data.arrays import from_arrays, from_rows
     from rrcluster.data.build import PARTITIONS, load_dataset, load_federated
     from rrcluster.data.catalogue import SOURCES
-    from rrcluster.data.download import get
     from rrcluster.data.federated import Cohort, FederatedData, TestSet
     from rrcluster.data.images import ImageDataset
-    from rrcluster.data.rows import from_rows
-    from rrcluster.data.sources import check, list_sources
+    from rrcluster.data.sources import check, get, list_sources
     from rrcluster.data.synthetic import LinearProblem, linear_regression
 
 _HOMES = {
@@ -27,8 +25,8 @@ _HOMES = {
     "TestSet": "federated",
     "check": "sources",
     "from_arrays": "arrays",
-    "from_rows": "rows",
-    "get": "download",
+    "from_rows": "arrays",
+    "get": "sources",
     "linear_regression": "synthetic",
     "list_sources": "sources",
     "load_dataset": "build",

@@ -12,15 +12,11 @@ from numpy.typing import NDArray
 
 from rrcluster import checks, registry
 from rrcluster.data.catalogue import IMAGE_PARTITIONS, SOURCES, Source
-from rrcluster.data.dirichlet import dirichlet
 from rrcluster.data.federated import FederatedData
-from rrcluster.data.flipped import flipped_images
-from rrcluster.data.images import ImageDataset
-from rrcluster.data.lines import SCENARIOS, noisy_lines
+from rrcluster.data.images import ImageDataset, dirichlet_images, flipped_images, rotated_images
 from rrcluster.data.partition import DrawnIndices, Holdings, assign_groups, split_equally, split_reusing
-from rrcluster.data.rotated import rotated_images
 from rrcluster.data.shakespeare import by_role
-from rrcluster.data.synthetic import linear_regression
+from rrcluster.data.synthetic import SCENARIOS, linear_regression, noisy_lines
 from rrcluster.errors import ConfigError
 from rrcluster.rng import Rng, stream
 
@@ -183,7 +179,7 @@ def _groups(shift: Callable[..., FederatedData], request: Request) -> FederatedD
 
 
 def _dirichlet(request: Request) -> FederatedData:
-    return dirichlet(
+    return dirichlet_images(
         request.data,
         load_dataset(request.data, request.folder),
         num_clients=request.num_clients,

@@ -145,7 +145,7 @@ SOURCES: dict[str, Source] = {
         licence="MIT, (c) 2017 Zalando SE",
         num_classes=10,
         usual_model="edges",
-        load="rrcluster.data.fashion_mnist:load_fashion_mnist",
+        load="rrcluster.data.fashion:load_fashion_mnist",
         partitions=IMAGE_PARTITIONS,
         files=(
             SourceFile(
@@ -190,7 +190,7 @@ SOURCES: dict[str, Source] = {
         licence="MIT, (c) 2017 Zalando SE",
         num_classes=10,
         usual_model="edges",
-        load="rrcluster.data.fashion_mini:load_fashion_mini",
+        load="rrcluster.data.fashion:load_fashion_mini",
         partitions=IMAGE_PARTITIONS,
         reuse=True,
         files=(

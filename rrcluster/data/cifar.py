@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rrcluster.data.content import Unexpected, expect, read_bytes, reporting
+from rrcluster.data.files import Unexpected, expect, read_bytes, reporting
 from rrcluster.data.images import ImageDataset, Level
 from rrcluster.data.sources import SOURCES, SourceFile, locate, ways_out
 from rrcluster.errors import DataError
@@ -81,8 +81,8 @@ def _load(kind: _Cifar, folder: Folder) -> ImageDataset:
     for part, file, values in (("train", binary[0], train), ("test", binary[-1], test)):
         with reporting(next(iter(paths.values())).parent, kind=f"{kind.name} data", way_out=ways_out(kind.name)):
             counts = np.bincount(values[:, len(kind.keys) - 1], minlength=kind.num_classes)
-            found = f"{counts.min()} to {counts.max()} (file {file.name})"
-            expect(counts.min() == counts.max(), f"as many {part} images of every class", found)
+            spread = f"{counts.min()} to {counts.max()} (file {file.name})"
+            expect(counts.min() == counts.max(), f"as many {part} images of every class", spread)
     labels = len(kind.keys)
     return ImageDataset(
         *(train[:, labels:].reshape(-1, 3, _SIDE, _SIDE), train[:, labels - 1].astype(np.int64)),

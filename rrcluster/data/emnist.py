@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rrcluster.data import idx
+from rrcluster.data.files import idx_sha256, read_idx
 from rrcluster.data.images import ImageDataset, Images, Labels
 from rrcluster.data.sources import SOURCES, locate, ways_out
 from rrcluster.errors import DataError
@@ -71,12 +71,12 @@ def _read_part(name: str, paths: dict[str, Path], part: str) -> tuple[Images, La
     images_file, labels_file = files[f"emnist-{part}-images-idx3-ubyte"], files[f"emnist-{part}-labels-idx1-ubyte"]
     count = labels_file.bytes - 8  # behind the header, a byte each
     way_out = ways_out(name).rstrip(".")
-    images = idx.read(paths[images_file.name], shape=(count, _SIDE, _SIDE), way_out=way_out)
-    labels = idx.read(paths[labels_file.name], shape=(count,), way_out=way_out)
+    images = read_idx(paths[images_file.name], shape=(count, _SIDE, _SIDE), way_out=way_out)
+    labels = read_idx(paths[labels_file.name], shape=(count,), way_out=way_out)
     if labels.max(initial=0) >= NUM_CLASSES:
         _refuse(name, paths[labels_file.name], f"labels from 0 to {NUM_CLASSES - 1}", f"labels up to {labels.max()}")
     for file, values in ((images_file, images), (labels_file, labels)):
-        if file.sha256 and idx.sha256(values) != file.sha256:
+        if file.sha256 and idx_sha256(values) != file.sha256:
             _refuse(name, paths[file.name], f"content with sha256 {file.sha256[:12]}...", "another")
     return np.ascontiguousarray(images.swapaxes(1, 2)), labels.astype(np.int64)  # the files hold images transposed
 

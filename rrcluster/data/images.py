@@ -1,11 +1,20 @@
-"""A set of small images with labels, grey or in colour, checked once, at the door."""
+"""Populations of images: a dataset with labels, and how its images differ between clients.
+
+Three kinds of difference: groups that see them turned (`rotated_images`), groups that call them by other names
+(`flipped_images`), and clients that hold other classes (`dirichlet_images`).
+"""
 
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rrcluster.errors import DataError
+from rrcluster import checks
+from rrcluster.data.federated import ClientStore, FederatedData, Inputs, TestSet
+from rrcluster.data.partition import Holdings, Indices, holding_sizes
+from rrcluster.errors import ConfigError, DataError
+from rrcluster.rng import Rng
 
 Images = NDArray[np.uint8]  # (N, height, width) grey, or (N, channels, height, width)
 Labels = NDArray[np.int64]  # (N,)
@@ -88,5 +97,242 @@ def _check_part(part: str, images: Images, labels: Labels, num_classes: int) -> 
     if len(images) != len(labels) or len(images) == 0:
         raise DataError(f"{part} has {len(images)} images and {len(labels)} labels; it needs one label per image.")
     if labels.min() < 0 or labels.max() >= num_classes:
-        found = f"{labels.min()} to {labels.max()}"
-        raise DataError(f"{part} labels must lie in 0 to {num_classes - 1}, found {found}.")
+        spread = f"{labels.min()} to {labels.max()}"
+        raise DataError(f"{part} labels must lie in 0 to {num_classes - 1}, found {spread}.")
+
+
+MAX_ROTATIONS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class RotatedImages:
+    """Images stored once; a client's are picked, turned and normalised when asked for."""
+
+    images: Images
+    labels: Labels
+    indices: Holdings
+    turns: NDArray[np.int64]  # (num_clients,) quarter turns
+    mean: Level
+    std: Level
+
+    def client(self, client: int) -> tuple[NDArray[np.float32], Labels]:
+        """The images of one client, (size, channels, height, width) normalised, and their labels."""
+        picked = self.indices[client]
+        inputs = oriented(self.images[picked], int(self.turns[client]), self.mean, self.std)
+        return inputs, self.labels[picked]
+
+
+def rotated_images(
+    name: str, dataset: ImageDataset, *, indices: Holdings, groups: NDArray[np.int64], num_groups: int
+) -> FederatedData:
+    """The population in which group g sees its images turned by 90 * g degrees, counter-clockwise.
+
+    A client's test set is the whole test part of `dataset` in its group's rotation. `ConfigError` for images
+    that are not square, or more groups than there are rotations.
+    """
+    _, height, width = dataset.input_shape
+    if num_groups > MAX_ROTATIONS or height != width:
+        raise ConfigError(
+            f"{num_groups} rotations of {height} x {width} images: quarter turns need square images and give "
+            f"at most {MAX_ROTATIONS} groups; lower num_groups."
+        )
+    mean, std = dataset.mean, dataset.std
+    tests = (
+        TestSet(dataset.test_labels, partial(oriented, dataset.test_images, turns, mean, std))
+        for turns in range(num_groups)
+    )
+    return FederatedData(
+        name=name,
+        num_classes=dataset.num_classes,
+        input_shape=dataset.input_shape,
+        sizes=holding_sizes(indices),
+        groups=groups,
+        num_groups=num_groups,
+        store=RotatedImages(dataset.train_images, dataset.train_labels, indices, groups, mean, std),
+        test_sets=tuple(tests),
+        test_of=groups.copy(),
+    )
+
+
+def flipped(labels: Labels, group: int, num_classes: int) -> Labels:
+    """The public permutation of group g: class y is called (y + g) mod num_classes; group 0 keeps the true names.
+
+    Guarantees: a permutation of the classes; two groups of fewer than `num_classes` disagree on every class, so a model
+    that is right for one is wrong for all others.
+    """
+    return (labels + group) % num_classes
+
+
+@dataclass(frozen=True, eq=False)
+class FlippedLabels:
+    """Another store, with every client's labels permuted as its group's."""
+
+    store: ClientStore
+    groups: NDArray[np.int64]  # (num_clients,)
+    num_classes: int
+
+    def client(self, client: int) -> tuple[Inputs, Labels]:
+        """The samples of one client, under the names its group uses."""
+        inputs, labels = self.store.client(client)
+        return inputs, flipped(labels, int(self.groups[client]), self.num_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class _TestImages:
+    """The test images, normalised once for all groups."""
+
+    dataset: ImageDataset
+
+    @cached_property
+    def inputs(self) -> NDArray[np.float32]:
+        return oriented(self.dataset.test_images, 0, self.dataset.mean, self.dataset.std)
+
+    def __call__(self) -> NDArray[np.float32]:
+        return self.inputs
+
+
+def flipped_images(
+    name: str, dataset: ImageDataset, *, indices: Holdings, groups: NDArray[np.int64], num_groups: int
+) -> FederatedData:
+    """The population in which group g calls class y by the name (y + g) mod num_classes.
+
+    A client's test set is the whole test part of `dataset` under its group's names. `ConfigError` for more groups than
+    classes.
+    """
+    classes = dataset.num_classes
+    if num_groups > classes:
+        raise ConfigError(f"{num_groups} groups need as many classes, but {name} has {classes}; lower num_groups.")
+    turns = np.zeros(len(indices), dtype=np.int64)
+    store = RotatedImages(dataset.train_images, dataset.train_labels, indices, turns, dataset.mean, dataset.std)
+    images = _TestImages(dataset)
+    return FederatedData(
+        name=name,
+        num_classes=classes,
+        input_shape=dataset.input_shape,
+        sizes=holding_sizes(indices),
+        groups=groups,
+        num_groups=num_groups,
+        store=FlippedLabels(store, groups, classes),
+        test_sets=tuple(TestSet(flipped(dataset.test_labels, g, classes), images) for g in range(num_groups)),
+        test_of=groups.copy(),
+    )
+
+
+LEAST_IMAGES = 10  # of a client
+TEST_IMAGES = 100  # per client
+
+
+def split_dirichlet(
+    labels: Labels, num_clients: int, *, concentration: float, rng: Rng, at_least: int = LEAST_IMAGES
+) -> Indices:
+    """Deal all samples to the clients, every class in proportions drawn from Dirichlet(concentration).
+
+    Guarantees: every sample goes to exactly one client; every client has `at_least` samples, filled up from the
+    largest where the draw gave it fewer. A `ConfigError` when clients have fewer than twice that on average: filling up
+    would then undo the draw.
+    """
+    checks.count(num_clients=num_clients)
+    checks.positive(concentration=concentration)
+    if 2 * at_least * num_clients > len(labels):
+        most = len(labels) // (2 * at_least)
+        raise ConfigError(
+            f"num_clients = {num_clients} leaves {len(labels) / num_clients:.1f} training samples per client, too few "
+            f"to give each at least {at_least} and still differ; use at most {most} clients or a larger dataset."
+        )
+    dealt: list[list[NDArray[np.int64]]] = [[] for _ in range(num_clients)]
+    for label in np.unique(labels):
+        samples = rng.permutation(np.flatnonzero(labels == label))
+        shares = _dirichlet_shares(num_clients, concentration, rng)
+        cuts = np.rint(np.cumsum(shares)[:-1] * len(samples)).astype(np.int64)
+        for client, part in enumerate(np.split(samples, cuts)):
+            dealt[client].append(part)
+    return _filled([np.concatenate(parts) for parts in dealt], at_least, rng)
+
+
+def _dirichlet_shares(num_clients: int, concentration: float, rng: Rng) -> NDArray[np.float64]:
+    """A draw from the Dirichlet distribution; where it underflows (tiny concentrations) one client has all."""
+    shares = rng.dirichlet(np.full(num_clients, concentration))
+    if np.isfinite(shares).all() and np.isclose(shares.sum(), 1.0):
+        return shares
+    alone = np.zeros(num_clients)
+    alone[rng.integers(num_clients)] = 1.0
+    return alone
+
+
+def _filled(parts: list[NDArray[np.int64]], at_least: int, rng: Rng) -> Indices:
+    """Every client below `at_least` gets random samples of whoever has most, one at a time."""
+    held = [part.tolist() for part in parts]
+    sizes = np.array([len(part) for part in held])
+    for client in np.flatnonzero(sizes < at_least).tolist():
+        while sizes[client] < at_least:
+            donor = int(sizes.argmax())
+            held[client].append(held[donor].pop(int(rng.integers(sizes[donor]))))
+            sizes[client] += 1
+            sizes[donor] -= 1
+    return tuple(np.array(part, dtype=np.int64) for part in held)
+
+
+def draw_like(labels: Labels, like: Labels, *, count: int, rng: Rng) -> NDArray[np.int64]:
+    """Positions in `labels` of about `count` samples without repeats, in the label proportions of `like`.
+
+    Per class: `count` times its share in `like`, rounded by largest remainders (the lower class first), but no more
+    than there are.
+    """
+    classes, held = np.unique(like, return_counts=True)
+    exact = count * held / held.sum()
+    wanted = np.floor(exact).astype(np.int64)
+    largest_first = np.argsort(-np.round(exact - wanted, 9), kind="stable")
+    wanted[largest_first[: count - int(wanted.sum())]] += 1
+    picked = []
+    for label, number in zip(classes.tolist(), wanted.tolist(), strict=True):
+        samples = np.flatnonzero(labels == label)
+        picked.append(rng.choice(samples, size=min(number, len(samples)), replace=False))
+    return np.concatenate(picked)
+
+
+@dataclass(frozen=True, eq=False)
+class _Picked:
+    """Some of the test images, as the `make_inputs` of a test set."""
+
+    dataset: ImageDataset
+    picked: NDArray[np.int64]
+
+    def __call__(self) -> NDArray[np.float32]:
+        return oriented(self.dataset.test_images[self.picked], 0, self.dataset.mean, self.dataset.std)
+
+
+def dirichlet_images(
+    name: str, dataset: ImageDataset, *, num_clients: int, concentration: float, rng: Rng
+) -> FederatedData:
+    """The population whose clients hold shares of every class drawn from a Dirichlet distribution; no true groups.
+
+    - Training images. For every class, the clients' shares of it are one draw from a symmetric Dirichlet distribution
+      over the clients, with parameter `concentration`; the images of the class, in random order, are cut in these
+      proportions. Small concentrations give a client few classes. Every image goes to exactly one client.
+    - At least ten images each. A client the draw leaves with fewer, or none, is filled up to ten: each missing image is
+      taken at random from the client that has most at that moment.
+    - Test images. A client is tested on 100 images drawn from the test part without replacement, in the label
+      proportions of its training images: 100 times the proportions, rounded by largest remainders. Of a class that the
+      test part has fewer images of, all are taken, and the client's set is that much smaller. Test sets may overlap.
+
+    A `ConfigError` where a client's classes have no test image at all.
+    """
+    indices = split_dirichlet(dataset.train_labels, num_clients, concentration=concentration, rng=rng)
+    tests = []
+    for client, part in enumerate(indices):
+        picked = draw_like(dataset.test_labels, dataset.train_labels[part], count=TEST_IMAGES, rng=rng)
+        if not len(picked):
+            raise ConfigError(f"client {client} has classes without a test image in {name}; use another dataset.")
+        tests.append(TestSet(dataset.test_labels[picked], _Picked(dataset, picked), keep=False))
+    turns = np.zeros(num_clients, dtype=np.int64)
+    return FederatedData(
+        name=name,
+        num_classes=dataset.num_classes,
+        input_shape=dataset.input_shape,
+        sizes=np.array([len(part) for part in indices], dtype=np.int64),
+        groups=np.zeros(num_clients, dtype=np.int64),
+        num_groups=0,
+        store=RotatedImages(dataset.train_images, dataset.train_labels, indices, turns, dataset.mean, dataset.std),
+        test_sets=tuple(tests),
+        test_of=np.arange(num_clients),
+    )

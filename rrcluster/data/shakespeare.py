@@ -17,8 +17,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from rrcluster import checks
-from rrcluster.data.content import expect, read_bytes, reporting
 from rrcluster.data.federated import IDS, FederatedData, TestSet
+from rrcluster.data.files import expect, read_bytes, reporting
 from rrcluster.data.sources import SOURCES, locate, ways_out
 from rrcluster.errors import ConfigError
 from rrcluster.rng import Rng
@@ -56,8 +56,8 @@ def load_shakespeare(folder: str | os.PathLike[str] | None = None) -> tuple[Role
     content = read_bytes(path, most=file.bytes, kind="table of plays", way_out=way_out)
     with reporting(Path(path), kind="table of plays", way_out=way_out):
         roles = parse_plays(content)
-        found = hashlib.sha256(content).hexdigest()
-        expect(found == file.sha256, f"content with sha256 {file.sha256[:12]}...", f"{found[:12]}...")
+        digest = hashlib.sha256(content).hexdigest()
+        expect(digest == file.sha256, f"content with sha256 {file.sha256[:12]}...", f"{digest[:12]}...")
     return roles
 
 

@@ -1,17 +1,23 @@
-"""Where the files of a dataset are searched for, and which are found.
+"""The files of a dataset: where they are searched for, which are found, and their download.
 
-Nothing in this module uses the network: only `rrcluster.data.download.get` does.
+Only `get` uses the network: it checks every file's sha256 and leaves whole files or none.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rrcluster import checks
 from rrcluster.data.catalogue import SOURCES, Source, SourceFile
-from rrcluster.data.content import content_digest, content_size
+from rrcluster.data.files import content_digest, content_size
 from rrcluster.errors import DataError
 from rrcluster.storage import cache_folder
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 __all__ = [
     "NOT_FOUND",
@@ -117,10 +123,10 @@ def locate(name: str, folder: str | os.PathLike[str] | None = None) -> dict[str,
     """
     searched = []
     for place in search_path(name, folder):
-        forms = [_found(place, form) for form in source(name).forms]
-        for form, found in zip(source(name).forms, forms, strict=True):
-            if len(found) == len(form):
-                return found
+        forms = [_present(place, form) for form in source(name).forms]
+        for form, paths in zip(source(name).forms, forms, strict=True):
+            if len(paths) == len(form):
+                return paths
         if any(forms):
             searched.append(f"{place} (missing {_missing(name, forms)})")
         elif place.name not in source(name).inside:
@@ -128,7 +134,7 @@ def locate(name: str, folder: str | os.PathLike[str] | None = None) -> dict[str,
     raise DataError(f"{name} not found; searched {', '.join(searched)}. {ways_out(name, folder)}")
 
 
-def _found(place: Path, files: tuple[SourceFile, ...]) -> dict[str, Path]:
+def _present(place: Path, files: tuple[SourceFile, ...]) -> dict[str, Path]:
     return {file.name: path for file in files if (path := find_file(place, file.name))}
 
 
@@ -161,7 +167,7 @@ def check(name: str, folder: str | os.PathLike[str] | None = None) -> tuple[File
     """
     places = search_path(name, folder)
     tried = [(place, form) for place in places for form in source(name).forms]
-    shares = [len(_found(place, form)) / max(1, len(form)) for place, form in tried]
+    shares = [len(_present(place, form)) / max(1, len(form)) for place, form in tried]
     place, files = tried[shares.index(max(shares))]
     return tuple(_check_file(file, find_file(place, file.name)) for file in files)
 
@@ -176,9 +182,9 @@ def _check_file(file: SourceFile, path: Path | None) -> FileReport:
         return FileReport(file=file.name, present=False, path=None, bytes=0, sha256_ok=False)
     algorithm = "sha256" if file.sha256 or not file.md5 else "md5"
     try:
-        found = content_digest(path, most=file.bytes or _MOST, algorithm=algorithm)
+        digest = content_digest(path, most=file.bytes or _MOST, algorithm=algorithm)
         recorded = file.sha256 or file.md5
-        matches = found == recorded if recorded else content_size(path, most=file.bytes) == file.bytes
+        matches = digest == recorded if recorded else content_size(path, most=file.bytes) == file.bytes
     except DataError:
         matches = False
     return FileReport(file=file.name, present=True, path=path, bytes=path.stat().st_size, sha256_ok=matches)
@@ -194,3 +200,93 @@ def _list_source(entry: Source, folder: str | os.PathLike[str] | None) -> Source
             where, size = NOT_FOUND, sum(file.download_bytes or file.bytes for file in entry.files)
     where = "bundled" if entry.bundled and where != NOT_FOUND else where
     return SourceReport(entry.name, where, size, entry.licence, entry.description)
+
+
+def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True) -> tuple[FileReport, ...]:
+    """Download the missing files of a dataset, and return the result of `check`.
+
+    Guarantees: a file appears under its name only when complete and with the published sha256; the hosts are
+    tried in order; nothing is downloaded when a good copy of every file is already in the search path, nor
+    for a bundled or generated dataset. A `DataError` names every host's failure and the other ways to get the
+    data; so does one for a dataset without a download.
+    """
+    entry = source(name)
+    here = check(name, folder)
+    if entry.bundled or all(row.sha256_ok for row in here):
+        return here
+    if not entry.urls:
+        raise DataError(f"rrcluster cannot download {name}. {ways_out(name)}")
+    target = download_folder(name, folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise DataError(f"{target} cannot be created: {reason}; choose a folder you can write to.") from None
+    with _progress_bar(progress) as bar:
+        for file in entry.files:
+            _fetch(entry, file, target, bar)
+    return check(name, folder or target)
+
+
+def _fetch(entry: Source, file: SourceFile, target: Path, bar: "Progress | None") -> None:
+    """Fetch one file from the first host that has it in the published form."""
+    import pooch
+
+    pooch.get_logger().setLevel("ERROR")  # its log lines would tear the progress bar
+    failures = []
+    drawn = _Bar(bar, file) if bar else False
+    for folder in entry.urls:
+        url = f"{folder}{file.name}.gz"
+        downloader = pooch.HTTPDownloader(progressbar=drawn, timeout=30)
+        try:
+            pooch.retrieve(
+                url,
+                known_hash=f"sha256:{file.download_sha256}",
+                fname=f"{file.name}.gz",
+                path=target,
+                downloader=downloader,
+            )
+        except (OSError, ValueError) as problem:  # network, disk; a digest that differs
+            failures.append(f"{url}: {_first_line(problem)}")
+        else:
+            return
+    raise DataError(f"{file.name} could not be downloaded: {'; '.join(failures)}. {ways_out(entry.name, tried=True)}")
+
+
+def _first_line(problem: Exception) -> str:
+    return (str(problem).splitlines() or [type(problem).__name__])[0]
+
+
+class _Bar:
+    """What pooch expects of a progress bar, drawn by rich."""
+
+    def __init__(self, bar: "Progress", file: SourceFile) -> None:
+        self._bar = bar
+        self._task = bar.add_task(file.name, total=file.download_bytes)
+        self.total = file.download_bytes
+
+    def update(self, amount: int) -> None:
+        """Advance by `amount` bytes."""
+        self._bar.update(self._task, advance=amount)
+
+    def reset(self) -> None:
+        """Start again from zero: pooch resets a bar before it fills it for the last time."""
+        self._bar.reset(self._task, total=self.total)
+
+    def close(self) -> None:
+        """Stop the clock of this file."""
+        self._bar.stop_task(self._task)
+
+
+@contextmanager
+def _progress_bar(wanted: bool) -> "Iterator[Progress | None]":
+    """A rich progress bar on standard error, or None."""
+    if not wanted:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        yield bar

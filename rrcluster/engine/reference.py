@@ -9,7 +9,7 @@ import torch
 from rrcluster.data.federated import TestSet
 from rrcluster.engine.batched.sample_order import batch_orders
 from rrcluster.engine.protocol import CPU, LocalSettings, Measured, Question, TrainingCall, Updates
-from rrcluster.models.loss import sample_losses
+from rrcluster.models.losses import sample_losses
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 

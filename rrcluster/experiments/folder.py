@@ -31,10 +31,9 @@ from rrcluster.experiments.lock import FolderLock
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
 from rrcluster.server_state import RunningMean, ServerState
 from rrcluster.settings import without_removed
+from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation
-from rrcluster.simulation.faults import Incidents
 from rrcluster.simulation.measures import RoundMeasures
-from rrcluster.simulation.memory import ClientMemory
 from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.storage import (
     append_json,

@@ -16,11 +16,11 @@ from rrcluster.entropy import StreamSource
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.folder import RunFolder
-from rrcluster.experiments.grid import Grid
 from rrcluster.experiments.public_score import PUBLIC_DATA, PublicScore
 from rrcluster.experiments.released import average
 from rrcluster.experiments.run import Running
 from rrcluster.experiments.setup import Experiment, make_experiment, plan_for
+from rrcluster.experiments.sweep import Grid
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.calibrate import calibrate
 from rrcluster.privacy.events import RepeatAndSelect

@@ -27,15 +27,15 @@ def describe_evaluation(evaluation: NoisyEvaluation) -> dict[str, Any]:
     }
 
 
-def read_evaluation(told: dict[str, Any]) -> NoisyEvaluation:
+def read_evaluation(described: dict[str, Any]) -> NoisyEvaluation:
     """The inverse of `describe_evaluation`."""
     return NoisyEvaluation(
-        sums=np.array(told["sums"]),
-        clients=told["clients"],
-        sum_noise_std=told["sum_noise_std"],
-        clients_noise_std=told["clients_noise_std"],
-        loss_bound=told["loss_bound"],
-        least_clients=told["least_clients"],
+        sums=np.array(described["sums"]),
+        clients=described["clients"],
+        sum_noise_std=described["sum_noise_std"],
+        clients_noise_std=described["clients_noise_std"],
+        loss_bound=described["loss_bound"],
+        least_clients=described["least_clients"],
     )
 
 

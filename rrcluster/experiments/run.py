@@ -16,10 +16,9 @@ from rrcluster.experiments.setup import Experiment, build_experiment, make_exper
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
 from rrcluster.server_state import ServerState
+from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation, evaluate
-from rrcluster.simulation.faults import Incidents
 from rrcluster.simulation.measures import measure_round
-from rrcluster.simulation.memory import ClientMemory
 from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.types import Array, Models, NoisyEvaluation
 

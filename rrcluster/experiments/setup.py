@@ -1,6 +1,9 @@
-"""From a config to the things that run: data, model, plan, engine. The only place that reads settings by name."""
+"""From a config to the things that run: data, model, plan, engine. The only place that reads settings by name.
 
-from collections.abc import Callable, Iterator
+On several ranks every rank makes the experiment from the same settings, and rank 0 runs it (`make_distributed`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,14 +12,16 @@ from torch import nn
 
 from rrcluster import registry
 from rrcluster.clusters.schedule import make_schedule
+from rrcluster.data.arrays import at_most
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.federated import IDS, FederatedData
-from rrcluster.data.subset import at_most
+from rrcluster.engine.distributed import DistributedEngine, PreparedRank, Ranks
 from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
-from rrcluster.errors import ConfigError
+from rrcluster.errors import ConfigError, PrivacyError, RankError
 from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.experiments.fingerprint import fingerprint
 from rrcluster.methods import ALGORITHMS, Method
 from rrcluster.methods.compatibility import check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
@@ -26,8 +31,7 @@ from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams
 from rrcluster.server_state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
-from rrcluster.simulation.faults import Faults
-from rrcluster.simulation.memory import ClientMemory
+from rrcluster.simulation.clients import ClientMemory, Faults
 from rrcluster.simulation.simulate import RoundRecord, check_memory, simulate
 from rrcluster.types import Coordinates
 
@@ -212,3 +216,42 @@ def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
         min_cluster_size=method.min_cluster_size,
         size_floor=method.size_floor,
     )
+
+
+_EQUAL_ON_ALL = ("config", "rrcluster", "torch", "numpy", "device", "engine")  # of the ranks' fingerprints
+
+
+def make_distributed(config: RunConfig, ranks: Ranks) -> Experiment:
+    """The experiment of a config, its clients shared among `ranks`.
+
+    A secure run is refused: ranks exchange raw updates, unencrypted, and its privacy statement does not cover
+    eavesdroppers.
+    """
+    if config.privacy.secure:
+        raise PrivacyError(
+            f"secure = true with {ranks.channel.size} ranks would send raw updates from process to process, "
+            "unencrypted; run it in one process, without torchrun."
+        )
+    ranks.prepare(config.flat())
+    experiment = make_experiment(config)
+    machines = _machines(fingerprint(config, experiment.engine), ranks.fingerprints())
+    return replace(experiment, engine=DistributedEngine(experiment.engine, ranks, machines, experiment.data))
+
+
+def prepare_rank(settings: Mapping[str, Any]) -> PreparedRank:
+    """What a rank other than 0 makes of the settings that rank 0 sends."""
+    config = from_flat(dict(settings), source="rank 0")
+    experiment = make_experiment(config)
+    return PreparedRank(experiment.engine, experiment.data, fingerprint(config, experiment.engine))
+
+
+def _machines(own: Mapping[str, Any], others: list[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The other ranks' machines; a `RankError` where their versions or devices differ from those of rank 0."""
+    for rank, other in enumerate(others, start=1):
+        for name in _EQUAL_ON_ALL:
+            if other.get(name) != own[name]:
+                raise RankError(
+                    f"rank {rank} has {name} {other.get(name)}, rank 0 has {own[name]}; results would depend on which "
+                    "rank computes a client. Give all ranks the same."
+                )
+    return tuple(f"{other['machine']}, {other['threads']} threads" for other in others)

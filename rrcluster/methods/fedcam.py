@@ -11,8 +11,8 @@ import numpy as np
 from rrcluster.engine.calls import train
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Method, Tools, Trained, cluster_losses
-from rrcluster.models.additive import additive
 from rrcluster.models.model import Model
+from rrcluster.models.networks import additive
 from rrcluster.types import Array, Models
 
 

@@ -5,10 +5,21 @@ from dataclasses import dataclass
 
 from rrcluster import registry
 from rrcluster.errors import ConfigError
-from rrcluster.models.fixed import edges, edges_coarse, edges_mlp, pooled_linear
-from rrcluster.models.image_networks import cifar_cnn, cnn, linear, mlp
 from rrcluster.models.model import Model, from_module
-from rrcluster.models.text_networks import bigram, character_lstm, fourgram, trigram
+from rrcluster.models.networks import (
+    bigram,
+    character_lstm,
+    cifar_cnn,
+    cnn,
+    edges,
+    edges_coarse,
+    edges_mlp,
+    fourgram,
+    linear,
+    mlp,
+    pooled_linear,
+    trigram,
+)
 
 
 @dataclass(frozen=True)

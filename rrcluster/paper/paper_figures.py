@@ -1,19 +1,32 @@
-"""The figures of a reproduction, by the charts of report/. Points that the paper prints are hollow."""
+"""The figures of a reproduction, by the charts of report/, and the paper's figure of noisy lines.
+
+Points that the paper prints are hollow. The lines have one row per scenario and one column per method: learnt models
+over the true lines.
+"""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rrcluster.paper.learnt_lines import draw_lines_of
+import numpy as np
+
+from rrcluster.data.synthetic import INTERCEPTS, SCENARIOS, SLOPES
 from rrcluster.paper.read_reproduction import MEASURES, MeasuredColumn, MeasuredRow, Reproduced
+from rrcluster.report.cluster_figures import draw_natural, draw_tables
 from rrcluster.report.comparisons import DecileRow, draw_deciles
-from rrcluster.report.confusion import draw_tables
-from rrcluster.report.curves import accuracy_curve, draw_rounds
-from rrcluster.report.drawing import INK, Drawing, draw, near_chance
-from rrcluster.report.estimate import Estimate
+from rrcluster.report.curves import (
+    Curve,
+    CurvePanel,
+    accuracy_curve,
+    bands_note,
+    draw_rounds,
+    epsilon_axis,
+    paint_panels,
+    panels_height,
+)
+from rrcluster.report.drawing import INK, PALETTE, Drawing, draw, near_chance
 from rrcluster.report.folders import DIAGNOSTIC, Run
-from rrcluster.report.line_chart import Curve, CurvePanel, bands_note, epsilon_axis, paint_panels, panels_height
-from rrcluster.report.sizes import draw_natural
+from rrcluster.report.values import Estimate
 
 PUBLISHED = "published"
 _TITLES = {"identifier": "identifier (the paper's)", "joint": "joint (ours)", "none": "no noise"}
@@ -215,6 +228,68 @@ def _slug(text: str) -> str:
     """The first word of a title, fit for a file name."""
     words = re.findall(r"[a-z0-9]+", text.lower())
     return words[0] if words else "panel"
+
+
+_WIDTH, _ROW_HEIGHT = 6.8, 1.75  # inches: two columns of a page
+_SPAN = np.array([-1.05, 1.05])
+
+Lines = Sequence[tuple[float, float]]  # slope and intercept of every model
+
+
+def draw_lines_of(reproduced: Reproduced) -> list[Drawing]:
+    """The figure from the models of the first seed; no figure before every run of that seed has finished."""
+    from safetensors.numpy import load_file
+
+    scenarios: dict[str, dict[str, Lines]] = {}
+    for column in reproduced.columns:
+        for row in reproduced.rows:
+            runs = reproduced.runs(row, column, "none")
+            if not runs:
+                return []
+            run = runs[min(runs)]
+            arrays = load_file(run.path / "models.safetensors")
+            clustered = arrays["clustered"]
+            shared = np.broadcast_to(arrays["shared"], (len(clustered), len(arrays["shared"])))
+            lines = [(float(slope), float(intercept)) for slope, intercept in np.hstack([shared, clustered])]
+            scenarios.setdefault(str(run.config["data"]), {})[row.name] = lines
+    return [draw_learnt_lines(scenarios, which="Models of the first seed.")] if scenarios else []
+
+
+def draw_learnt_lines(scenarios: Mapping[str, Mapping[str, Lines]], *, which: str) -> Drawing:
+    """Learnt lines by dataset and method; every dataset has the same methods. `which` ends the caption."""
+    methods = list(next(iter(scenarios.values())))
+    names = [name.removeprefix("synthetic-").replace("-", ", ") for name in scenarios]
+
+    def paint(figure: Any) -> None:
+        grid = figure.subplots(len(scenarios), len(methods), sharex=True, sharey=True, squeeze=False)
+        for panels, name, (data, by_method) in zip(grid, names, scenarios.items(), strict=True):
+            for axes, method in zip(panels, methods, strict=True):
+                _paint_panel(axes, SCENARIOS[data].noise_std, by_method[method])
+            panels[0].set_ylabel(name)
+        for axes, method in zip(grid[0], methods, strict=True):
+            axes.set_title(method)
+        for axes in grid[-1]:
+            axes.set_xlabel("x")
+
+    return draw(
+        "scenarios",
+        paint,
+        height=_ROW_HEIGHT * len(scenarios) + 0.3,
+        width=_WIDTH,
+        caption=f"Learnt models (dashed) over the true lines of the four groups, each with two noise std. {which}",
+        alt=f"Charts of true lines with the models of {', '.join(methods)} drawn over them, one row each for "
+        f"{'; '.join(names)}.",
+    )
+
+
+def _paint_panel(axes: Any, noise_std: float, lines: Lines) -> None:
+    for group, (slope, intercept) in enumerate(zip(SLOPES, INTERCEPTS, strict=True)):
+        y, colour = slope * _SPAN + intercept, PALETTE[group]
+        axes.fill_between(_SPAN, y - 2 * noise_std, y + 2 * noise_std, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(_SPAN, y, color=colour, linewidth=0.8)
+    for slope, intercept in lines:
+        axes.plot(_SPAN, slope * _SPAN + intercept, color=INK, linestyle=(0, (4, 2)), linewidth=1.2)
+    axes.set(xlim=tuple(_SPAN), ylim=(-7, 7))
 
 
 FIGURE_KINDS: dict[str, Callable[[Reproduced], list[Drawing]]] = {

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from rrcluster.paper.paired_test import compare_rows
 from rrcluster.paper.read_reproduction import MEASURES, MeasuredColumn, MeasuredRow, Reproduced
-from rrcluster.report.estimate import Estimate, clear_best
+from rrcluster.paper.verdicts import compare_rows
 from rrcluster.report.folders import DIAGNOSTIC
-from rrcluster.report.notation import NOTHING, percent
 from rrcluster.report.tables import UNCOVERED_TUNING, TextTable
+from rrcluster.report.values import NOTHING, Estimate, clear_best, percent
 
 PUBLISHED = "published"
 _AT_ONCE = 3  # most budgets in one table

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rrcluster.errors import RunFolderError
-from rrcluster.report.estimate import Estimate, estimate
 from rrcluster.report.folders import DESCRIPTION, Run, read_run
-from rrcluster.report.run_files import number
+from rrcluster.report.values import Estimate, estimate, number
 from rrcluster.storage import WAY_OUT, read_mapping
 
 MEASURES = {

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rrcluster.report.folders import DIAGNOSTIC, RunGroup
-from rrcluster.report.notation import NOTHING, delta_text, epsilon_text, value_text, words
 from rrcluster.report.render import to_html
-from rrcluster.report.run_files import number
 from rrcluster.report.tables import TextTable
+from rrcluster.report.values import NOTHING, delta_text, epsilon_text, number, value_text, words
 
 _TITLES = {
     "unit": "Unit of privacy",

@@ -4,13 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rrcluster.report.curves import Curve, CurvePanel, bands_note, epsilon_axis, paint_panels, panels_height
 from rrcluster.report.drawing import INK, PALETTE, Drawing, draw, legend, line_style, near_chance, plain
-from rrcluster.report.estimate import Estimate
 from rrcluster.report.folders import DIAGNOSTIC, RunGroup
-from rrcluster.report.line_chart import Curve, CurvePanel, bands_note, epsilon_axis, paint_panels, panels_height
-from rrcluster.report.notation import percent
 from rrcluster.report.series import Series, arenas, changing, epsilon_series, size_series, style_places
 from rrcluster.report.tables import chance_level, group_labels, metric
+from rrcluster.report.values import Estimate, percent
 
 WHAT = {"accuracy": "accuracy", "worst_decile": "worst-decile accuracy", "clustering_accuracy": "clustering accuracy"}
 _FEWEST_SIZES = 3  # values of B that make a sweep

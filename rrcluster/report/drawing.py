@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rrcluster.errors import ConfigError
-from rrcluster.report.estimate import Estimate
+from rrcluster.report.values import Estimate
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7")  # Okabe and Ito, less yellow and black
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))  # a second cue beside colour

@@ -13,7 +13,7 @@ from typing import Any
 from rrcluster.errors import RunFolderError
 from rrcluster.privacy.cost import Cost, folder_cost
 from rrcluster.report.labels import method_label, settings_key
-from rrcluster.report.run_files import number, numbers
+from rrcluster.report.values import number, numbers
 from rrcluster.storage import WAY_OUT, read_json_lines, read_mapping
 
 DIAGNOSTIC = "diagnostic, not private"

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rrcluster.registry import METHODS
-from rrcluster.report.notation import value_text
-from rrcluster.report.run_files import number
+from rrcluster.report.values import number, value_text
 from rrcluster.settings import AFFECTS
 
 INIT_NAMES = {"warm": " + warm start", "kmeans++": " + k-means++"}

@@ -6,8 +6,8 @@ import io
 from typing import TYPE_CHECKING, Any, Literal
 
 from rrcluster.report.folders import DIAGNOSTIC
-from rrcluster.report.notation import NOTHING
 from rrcluster.report.tables import TextTable
+from rrcluster.report.values import NOTHING
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -5,12 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rrcluster.report.estimate import Estimate
 from rrcluster.report.folders import RunGroup
 from rrcluster.report.labels import differing, distinct_labels, least_size, method_label, settings_key
-from rrcluster.report.notation import value_text, words
-from rrcluster.report.run_files import number
 from rrcluster.report.tables import metric
+from rrcluster.report.values import Estimate, number, value_text, words
 
 CONTEXT = ("data", "partition", "concentration", "model")  # runs that differ in these have separate axes
 TUNED = frozenset(  # settings that may be tuned for each epsilon: runs that differ in them are one method

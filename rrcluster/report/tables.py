@@ -4,10 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rrcluster.registry import DATASETS
-from rrcluster.report.estimate import Estimate, clear_best, estimate
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import distinct_labels
-from rrcluster.report.notation import NOTHING, delta_text, epsilon_text, percent, seconds_text
+from rrcluster.report.values import (
+    NOTHING,
+    Estimate,
+    clear_best,
+    delta_text,
+    epsilon_text,
+    estimate,
+    percent,
+    seconds_text,
+)
 
 _CONTEXT = {
     "data": "Data",

@@ -1,9 +1,10 @@
-"""How good the models are, measured on raw client data: a diagnostic, never part of a release.
+"""How good the models are: measured on raw client data, a diagnostic, or said by sampled clients in their reports.
 
-Protocol: each client picks the model with the least loss on its own *training* data; its accuracy is that model's on
-the client's test set (its group's, or its own). Means are over all clients; of a population of more than 10,000, over
-2,000 drawn once, the same in every round and run, so that the cost does not grow with the population. Where a
-population has no true groups, the clustering accuracy is NaN and there are no group accuracies.
+The diagnostic is never part of a release. Its protocol: each client picks the model with the least loss on its own
+*training* data; its accuracy is that model's on the client's test set (its group's, or its own). Means are over all
+clients; of a population of more than 10,000, over 2,000 drawn once, the same in every round and run, so that the cost
+does not grow with the population. Where a population has no true groups, the clustering accuracy is NaN and there are
+no group accuracies.
 """
 
 import math
@@ -13,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from rrcluster.data.federated import FederatedData
+from rrcluster.data.federated import Cohort, FederatedData
 from rrcluster.engine import calls
 from rrcluster.engine.protocol import Engine, LocalSettings
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Method, Tools
 from rrcluster.rng import stream
-from rrcluster.simulation.memory import ClientMemory
+from rrcluster.simulation.clients import ClientMemory
 from rrcluster.types import Array, Models
 
 _FEW_SETS = 16
@@ -225,3 +226,29 @@ def adjusted_rand(choices: Array, groups: Array, num_clusters: int, num_groups: 
 
 def _pairs(counts: Array) -> Array:
     return np.asarray(counts * (counts - 1) / 2)
+
+
+def own_evaluations(
+    models: Models, cohort: Cohort, *, loss_bound: float | None, algorithm: Method, tools: Tools
+) -> Array | None:
+    """(n, 2) accuracy, and loss in units of the loss bound, of each client's own best model on its own samples.
+
+    These are the two numbers in [0, 1] that travel inside a report. A client judges the models that would be handed out
+    if the run stopped now (`ServerState.average`): they are made of earlier releases alone, so Theorem 1 of
+    docs/privacy.md covers what it says about them. It picks the model of least loss on its own samples and reports that
+    model's accuracy and clipped loss on the same samples. Those are the samples it trains on: holding some back would
+    cost training data and leave a handful per client, while client-level noise keeps a model from telling its own
+    clients' samples from others' (docs/tuning.md has the measured gap).
+
+    None without a loss bound: then nothing is evaluated. A client without samples says 1/2 to both, which is zero in
+    its message; a loss that is infinite or no number is reported as the bound, or a model's failures would drop out of
+    the mean. Clipping is the mechanism's business.
+    """
+    if loss_bound is None:
+        return None
+    chosen = algorithm.scores(models, Clients.without_memory(cohort), tools=tools).argmin(axis=1)
+    loss, accuracy = calls.measure(tools.engine, tools.split.vectors(models), cohort)
+    rows = np.arange(len(chosen))
+    share = np.nan_to_num(loss[rows, chosen] / loss_bound, nan=1.0, posinf=1.0)
+    own = np.stack([accuracy[rows, chosen], share], axis=1)
+    return np.where(cohort.sizes[:, None] > 0, own, 0.5)

@@ -23,9 +23,8 @@ from rrcluster.rng import client_uniforms
 from rrcluster.server import Charge, Guidance, Server, run_rounds
 from rrcluster.server_state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
-from rrcluster.simulation.faults import Faults, Incidents
-from rrcluster.simulation.memory import ClientMemory
-from rrcluster.simulation.private_evaluation import own_evaluations
+from rrcluster.simulation.clients import ClientMemory, Faults, Incidents
+from rrcluster.simulation.evaluate import own_evaluations
 from rrcluster.types import Array, Release
 
 

@@ -11,7 +11,7 @@ import yaml
 from rich.console import Console
 
 from rrcluster.cli import main
-from rrcluster.cli.sweep_view import SweepView
+from rrcluster.cli.progress import SweepView
 from rrcluster.experiments import private_selection as module
 from rrcluster.experiments.run import Progress
 from rrcluster.experiments.sweep import Going, Outcome

@@ -19,8 +19,8 @@ from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Streams
 from rrcluster.settings import LocalSettings, ServerSettings
+from rrcluster.simulation.clients import ClientMemory
 from rrcluster.simulation.evaluate import evaluate
-from rrcluster.simulation.memory import ClientMemory
 from rrcluster.simulation.simulate import simulate
 
 K, M, B, CLIP = 2, 40, 5, 0.3

@@ -5,8 +5,7 @@ import pytest
 
 from rrcluster.data import ImageDataset, load_federated
 from rrcluster.data.build import divide_images
-from rrcluster.data.images import normalise
-from rrcluster.data.rotated import rotated_images
+from rrcluster.data.images import normalise, rotated_images
 from rrcluster.errors import ConfigError, DataError
 
 

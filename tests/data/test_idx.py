@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rrcluster.data import idx
-from rrcluster.data.content import content_digest
+from rrcluster.data import files
+from rrcluster.data.files import content_digest
 from rrcluster.errors import DataError
 
 IMAGES = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
@@ -31,13 +31,13 @@ def put(request, tmp_path):
 
 
 def test_reads_a_file_written_by_hand(put):
-    assert np.array_equal(idx.read(put(BY_HAND), shape=(None, 2, 2)), IMAGES)
+    assert np.array_equal(files.read_idx(put(BY_HAND), shape=(None, 2, 2)), IMAGES)
 
 
 @pytest.mark.parametrize("name", ["a", "a.gz"])
 def test_writes_the_bytes_written_by_hand(tmp_path, name):
     path = tmp_path / name
-    idx.write(path, IMAGES)
+    files.write_idx(path, IMAGES)
     content = path.read_bytes()
     assert (gzip.decompress(content) if name.endswith(".gz") else content) == BY_HAND
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
@@ -46,7 +46,7 @@ def test_writes_the_bytes_written_by_hand(tmp_path, name):
 def test_digests_are_those_of_the_content(put):
     expected = hashlib.sha256(BY_HAND).hexdigest()
     path = put(BY_HAND)
-    assert idx.sha256(IMAGES) == expected
+    assert files.idx_sha256(IMAGES) == expected
     assert content_digest(path, most=len(BY_HAND)) == expected
     assert content_digest(path, most=len(BY_HAND) - 2) != expected
 
@@ -59,8 +59,8 @@ def test_digests_are_those_of_the_content(put):
 )
 def test_what_is_written_is_read(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("idx") / "values.gz"
-    idx.write(path, values)
-    back = idx.read(path, dtype=values.dtype.newbyteorder("="), shape=values.shape)
+    files.write_idx(path, values)
+    back = files.read_idx(path, dtype=values.dtype.newbyteorder("="), shape=values.shape)
     assert back.dtype.isnative
     np.testing.assert_array_equal(back, values)
 
@@ -86,7 +86,7 @@ def test_what_is_written_is_read(tmp_path_factory, values):
 def test_a_damaged_file_is_named_with_the_way_out(put, content, expected):
     path = put(content)
     with pytest.raises(DataError, match=expected) as error:
-        idx.read(path, shape=(None, 2, 2))
+        files.read_idx(path, shape=(None, 2, 2))
     assert str(path) in str(error.value)
     assert "rrcluster data get fashion-mnist" in str(error.value)
 
@@ -96,7 +96,7 @@ def test_an_absurd_size_takes_no_memory(put):
     tracemalloc.start()
     try:
         with pytest.raises(DataError, match="declared"):
-            idx.read(path, dtype=np.float64)
+            files.read_idx(path, dtype=np.float64)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
@@ -106,7 +106,7 @@ def test_a_cut_gzip_file(tmp_path):
     path = tmp_path / "cut.gz"
     path.write_bytes(gzip.compress(BY_HAND)[:-6])
     with pytest.raises(DataError, match="whole gzip file"):
-        idx.read(path)
+        files.read_idx(path)
 
 
 def test_every_flipped_byte_of_a_gzip_file_is_an_error_or_harmless(tmp_path):
@@ -115,16 +115,16 @@ def test_every_flipped_byte_of_a_gzip_file_is_an_error_or_harmless(tmp_path):
     for place in range(len(good)):
         path.write_bytes(good[:place] + bytes([good[place] ^ 0x55]) + good[place + 1 :])
         with suppress(DataError):
-            assert np.array_equal(idx.read(path), IMAGES)
+            assert np.array_equal(files.read_idx(path), IMAGES)
 
 
 def test_a_missing_file_and_a_folder(tmp_path):
     with pytest.raises(DataError, match="No such file"):
-        idx.read(tmp_path / "nothing")
+        files.read_idx(tmp_path / "nothing")
     with pytest.raises(DataError, match="cannot be read"):
-        idx.read(tmp_path)
+        files.read_idx(tmp_path)
 
 
 def test_a_type_that_idx_does_not_have(tmp_path):
     with pytest.raises(DataError, match="complex128"):
-        idx.write(tmp_path / "a", np.zeros(3, dtype=complex))
+        files.write_idx(tmp_path / "a", np.zeros(3, dtype=complex))

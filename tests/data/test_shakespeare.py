@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rrcluster.data import SOURCES, load_federated
-from rrcluster.data.content import Unexpected
+from rrcluster.data.files import Unexpected
 from rrcluster.data.shakespeare import VOCABULARY, Role, Windows, by_role, load_shakespeare, parse_plays
 from rrcluster.data.sources import locate
 from rrcluster.errors import ConfigError, DataError

@@ -5,8 +5,8 @@ import pytest
 
 from rrcluster.data import SOURCES, load_federated
 from rrcluster.data.build import GENERATED, IMAGES, PARTITIONS
-from rrcluster.data.flipped import flipped
-from rrcluster.data.lines import INTERCEPTS, SCENARIOS, SLOPES, noisy_lines
+from rrcluster.data.images import flipped
+from rrcluster.data.synthetic import INTERCEPTS, SCENARIOS, SLOPES, noisy_lines
 from rrcluster.errors import ConfigError
 
 

@@ -17,7 +17,7 @@ from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports, check_reports
 from rrcluster.rng import Streams, stream
 from rrcluster.settings import FaultSettings, LocalSettings
-from rrcluster.simulation.faults import ATTACKS, Faults, Incidents
+from rrcluster.simulation.clients import ATTACKS, Faults, Incidents
 from rrcluster.simulation.simulate import simulate
 
 K, CLIENTS = 3, 60

@@ -13,8 +13,7 @@ from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models import make_model
-from rrcluster.models.additive import additive
-from rrcluster.models.fixed import LENGTH, Edges, Pooled
+from rrcluster.models.networks import LENGTH, Edges, Pooled, additive
 from rrcluster.rng import Streams
 
 

@@ -14,7 +14,7 @@ from rrcluster.engine.fast_cnn import gpu
 from rrcluster.engine.fast_cnn.gpu import CnnKernels, cnn_kernels, padded_images
 from rrcluster.engine.fast_cnn.layout import num_parameters
 from rrcluster.models import from_module, make_model
-from rrcluster.models.additive import additive
+from rrcluster.models.networks import additive
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 needs_kernels = pytest.mark.skipif(

@@ -12,7 +12,7 @@ from rrcluster.methods import ALGORITHMS
 from rrcluster.methods.method import Tools
 from rrcluster.models import make_model
 from rrcluster.settings import LocalSettings
-from rrcluster.simulation.private_evaluation import own_evaluations
+from rrcluster.simulation.evaluate import own_evaluations
 
 
 @pytest.fixture

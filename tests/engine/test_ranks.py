@@ -18,7 +18,7 @@ from rrcluster.engine.protocol import LocalSettings, TrainingCall
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, DataError, PrivacyError, RankError
 from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.torchrun_setup import _machines, make_distributed
+from rrcluster.experiments.setup import _machines, make_distributed
 from rrcluster.methods import ALGORITHMS
 from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan

@@ -32,7 +32,7 @@ from rrcluster.engine.workers.torch_client import TorchClientTrainer
 from rrcluster.engine.workers.workers_engine import WorkersEngine
 from rrcluster.errors import ConfigError, WorkerError
 from rrcluster.models import from_module, make_model
-from rrcluster.models.additive import additive
+from rrcluster.models.networks import additive
 
 KEY = (3, 4)
 LOCAL = LocalSettings(local_lr=0.1, local_epochs=2, batch_size=5)

@@ -5,8 +5,7 @@ import pytest
 
 from rrcluster import registry
 from rrcluster.errors import ConfigError
-from rrcluster.experiments.grid import read_grid
-from rrcluster.experiments.sweep import jobs
+from rrcluster.experiments.sweep import jobs, read_grid
 
 
 def grid(**settings):

@@ -60,7 +60,7 @@ def test_when_every_report_is_refused_the_run_costs_the_same_and_releases_noise_
 
     monkeypatch.setattr(IdentifierMechanism, "release", release)
     monkeypatch.setattr(
-        "rrcluster.simulation.faults.ATTACKS", {"nan": lambda update, choice, _: [(np.nan * update, choice)]}
+        "rrcluster.simulation.clients.ATTACKS", {"nan": lambda update, choice, _: [(np.nan * update, choice)]}
     )
     result = rr.run(**(tiny | {"out": str(tmp_path / "refused")}), **settings, hostile=1.0)
     assert refused == [(30, 0)] * 4

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from rrcluster.cli import main
-from rrcluster.data import fashion_mini
-from rrcluster.data.arrays import from_arrays
+from rrcluster.data import fashion
+from rrcluster.data.arrays import at_most, from_arrays, spaced
 from rrcluster.data.build import load_federated
-from rrcluster.data.fashion_mini import load_fashion_mini
-from rrcluster.data.subset import at_most, spaced
+from rrcluster.data.fashion import load_fashion_mini
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.sweep import FINISHED, Going, Outcome, one_after_another
 from rrcluster.paper import studies
@@ -52,7 +51,7 @@ def tiny(monkeypatch):
         seeds=(0, 1),
     )
     images = load_fashion_mini()  # unpacked once, not once a run
-    monkeypatch.setattr(fashion_mini, "load_fashion_mini", lambda: images)
+    monkeypatch.setattr(fashion, "load_fashion_mini", lambda: images)
     light = Spotlight("balanced-eps8", (("ifca", JOINT), ("rr-ifca", JOINT)))
     tiny = replace(study, quick=quick, spotlights=(light,))
     monkeypatch.setitem(studies.STUDIES, "fashion", tiny)

@@ -15,12 +15,10 @@ from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.stacked import Stack, StackedEngine, _in_passes
 from rrcluster.engine.workers import spawn as spawned
 from rrcluster.engine.workers.spawn import spawn
-from rrcluster.experiments.grid import read_grid
+from rrcluster.experiments.executors import _room, in_processes, pick_executor, shared_out, stacked
 from rrcluster.experiments.load import load
-from rrcluster.experiments.process_executor import in_processes
 from rrcluster.experiments.setup import load_population
-from rrcluster.experiments.stacked_executor import _room, pick_executor, shared_out, stacked
-from rrcluster.experiments.sweep import FAILED, FINISHED, REFUSED, Going, Outcome, jobs, one_after_another
+from rrcluster.experiments.sweep import FAILED, FINISHED, REFUSED, Going, Outcome, jobs, one_after_another, read_grid
 from rrcluster.models import make_model
 from rrcluster.rng import Streams
 
@@ -106,7 +104,7 @@ def test_jobs_of_a_process_that_dies_have_failed_and_the_others_go_on(tmp_path, 
         spawned.append(spawn(module))
         return spawned[-1]
 
-    monkeypatch.setattr("rrcluster.experiments.process_executor.spawn", recorded)
+    monkeypatch.setattr("rrcluster.experiments.executors.spawn", recorded)
     status, killed = {}, False
     for step in in_processes(shares):
         if isinstance(step, Going) and step.job.settings["seed"] == 0 and not killed:
@@ -163,7 +161,7 @@ def test_a_run_that_nobody_foresaw_to_fail_is_reported_too(tmp_path, monkeypatch
             raise OSError(28, "No space left on device")
         return load_population(config)
 
-    monkeypatch.setattr("rrcluster.experiments.stacked_executor.load_population", full)
+    monkeypatch.setattr("rrcluster.experiments.executors.load_population", full)
     found = outcomes(stacked, grid(tmp_path, "full"))
     by_seed = {seed: {s.status for s in found.values() if s.job.settings["seed"] == seed} for seed in (0, 1)}
     assert by_seed == {0: {FINISHED, REFUSED}, 1: {FAILED}}

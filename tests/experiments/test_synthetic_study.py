@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rrcluster.paper.learnt_lines import draw_learnt_lines
+from rrcluster.paper.paper_figures import draw_learnt_lines
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "synthetic.py"
 

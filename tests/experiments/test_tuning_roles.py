@@ -9,7 +9,7 @@ import pytest
 from rrcluster.data.build import load_federated
 from rrcluster.data.sources import locate
 from rrcluster.errors import DataError
-from rrcluster.paper.study_shakespeare import SHAKESPEARE
+from rrcluster.paper.studies import SHAKESPEARE
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "tune_shakespeare.py"
 

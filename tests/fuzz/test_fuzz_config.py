@@ -49,7 +49,7 @@ def outcome(case, rng, folder):
 
 
 def _read(folder):
-    from rrcluster.cli.parse import read_yaml
+    from rrcluster.cli.terminal import read_yaml
 
     return read_yaml(str(folder / "case.yaml"))
 

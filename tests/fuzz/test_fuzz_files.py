@@ -10,8 +10,8 @@ import pytest
 from corruption import BYTES, lie, resize, retype
 
 import rrcluster as rr
-from rrcluster.data import idx
-from rrcluster.data.fashion_mini import BUNDLE, load_fashion_mini
+from rrcluster.data import files
+from rrcluster.data.fashion import BUNDLE, load_fashion_mini
 from rrcluster.errors import ConfigError, DataError, RRClusterError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.folder import RunFolder, _keep_rounds_before
@@ -67,10 +67,10 @@ def test_idx_files(tmp_path):
     values = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
     for name in ("plain", "small.gz"):
         path = tmp_path / name
-        idx.write(path, values)
+        files.write_idx(path, values)
         for _ in damaged(path, (*BYTES, resize), 100):
             try:
-                found = idx.read(path, shape=(None, 7, 3))
+                found = files.read_idx(path, shape=(None, 7, 3))
             except DataError:
                 continue
             assert found.dtype == np.uint8  # valid: the values alone differ, which only a checksum can tell
@@ -82,7 +82,7 @@ def test_a_small_file_that_declares_terabytes_costs_nothing(tmp_path):
     for name, content in (("plain", header), ("bomb", gzip.compress(header + b"\0" * 100_000))):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match="at most"):
-            idx.read(tmp_path / name)
+            files.read_idx(tmp_path / name)
 
 
 def test_the_bundle(tmp_path):

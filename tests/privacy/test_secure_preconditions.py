@@ -8,7 +8,7 @@ from torch import nn
 
 import rrcluster as rr
 from rrcluster.cli import main
-from rrcluster.data.rows import from_rows
+from rrcluster.data.arrays import from_rows
 from rrcluster.entropy import SecureStreams, secure_rng
 from rrcluster.errors import ConfigError, PrivacyError, RoundError, RunFolderError
 from rrcluster.experiments.config import from_flat

@@ -8,7 +8,7 @@ import pytest
 
 from rrcluster.cli import main
 from rrcluster.report import find_runs, make_figures
-from rrcluster.report.confusion import matched
+from rrcluster.report.cluster_figures import matched
 from rrcluster.report.drawing import GRID, INK, PALETTE, line_style
 from rrcluster.report.figures import FIGURES, draw_figures
 from rrcluster.report.series import arenas, changing, epsilon_series, shown_epsilon, size_series

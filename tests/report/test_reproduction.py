@@ -8,8 +8,7 @@ from safetensors.numpy import save_file
 from scipy.stats import ttest_rel
 
 from rrcluster.errors import RunFolderError
-from rrcluster.paper.learnt_lines import draw_lines_of
-from rrcluster.paper.paired_test import compare, holm
+from rrcluster.paper.paper_figures import draw_lines_of
 from rrcluster.paper.paper_report import make_reproduction, write_verdicts
 from rrcluster.paper.paper_tables import main_tables, more_tables
 from rrcluster.paper.read_reproduction import (
@@ -19,7 +18,7 @@ from rrcluster.paper.read_reproduction import (
     Reproduced,
     read_reproduction,
 )
-from rrcluster.paper.verdicts import FAILS, HOLDS, PARTLY, UNKNOWN, CellCount, verdict
+from rrcluster.paper.verdicts import FAILS, HOLDS, PARTLY, UNKNOWN, CellCount, compare, holm, verdict
 from rrcluster.report import read_run
 
 CLAIM = {

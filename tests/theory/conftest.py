@@ -1,6 +1,6 @@
 import pytest
 
-from rrcluster.theory.setting import Setting
+from rrcluster.theory.lemma import Setting
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import math
 
 import numpy as np
 import pytest
+from quadratic_problem import Problem, RoundSettings, play_round
 
 import rrcluster as rr
 from rrcluster.errors import ConfigError
-from rrcluster.theory.problem import Problem, RoundSettings, play_round
-from rrcluster.theory.tradeoff import Case, filled, trade_off
+from rrcluster.theory.advise import Case, filled, trade_off
 
 PLAIN = {
     "expected_cohort": 100,

@@ -10,11 +10,17 @@ from scipy.stats import chi2
 
 from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.errors import AssumptionError
+from rrcluster.theory import convergence as theorem
 from rrcluster.theory import lemma
-from rrcluster.theory import round as theorem
-from rrcluster.theory.assumptions import failed_round, failed_run, require_round, require_run
-from rrcluster.theory.corollary import error_at, many_rounds, many_rounds_printed, rounds
-from rrcluster.theory.round import one_round, one_round_printed
+from rrcluster.theory.compare import failed_round, failed_run, require_round, require_run
+from rrcluster.theory.convergence import (
+    error_at,
+    many_rounds,
+    many_rounds_printed,
+    one_round,
+    one_round_printed,
+    rounds,
+)
 
 
 def test_choice_error_by_hand():

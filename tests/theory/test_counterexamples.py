@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from quadratic_problem import Problem, RoundSettings, play_round, setting_of
 
+from rrcluster.theory import convergence as theorem
 from rrcluster.theory import lemma
-from rrcluster.theory import round as theorem
-from rrcluster.theory.assumptions import failed_round
-from rrcluster.theory.corollary import rounds, rounds_printed
-from rrcluster.theory.problem import Problem, RoundSettings, play_round, setting_of
-from rrcluster.theory.round import one_round, one_round_printed
+from rrcluster.theory.compare import failed_round
+from rrcluster.theory.convergence import one_round, one_round_printed, rounds, rounds_printed
 
 
 def noiseless(server_lr, min_cluster_size=50):

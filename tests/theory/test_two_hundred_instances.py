@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from quadratic_problem import Problem, RoundSettings, play_round, setting_of
 from theory_instances import TERMS, bounds_and_measured, errors_of, random_instance
 
-from rrcluster.theory.assumptions import failed_run
-from rrcluster.theory.corollary import error_at, many_rounds
+from rrcluster.theory.compare import failed_run
+from rrcluster.theory.convergence import error_at, many_rounds
 from rrcluster.theory.lemma import misassignment
-from rrcluster.theory.problem import Problem, RoundSettings, play_round, setting_of
 
 FAILURE_PROBABILITY = 0.1
 INSTANCES = 200

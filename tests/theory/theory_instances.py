@@ -3,13 +3,12 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+from quadratic_problem import Problem, RoundSettings, play_round, setting_of
 from scipy.optimize import brentq
 
-from rrcluster.theory.assumptions import require_round
-from rrcluster.theory.lemma import identifier_error, misassignment
-from rrcluster.theory.problem import Problem, RoundSettings, play_round, setting_of
-from rrcluster.theory.round import one_round
-from rrcluster.theory.setting import Setting
+from rrcluster.theory.compare import require_round
+from rrcluster.theory.convergence import one_round
+from rrcluster.theory.lemma import Setting, identifier_error, misassignment
 from rrcluster.types import Array
 
 TERMS = ("contraction", "own_noise", "bias", "wrong_noise", "privacy_noise")

@@ -12,7 +12,7 @@ from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine.batched.cuda_graphs import GraphCache, GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
 from rrcluster.engine.fast_cnn.gpu import CnnKernels, cnn_kernels
-from rrcluster.models.loss import sample_losses
+from rrcluster.models.losses import sample_losses
 from rrcluster.models.model import FixedPart, Model
 from rrcluster.types import Array
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rrcluster.engine.batched.cuda_graphs import GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
-from rrcluster.models.compiled_losses import Losses
+from rrcluster.models.losses import Losses
 from rrcluster.models.model import Model
 
 _BUCKET = 16  # clients: a captured step serves every number of them up to the next multiple

@@ -15,7 +15,7 @@ from rrcluster.engine.batched.sample_order import visits
 from rrcluster.engine.batched.steps import CapturedSgd, SgdOptions, StackedSgd
 from rrcluster.engine.fast_cnn.gpu import LARGEST_BATCH, CnnKernels, cnn_kernels
 from rrcluster.engine.protocol import LocalSettings, TrainingCall
-from rrcluster.models.compiled_losses import losses_of
+from rrcluster.models.losses import losses_of
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 

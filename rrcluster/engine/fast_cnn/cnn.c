@@ -1,4 +1,4 @@
-/* One client's training of the `cnn` (models/image_networks.py) on one core: forward, backward and SGD step without
+/* One client's training of the `cnn` (models/networks.py) on one core: forward, backward and SGD step without
  * autograd.
  *
  * Conv(1->16, 8x8, stride 2, pad 3) ReLU MaxPool(2, stride 1) Conv(16->32, 4x4, stride 2) ReLU MaxPool(2, stride 1)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rrcluster.engine.workers.single_client import ClientCall, MeasureClient, Steps
-from rrcluster.models.loss import sample_losses
+from rrcluster.models.losses import sample_losses
 from rrcluster.types import Array
 
 

@@ -1,22 +1,60 @@
-"""Clients that fail or lie, simulated: who drops out, and what a hostile client sends in place of its report.
+"""Simulated clients between rounds: what they remember, and how they fail or lie.
 
-Every draw is keyed by (seed, stream, round, client id), so who fails does not depend on who else takes part. Nobody
-replaces a client that dropped out and no round is repeated: the sampling law, the number of rounds and hence the
-epsilon are those of the plan, whatever happens here. Dropping before training or after it is the same to the server,
-and draws of the others are their own, so the simulator drops clients before it spends time on them.
+Their memory is in no release, and on disk only in checkpoint/. Every draw of a fault is keyed by (seed, stream, round,
+client id), so who fails does not depend on who else takes part. Nobody replaces a client that dropped out and no round
+is repeated: the sampling law, the number of rounds and hence the epsilon are those of the plan, whatever happens here.
+Dropping before training or after it is the same to the server, and draws of the others are their own, so the simulator
+drops clients before it spends time on them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from rrcluster.data.federated import Cohort
 from rrcluster.entropy import StreamSource
+from rrcluster.methods.method import Clients
 from rrcluster.privacy.reports import Reports, as_numpy
 from rrcluster.rng import client_uniforms
 from rrcluster.settings import FaultSettings
 from rrcluster.types import Array
+
+
+@dataclass(frozen=True)
+class ClientMemory:
+    """One row of numbers per client that has taken part. A changed memory is a new one, so a round can be undone."""
+
+    width: int
+    rows: Mapping[int, Array] = field(default_factory=dict)
+
+    def recall(self, cohort: Cohort) -> Clients:
+        """The clients of a cohort with what each remembers; zeros for who remembers nothing."""
+        memory = np.zeros((len(cohort.clients), self.width), dtype=np.float32)
+        known = np.array([client in self.rows for client in cohort.clients.tolist()], dtype=bool)
+        for place in np.flatnonzero(known):
+            memory[place] = self.rows[int(cohort.clients[place])]
+        return Clients(cohort, memory, known)
+
+    def updated(self, clients: Array, rows: Array) -> "ClientMemory":
+        """The memory after these clients' round."""
+        if self.width == 0:
+            return self
+        fresh = {int(client): np.array(row, dtype=np.float32) for client, row in zip(clients, rows, strict=True)}
+        return ClientMemory(self.width, {**self.rows, **fresh})
+
+    def tensors(self) -> dict[str, Array]:
+        """As two arrays, for the checkpoint."""
+        ids = np.array(sorted(self.rows), dtype=np.int64)
+        rows = [self.rows[client] for client in ids.tolist()]
+        return {"memory.clients": ids, "memory.rows": np.array(rows, dtype=np.float32).reshape(len(ids), self.width)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Array]) -> "ClientMemory":
+        """Back from the checkpoint."""
+        ids, rows = tensors["memory.clients"], tensors["memory.rows"]
+        return cls(int(rows.shape[1]), dict(zip(ids.tolist(), rows, strict=True)))
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ import numpy as np
 
 from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.rng import Rng
-from rrcluster.theory.lemma import choice_error, identifier_error
-from rrcluster.theory.setting import Setting
+from rrcluster.theory.lemma import Setting, choice_error, identifier_error
 from rrcluster.types import Array
 
 

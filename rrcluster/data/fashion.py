@@ -1,13 +1,13 @@
-"""fashion-mini: a fixed, class-balanced part of FashionMNIST that comes with the package.
+"""FashionMNIST from its four official files, and fashion-mini, the part of it that comes with the package.
 
-The rule: of the official training file the first 1,000 images of every class, of the official test file the
-first 100 of every class, each part in the order of its file. Lossless: pixels and labels are the official
-ones.
+fashion-mini is fixed and class-balanced: of the official training file the first 1,000 images of every class, of the
+official test file the first 100 of every class, each part in the order of its file. Lossless: pixels and labels are
+the official ones.
 
-The bundle is one xz stream: the training labels and test labels (one byte each, in the order of the file),
-then the training and test pixels, each part sorted by class and every image column by column; clothes are
-more alike along columns and within a class, which brings 784 bytes an image down to 355. `build` makes it,
-`load` checks and undoes it.
+Its bundle is one xz stream: the training labels and test labels (one byte each, in the order of the file), then the
+training and test pixels, each part sorted by class and every image column by column; clothes are more alike along
+columns and within a class, which brings 784 bytes an image down to 355. `build_fashion_mini` makes it,
+`load_fashion_mini` checks and undoes it.
 """
 
 import hashlib
@@ -19,16 +19,76 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rrcluster.data.fashion_mnist import MEAN, NUM_CLASSES, STD, load_fashion_mnist
+from rrcluster.data.files import idx_sha256, read_idx
 from rrcluster.data.images import ImageDataset, Images
-from rrcluster.data.sources import SOURCES
+from rrcluster.data.sources import SOURCES, locate, ways_out
 from rrcluster.errors import DataError
+
+NUM_CLASSES = 10
+MEAN, STD = 0.2860, 0.3530  # of pixel / 255 over the training images
+
+_SIDE = 28
+
+
+def load_fashion_mnist(folder: str | os.PathLike[str] | None = None) -> ImageDataset:
+    """The 60,000 training and 10,000 test images, from `folder` or the first place that has all four files.
+
+    Guarantees: every file is a whole idx file, images and labels match in number, labels are classes, and the
+    content has the official sha256; else a `DataError` that names the file and the ways to a good copy.
+    Downloads nothing.
+    """
+    paths = locate("fashion-mnist", folder)
+    train_images, train_labels = _read_part(paths, "train")
+    test_images, test_labels = _read_part(paths, "t10k")
+    digests = {file.name: file.sha256 for file in SOURCES["fashion-mnist"].files}
+    for part, images, labels in (("train", train_images, train_labels), ("t10k", test_images, test_labels)):
+        _check_digest(paths[_images(part)], images, digests[_images(part)])
+        _check_digest(paths[_labels(part)], labels, digests[_labels(part)])
+    return ImageDataset(
+        train_images,
+        train_labels.astype(np.int64),
+        test_images,
+        test_labels.astype(np.int64),
+        NUM_CLASSES,
+        MEAN,
+        STD,
+    )
+
+
+def _images(part: str) -> str:
+    return f"{part}-images-idx3-ubyte"
+
+
+def _labels(part: str) -> str:
+    return f"{part}-labels-idx1-ubyte"
+
+
+def _read_part(paths: dict[str, Path], part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """The images and labels of one part; a label out of range or a count that differs names the file."""
+    path = paths[_labels(part)]
+    images = read_idx(paths[_images(part)], shape=(None, _SIDE, _SIDE))
+    labels = read_idx(path, shape=(None,))
+    if len(images) != len(labels):
+        _refuse(path, f"one label for each of {len(images)} images", f"{len(labels)} labels")
+    if len(labels) and labels.max() >= NUM_CLASSES:
+        _refuse(path, f"labels from 0 to {NUM_CLASSES - 1}", f"labels up to {labels.max()}")
+    return images, labels
+
+
+def _check_digest(path: Path, values: NDArray[np.uint8], expected: str) -> None:
+    digest = idx_sha256(values)
+    if digest != expected:
+        _refuse(path, f"content with sha256 {expected[:12]}...", f"{digest[:12]}...")
+
+
+def _refuse(path: Path, expected: str, found: str) -> None:
+    raise DataError(f"{path} is not the official file: expected {expected}, found {found}. {ways_out('fashion-mnist')}")
+
 
 TRAIN_PER_CLASS = 1000
 TEST_PER_CLASS = 100
 BUNDLE = Path(__file__).parent / "bundled" / "fashion-mini.xz"
 
-_SIDE = 28
 _FILTERS: list[dict[str, Any]] = [
     {
         "id": lzma.FILTER_LZMA2,
@@ -62,12 +122,12 @@ def load_fashion_mini(path: str | os.PathLike[str] = BUNDLE) -> ImageDataset:
     )
 
 
-def build(folder: str | os.PathLike[str] | None = None, *, out: str | os.PathLike[str] = BUNDLE) -> str:
+def build_fashion_mini(folder: str | os.PathLike[str] | None = None, *, out: str | os.PathLike[str] = BUNDLE) -> str:
     """Make the bundle from the full files found in `folder` (or the search path); return its sha256.
 
     The content follows from the rule alone; the compressed bytes may differ between versions of liblzma.
     """
-    bundle = lzma.compress(packed(load_fashion_mnist(folder)), filters=_FILTERS)
+    bundle = lzma.compress(packed_fashion_mini(load_fashion_mnist(folder)), filters=_FILTERS)
     out = Path(out)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
@@ -78,7 +138,7 @@ def build(folder: str | os.PathLike[str] | None = None, *, out: str | os.PathLik
     return hashlib.sha256(bundle).hexdigest()
 
 
-def packed(full: ImageDataset) -> bytes:
+def packed_fashion_mini(full: ImageDataset) -> bytes:
     """The content of the bundle, by the rule above, from the full dataset."""
     train = first_per_class(full.train_labels, TRAIN_PER_CLASS)
     test = first_per_class(full.test_labels, TEST_PER_CLASS)
@@ -116,10 +176,10 @@ def _decompressed(path: Path) -> bytes:
         bundle = path.read_bytes()
     except OSError as problem:
         raise DataError(f"{path} cannot be read: {problem.strerror or problem}; {way_out}.") from None
-    found = hashlib.sha256(bundle).hexdigest()
-    if found != file.sha256:
+    digest = hashlib.sha256(bundle).hexdigest()
+    if digest != file.sha256:
         expected = f"expected {file.bytes} bytes with sha256 {file.sha256[:12]}..."
-        raise DataError(f"{path} is damaged: {expected}, found {len(bundle)} with {found[:12]}...; {way_out}.")
+        raise DataError(f"{path} is damaged: {expected}, found {len(bundle)} with {digest[:12]}...; {way_out}.")
     size = NUM_CLASSES * (TRAIN_PER_CLASS + TEST_PER_CLASS) * (1 + _SIDE * _SIDE)
     content = lzma.LZMADecompressor(format=lzma.FORMAT_XZ).decompress(bundle, size + 1)
     assert len(content) == size

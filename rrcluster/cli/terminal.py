@@ -1,15 +1,23 @@
-"""Parse flags into typed dataclasses; a mistake is told on the first line, with the way out."""
+"""The terminal: flags and files parsed into typed settings, and tables of which nothing is cut.
+
+A mistake in a flag is reported on the first line, with the way out.
+"""
 
 import contextlib
 import io
 import re
 import sys
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import tyro
 
 from rrcluster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+    from rrcluster.report.tables import TextTable
 
 Parsed = TypeVar("Parsed")
 
@@ -63,3 +71,33 @@ def _one_line(message: str, prog: str) -> str:
     words = " ".join(line for line in body if line and "full helptext" not in line)
     words = re.sub(r"^Error parsing config\.\w+: ", "", words)  # how settings are grouped inside
     return f"{words.rstrip('.')}. See `{prog} --help`."
+
+
+_WIDEST = 10_000
+_IN_A_FILE = 200  # columns
+
+
+def print_results(table: "TextTable") -> None:
+    """A table of results, its note below it in the width of the terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from rrcluster.report.render import console_table
+
+    console = Console()
+    print_whole(console_table(table, width=console.width if console.is_terminal else _IN_A_FILE))
+    console.print(Text(table.note, style="italic"))
+
+
+def print_whole(table: "RichTable") -> None:
+    """In the width of the terminal, or where words would be cut, in the width they need: lines then run over.
+
+    In a file or a pipe wide enough for most tables to have a line a row.
+    """
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console()
+    needed = Measurement.get(console, console.options.update(width=_WIDEST), table)
+    usual = console.width if console.is_terminal else min(needed.maximum, _IN_A_FILE)
+    Console(width=max(usual, needed.minimum)).print(table, crop=False)

@@ -1,15 +1,18 @@
-"""The executor that runs jobs of a sweep at once, stacked on one device.
+"""Executors that run jobs of a sweep at once: stacked on one device, in one process or several.
 
 Runs of one network go in step, each in a thread of its own, and share an engine (engine/stacked.py). A job's numbers
-are those it gets alone; one that is refused or fails leaves the stack, and the others go on.
+are those it gets alone; one that is refused or fails leaves the stack, and the others go on. Python
+runs one thread of a process at a time, so one process cannot prepare and finish rounds as fast as a GPU trains them:
+many jobs are shared out to several processes, each of which sends its steps to the one that started it.
 """
 
 import gc
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
+from multiprocessing.connection import Connection, wait
 
 import torch
 
@@ -18,14 +21,70 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.pick_engine import pick_device
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.stacked import Stack, StackedEngine
+from rrcluster.engine.workers.spawn import spawn, terminate
 from rrcluster.engine.workers.workers_engine import cores
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig
-from rrcluster.experiments.process_executor import in_processes
 from rrcluster.experiments.setup import Experiment, engine_for, load_population, make_experiment
 from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, one_after_another, steps_of
 from rrcluster.models.model import Model
 from rrcluster.models.zoo import shipped_model
+
+_SECONDS_TO_SAY_WHY = 5.0  # an error is printed, and becomes the exit code, after the connection has closed
+_SHARED_OUT = 0.95  # of a device's memory; the rest is for what processes need before they compute
+
+
+class _Share:
+    """A process and its jobs. Leaving the block ends it, whatever it does: its runs can be resumed."""
+
+    def __init__(self, jobs: Sequence[Job], part: float) -> None:
+        self.left = list(jobs)  # not over
+        self.connection, self._process = spawn(__name__)
+        with suppress(OSError):  # one that died at once is noticed by its silence
+            self.connection.send((list(jobs), part))
+
+    def steps(self) -> Iterator[Step]:
+        """What it says next. If it is gone, all its jobs that were not over have failed."""
+        try:
+            step: Step = self.connection.recv()
+        except (EOFError, OSError):
+            lost, self.left, code = self.left, [], terminate(self._process, patience=_SECONDS_TO_SAY_WHY)
+            for job in lost:
+                yield Outcome(job, FAILED, f"its process ended with exit code {code}; the same command goes on.")
+            return
+        if isinstance(step, Outcome):
+            places = [job.folder for job in self.left]
+            del self.left[places.index(step.job.folder)]
+        yield step
+
+    def __enter__(self) -> "_Share":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+        terminate(self._process)
+
+
+def in_processes(shares: Sequence[Sequence[Job]]) -> Iterator[Step]:
+    """Run every share in a process of its own, with an equal part of a device's memory; steps come as they happen."""
+    with ExitStack() as stack:
+        processes = [stack.enter_context(_Share(share, _SHARED_OUT / len(shares))) for share in shares]
+        while working := {process.connection: process for process in processes if process.left}:
+            for ready in wait(list(working)):
+                yield from next(process for connection, process in working.items() if connection is ready).steps()
+
+
+def main(socket: int) -> None:
+    """The process: run what is sent, until it is done or nobody listens."""
+    with Connection(socket) as connection, suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        jobs, part = connection.recv()
+        for device in devices_of(jobs):
+            if device.type == "cuda":
+                with torch.cuda.device(device):  # which may have no number
+                    torch.cuda.set_per_process_memory_fraction(part)  # it frees what it has cached before it fails
+        for step in in_this_process(jobs):
+            connection.send(step)
+
 
 LARGEST_STACK = 160  # runs
 _LARGEST_SHARE = 18  # runs for which one process is enough
@@ -40,11 +99,11 @@ def pick_executor(todo: Sequence[Job]) -> Executor:
 
 def devices_of(todo: Sequence[Job]) -> list[torch.device]:
     """The devices that jobs name and that are here, each once, in their order."""
-    found = []
+    devices = []
     for name in dict.fromkeys(str(job.settings.get("device", "auto")) for job in todo):
         with suppress(RRClusterError):  # its jobs will be refused
-            found.append(pick_device(name))
-    return found
+            devices.append(pick_device(name))
+    return devices
 
 
 def stacked(todo: Sequence[Job]) -> Iterator[Step]:
@@ -86,7 +145,7 @@ def _heavy(job: Job) -> bool:
 
 def _room(devices: Sequence[torch.device]) -> int:
     """How many processes there are cores for that we may use, and memory on every device."""
-    memory = [torch.cuda.get_device_properties(it).total_memory for it in devices if it.type == "cuda"]
+    memory = [torch.cuda.get_device_properties(device).total_memory for device in devices if device.type == "cuda"]
     return min(_MOST_PROCESSES, cores() // _CORES_EACH, min(memory, default=0) // _MEMORY_EACH)
 
 

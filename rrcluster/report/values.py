@@ -1,0 +1,141 @@
+"""Numbers of a report: read from files that may hold anything, averaged over seeds, and written for a reader.
+
+An epsilon is never rounded down.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+
+
+def number(value: object) -> float | None:
+    """A finite number, or None for anything else (missing, null, NaN, infinite, not a number)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def numbers(value: object) -> tuple[float, ...]:
+    """The numbers of a list, NaN for an entry that is none; () for anything but a list."""
+    if not isinstance(value, list):
+        return ()
+    return tuple(math.nan if number(entry) is None else float(entry) for entry in value)
+
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over `count` seeds with the half width of its 95% t-interval (None for a single seed)."""
+
+    mean: float
+    half_width: float | None
+    count: int
+
+    @property
+    def low(self) -> float:
+        """Lower end of the interval; the mean itself when there is none."""
+        return self.mean - (self.half_width or 0.0)
+
+    @property
+    def high(self) -> float:
+        """Upper end of the interval; the mean itself when there is none."""
+        return self.mean + (self.half_width or 0.0)
+
+
+def estimate(values: Iterable[float | None]) -> Estimate | None:
+    """Mean and t-interval of the values that are not None; None if there are none.
+
+    Half width: t(0.975, n - 1) s / sqrt(n), with the sample standard deviation s (n - 1 in its denominator).
+    """
+    present = [value for value in values if value is not None]
+    n = len(present)
+    if n == 0:
+        return None
+    mean = math.fsum(present) / n
+    if n == 1:
+        return Estimate(mean, None, 1)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in present) / (n - 1))
+    return Estimate(mean, _quantile(n - 1) * deviation / math.sqrt(n), n)
+
+
+def clear_best(estimates: list[Estimate]) -> int | None:
+    """The index of the largest mean if its interval lies above all others, else None.
+
+    None also with fewer than two estimates, or if one of them has no interval.
+    """
+    if len(estimates) < 2 or any(entry.half_width is None for entry in estimates):
+        return None
+    best = max(range(len(estimates)), key=lambda place: estimates[place].mean)
+    others = [entry.high for place, entry in enumerate(estimates) if place != best]
+    return best if estimates[best].low > max(others) else None
+
+
+def _quantile(degrees: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
+
+
+NOTHING = "–"
+NO_PRIVACY = "none (no privacy)"
+NO_BOUND = "no finite bound"
+
+
+def epsilon_text(epsilon: float | None, *, private: bool = True) -> str:
+    """Two decimals (two significant digits below 0.01), rounded up; words where there is no number."""
+    if not private:
+        return NO_PRIVACY
+    if epsilon is None:
+        return NO_BOUND
+    if abs(epsilon) >= 1e9:  # says nothing any more, and has too many digits to write out
+        return "more than 1e9" if epsilon > 0 else NO_BOUND
+    exact = Decimal(str(epsilon))
+    if epsilon >= 0.01 or epsilon <= 0:
+        return str(exact.quantize(Decimal("0.01"), rounding=ROUND_CEILING))
+    return f"{exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_CEILING):f}"
+
+
+def delta_text(delta: float | None) -> str:
+    """A power of ten where it is one: 1e-4, 2.5e-5."""
+    if delta is None:
+        return NOTHING
+    mantissa, exponent = f"{delta:.6e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage with one decimal, without its sign."""
+    return NOTHING if share is None else f"{100 * share:.1f}"
+
+
+def seconds_text(seconds: float | None) -> str:
+    """Whole seconds from 100 on, tenths below."""
+    if seconds is None:
+        return NOTHING
+    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.1f}"
+
+
+def value_text(value: object) -> str:
+    """A setting as a reader would write it."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(value_text(entry) for entry in value) or NOTHING
+    if isinstance(value, dict):
+        return "; ".join(f"{words(str(key))}: {value_text(entry)}" for key, entry in value.items()) or NOTHING
+    return str(value)
+
+
+def words(name: str) -> str:
+    """A field's name as words: noise_multiplier -> noise multiplier."""
+    return name.replace("_", " ").strip()
