@@ -64,7 +64,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
             _write_all(file.fileno(), content.encode() if isinstance(content, str) else content)
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -89,7 +89,7 @@ def append_line(path: Path, text: str, *, flush: bool = True) -> None:
                 os.ftruncate(file.fileno(), before)
             raise
     if new and flush:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def drop_torn_line(path: Path) -> None:
@@ -212,7 +212,7 @@ def _write_all(descriptor: int, content: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Flush a folder's entries, so that new and renamed files survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

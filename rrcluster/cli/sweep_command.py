@@ -149,10 +149,12 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
             "--out."
         )
     them = candidates(grid, SelectSettings(command.mean_repetitions, command.law, command.public_score))
+    secure = them.experiments[0].plan.secure
     console = Console(stderr=True, quiet=command.quiet or command.json)
     console.print(
         f"Selecting among {len(them.experiments)} combinations: epsilon {them.epsilon:.4g} at delta "
-        f"{them.experiments[0].plan.delta:g} for the whole selection, seeded: for research only",
+        f"{them.experiments[0].plan.delta:g} for the whole selection, "
+        f"{'from operating-system entropy' if secure else 'seeded: for research only'}",
         highlight=False,
     )
     working = console.status("working; how far it is stays secret") if console.is_terminal else nullcontext()
@@ -160,7 +162,8 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
         with working:
             folder = select(them)
     except KeyboardInterrupt:
-        say("Stopped: no run is left, and the charge stands. The same command and seed is the same selection again.")
+        again = "is a new one and is charged again" if secure else "and seed is the same selection again"
+        say(f"Stopped: no run is left, and the charge stands. The same command {again}.")
         raise SystemExit(130) from None
     _show_selected(folder.path, grid, command)
     return 0

@@ -14,8 +14,11 @@ from rrcluster.experiments.config import RunConfig
 from rrcluster.settings import AFFECTS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rrcluster.engine.protocol import Engine
     from rrcluster.experiments.setup import Experiment
+    from rrcluster.privacy.selection import Selection
 
 
 def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
@@ -62,6 +65,13 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
         for array in data.store.client(client):
             digest.update(array.tobytes())
     return parts | {"data": digest.hexdigest()}
+
+
+def describe_selection(experiments: "Sequence[Experiment]", selection: "Selection") -> dict[str, Any]:
+    """What the outcome of a selection depends on: the fingerprint of its first run, and of all settings on offer."""
+    first, *others = (fingerprint(it.config, it.engine) | describe_parts(it) for it in experiments)
+    offered = [first["config"], *([it["config"], it["model"], it["method"], it["engine"]] for it in others)]
+    return first | {"config": _digest([offered, selection.score, list(selection.among)])}
 
 
 def _digest(value: Any) -> str:

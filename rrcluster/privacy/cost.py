@@ -50,9 +50,10 @@ def folder_cost(folder: Path) -> Cost | None:
 
 
 def _covered(stated: dict[str, Any]) -> int | None:
-    """How many releases the statement covers; a selection is one, charged as a whole."""
+    """How many releases the statement covers; a selection is one, charged as a whole, and again when repeated."""
     if "selection" in stated:
-        return 1
+        selection = stated["selection"]
+        return _whole(selection.get("charges", 1)) if isinstance(selection, dict) else None
     if "num_releases" in stated:
         return _whole(stated["num_releases"])
     rounds, reserve = _whole(stated.get("num_rounds")), _whole(stated.get("reserve_rounds", 0))  # until version 0.1

@@ -49,7 +49,7 @@ class Ledger:
             if charge["made_by"].get("config") != self._made_by.get("config"):
                 raise PrivacyError(
                     f"{path}: the settings have changed since round {charge['round']} was charged. A run's settings "
-                    "may not change; restore config.yaml, or start a new run."
+                    "may not change; restore them, or start a new run in another folder."
                 )
 
     def charge(self, round_index: int, event: Event | None) -> None:
