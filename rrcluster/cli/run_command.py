@@ -151,6 +151,8 @@ def _show(command: RunCommand, results: "list[RunResult]") -> None:
 
 
 def _answer(result: "RunResult") -> dict[str, Any]:
-    summary = json.loads((result.folder / "summary.json").read_text(encoding="utf-8"))
+    from rrcluster.storage import read_mapping
+
+    summary = read_mapping(result.folder / "summary.json")
     answer = {"folder": str(result.folder), **summary}
     return answer if result.evaluation is None else answer | {"diagnostic_not_private": asdict(result.evaluation)}

@@ -170,8 +170,9 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
 
 
 def _show_selected(folder: Path, grid: "Grid", command: SweepCommand) -> None:
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    settings = read_yaml(str(folder / "config.yaml"))
+    from rrcluster.storage import read_mapping
+
+    summary, settings = read_mapping(folder / "summary.json"), read_mapping(folder / "config.yaml")
     selected = {name: settings[name] for name in grid.axes}
     if command.json:
         sys.stdout.write(json.dumps({"folder": str(folder), "selected": selected, **summary}, indent=2) + "\n")

@@ -7,6 +7,7 @@ import weakref
 from pathlib import Path
 
 from rrcluster.errors import RunFolderError
+from rrcluster.storage import make_subfolder, open_plain
 
 
 class FolderLock:
@@ -16,8 +17,8 @@ class FolderLock:
         """Take the lock. RunFolderError if another process (or another run of this one) has it."""
         self.path, self.folder = path, path.parent
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            make_subfolder(path.parent, private=True)
+            descriptor = open_plain(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise RunFolderError(
                 f"{path.parent.parent}: cannot be written ({error.strerror}). Check its permissions."

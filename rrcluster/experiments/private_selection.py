@@ -31,7 +31,7 @@ from rrcluster.privacy.selection import Selection, draw_repetitions, worst_run
 from rrcluster.privacy.statement import statement
 from rrcluster.rng import Streams
 from rrcluster.settings import LocalSettings, MethodSettings, ServerSettings
-from rrcluster.storage import sync_folder
+from rrcluster.storage import make_folders, sync_folder
 from rrcluster.types import Coordinates
 
 # What may be selected: the method and its training. Data and guarantee are the same for all.
@@ -256,7 +256,7 @@ def _make_folder(out: Path) -> None:
     """Make the folder, and refuse one that holds a run."""
     _refuse_a_run(out)
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folders(out)
     except OSError as error:
         raise RunFolderError(f"{out}: cannot be made ({error.strerror}); choose another folder with --out.") from error
 

@@ -1,6 +1,7 @@
 """The privacy cost of a run folder. Everything that prints the epsilon of a folder calls this one function."""
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def _covered(stated: dict[str, Any]) -> int | None:
 
 def _charges(folder: Path) -> list[dict[str, Any]]:
     path = folder / "ledger.jsonl"
-    if path.exists():
+    if os.path.lexists(path):
         return read_charges(path)
     if (folder / "rounds.jsonl").exists():
         raise RunFolderError(f"{path}: missing, but rounds were released; the run's cost is unknown. {WAY_OUT}")

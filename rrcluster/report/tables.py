@@ -8,6 +8,7 @@ from rrcluster.report.estimate import Estimate, clear_best, estimate
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import distinct_labels
 from rrcluster.report.notation import NOTHING, delta_text, epsilon_text, percent, seconds_text
+from rrcluster.storage import printable
 
 _CONTEXT = {
     "data": "Data",
@@ -44,6 +45,16 @@ class TextTable:
     bold: frozenset[tuple[int, int]] = frozenset()
     diagnostic: frozenset[int] = frozenset()
     text_columns: frozenset[int] = frozenset({0})  # the others hold numbers and are aligned right
+
+    def __post_init__(self) -> None:
+        clean = {
+            "title": printable(self.title),
+            "columns": tuple(map(printable, self.columns)),
+            "rows": tuple(tuple(map(printable, row)) for row in self.rows),
+            "note": printable(self.note),
+        }
+        for name, value in clean.items():
+            object.__setattr__(self, name, value)  # what run folders hold may come from anyone
 
 
 def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> TextTable:
