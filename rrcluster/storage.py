@@ -34,7 +34,12 @@ def write_file(path: Path, content: str | bytes) -> Path:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a whole JSON file."""
-    write_file(path, json.dumps(value, indent=2) + "\n")
+    write_file(path, to_json(value))
+
+
+def to_json(value: Any) -> str:
+    """The text of a JSON file."""
+    return json.dumps(value, indent=2) + "\n"
 
 
 def append_json(path: Path, value: Any) -> None:

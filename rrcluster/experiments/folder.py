@@ -28,6 +28,7 @@ from safetensors.numpy import load_file, save
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.lock import FolderLock
+from rrcluster.experiments.place import bind
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
 from rrcluster.server_state import RunningMean, ServerState
 from rrcluster.settings import without_removed
@@ -85,6 +86,8 @@ class RunFolder:
         try:
             _refuse_a_second_run(path)
             drop_temporaries(path, _PUBLIC)
+            if config.privacy.secure:
+                bind(path)
             write_json(path / "privacy.json", statement)
             write_file(path / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
         except BaseException:
