@@ -190,7 +190,7 @@ class RunFolder:
         tensors |= memory.tensors()
         whole = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
         with explain_write(target):  # not `write_file`: it must never make checkpoint/ anew, open to others
-            replace_file(target, save(whole, metadata={"sha256": _digest(whole)}), mode=0o600)
+            replace_file(target, _in_order(save(whole, metadata={"sha256": _digest(whole)})), mode=0o600)
 
     def load_state(self) -> tuple[ServerState, ClientMemory] | None:
         """The checkpointed state and memory, None if there are none; rounds after it are dropped, to be run again."""
@@ -211,7 +211,7 @@ class RunFolder:
             "clustered": models.clustered.astype(np.float32),
         }
         text = {name: json.dumps(value) for name, value in metadata.items()}
-        write_file(self.path / "models.safetensors", save(tensors, metadata=text))
+        write_file(self.path / "models.safetensors", _in_order(save(tensors, metadata=text)))
 
     def save_summary(self, summary: dict[str, Any]) -> None:
         """What came out, released values only."""
@@ -244,6 +244,14 @@ def _read_tensors(path: Path) -> dict[str, Any]:
     if recorded != _digest(tensors):
         raise ValueError("the digest differs")
     return tensors
+
+
+def _in_order(content: bytes) -> bytes:
+    """A safetensors file with its header sorted: the library writes metadata in another order every time."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # the values after it stay aligned
+    return len(header).to_bytes(8, "little") + header + content[8 + length :]
 
 
 def _digest(tensors: dict[str, Any]) -> str:
