@@ -62,6 +62,11 @@ def below(bound: int, count: int) -> Array:
     return drawn
 
 
+def _bits(count: int) -> int:
+    """A whole number of `count` fresh bits."""
+    return int.from_bytes(os.urandom((count + 7) // 8), "little") >> (-count % 8)
+
+
 def secure_rng() -> Rng:
     """What to pass as `rng` where nobody may regenerate the draws: it offers the methods listed in `SecureRng`."""
     return cast(Rng, SecureRng())
@@ -79,10 +84,11 @@ def check_secure(rng: Rng) -> None:
 class SecureRng:
     """The part of `numpy.random.Generator` that this package uses, on operating-system entropy alone.
 
-    Integers, permutations and subsets are exactly uniform. Events of probability p happen with a probability within
-    2^-53 of p: uniforms are odd multiples of 2^-53, in (0, 1). `standard_normal` is the rounded inverse of the normal
-    distribution function at such a uniform: for first models and for the argmax of identifiers, never for released
-    noise, which is exact (privacy/discrete.py). A method that is not here raises instead of falling back.
+    Integers, permutations and subsets are exactly uniform, and `geometric` has exactly its law. Events of probability p
+    happen with a probability within 2^-53 of p: uniforms are odd multiples of 2^-53, in (0, 1). `standard_normal` is
+    the rounded inverse of the normal distribution function at such a uniform: for first models and for the argmax of
+    identifiers, never for released noise, which is exact (privacy/discrete.py). A method that is not here raises
+    instead of falling back.
     """
 
     def random(self, size: Shape = 1) -> Array:
@@ -122,6 +128,29 @@ class SecureRng:
     def binomial(self, trials: int, probability: float) -> int:
         """How many of so many coins fall on their side."""
         return int((self.random(trials) < probability).sum())
+
+    def geometric(self, probability: float) -> int:
+        """How many coins it takes until the first falls on its side: at least 1, and exactly geometric.
+
+        Every coin is fresh and falls on its side with exactly the probability given, all digits of the float counted.
+        """
+        if not 0 < probability <= 1:
+            raise ValueError(f"probability = {probability!r} must lie in (0, 1].")
+        side, faces = probability.as_integer_ratio()  # faces is a power of two
+        tosses = 1
+        while _bits(faces.bit_length() - 1) >= side:
+            tosses += 1
+        return tosses
+
+    def logseries(self, ratio: float) -> int:
+        """P(n) = ratio^n / (n log(1 / (1 - ratio))): geometric with probability (1 - ratio)^U, U uniform in (0, 1).
+
+        Integrated over U that is the law. Its coins are exact as in `geometric`; U is an odd multiple of 2^-53, and the
+        power of it is rounded as floats are.
+        """
+        if not 0 < ratio < 1:
+            raise ValueError(f"ratio = {ratio!r} must lie in (0, 1).")
+        return self.geometric(float((1 - ratio) ** self.random()[0]))
 
     def __getattr__(self, name: str) -> Any:
         """Everything else that a numpy generator offers is refused, never drawn from a weaker source."""

@@ -1,37 +1,45 @@
 """Files on disk: atomic durable writes, appended lines, text read as plain data, and the cache folder.
 
-Every file of a run folder goes through here, and so do reports and caches. What is read may come from anyone: nothing
-in it is executed, and a small file cannot expand to fill the memory.
+Every file of a run folder goes through here, and so do reports and caches. A run folder may come from anyone: nothing
+in it is executed, a small file cannot expand to fill the memory, and links, pipes and devices in it are not opened.
 """
 
 import contextlib
+import errno
 import json
 import os
+import re
+import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from rrcluster.errors import RunFolderError
 
 MAX_BYTES = 1 << 26  # of one text file: 64 MiB, far more than any file of a run
-MAX_DEPTH = 20  # of nested YAML
+MAX_DEPTH = 20  # of nested YAML or JSON
 WAY_OUT = "Restore the file, or run again with the same settings."
 _LARGEST = 2**63
-_TEMPORARY = ".*.tmp"  # what `replace_file` calls its temporary files
+_TEMPORARY = re.compile(r"\.(.+)\.\d+-\d+\.tmp")  # what `replace_file` calls its temporary files
 
 
 def write_file(path: Path, content: str | bytes) -> Path:
     """Write a whole file and the folders above it; `replace_file` with an error that names the way out."""
     with explain_write(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         replace_file(path, content)
     return path
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write a whole JSON file."""
-    write_file(path, json.dumps(value, indent=2) + "\n")
+    write_file(path, to_json(value))
+
+
+def to_json(value: Any) -> str:
+    """The text of a JSON file."""
+    return json.dumps(value, indent=2) + "\n"
 
 
 def append_json(path: Path, value: Any) -> None:
@@ -52,7 +60,60 @@ def explain_write(path: Path) -> Iterator[None]:
         ) from error
 
 
-def replace_file(path: Path, content: str | bytes) -> None:
+def make_folders(path: Path) -> None:
+    """Make a folder and those above it; each new one is flushed into the folder that holds it."""
+    if path.is_dir():
+        return
+    make_folders(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_folder(path.parent)
+
+
+def make_subfolder(path: Path, *, private: bool = False) -> Path:
+    """Make a folder inside a run folder, or take the one that is there: never what a link of that name points to.
+
+    A private one, and the files in it, are closed to everybody but their owner, also if they were open before.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700 if private else 0o777)
+        sync_folder(path.parent)
+    if not stat.S_ISDIR(path.lstat().st_mode):
+        raise RunFolderError(f"{path}: a link or a file where a folder should be; remove it, or choose another folder.")
+    if private:
+        path.chmod(0o700)
+        for entry in path.iterdir():
+            if stat.S_ISREG(entry.lstat().st_mode):
+                entry.chmod(0o600)
+    return path
+
+
+def open_plain(path: Path, flags: int, mode: int = 0o666) -> int:
+    """Open a file of a run folder. OSError for a link, which is not followed, and for anything but a regular file."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            reason = "a link, which is not followed" if error.errno == errno.ELOOP else "not a regular file"
+            raise OSError(error.errno, reason, str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
+
+
+def check_plain(path: Path) -> None:
+    """Refuse a link, a pipe or a device in the place of a file, before a library opens it by name."""
+    os.close(open_plain(path, os.O_RDONLY))
+
+
+def read_plain(path: Path) -> bytes:
+    """The bytes of a file of a run folder. OSError if it cannot be read, ValueError if it is far too long."""
+    with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
+        return _at_most(file.read(MAX_BYTES + 1))
+
+
+def replace_file(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
     """Make `path` hold `content`, flushed to the disk.
 
     After a crash too, a reader finds the old file or the new one, never half of one. OSError if that failed; then the
@@ -60,11 +121,12 @@ def replace_file(path: Path, content: str | bytes) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
-        with temporary.open("wb", buffering=0) as file:
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(open_plain(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb", buffering=0) as file:
             _write_all(file.fileno(), content.encode() if isinstance(content, str) else content)
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -78,7 +140,7 @@ def append_line(path: Path, text: str, *, flush: bool = True) -> None:
     meanwhile leaves at most a torn last line: see `drop_torn_line`.
     """
     new, line = not path.exists(), (text + "\n").encode()
-    with path.open("ab", buffering=0) as file:
+    with os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab", buffering=0) as file:
         before = os.fstat(file.fileno()).st_size
         try:
             _write_all(file.fileno(), line)
@@ -89,29 +151,39 @@ def append_line(path: Path, text: str, *, flush: bool = True) -> None:
                 os.ftruncate(file.fileno(), before)
             raise
     if new and flush:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def drop_torn_line(path: Path) -> None:
     """Cut off a last line without its newline, which a crash during `append_line` leaves."""
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        with path.open("rb+") as file:
+    with os.fdopen(open_plain(path, os.O_RDWR), "rb+") as file:
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
             file.truncate(whole)
             os.fsync(file.fileno())
 
 
-def drop_temporaries(folder: Path) -> None:
-    """Remove the temporary files of processes that were killed during `replace_file`."""
-    for path in folder.glob(_TEMPORARY):
-        path.unlink(missing_ok=True)
+def drop_temporaries(folder: Path, names: Collection[str]) -> None:
+    """Remove what processes that were killed while they replaced one of `names` left: no other file."""
+    for path in folder.iterdir():
+        made = _TEMPORARY.fullmatch(path.name)
+        if made and made[1] in names and stat.S_ISREG(path.lstat().st_mode):
+            path.unlink(missing_ok=True)
 
 
 def sync_file(path: Path) -> None:
     """Flush a file that was written without flushing."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    descriptor = open_plain(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def printable(text: str) -> str:
+    """A text from anyone, fit for a terminal: without control characters, which could move the cursor or hide words."""
+    return "".join(mark if mark.isprintable() or mark in "\n\u00a0" else "?" for mark in text)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -151,18 +223,31 @@ def read_json_lines(path: Path, *, damaged: Literal["refuse", "stop"], way_out: 
 
 
 def read_text(path: Path) -> str:
-    """A file's text, in UTF-8. OSError if it cannot be read, ValueError if it is not text or far too long."""
-    if path.stat().st_size > MAX_BYTES:
+    """The text, in UTF-8, of a file that a person named. OSError if it cannot be read, ValueError if it is no text."""
+    with path.open("rb") as file:
+        return _at_most(file.read(MAX_BYTES + 1)).decode("utf-8")
+
+
+def _at_most(content: bytes) -> bytes:
+    if len(content) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-    return path.read_text(encoding="utf-8")
+    return content
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text; ValueError if there is none."""
+    """The value of a JSON text; ValueError if there is none, or if it has more than `MAX_DEPTH` levels."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    level, depth = [value], 0
+    while level := [
+        part for it in level if isinstance(it, (dict, list)) for part in (it.values() if isinstance(it, dict) else it)
+    ]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError("it is nested too deeply")
+    return value
 
 
 def parse_yaml(text: str) -> Any:
@@ -196,7 +281,7 @@ def cache_folder(*parts: str) -> Path:
 
 def _read_run_file(path: Path, way_out: str = WAY_OUT) -> str:
     try:
-        return read_text(path)
+        return read_plain(path).decode("utf-8")
     except FileNotFoundError as error:
         raise RunFolderError(f"{path}: missing, so the run folder is incomplete. {way_out}") from error
     except ValueError as error:
@@ -212,7 +297,7 @@ def _write_all(descriptor: int, content: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Flush a folder's entries, so that new and renamed files survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -87,3 +87,38 @@ def test_secure_uniforms_are_never_0_or_1(monkeypatch):
         drawn = entropy.SecureRng().random(3)
         assert ((drawn > 0) & (drawn < 1)).all()
         assert np.isfinite(entropy.SecureRng().standard_normal(3)).all()
+
+
+@pytest.mark.parametrize("probability", [0.5, 0.1, 0.9])
+def test_the_number_of_coins_is_geometric(probability):
+    rng = secure_rng()
+    drawn = np.array([rng.geometric(probability) for _ in range(8000)])
+    compare_laws(drawn, stats.geom(probability))
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.9, 0.99])
+def test_the_logarithmic_law(ratio):
+    rng = secure_rng()
+    compare_laws(np.array([rng.logseries(ratio) for _ in range(8000)]), stats.logser(ratio))
+
+
+def compare_laws(drawn, law):
+    values = np.arange(1, 12)
+    expected = np.append(law.pmf(values), law.sf(11)) * len(drawn)
+    found = np.append([(drawn == value).sum() for value in values], (drawn > 11).sum())
+    kept = expected > 5
+    expected, found = np.append(expected[kept], expected[~kept].sum()), np.append(found[kept], found[~kept].sum())
+    if expected[-1] == 0:
+        assert found[-1] == 0
+        expected, found = expected[:-1], found[:-1]
+    assert stats.chisquare(found, expected * found.sum() / expected.sum()).pvalue > 1e-6
+
+
+def test_a_coin_counts_every_digit_of_its_probability(monkeypatch):
+    tiny = 2.0**-80 + 2.0**-100
+    faces = iter([2**20 + 1, 2**20])  # of 2^100: the first is just too many
+    monkeypatch.setattr(entropy, "_bits", lambda count: next(faces) if count == 100 else pytest.fail(str(count)))
+    assert secure_rng().geometric(tiny) == 2
+    for wrong in (0.0, -0.1, 1.5, float("nan")):
+        with pytest.raises(ValueError, match="must lie in"):
+            secure_rng().geometric(wrong)

@@ -96,9 +96,12 @@ def test_what_a_crash_leaves_is_cleared(tmp_path):
     (tmp_path / "torn").write_bytes(b"tw")
     drop_torn_line(tmp_path / "torn")
     assert (tmp_path / "torn").read_bytes() == b""
-    (tmp_path / ".state.safetensors.17.tmp").write_bytes(b"half")
-    drop_temporaries(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "torn"]
+    (tmp_path / ".state.safetensors.17-99.tmp").write_bytes(b"half")
+    others = [".mine.tmp", ".other.17-99.tmp", ".state.safetensors.tmp"]
+    for name in others:
+        (tmp_path / name).write_bytes(b"somebody's")
+    drop_temporaries(tmp_path, ["state.safetensors"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*others, "lines", "torn"]
 
 
 def test_a_failed_write_names_the_file_and_the_way_out(tmp_path):
@@ -191,3 +194,29 @@ def test_the_cache_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(storage.Path, "home", homeless)
     with pytest.raises(OSError, match="set XDG_CACHE_HOME"):
         cache_folder()
+
+
+def test_new_folders_are_flushed_into_those_that_hold_them(tmp_path, monkeypatch):
+    flushed, real = [], os.fsync
+
+    def fsync(descriptor):
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    monkeypatch.setattr(storage.os, "fsync", fsync)
+    write_file(tmp_path / "a" / "b" / "file", "text")
+    assert flushed[:2] == [tmp_path, tmp_path / "a"]
+    assert flushed[-1] == tmp_path / "a" / "b"
+
+
+@pytest.mark.parametrize("levels", [25, 900, 100_000])
+def test_deep_json_is_an_error_and_never_a_traceback(tmp_path, levels):
+    for text in ("[" * levels + "]" * levels, '{"a":' * levels + "1" + "}" * levels):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            parse_json(text)
+    assert parse_json("[" * 20 + "]" * 20)
+
+
+def test_what_a_terminal_would_obey_is_not_printed():
+    assert storage.printable("a\x1b[2Jb\x9bc\rd\u202ee\nf") == "a?[2Jb?c?d?e\nf"
+    assert storage.printable("ε ≤ 2 ± 0.1 – fine") == "ε ≤ 2 ± 0.1 – fine"

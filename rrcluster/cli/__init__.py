@@ -89,12 +89,13 @@ def print_usage(write: Callable[[str], object]) -> None:
 def _guarded(name: str, rest: list[str], complain: Callable[[str], object]) -> int:
     """Run the command; our own errors become one line on stderr and status 2, never a traceback."""
     from rrcluster.errors import RRClusterError
+    from rrcluster.storage import printable
 
     try:
         command: Callable[[list[str]], int] = import_module(f"rrcluster.cli.{name}_command").main
         return command(rest)
     except RRClusterError as error:
-        complain(f"rrcluster {name}: {error}\n")
+        complain(printable(f"rrcluster {name}: {error}\n"))
         return 2
     except BrokenPipeError:
         return 0
@@ -105,5 +106,5 @@ def _guarded(name: str, rest: list[str], complain: Callable[[str], object]) -> i
         return 2
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        complain(f"rrcluster {name}: {where}{error.strerror or 'cannot be read or written'}.\n")
+        complain(printable(f"rrcluster {name}: {where}{error.strerror or 'cannot be read or written'}.\n"))
         return 2

@@ -42,6 +42,8 @@ class RunCommand:
     config: RunConfig = field(default_factory=RunConfig)
     resume: Path | None = None
     """Continue the run in this folder; no other setting may be given."""
+    adopt: bool = False
+    """With --resume: go on in a copy of a secure run's folder. What it and the original release adds up."""
     dry_run: bool = False
     """Print epsilon, noise, expected time and memory, and stop."""
     json: bool = False
@@ -93,6 +95,8 @@ def read_command(arguments: list[str]) -> RunCommand:
     command = parse(default, arguments, prog="rrcluster run")
     if command.resume is not None and command.config != RunConfig():
         raise ConfigError("--resume takes all settings from the run folder; give no others.")
+    if command.adopt and command.resume is None:
+        raise ConfigError("--adopt belongs to --resume, which names the folder to go on in; add that.")
     return replace(command, config=command.config.resolved())
 
 
@@ -102,7 +106,12 @@ def _runs(command: RunCommand, make: "MakeExperiment") -> "Iterator[RunResult]":
     if command.resume is not None:
         if not (command.resume / "config.yaml").exists():
             raise RunFolderError(f"{command.resume} holds no run to resume; start one with `rrcluster run`.")
-        yield _watch(resume(command.resume, make=make), command)
+        running = resume(command.resume, make=make, adopt=command.adopt)
+        if command.adopt and running.experiment.plan.secure:
+            from rrcluster.experiments.place import ADOPTED
+
+            say(ADOPTED)
+        yield _watch(running, command)
         return
     config = command.config
     if not config.output.seeds:
@@ -151,6 +160,8 @@ def _show(command: RunCommand, results: "list[RunResult]") -> None:
 
 
 def _answer(result: "RunResult") -> dict[str, Any]:
-    summary = json.loads((result.folder / "summary.json").read_text(encoding="utf-8"))
+    from rrcluster.storage import read_mapping
+
+    summary = read_mapping(result.folder / "summary.json")
     answer = {"folder": str(result.folder), **summary}
     return answer if result.evaluation is None else answer | {"diagnostic_not_private": asdict(result.evaluation)}

@@ -148,10 +148,12 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
             "--out."
         )
     them = candidates(grid, SelectSettings(command.mean_repetitions, command.law, command.public_score))
+    secure = them.experiments[0].plan.secure
     console = Console(stderr=True, quiet=command.quiet or command.json)
     console.print(
         f"Selecting among {len(them.experiments)} combinations: epsilon {them.epsilon:.4g} at delta "
-        f"{them.experiments[0].plan.delta:g} for the whole selection, seeded: for research only",
+        f"{them.experiments[0].plan.delta:g} for the whole selection, "
+        f"{'from operating-system entropy' if secure else 'seeded: for research only'}",
         highlight=False,
     )
     working = console.status("working; how far it is stays secret") if console.is_terminal else nullcontext()
@@ -159,15 +161,17 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
         with working:
             folder = select(them)
     except KeyboardInterrupt:
-        say("Stopped: no run is left, and the charge stands. The same command and seed is the same selection again.")
+        again = "is a new one and is charged again" if secure else "and seed is the same selection again"
+        say(f"Stopped: no run is left, and the charge stands. The same command {again}.")
         raise SystemExit(130) from None
     _show_selected(folder.path, grid, command)
     return 0
 
 
 def _show_selected(folder: Path, grid: "Grid", command: SweepCommand) -> None:
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    settings = read_yaml(str(folder / "config.yaml"))
+    from rrcluster.storage import read_mapping
+
+    summary, settings = read_mapping(folder / "summary.json"), read_mapping(folder / "config.yaml")
     selected = {name: settings[name] for name in grid.axes}
     if command.json:
         sys.stdout.write(json.dumps({"folder": str(folder), "selected": selected, **summary}, indent=2) + "\n")

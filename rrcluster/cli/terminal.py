@@ -61,7 +61,9 @@ def read_yaml(path: str) -> dict[str, object]:
 
 def say(text: str) -> None:
     """One line to the person at the terminal, beside (not in) the answer."""
-    sys.stderr.write(text + "\n")
+    from rrcluster.storage import printable
+
+    sys.stderr.write(printable(text) + "\n")
 
 
 def _one_line(message: str, prog: str) -> str:

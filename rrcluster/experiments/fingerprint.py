@@ -6,16 +6,21 @@ differ by raw values alone. The ledger compares these fingerprints before it let
 
 import hashlib
 import json
+import os
 import platform
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rrcluster.experiments.config import RunConfig
 from rrcluster.settings import AFFECTS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rrcluster.engine.protocol import Engine
     from rrcluster.experiments.setup import Experiment
+    from rrcluster.privacy.selection import Selection
 
 
 def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
@@ -37,6 +42,8 @@ def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
         "numpy": np.__version__,
         "device": device,
         "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
+        "cpu": _cpu(),
+        "mkl_cbwr": os.environ.get("MKL_CBWR"),  # which code path MKL takes, and with it how sums are rounded
         "engine": describe(engine),
         "threads": torch.get_num_threads(),
     }
@@ -62,6 +69,23 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
         for array in data.store.client(client):
             digest.update(array.tobytes())
     return parts | {"data": digest.hexdigest()}
+
+
+def describe_selection(experiments: "Sequence[Experiment]", selection: "Selection") -> dict[str, Any]:
+    """What the outcome of a selection depends on: the fingerprint of its first run, and of all settings on offer."""
+    first, *others = (fingerprint(it.config, it.engine) | describe_parts(it) for it in experiments)
+    offered = [first["config"], *([it["config"], it["model"], it["method"], it["engine"]] for it in others)]
+    return first | {"config": _digest([offered, selection.score, list(selection.among)])}
+
+
+def _cpu() -> str:
+    """The kind of processor: libraries choose their kernels by it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
 
 
 def _digest(value: Any) -> str:

@@ -28,6 +28,7 @@ from safetensors.numpy import load_file, save
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.lock import FolderLock
+from rrcluster.experiments.place import bind
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
 from rrcluster.server_state import RunningMean, ServerState
 from rrcluster.settings import without_removed
@@ -37,16 +38,30 @@ from rrcluster.simulation.measures import RoundMeasures
 from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.storage import (
     append_json,
+    check_plain,
     drop_temporaries,
     explain_write,
+    make_folders,
     read_json_lines,
     read_mapping,
+    read_plain,
     replace_file,
     sync_file,
     write_file,
     write_json,
 )
 from rrcluster.types import Models, NoisyEvaluation
+
+_PUBLIC = (
+    "config.yaml",
+    "privacy.json",
+    "ledger.jsonl",
+    "rounds.jsonl",
+    "summary.json",
+    "models.safetensors",
+    "diagnostics.jsonl",
+)
+_PRIVATE = ("state.safetensors", "place.json")  # in checkpoint/
 
 
 @dataclass(frozen=True)
@@ -61,7 +76,7 @@ class RunFolder:
         """Start a new run folder. Refuses one that holds a run already, or in which another process starts one."""
         _refuse_a_second_run(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_folders(path)
         except OSError as error:
             raise RunFolderError(
                 f"{path}: cannot be created ({error.strerror}); choose another folder with --out."
@@ -69,7 +84,9 @@ class RunFolder:
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
         try:
             _refuse_a_second_run(path)
-            drop_temporaries(path)
+            drop_temporaries(path, _PUBLIC)
+            if config.privacy.secure:
+                bind(path)
             write_json(path / "privacy.json", statement)
             write_file(path / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
         except BaseException:
@@ -85,8 +102,8 @@ class RunFolder:
         settings = read_mapping(path / "config.yaml")
         config = from_flat(without_removed(settings), source=str(path / "config.yaml"))
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
-        drop_temporaries(path)
-        drop_temporaries(path / "checkpoint")
+        drop_temporaries(path, _PUBLIC)
+        drop_temporaries(path / "checkpoint", _PRIVATE)
         return folder, config
 
     def check_statement(self, statement: dict[str, Any]) -> None:
@@ -172,7 +189,7 @@ class RunFolder:
         tensors |= memory.tensors()
         whole = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
         with explain_write(target):  # not `write_file`: it must never make checkpoint/ anew, open to others
-            replace_file(target, save(whole, metadata={"sha256": _digest(whole)}))
+            replace_file(target, _in_order(save(whole, metadata={"sha256": _digest(whole)})), mode=0o600)
 
     def load_state(self) -> tuple[ServerState, ClientMemory] | None:
         """The checkpointed state and memory, None if there are none; rounds after it are dropped, to be run again."""
@@ -193,7 +210,7 @@ class RunFolder:
             "clustered": models.clustered.astype(np.float32),
         }
         text = {name: json.dumps(value) for name, value in metadata.items()}
-        write_file(self.path / "models.safetensors", save(tensors, metadata=text))
+        write_file(self.path / "models.safetensors", _in_order(save(tensors, metadata=text)))
 
     def save_summary(self, summary: dict[str, Any]) -> None:
         """What came out, released values only."""
@@ -213,18 +230,27 @@ def _read_rounds(path: Path) -> list[dict[str, Any]]:
 def _keep_rounds_before(path: Path, round_index: int) -> None:
     """Drop the lines of rounds from `round_index` on, which will be run again, and all from a damaged line on."""
     kept = "".join(json.dumps(line) + "\n" for line in _read_rounds(path) if line["round"] < round_index)
-    if path.exists() and path.read_bytes() != kept.encode():
+    if path.exists() and read_plain(path) != kept.encode():
         write_file(path, kept)
 
 
 def _read_tensors(path: Path) -> dict[str, Any]:
     """The tensors of a checkpoint, exactly as they were written: one flipped bit is an error."""
+    check_plain(path)
     with safe_open(path, framework="np") as file:
         recorded = (file.metadata() or {}).get("sha256")
     tensors = load_file(path)
     if recorded != _digest(tensors):
         raise ValueError("the digest differs")
     return tensors
+
+
+def _in_order(content: bytes) -> bytes:
+    """A safetensors file with its header sorted: the library writes metadata in another order every time."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8 : 8 + length]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # the values after it stay aligned
+    return len(header).to_bytes(8, "little") + header + content[8 + length :]
 
 
 def _digest(tensors: dict[str, Any]) -> str:

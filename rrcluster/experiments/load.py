@@ -17,7 +17,7 @@ from rrcluster.methods import ALGORITHMS, Clients, Method, Tools
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, make_model
 from rrcluster.simulation.evaluate import choose_all
-from rrcluster.storage import parse_json
+from rrcluster.storage import check_plain, parse_json
 from rrcluster.types import Array, Models
 
 
@@ -81,6 +81,7 @@ def load(run: str | Path) -> TrainedModels:
         way_out = f"finish the run with `rrcluster run --resume {run}`" if started else "give the folder of a run"
         raise RunFolderError(f"{run}: no models.safetensors; {way_out}.")
     try:
+        check_plain(path)
         with safe_open(path, framework="np") as file:
             about = {name: parse_json(value) for name, value in (file.metadata() or {}).items()}
             models = Models(file.get_tensor("shared").astype(float), file.get_tensor("clustered").astype(float))

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from rrcluster.entropy import StreamSource
+from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.experiments.fingerprint import describe_selection
 from rrcluster.experiments.folder import RunFolder
+from rrcluster.experiments.lock import FolderLock
 from rrcluster.experiments.public_score import PUBLIC_DATA, PublicScore
 from rrcluster.experiments.released import average
 from rrcluster.experiments.run import Running
@@ -29,6 +31,7 @@ from rrcluster.privacy.selection import Selection, draw_repetitions, worst_run
 from rrcluster.privacy.statement import statement
 from rrcluster.rng import Streams
 from rrcluster.settings import LocalSettings, MethodSettings, ServerSettings
+from rrcluster.storage import make_folders, sync_folder
 from rrcluster.types import Coordinates
 
 # What may be selected: the method and its training. Data and guarantee are the same for all.
@@ -63,6 +66,7 @@ class Candidates:
     selection: Selection
     score: Score
     out: Path
+    target: float | None = None  # what the whole selection may cost
 
     @property
     def epsilon(self) -> float:
@@ -83,11 +87,6 @@ def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
     """Check the grid, and calibrate one noise for all combinations so that the whole selection meets the target."""
     configs = _configs(grid, settings)
     privacy = configs[0].privacy
-    if any(config.privacy.secure for config in configs):
-        raise PrivacyError(
-            "secure = true with --private-select: the number of runs is drawn from the seed, which secure runs do not "
-            "have; select without secure, as research, or run one setting with secure."
-        )
 
     def event(noise_multiplier: float) -> RepeatAndSelect:
         plans = [plan_for(_with_noise(config, noise_multiplier), Coordinates(0, 1)) for config in configs]
@@ -104,39 +103,77 @@ def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
     selection = Selection(charged, score, grid.spelled())
     experiments = _experiments([_with_noise(config, noise) for config in configs], selection)
     by = _public(PublicScore.load(experiments[0])) if settings.public_score else _private
-    return Candidates(experiments, selection, by, grid.out)
+    return Candidates(experiments, selection, by, grid.out, target)
 
 
 def select(them: Candidates) -> RunFolder:
     """Charge the whole selection, run it, and leave the best run, alone, in its folder.
 
-    Stopped at any point, no run is left, and the charge stands. Draws are keyed by the seed: the same selection again
-    is the same release, and is charged once.
+    Stopped at any point, no run is left, and the charge stands. Seeded draws are keyed by the seed: the same selection
+    again is the same release, and is charged once; another one is refused. A secure selection that is repeated draws
+    everything afresh: it is charged again, and epsilon covers both.
     """
-    streams = them.experiments[0].streams
     _make_folder(them.out)
-    Ledger(them.out / "ledger.jsonl").charge(0, them.selection.event)
-    with tempfile.TemporaryDirectory(prefix=_HIDDEN, dir=them.out) as hidden:  # mode 0700
-        best: _Run | None = None
-        for place in range(draw_repetitions(them.selection.event, rng=streams("repetitions"))):
-            run = _repetition(them, Path(hidden) / str(place), place, streams)
-            best = run if best is None else _better(best, run)
-        assert best is not None  # at least one repetition
-        for path in sorted(best.folder.path.iterdir(), key=lambda path: path.name == "config.yaml"):
-            path.replace(them.out / path.name)  # config.yaml, which makes it a run folder, last
+    lock = FolderLock(them.out / "checkpoint" / "lock")
+    try:
+        _refuse_a_run(them.out)
+        _drop_left_over(lock.folder)
+        _best_run(_charged(them), Path(tempfile.mkdtemp(prefix=_HIDDEN, dir=lock.folder)))  # mode 0700
+    finally:
+        _drop_left_over(lock.folder)
+        lock.remove()
     return RunFolder(them.out)
+
+
+def _charged(them: Candidates) -> Candidates:
+    """Write the charge down; the same candidates, stating what this selection and those stopped before it cost."""
+    plan = them.experiments[0].plan
+    ledger = Ledger(
+        them.out / "ledger.jsonl", secure=plan.secure, made_by=describe_selection(them.experiments, them.selection)
+    )
+    if plan.secure:
+        them = _stating(them, charges=ledger.num_charged + 1)
+        if them.target is not None and them.epsilon > them.target:
+            raise PrivacyError(
+                f"{them.out}: {ledger.num_charged} selections were charged here and stopped. Another draws everything "
+                f"afresh, and together they cost epsilon = {them.epsilon:.4g}, more than the target {them.target:g}. "
+                "Choose another folder with --out, and count what was charged here besides."
+            )
+    ledger.charge(0, them.selection.event)
+    return them
+
+
+def _stating(them: Candidates, *, charges: int) -> Candidates:
+    selection = replace(them.selection, charges=charges)
+    experiments = tuple(replace(it, plan=replace(it.plan, selection=selection)) for it in them.experiments)
+    return replace(them, experiments=experiments, selection=selection)
+
+
+def _best_run(them: Candidates, hidden: Path) -> None:
+    """Make the runs in `hidden`, and move the best one to its place."""
+    streams = them.experiments[0].streams
+    best: _Run | None = None
+    for place in range(draw_repetitions(them.selection.event, rng=streams("repetitions"))):
+        run = _repetition(them, hidden / str(place), place, streams)
+        best = run if best is None else _better(best, run)
+    assert best is not None  # at least one repetition
+    for path in sorted(best.folder.path.iterdir(), key=lambda path: path.name == "config.yaml"):
+        path.replace(them.out / path.name)  # config.yaml, which makes it a run folder, last
+    sync_folder(them.out)
 
 
 def _repetition(them: Candidates, path: Path, place: int, streams: StreamSource) -> _Run:
     """One run of a random combination, on the same clients, with cohorts and noise of its own."""
-    drawn = them.experiments[int(streams("combination", place).integers(len(them.experiments)))]
-    own = Streams(int(streams("run", place).integers(2**63)))
+    drawn = them.experiments[int(streams("combination", place).integers(len(them.experiments), size=1)[0])]
+    secure = drawn.plan.secure
+    own = SecureStreams() if secure else Streams(int(streams("run", place).integers(2**63, size=1)[0]))
     folder = RunFolder.create(path, drawn.config, statement(drawn.plan))
-    running = Running(replace(drawn, streams=own), folder, ledger=Ledger())  # the selection was charged as a whole
+    ledger = Ledger(secure=secure)  # in memory: the selection was charged as a whole
+    running = Running(replace(drawn, streams=own), folder, ledger)
     for _ in running.rounds():
         pass
     score = them.score(running)
-    return _Run(folder, score if math.isfinite(score) else -math.inf, float(streams("tie", place).random()))
+    return _Run(folder, score if math.isfinite(score) else -math.inf, float(streams("tie", place).random(1)[0]))
 
 
 def _better(one: _Run, two: _Run) -> _Run:
@@ -207,16 +244,24 @@ def _experiments(configs: list[RunConfig], selection: Selection) -> tuple[Experi
     return tuple(replace(it, plan=replace(it.plan, selection=selection)) for it in (first, *others))
 
 
-_HIDDEN = ".selection-"
+_HIDDEN = "selection-"  # in checkpoint/, which only its owner reads, and which the lock guards
+
+
+def _refuse_a_run(out: Path) -> None:
+    if (out / "config.yaml").exists():
+        raise RunFolderError(f"{out} already holds a run; choose another folder with --out.")
 
 
 def _make_folder(out: Path) -> None:
-    """Make the folder, refuse one that holds a run, and remove what a killed selection may have left in it."""
-    if (out / "config.yaml").exists():
-        raise RunFolderError(f"{out} already holds a run; choose another folder with --out.")
+    """Make the folder, and refuse one that holds a run."""
+    _refuse_a_run(out)
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folders(out)
     except OSError as error:
         raise RunFolderError(f"{out}: cannot be made ({error.strerror}); choose another folder with --out.") from error
-    for left in out.glob(f"{_HIDDEN}*"):
+
+
+def _drop_left_over(checkpoint: Path) -> None:
+    """Remove runs that were not selected, also those of a selection that was killed; only who has the lock may."""
+    for left in checkpoint.glob(f"{_HIDDEN}*"):
         shutil.rmtree(left, ignore_errors=True)

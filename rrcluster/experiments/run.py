@@ -11,6 +11,7 @@ from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.fingerprint import describe_parts, fingerprint
 from rrcluster.experiments.folder import RunFolder
+from rrcluster.experiments.place import bind, check_place
 from rrcluster.experiments.released import average, describe_evaluation
 from rrcluster.experiments.setup import Experiment, build_experiment, make_experiment
 from rrcluster.privacy.ledger import Ledger
@@ -104,8 +105,12 @@ def start_or_resume(config: RunConfig, *, make: MakeExperiment = make_experiment
     return None if folder.finished else resume(config.folder, make=make)
 
 
-def resume(path: Path, *, make: MakeExperiment = make_experiment) -> "Running":
-    """Continue the run in a folder that was stopped or killed."""
+def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = False) -> "Running":
+    """Continue the run in a folder that was stopped or killed.
+
+    A secure run is continued in the folder that it was started in. A copy of that is refused without `adopt`, because
+    the run and its copy would both release.
+    """
     finished = RunFolderError(f"{path}: this run has finished; `rrcluster report {path}` shows it.")
     if RunFolder(path).finished and not (path / "checkpoint").exists():
         raise finished
@@ -115,6 +120,8 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment) -> "Running":
             if not config.output.keep_checkpoint:
                 folder.drop_checkpoint()
             raise finished
+        if config.privacy.secure:
+            bind(path) if adopt else check_place(path)
         return _running(make(config), folder)
     except BaseException:
         folder.release()

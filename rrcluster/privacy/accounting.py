@@ -9,7 +9,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +26,7 @@ Composed = Callable[[int, float], float]  # (num_rounds, delta) -> epsilon
 
 MIN_MULTIPLIER, MAX_MULTIPLIER = 0.01, 1e6
 MIN_DELTA = 1e-10  # composing loss distributions rounds delta by about 1e-13; below this we would be guessing
+MAX_PLD_ROUNDS = 100_000
 _ONE_AT_A_TIME = threading.RLock()
 
 
@@ -118,7 +119,8 @@ def _prepared(accountant: str, event: Event, coarse: bool) -> Composed:
 def _prepare_pld(event: Event, coarse: bool) -> Composed:
     if event.plain_gaussian:
         return partial(_gaussian_epsilon, event.noise_multiplier)
-    return partial(_pld_epsilon, event.loss_distribution(coarse=coarse))
+    distribution = cache(lambda: event.loss_distribution(coarse=coarse))  # built when first needed
+    return partial(_pld_epsilon, distribution, float(getattr(event, "sample_rate", 1.0)))
 
 
 def _gaussian_epsilon(noise_multiplier: float, num_rounds: int, delta: float) -> float:
@@ -129,14 +131,28 @@ def _gaussian_epsilon(noise_multiplier: float, num_rounds: int, delta: float) ->
         return float(get_epsilon_gaussian(noise_multiplier / math.sqrt(num_rounds), delta))
 
 
-def _pld_epsilon(pld: "LossDistribution", num_rounds: int, delta: float) -> float:
+def _pld_epsilon(
+    distribution: "Callable[[], LossDistribution]", sample_rate: float, num_rounds: int, delta: float
+) -> float:
+    """From the composed distribution; 0 where a client takes part at all with probability at most delta.
+
+    Given that it is in no cohort its data changes nothing, so the two outputs are within num_rounds * sample_rate of
+    each other in total variation: (0, delta)-DP, whatever the noise.
+    """
     least = MIN_DELTA * max(1.0, num_rounds / 1000)  # rounding errors grow with the number of compositions
     if delta < least:
         raise UnsupportedEvent(
             f"delta = {delta:.3g} is below {least:.3g}, where the accountant 'pld' would report rounding "
             "errors; raise delta, or use the accountant 'rdp'."
         )
-    return float(pld.self_compose(num_rounds).get_epsilon_for_delta(delta))
+    if num_rounds > MAX_PLD_ROUNDS:
+        raise UnsupportedEvent(
+            f"{num_rounds} releases are more than the {MAX_PLD_ROUNDS} that the accountant 'pld' composes in "
+            "reasonable time and memory; lower num_rounds or reserve_rounds, or use the accountant 'rdp'."
+        )
+    if num_rounds * sample_rate <= delta:
+        return 0.0
+    return float(distribution().self_compose(num_rounds).get_epsilon_for_delta(delta))
 
 
 def _prepare_rdp(event: Event, coarse: bool) -> Composed:  # noqa: ARG001 (as fast as it gets)

@@ -1,6 +1,7 @@
 """The privacy cost of a run folder. Everything that prints the epsilon of a folder calls this one function."""
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,10 @@ def folder_cost(folder: Path) -> Cost | None:
 
 
 def _covered(stated: dict[str, Any]) -> int | None:
-    """How many releases the statement covers; a selection is one, charged as a whole."""
+    """How many releases the statement covers; a selection is one, charged as a whole, and again when repeated."""
     if "selection" in stated:
-        return 1
+        selection = stated["selection"]
+        return _whole(selection.get("charges", 1)) if isinstance(selection, dict) else None
     if "num_releases" in stated:
         return _whole(stated["num_releases"])
     rounds, reserve = _whole(stated.get("num_rounds")), _whole(stated.get("reserve_rounds", 0))  # until version 0.1
@@ -61,7 +63,7 @@ def _covered(stated: dict[str, Any]) -> int | None:
 
 def _charges(folder: Path) -> list[dict[str, Any]]:
     path = folder / "ledger.jsonl"
-    if path.exists():
+    if os.path.lexists(path):
         return read_charges(path)
     if (folder / "rounds.jsonl").exists():
         raise RunFolderError(f"{path}: missing, but rounds were released; the run's cost is unknown. {WAY_OUT}")

@@ -9,6 +9,7 @@ A crash can therefore cost budget, never hide it. What a repeated round costs de
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -40,7 +41,7 @@ class Ledger:
         """Open a ledger; charges are added to those of an existing file."""
         self._path, self._secure, self._limit, self._made_by = path, secure, limit, dict(made_by or {})
         self._charges: list[dict[str, Any]] = []
-        if path is not None and path.exists():
+        if path is not None and os.path.lexists(path):
             _drop_torn_charge(path)
             self._charges = read_charges(path)
         self._rounds = {charge["round"] for charge in self._charges}
@@ -49,7 +50,7 @@ class Ledger:
             if charge["made_by"].get("config") != self._made_by.get("config"):
                 raise PrivacyError(
                     f"{path}: the settings have changed since round {charge['round']} was charged. A run's settings "
-                    "may not change; restore config.yaml, or start a new run."
+                    "may not change; restore them, or start a new run in another folder."
                 )
 
     def charge(self, round_index: int, event: Event | None) -> None:

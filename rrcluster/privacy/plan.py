@@ -133,7 +133,8 @@ class PrivacyPlan:
         from rrcluster.privacy.accounting import epsilon
 
         if self.selection is not None:
-            return epsilon(self.selection.event, num_rounds=1, delta=self.delta, accountant=accountant or "rdp")
+            chosen = self.selection
+            return epsilon(chosen.event, num_rounds=chosen.charges, delta=self.delta, accountant=accountant or "rdp")
         rounds = self.num_releases if num_rounds is None else num_rounds
         return epsilon(self.event, num_rounds=rounds, delta=self.delta, accountant=accountant or self.accountant)
 

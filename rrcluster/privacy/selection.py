@@ -25,6 +25,7 @@ class Selection:
     event: RepeatAndSelect
     score: str  # where it came from, in words
     among: tuple[str, ...]  # one line per setting
+    charges: int = 1  # above 1: secure selections before it were stopped, and what they drew cannot be drawn again
 
 
 def stopping_probability(event: RepeatAndSelect) -> float:

@@ -77,7 +77,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
     if selection is None:
         rows = account(plan.event, num_rounds=plan.num_releases, delta=plan.delta)
     else:
-        rows = account(selection.event, num_rounds=1, delta=plan.delta)
+        rows = account(selection.event, num_rounds=selection.charges, delta=plan.delta)
     return {
         "private": True,
         "artefacts": SECURE if plan.secure else SEEDED,
@@ -120,6 +120,7 @@ def _selection(selection: Selection) -> dict[str, Any]:
         "number_of_runs": f"{event.law} with mean {event.mean_repetitions:g}, secret",
         "settings": f"each run drew one of the combinations uniformly: {'; '.join(selection.among)}",
         "score": selection.score,
+        "charges": selection.charges,
     }
 
 

@@ -15,7 +15,7 @@ from rrcluster.report.labels import method_label
 from rrcluster.report.page import render_page
 from rrcluster.report.render import to_console, to_csv, to_dict, to_html, to_latex, to_markdown
 from rrcluster.report.tables import UNCOVERED_TUNING, TextTable, results_table
-from rrcluster.storage import write_file
+from rrcluster.storage import explain_write, make_folders, make_subfolder, write_file
 
 __all__ = [
     "DIAGNOSTIC",
@@ -65,7 +65,7 @@ def make_report(paths: AnyPath | Iterable[AnyPath], out: AnyPath | None = None) 
     page = render_page(groups, table=table, drawings=drawings, out=folder)
     forms = {"csv": to_csv, "tex": to_latex, "md": to_markdown}
     return Report(
-        figures=save_figures(drawings, folder / "figures"),
+        figures=save_figures(drawings, _figures(folder)),
         tables=tuple(write_file(folder / f"table.{kind}", form(table)) for kind, form in forms.items()),
         page=write_file(folder / "report.html", page),
         table=table,
@@ -80,6 +80,12 @@ def make_figures(paths: AnyPath | Iterable[AnyPath], out: AnyPath) -> tuple[Path
     """
     given = [Path(paths)] if isinstance(paths, (str, os.PathLike)) else [Path(path) for path in paths]
     return save_figures(draw_figures(find_runs(given)), Path(out))
+
+
+def _figures(folder: Path) -> Path:
+    with explain_write(folder):
+        make_folders(folder)
+        return make_subfolder(folder / "figures")
 
 
 def _default_folder(given: list[Path]) -> Path:

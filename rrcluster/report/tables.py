@@ -16,6 +16,7 @@ from rrcluster.report.values import (
     percent,
     seconds_text,
 )
+from rrcluster.storage import printable
 
 _CONTEXT = {
     "data": "Data",
@@ -52,6 +53,16 @@ class TextTable:
     bold: frozenset[tuple[int, int]] = frozenset()
     diagnostic: frozenset[int] = frozenset()
     text_columns: frozenset[int] = frozenset({0})  # the others hold numbers and are aligned right
+
+    def __post_init__(self) -> None:
+        clean = {
+            "title": printable(self.title),
+            "columns": tuple(map(printable, self.columns)),
+            "rows": tuple(tuple(map(printable, row)) for row in self.rows),
+            "note": printable(self.note),
+        }
+        for name, value in clean.items():
+            object.__setattr__(self, name, value)  # what run folders hold may come from anyone
 
 
 def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> TextTable:

@@ -14,6 +14,7 @@ from rrcluster.experiments.private_selection import SelectSettings, candidates, 
 from rrcluster.experiments.public_score import PublicScore
 from rrcluster.experiments.sweep import read_grid
 from rrcluster.privacy.accounting import epsilon
+from rrcluster.privacy.cost import folder_cost
 
 FOLDER = {
     "config.yaml",
@@ -115,7 +116,7 @@ def test_a_crash_leaves_the_charge_and_nothing_else_and_the_same_again_is_charge
     with pytest.raises(KeyboardInterrupt):
         select(module.replace(them, score=crash))
     assert [path.name for path in them.out.iterdir()] == ["ledger.jsonl"]
-    (them.out / ".selection-killed").mkdir()  # what a kill -9 would leave
+    (them.out / "checkpoint" / "selection-killed").mkdir(parents=True)  # what a kill -9 would leave
     monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 1)
     folder = select(them).path
     assert len((folder / "ledger.jsonl").read_text().splitlines()) == 1
@@ -205,3 +206,84 @@ def test_a_folder_with_a_run_is_not_overwritten(settings, tmp_path):
     with pytest.raises(RunFolderError, match="already holds a run"):
         select(them)
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["config.yaml"]
+
+
+def charges(folder):
+    return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+
+
+def stop(them):
+    def crash(running):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        select(module.replace(them, score=crash))
+
+
+def test_a_selection_with_other_settings_or_versions_is_not_taken_for_the_one_that_was_charged(settings, monkeypatch):
+    stop(candidates(grid(settings), SelectSettings()))
+    others = candidates(grid(settings | {"local_lr": 0.02}), SelectSettings())
+    with pytest.raises(PrivacyError, match="settings have changed since round 0 was charged"):
+        select(others)
+    (charge,) = charges(others.out)
+    assert {"config", "rrcluster", "torch", "machine"} <= set(charge["made_by"])
+    monkeypatch.setattr("rrcluster.version.__version__", "9.9")
+    with pytest.raises(PrivacyError, match=r"already charged.*rrcluster"):
+        select(candidates(grid(settings), SelectSettings()))
+    assert len(charges(others.out)) == 1
+
+
+def test_two_selections_keep_out_of_each_other_s_way_and_out_of_files_that_are_not_theirs(settings, monkeypatch):
+    monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 1)
+    them = candidates(grid(settings), SelectSettings())
+    (them.out / ".selection-mine").mkdir(parents=True)
+
+    def second(running):
+        with pytest.raises(RunFolderError, match="in use by another process"):
+            select(them)
+        assert running.folder.path.exists()
+        return 0.5
+
+    folder = select(module.replace(them, score=second)).path
+    assert {path.name for path in folder.iterdir()} == {*FOLDER, ".selection-mine"}
+    assert len(charges(folder)) == 1
+
+
+@pytest.fixture
+def secure(settings):
+    del settings["evaluate_every"]
+    return settings | {"secure": True}
+
+
+@pytest.mark.parametrize("law", ["geometric", "logarithmic"])
+def test_a_secure_selection_leaves_a_secure_run_charged_once(secure, law, monkeypatch):
+    seen = []
+    draw = module.draw_repetitions
+    monkeypatch.setattr(
+        module, "draw_repetitions", lambda event, *, rng: seen.append(rng) or min(2, draw(event, rng=rng))
+    )
+    folder = select(candidates(grid(secure), SelectSettings(mean_repetitions=2, law=law))).path
+    assert {path.name for path in folder.iterdir()} == FOLDER - {"diagnostics.jsonl"}
+    assert [type(rng).__name__ for rng in seen] == ["SecureRng"]
+    told = read(folder, "privacy.json")
+    assert told["secure"]
+    assert told["artefacts"].startswith("Releases with exact noise")
+    assert read(folder, "summary.json")["seed"] is None
+    assert len(charges(folder)) == 1
+    assert folder_cost(folder).epsilon == told["epsilon"] <= 8
+
+
+def test_a_secure_selection_that_was_stopped_is_charged_again_and_never_passes_the_target(secure, monkeypatch):
+    monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 1)
+    them = candidates(grid(secure), SelectSettings())
+    stop(them)
+    with pytest.raises(PrivacyError, match=r"1 selections were charged here and stopped.*more than the target 8"):
+        select(them)
+    del secure["epsilon"]
+    given = candidates(grid(secure | {"noise_multiplier": 3.0, "out": str(them.out) + "-2"}), SelectSettings())
+    stop(given)
+    folder = select(given).path
+    assert len(charges(folder)) == 2
+    twice = epsilon(given.selection.event, num_rounds=2, delta=1e-2, accountant="rdp")
+    assert read(folder, "summary.json")["epsilon"] == folder_cost(folder).epsilon == pytest.approx(twice)
+    assert twice > given.epsilon

@@ -1,7 +1,9 @@
+import json
 import logging
 import math
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -427,3 +429,24 @@ def test_numbers_of_low_precision_are_accounted_in_full_precision():
     first, then = (epsilon(event, num_rounds=100, delta=1e-4, accountant="rdp") for event in events)
     assert first == then
     assert first == pytest.approx(0.20631, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--noise-multiplier", "1", "--sample-rate", "1e-12"], {"pld": 0.0, "rdp": 0.0}),
+        (["--epsilon", "2", "--reserve-rounds", "1000000"], {"pld": None}),
+        (["--noise-multiplier", "50", "--reserve-rounds", "1000000"], {"pld": None}),
+    ],
+)
+def test_extreme_plans_are_answered_at_once(flags, expected, capsys):
+    from rrcluster.cli import main
+
+    began = time.process_time()
+    assert main(["account", *flags, "--json"]) == 0
+    assert time.process_time() - began < 8
+    rows = {row["accountant"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert {name: rows[name]["epsilon"] for name in expected} == expected
+    assert rows["rdp"]["epsilon"] is not None
+    if expected["pld"] is None:
+        assert "use the accountant 'rdp'" in rows["pld"]["reason"]
