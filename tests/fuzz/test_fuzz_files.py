@@ -104,11 +104,11 @@ def test_config_files(copy):
 
 
 def test_checkpoints(copy):
-    whole = RunFolder(copy).load_state()
+    whole, _ = RunFolder(copy).load_state()
     refused = 0
     for _ in damaged(copy / "checkpoint" / "state.safetensors", (*BYTES, lie), 150):
         try:
-            state = RunFolder(copy).load_state()
+            state, _ = RunFolder(copy).load_state()
         except RunFolderError:
             refused += 1
             continue
