@@ -21,3 +21,14 @@ def rng(request):
 def own_cache(tmp_path_factory, monkeypatch):
     """Calibrations and downloads of the tests stay out of the user's cache, but are shared among tests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def own_names():
+    """Names that a test registers are gone after it."""
+    from rrcluster import registry
+
+    before = {kind: dict(names._all()) for kind, names in registry.KINDS.items()}
+    yield
+    for kind, names in registry.KINDS.items():
+        names._entries = before[kind]

@@ -22,7 +22,10 @@ _EVALUATION = {
     *("sums", "clients", "sum_noise_std", "clients_noise_std", "loss_bound", "least_clients"),
     *("accuracy", "accuracy_noise_std", "loss", "loss_noise_std"),
 }
-_MADE_BY = {"config", "rrcluster", "torch", "numpy", "device", "machine", "engine", "threads", "model", "method"}
+_MADE_BY = {
+    *("config", "rrcluster", "torch", "numpy", "device", "machine", "cpu", "mkl_cbwr", "engine", "threads"),
+    *("model", "method"),
+}
 
 
 def _under(name: str, keys: set[str]) -> set[str]:

@@ -7,7 +7,6 @@ import pytest
 from torch import nn
 
 import rrcluster as rr
-from rrcluster import registry
 from rrcluster.cli import main
 from rrcluster.data.images import ImageDataset
 from rrcluster.engine.calls import measure
@@ -28,15 +27,6 @@ FLAGS = {
     "device": "cpu",
     "model": "linear",
 }
-
-
-@pytest.fixture(autouse=True)
-def clean():
-    """Names registered by a test are gone after it."""
-    before = {kind: dict(names._all()) for kind, names in registry.KINDS.items()}
-    yield
-    for kind, names in registry.KINDS.items():
-        names._entries = before[kind]
 
 
 def command(folder, **changes):
