@@ -65,7 +65,7 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
     if experiment.plan.secure:
         return parts
     data, digest = experiment.data, hashlib.blake2b(experiment.data.sizes.tobytes(), digest_size=8)
-    for client in {0, data.num_clients // 2, data.num_clients - 1}:
+    for client in sorted({0, data.num_clients // 2, data.num_clients - 1}):
         for array in data.store.client(client):
             digest.update(array.tobytes())
     return parts | {"data": digest.hexdigest()}

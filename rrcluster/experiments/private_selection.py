@@ -106,65 +106,65 @@ def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
     return Candidates(experiments, selection, by, grid.out, target)
 
 
-def select(them: Candidates) -> RunFolder:
+def select(offer: Candidates) -> RunFolder:
     """Charge the whole selection, run it, and leave the best run, alone, in its folder.
 
     Stopped at any point, no run is left, and the charge stands. Seeded draws are keyed by the seed: the same selection
     again is the same release, and is charged once; another one is refused. A secure selection that is repeated draws
     everything afresh: it is charged again, and epsilon covers both.
     """
-    _make_folder(them.out)
-    lock = FolderLock(them.out / "checkpoint" / "lock")
+    _make_folder(offer.out)
+    lock = FolderLock(offer.out / "checkpoint" / "lock")
     try:
-        _refuse_a_run(them.out)
+        _refuse_a_run(offer.out)
         _drop_left_over(lock.folder)
-        _best_run(_charged(them), Path(tempfile.mkdtemp(prefix=_HIDDEN, dir=lock.folder)))  # mode 0700
+        _best_run(_charged(offer), Path(tempfile.mkdtemp(prefix=_HIDDEN, dir=lock.folder)))  # mode 0700
     finally:
         _drop_left_over(lock.folder)
         lock.remove()
-    return RunFolder(them.out)
+    return RunFolder(offer.out)
 
 
-def _charged(them: Candidates) -> Candidates:
+def _charged(offer: Candidates) -> Candidates:
     """Write the charge down; the same candidates, stating what this selection and those stopped before it cost."""
-    plan = them.experiments[0].plan
+    plan = offer.experiments[0].plan
     ledger = Ledger(
-        them.out / "ledger.jsonl", secure=plan.secure, made_by=describe_selection(them.experiments, them.selection)
+        offer.out / "ledger.jsonl", secure=plan.secure, made_by=describe_selection(offer.experiments, offer.selection)
     )
     if plan.secure:
-        them = _stating(them, charges=ledger.num_charged + 1)
-        if them.target is not None and them.epsilon > them.target:
+        offer = _stating(offer, charges=ledger.num_charged + 1)
+        if offer.target is not None and offer.epsilon > offer.target:
             raise PrivacyError(
-                f"{them.out}: {ledger.num_charged} selections were charged here and stopped. Another draws everything "
-                f"afresh, and together they cost epsilon = {them.epsilon:.4g}, more than the target {them.target:g}. "
+                f"{offer.out}: {ledger.num_charged} selections were charged here and stopped. Another draws everything "
+                f"afresh, and together they cost epsilon = {offer.epsilon:.4g}, more than the target {offer.target:g}. "
                 "Choose another folder with --out, and count what was charged here besides."
             )
-    ledger.charge(0, them.selection.event)
-    return them
+    ledger.charge(0, offer.selection.event)
+    return offer
 
 
-def _stating(them: Candidates, *, charges: int) -> Candidates:
-    selection = replace(them.selection, charges=charges)
-    experiments = tuple(replace(it, plan=replace(it.plan, selection=selection)) for it in them.experiments)
-    return replace(them, experiments=experiments, selection=selection)
+def _stating(offer: Candidates, *, charges: int) -> Candidates:
+    selection = replace(offer.selection, charges=charges)
+    experiments = tuple(replace(it, plan=replace(it.plan, selection=selection)) for it in offer.experiments)
+    return replace(offer, experiments=experiments, selection=selection)
 
 
-def _best_run(them: Candidates, hidden: Path) -> None:
+def _best_run(offer: Candidates, hidden: Path) -> None:
     """Make the runs in `hidden`, and move the best one to its place."""
-    streams = them.experiments[0].streams
+    streams = offer.experiments[0].streams
     best: _Run | None = None
-    for place in range(draw_repetitions(them.selection.event, rng=streams("repetitions"))):
-        run = _repetition(them, hidden / str(place), place, streams)
+    for place in range(draw_repetitions(offer.selection.event, rng=streams("repetitions"))):
+        run = _repetition(offer, hidden / str(place), place, streams)
         best = run if best is None else _better(best, run)
     assert best is not None  # at least one repetition
     for path in sorted(best.folder.path.iterdir(), key=lambda path: path.name == "config.yaml"):
-        path.replace(them.out / path.name)  # config.yaml, which makes it a run folder, last
-    sync_folder(them.out)
+        path.replace(offer.out / path.name)  # config.yaml, which makes it a run folder, last
+    sync_folder(offer.out)
 
 
-def _repetition(them: Candidates, path: Path, place: int, streams: StreamSource) -> _Run:
+def _repetition(offer: Candidates, path: Path, place: int, streams: StreamSource) -> _Run:
     """One run of a random combination, on the same clients, with cohorts and noise of its own."""
-    drawn = them.experiments[int(streams("combination", place).integers(len(them.experiments), size=1)[0])]
+    drawn = offer.experiments[int(streams("combination", place).integers(len(offer.experiments), size=1)[0])]
     secure = drawn.plan.secure
     own = SecureStreams() if secure else Streams(int(streams("run", place).integers(2**63, size=1)[0]))
     folder = RunFolder.create(path, drawn.config, statement(drawn.plan))
@@ -172,7 +172,7 @@ def _repetition(them: Candidates, path: Path, place: int, streams: StreamSource)
     running = Running(replace(drawn, streams=own), folder, ledger)
     for _ in running.rounds():
         pass
-    score = them.score(running)
+    score = offer.score(running)
     return _Run(folder, score if math.isfinite(score) else -math.inf, float(streams("tie", place).random(1)[0]))
 
 
@@ -212,7 +212,7 @@ def _configs(grid: Grid, settings: SelectSettings) -> list[RunConfig]:
 def _check_privacy(config: RunConfig, settings: SelectSettings) -> None:
     if config.privacy.max_epsilon is not None or config.privacy.reserve_rounds:
         raise PrivacyError(
-            "max_epsilon and reserve_rounds belong to a single run; a selection is charged as a whole. Leave them out."
+            "max_epsilon and reserve_rounds belong to a single run; a selection is charged as a whole. Leave offer out."
         )
     if config.privacy.mechanism == "none":
         raise PrivacyError("mechanism = none has no epsilon to select within; use mechanism = joint.")

@@ -120,9 +120,15 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = 
             if not config.output.keep_checkpoint:
                 folder.drop_checkpoint()
             raise finished
-        if config.privacy.secure:
-            bind(path) if adopt else check_place(path)
-        return _running(make(config), folder)
+        if config.privacy.secure and adopt:
+            bind(path)
+        elif config.privacy.secure:
+            check_place(path)
+        experiment = make(config)
+        _check_target(experiment)
+        running = _running(experiment, folder)
+        folder.check_statement(statement(experiment.plan))
+        return running
     except BaseException:
         folder.release()
         raise
@@ -131,14 +137,12 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = 
 def _running(experiment: Experiment, folder: RunFolder) -> "Running":
     plan = experiment.plan
     try:
-        _check_target(experiment)
         ledger = Ledger(
             folder.path / "ledger.jsonl",
             secure=plan.secure,
             limit=plan.num_releases,
             made_by=fingerprint(experiment.config, experiment.engine) | describe_parts(experiment),
         )
-        folder.check_statement(statement(plan))
         running = Running(experiment, folder, ledger)
         ledger.check_covers(0 if running.state is None else running.state.round_index)
         return running

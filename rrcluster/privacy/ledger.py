@@ -71,11 +71,6 @@ class Ledger:
         self._append({"round": round_index, "event": cost, "made_by": self._made_by})
 
     @property
-    def limit(self) -> int | None:
-        """The number of releases that the budget ends with; None where it has no end of its own."""
-        return self._limit
-
-    @property
     def secure(self) -> bool:
         """Whether a repeated round is a new release, with fresh noise, and charged again."""
         return self._secure
