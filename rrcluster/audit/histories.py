@@ -1,10 +1,10 @@
-"""Whole runs with and without one client: given the same releases, nobody else's reports change in any round.
+"""Whole runs with and without other clients: given the same releases, nobody's reports change in any round.
 
 This is what Theorem 1 of docs/privacy.md asks of clients, over all rounds: what they remember, how they choose under
 every initialisation and exploration, and who fails. Clients are computed one by one, so that equal means equal.
 """
 
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,24 +12,23 @@ import numpy as np
 from torch import nn
 
 from rrcluster.audit.finding import Finding
-from rrcluster.audit.probes import Recorder, entropy_from
+from rrcluster.audit.probes import Recorder
 from rrcluster.audit.rounds import Training, around
 from rrcluster.audit.targets import AuditSetting, Target, plan_of
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.entropy import SecureStreams
+from rrcluster.entropy import SecureStreams, secure_rng
 from rrcluster.methods import ALGORITHMS
 from rrcluster.models import from_module
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports, as_numpy
-from rrcluster.rng import Streams, stream
+from rrcluster.rng import Rng, Streams, stream
 from rrcluster.settings import FaultSettings, LocalSettings, ServerSettings
 from rrcluster.simulation.clients import Faults
-from rrcluster.types import Release
+from rrcluster.types import Array, Release
 
 NUM_CLIENTS, DIMENSION, ROUNDS = 12, 4, 5
-VICTIM = 3  # who is left out, or has other data
 _FAULTS = Faults(FaultSettings(dropout=0.25, hostile=0.2))
 
 
@@ -48,6 +47,22 @@ class Scene:
         return f"{self.algorithm}, init = {self.init}, exploration = {self.exploration:g}"
 
 
+class RepeatedStreams(SecureStreams):
+    """Secure streams whose keys can be drawn again: what clients draw must not differ between two runs."""
+
+    def __init__(self, seed: int) -> None:
+        """As `Streams(seed)`, but for the noise."""
+        self._streams = Streams(seed)
+
+    def __call__(self, name: str, *key: int) -> Rng:
+        """Fresh noise; everything else as it was."""
+        return secure_rng() if name == "release" else self._streams(name, *key)
+
+    def client_key(self, name: str, round_index: int) -> tuple[int, int]:
+        """The same key again."""
+        return self._streams.client_key(name, round_index)
+
+
 WITHOUT_MEMORY = (
     Scene("ifca", exploration=0.0),
     Scene("ifca"),
@@ -64,23 +79,28 @@ WITH_MEMORY = (
 
 
 def check_histories(training: Training) -> Finding:
-    """A run without one client, and one in which its data are others: the others report the same, bit by bit.
+    """Runs in which half of the clients are gone, or have other data: the other half reports the same, bit by bit.
 
     Deterministic. Releases and cohorts are given beforehand and the draws are the same; clients drop out and lie.
     """
     target, wrong = training.target, ""
+    everyone = np.arange(NUM_CLIENTS)
+    even, odd = everyone[::2], everyone[1::2]
     for scene in _scenes(target):
-        plan = _plan(target, scene)
-        data = _population(training.seed)
-        releases = [made for _, made in _run(training, scene, plan, data, []).raw]
-        whole = _answers(_run(training, scene, plan, data, releases))
+        plan, seed = _plan(target, scene), training.seed
+        first = _run(training, scene, plan, _population(seed))
+        releases = [made for _, made in first.raw]
         others = {
-            "without one client": _run(training, scene, plan, data, releases, absent=True),
-            "with other data of one client": _run(training, scene, plan, _population(training.seed, 30.0), releases),
+            "half of the clients are gone": (
+                even,
+                _run(training, scene, plan, _population(seed), releases, absent=odd),
+            ),
+            "every second client has other data": (even, _run(training, scene, plan, _population(seed, odd), releases)),
+            "every other client has other data": (odd, _run(training, scene, plan, _population(seed, even), releases)),
         }
-        for how, recorder in others.items():
-            changed = _changed(whole, _answers(recorder))
-            wrong = wrong or (f"{changed} {how} ({scene})" if changed else "")
+        for how, (same, recorder) in others.items():
+            changed = _changed(_answers(first), _answers(recorder), same)
+            wrong = wrong or (f"{changed} when {how} ({scene})" if changed else "")
     claim = "given the releases, reports of a whole run depend on nobody else"
     return Finding(target.name, "histories", claim, wrong or "so, to the last bit", not wrong)
 
@@ -118,32 +138,28 @@ def _run(
     scene: Scene,
     plan: PrivacyPlan,
     data: FederatedData,
-    canned: list[Release],
+    canned: Sequence[Release] = (),
     *,
-    absent: bool = False,
+    absent: Array | None = None,
 ) -> Recorder:
-    """All rounds: most clients are in most of them, and the victim in every other one, from the first."""
-    size = NUM_CLIENTS - NUM_CLIENTS // 4
-    turns = [np.sort(np.roll(np.arange(NUM_CLIENTS), 2 * t)[:size]) for t in range(ROUNDS)]
-    joined = [np.union1d(ids, [VICTIM])[:size] if t % 2 == 0 else ids[ids != VICTIM] for t, ids in enumerate(turns)]
-    cohorts = [ids[ids != VICTIM] if absent else ids for ids in joined]
+    """All rounds, with given cohorts of nine clients, less those that are absent."""
+    drawn = [np.sort(np.roll(np.arange(NUM_CLIENTS), 4 * t)[:9]) for t in range(ROUNDS)]
+    cohorts = drawn if absent is None else [np.setdiff1d(ids, absent) for ids in drawn]
     recorder = Recorder(plan.mechanism, cohorts=cohorts, canned=canned)
     secure, model = training.target.secure, _model(scene)
-    rng = stream(training.seed, "histories")
-    with entropy_from(rng.bytes) if secure and canned else nullcontext():
-        records = training.simulate(
-            data=data,
-            model=model,
-            algorithm=ALGORITHMS[scene.algorithm],
-            plan=around(plan, recorder),
-            engine=ReferenceEngine(model),
-            streams=SecureStreams() if secure else Streams(training.seed),
-            local=LocalSettings(0.1, 1, 50),
-            server=ServerSettings(init=scene.init, exploration=scene.exploration),
-            faults=_FAULTS,
-        )
-        for _ in records:
-            pass
+    records = training.simulate(
+        data=data,
+        model=model,
+        algorithm=ALGORITHMS[scene.algorithm],
+        plan=around(plan, recorder),
+        engine=ReferenceEngine(model),
+        streams=RepeatedStreams(training.seed) if secure else Streams(training.seed),
+        local=LocalSettings(0.1, 1, 50),
+        server=ServerSettings(init=scene.init, exploration=scene.exploration),
+        faults=_FAULTS,
+    )
+    for _ in records:
+        pass
     return recorder
 
 
@@ -168,20 +184,23 @@ def _plain(value: Any) -> Any:
     return repr(value) if array.dtype == object else (str(array.dtype), array.tobytes())
 
 
-def _changed(whole: Answers, other: Answers) -> str:
+def _changed(whole: Answers, other: Answers, same: Array) -> str:
+    """Who of the clients that are the `same` reports otherwise, and when."""
     for t, (one, two) in enumerate(zip(whole, other, strict=True)):
-        for client in sorted({*one, *two} - {VICTIM}):
+        for client in same.tolist():
             if one.get(client) != two.get(client):
                 return f"client {client} reports otherwise in round {t}"
     return ""
 
 
-def _population(seed: int, scale: float = 1.0) -> FederatedData:
-    """Three classes; clients of 1 to 5 samples; those of the victim are `scale` times as large and of other classes."""
+def _population(seed: int, others: Array | None = None) -> FederatedData:
+    """Three classes; clients of 1 to 5 samples. Those of `others` are of other scales, classes and numbers."""
     rng = stream(seed, "histories", 1)
     sizes = 1 + np.arange(NUM_CLIENTS) % 5
     inputs = [rng.standard_normal((size, DIMENSION)) for size in sizes.tolist()]
     targets = [rng.integers(3, size=size) for size in sizes.tolist()]
-    if scale != 1:
-        inputs[VICTIM], targets[VICTIM] = scale * inputs[VICTIM], (targets[VICTIM] + 1) % 3
+    for client in [] if others is None else others.tolist():
+        scale = (30.0, 0.1, 3.0)[client % 3]
+        inputs[client] = np.tile(scale * inputs[client], (1 + client % 2, 1))
+        targets[client] = (np.tile(targets[client], 1 + client % 2) + 1) % 3
     return from_arrays(inputs, targets, num_classes=3, name="histories")
