@@ -1,6 +1,7 @@
 """What a secure run leaves behind: files and keys on a list, so that whatever is added has to be thought about."""
 
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ _MADE_BY = {
     *("config", "rrcluster", "torch", "numpy", "device", "machine", "cpu", "mkl_cbwr", "engine", "threads"),
     *("model", "method"),
 }
+_MODEL = {"format", "model", "algorithm", "input_shape", "num_classes"}
 
 
 def _under(name: str, keys: set[str]) -> set[str]:
@@ -50,7 +52,8 @@ ALLOWED: dict[str, set[str]] = {
         *("releases_charged", "secure", "seed", "sizes"),
         *_under("private_evaluation", _EVALUATION),
     },
-    "models.safetensors": {"shared", "clustered", "format", "model", "algorithm", "input_shape", "num_classes"},
+    "models.safetensors": {"shared", "clustered", "layers", *_MODEL},
+    "cluster-N.safetensors": {"weight", "bias", "cluster", "personal", *_MODEL},  # the layers of `linear`
 }
 
 
@@ -86,10 +89,11 @@ def check_public_files() -> Finding:
 def _unlisted(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if name not in ALLOWED:
+        listed = ALLOWED.get(re.sub(r"^cluster-\d+\.", "cluster-N.", name))
+        if listed is None:
             yield name
             continue
-        yield from (f"{key} in {name}" for key in sorted(set(_keys(path)) - ALLOWED[name]))
+        yield from (f"{key} in {name}" for key in sorted(set(_keys(path)) - listed))
         if name in ("config.yaml", "summary.json") and _content(path)[0]["seed"] is not None:
             yield f"a seed in {name}"
 

@@ -6,6 +6,7 @@ ledger.jsonl       charges, written before each release
 rounds.jsonl       released values only
 summary.json       released values only
 models.safetensors shared and clustered coordinates of the models handed out
+cluster-N.safetensors  the same models, one file each, by layer name: for plain PyTorch
 diagnostics.jsonl  everything computed from raw client data
 checkpoint/        private to the run: mode 0700, removed at the end, read by no report; holds the lock too
 
@@ -84,7 +85,7 @@ class RunFolder:
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
         try:
             _refuse_a_second_run(path)
-            drop_temporaries(path, _PUBLIC)
+            drop_temporaries(path, _public(config))
             if config.privacy.secure:
                 bind(path)
             write_json(path / "privacy.json", statement)
@@ -102,7 +103,7 @@ class RunFolder:
         settings = read_mapping(path / "config.yaml")
         config = from_flat(without_removed(settings), source=str(path / "config.yaml"))
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
-        drop_temporaries(path, _PUBLIC)
+        drop_temporaries(path, _public(config))
         drop_temporaries(path / "checkpoint", _PRIVATE)
         return folder, config
 
@@ -203,8 +204,10 @@ class RunFolder:
             _keep_rounds_before(self.path / name, 0 if saved is None else saved[0].round_index)
         return saved
 
-    def save_models(self, models: Models, metadata: dict[str, Any]) -> None:
-        """The models handed out, with what is needed to use them again."""
+    def save_models(self, models: Models, metadata: dict[str, Any], cluster_files: dict[str, bytes]) -> None:
+        """The models handed out, with what is needed to use them again; the run has finished when this returns."""
+        for name, content in cluster_files.items():
+            write_file(self.path / name, _in_order(content))
         tensors = {
             "shared": models.shared.astype(np.float32),
             "clustered": models.clustered.astype(np.float32),
@@ -219,6 +222,11 @@ class RunFolder:
     def drop_checkpoint(self) -> None:
         """Remove the private part once the run is over."""
         shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+
+
+def _public(config: RunConfig) -> list[str]:
+    """Names of the files beside checkpoint/."""
+    return [*_PUBLIC, *(f"cluster-{cluster}.safetensors" for cluster in range(config.method.num_clusters))]
 
 
 def _read_rounds(path: Path) -> list[dict[str, Any]]:

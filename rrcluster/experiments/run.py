@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
+from rrcluster.experiments.cluster_models import ClusterModels
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.fingerprint import describe_parts, fingerprint
 from rrcluster.experiments.folder import RunFolder
@@ -258,15 +259,17 @@ class Running:
         if not it.plan.secure and (self._evaluated is None or self._evaluated[0] != self.state.round_index - 1):
             self._evaluate(self.state, self._memory)
         self.folder.save_summary(self._summary("finished"))
+        about = {
+            "model": it.config.method.model,
+            "algorithm": it.config.method.algorithm,
+            "input_shape": list(it.data.input_shape),
+            "num_classes": it.data.num_classes,
+        }
+        layers = [[layer.name, *layer.shape] for layer in it.model.layers]
         self.folder.save_models(
             self.state.average,
-            {
-                "format": "rrcluster-models/1",
-                "model": it.config.method.model,
-                "algorithm": it.config.method.algorithm,
-                "input_shape": list(it.data.input_shape),
-                "num_classes": it.data.num_classes,
-            },
+            {"format": "rrcluster-models/1", **about, "layers": layers},
+            ClusterModels(self.state.average, it.model, it.split).files(about),
         )
         if not it.config.output.keep_checkpoint:
             self.folder.drop_checkpoint()

@@ -33,6 +33,7 @@ def test_a_run_leaves_the_folder_it_promises(tiny, tmp_path):
         "diagnostics.jsonl",
         "summary.json",
         "models.safetensors",
+        *(f"cluster-{cluster}.safetensors" for cluster in range(4)),
     }
     assert from_flat(yaml.safe_load((folder / "config.yaml").read_text())) == from_flat(tiny)
     assert [line["round"] for line in lines(folder / "rounds.jsonl")] == [0, 1, 2, 3]
