@@ -187,3 +187,30 @@ def test_a_table_as_a_frame(tiny):
 def test_a_folder_without_models_is_named(tmp_path):
     with pytest.raises(RunFolderError, match=r"no models\.safetensors"):
         rr.load(tmp_path, model=own_module())
+
+
+def test_the_command_line_writes_the_table_where_it_is_told(tiny, tmp_path, capsys):
+    from rrcluster.cli import main
+
+    folder = rr.run(**tiny).folder
+    before = {path.name for path in folder.iterdir()}
+    assert main(["assign", str(folder), "--out", str(tmp_path / "table.csv")]) == 0
+    table = rr.assign(rr.load(folder), load_federated("fashion-mini", num_clients=60, seed=0))
+    rows = (tmp_path / "table.csv").read_text().splitlines()
+    assert [int(row.split(",")[1]) for row in rows[1:]] == list(table)
+    assert main(["assign", str(folder), "--clients", "5", "--out", str(tmp_path / "few.csv")]) == 0
+    assert len((tmp_path / "few.csv").read_text().splitlines()) == 6
+    capsys.readouterr()
+    for arguments, reason in (
+        ([str(folder), "--out", str(folder / "table.csv")], "inside the run folder"),
+        ([str(folder)], "--out is missing"),
+        ([str(tmp_path), "--out", str(tmp_path / "x.csv")], "no run here"),
+        (["--out", str(tmp_path / "x.csv")], "needs a run folder first"),
+        ([str(folder), "--data", "shakespeare", "--out", str(tmp_path / "x.csv")], ""),
+    ):
+        assert main(["assign", *arguments]) == 2, arguments
+        errors = capsys.readouterr().err
+        assert reason in errors
+        assert "Traceback" not in errors
+    assert {path.name for path in folder.iterdir()} == before
+    assert not (tmp_path / "x.csv").exists()
