@@ -11,6 +11,7 @@ from rrcluster.version import __version__
 
 if TYPE_CHECKING:
     from rrcluster.clusters.rebalancing import rebalance
+    from rrcluster.experiments.add_on import AddOnServer as Server
     from rrcluster.experiments.load import assign, load
     from rrcluster.experiments.run import run
     from rrcluster.experiments.setup import build_experiment as experiment
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.privacy.reports import NoisySum, Reports
     from rrcluster.registry import MECHANISMS, register
-    from rrcluster.server import Server, release
+    from rrcluster.server import release
     from rrcluster.simulation.simulate import simulate
     from rrcluster.theory.advise import advise
 
@@ -31,7 +32,7 @@ _HOMES = {
     "NoisySum": "rrcluster.privacy.reports",
     "PrivacyPlan": "rrcluster.privacy.plan",
     "Reports": "rrcluster.privacy.reports",
-    "Server": "rrcluster.server",
+    "Server": "rrcluster.experiments.add_on:AddOnServer",
     "account": "rrcluster.privacy.budget",
     "advise": "rrcluster.theory.advise",
     "assign": "rrcluster.experiments.load",

@@ -12,18 +12,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_prices, fading
-from rrcluster.clusters.rebalancing import coin_transition
+import numpy as np
+
+from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, choose, crowding_prices, fading
+from rrcluster.clusters.rebalancing import coin_transition, flip_coins
 from rrcluster.clusters.schedule import Schedule, make_schedule, open_clusters, warm_start
 from rrcluster.entropy import SecureStreams, StreamSource
-from rrcluster.errors import PrivacyError, RoundError, RunFolderError
+from rrcluster.errors import ConfigError, PrivacyError, RoundError, RunFolderError
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.rng import Rng
 from rrcluster.server_state import ServerState, advance, smooth_sizes
 from rrcluster.settings import ServerSettings
-from rrcluster.types import Models, Release
+from rrcluster.types import Array, Models, Release
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,27 @@ class Guidance:
     models: Models  # to choose among, and to train from
     average: Models  # what would be handed out now: private evaluation judges it
     rules: ChoiceRules
+
+    @property
+    def vectors(self) -> Array:
+        """(k, d_s + d_c) one model per row, as reports are: shared coordinates first, then the cluster's own."""
+        return self.models.rows
+
+    def choose(self, losses: Any, *, rng: Rng) -> tuple[Array, Array]:
+        """(n,) choices and (n,) destinations of clients, from the loss (n, k) of every model on each one's own data.
+
+        The choice is the least loss after the round's prices and softening; the destination is where the client's
+        rebalancing coin sends it. A client trains the model of its destination, and reports both. `rng` is the
+        clients' own: each may call this alone, with its own row.
+        """
+        scores = np.asarray(losses, dtype=np.float64)
+        if scores.ndim != 2 or scores.shape[1] != self.models.num_clusters:
+            raise ConfigError(
+                f"losses must be (clients, {self.models.num_clusters}), one column per cluster; found {scores.shape}."
+            )
+        draws = np.clip(rng.random((len(scores), scores.shape[1] + 1)), 2.0**-53, 1 - 2.0**-53)
+        choices = choose(scores, self.rules, uniforms=draws[:, 1:])
+        return choices, flip_coins(choices, self.rules.transition, uniforms=draws[:, 0])
 
 
 @dataclass(frozen=True)
@@ -149,9 +172,15 @@ def run_rounds(
         raise PrivacyError("plan, ledger and streams must all be secure or all seeded; build them from one plan.")
     while state.round_index < plan.num_rounds and ledger.affords(state.round_index, limit=plan.num_releases):
         t = state.round_index
-        attempt = _discreet_attempt if plan.secure else _attempt
-        state, release = attempt(server, collect, state, Charge(ledger, t, plan), streams("release", t))
+        state, release = attempt_round(server, collect, state, Charge(ledger, t, plan), streams("release", t))
         yield FinishedRound(t, state, release)
+
+
+def attempt_round(
+    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
+) -> tuple[ServerState, Release]:
+    """One round: what clients are told, what they answer, the release, and the state after it."""
+    return (_discreet_attempt if server.plan.secure else _attempt)(server, collect, state, charge, rng)
 
 
 def _attempt(

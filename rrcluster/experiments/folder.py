@@ -31,6 +31,7 @@ from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.lock import FolderLock
 from rrcluster.experiments.place import bind
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
+from rrcluster.server import FinishedRound
 from rrcluster.server_state import RunningMean, ServerState
 from rrcluster.settings import without_removed
 from rrcluster.simulation.clients import ClientMemory, Incidents
@@ -127,7 +128,7 @@ class RunFolder:
         """Whether the run came to its end."""
         return (self.path / "models.safetensors").exists()
 
-    def add_round(self, record: RoundRecord) -> None:
+    def add_round(self, record: RoundRecord | FinishedRound) -> None:
         """Append a round's released values; not how long it took, which tells how many clients were in it.
 
         No epsilon of the rounds so far: the run costs what privacy.json states, also when it is stopped here.

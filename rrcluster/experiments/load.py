@@ -100,7 +100,11 @@ class TrainedModels:
         """Itself, if the weights have the shapes that the network and the method need."""
         shared, clustered = self.models.shared, self.models.clustered
         wanted, columns = self.split.coordinates, clustered.shape[1:]
-        if len(columns) != 1 or len(clustered) < 1 or (shared.shape, columns) != ((wanted.shared,), (wanted.clustered,)):
+        if (
+            len(columns) != 1
+            or len(clustered) < 1
+            or (shared.shape, columns) != ((wanted.shared,), (wanted.clustered,))
+        ):
             raise ValueError("weights of another shape")
         return self
 
