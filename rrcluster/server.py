@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, choose, crowding_prices, fading
-from rrcluster.clusters.rebalancing import coin_transition, flip_coins
+from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_prices, fading
+from rrcluster.clusters.rebalancing import coin_transition
 from rrcluster.clusters.schedule import Schedule, make_schedule, open_clusters, warm_start
 from rrcluster.entropy import SecureStreams, StreamSource
-from rrcluster.errors import ConfigError, PrivacyError, RoundError, RunFolderError
+from rrcluster.errors import PrivacyError, RoundError, RunFolderError
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
@@ -43,20 +41,8 @@ class Guidance:
         return self.models.rows
 
     def choose(self, losses: Any, *, rng: Rng) -> tuple[Array, Array]:
-        """(n,) choices and (n,) destinations of clients, from the loss (n, k) of every model on each one's own data.
-
-        The choice is the least loss after the round's prices and softening; the destination is where the client's
-        rebalancing coin sends it. A client trains the model of its destination, and reports both. `rng` is the
-        clients' own: each may call this alone, with its own row.
-        """
-        scores = np.asarray(losses, dtype=np.float64)
-        if scores.ndim != 2 or scores.shape[1] != self.models.num_clusters:
-            raise ConfigError(
-                f"losses must be (clients, {self.models.num_clusters}), one column per cluster; found {scores.shape}."
-            )
-        draws = np.clip(rng.random((len(scores), scores.shape[1] + 1)), 2.0**-53, 1 - 2.0**-53)
-        choices = choose(scores, self.rules, uniforms=draws[:, 1:])
-        return choices, flip_coins(choices, self.rules.transition, uniforms=draws[:, 0])
+        """(n,) choices and (n,) destinations from losses (n, k), as `ChoiceRules.choose` explains."""
+        return self.rules.choose(losses, rng=rng)
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,11 @@ def test_help_answers_at_once_and_lists_the_commands():
     answer = rrcluster("--help")
     assert time.perf_counter() - began < 0.5
     assert answer.returncode == 0
-    for word in ("run", "sweep", "account", "audit", "theory", "data", "report", "Start here"):
+    for word in ("run", "sweep", "account", "audit", "theory", "data", "assign", "report", "Start here"):
         assert word in answer.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "sweep", "account", "audit", "theory", "data", "report"])
+@pytest.mark.parametrize("command", ["run", "sweep", "account", "audit", "theory", "data", "assign", "report"])
 def test_every_command_explains_itself(command):
     answer = rrcluster(command, "--help")
     assert answer.returncode == 0
