@@ -21,12 +21,12 @@ WANTED = np.array([[1.0, 0.0, -1.0], [-1.0, 0.5, 1.0]])  # what the clients of t
 class PrivateClusters(FedAvg):
     """Asks the cohort of `rr.Server` and nobody else; who fails is absent."""
 
-    def configure_fit(self, server_round, parameters, client_manager):
+    def configure_fit(self, server_round, parameters, client_manager):  # noqa: ARG002
         clients, rules = client_manager.all(), {"rules": server.guidance.rules.to_json()}
         instructions = FitIns(ndarrays_to_parameters([server.guidance.vectors]), rules)
         return [(clients[str(number)], instructions) for number in server.cohort() if str(number) in clients]
 
-    def aggregate_fit(self, server_round, results, failures):
+    def aggregate_fit(self, server_round, results, failures):  # noqa: ARG002
         rows = [parameters_to_ndarrays(answer.parameters) for _, answer in results]
         updates, choices, destinations = zip(*rows, strict=True) if rows else ([], [], [])
         ids = [int(client.cid) for client, _ in results]
@@ -37,7 +37,7 @@ class PrivateClusters(FedAvg):
 class InProcessClient(ClientProxy):
     """Stands for a client on a device: its data is a point, its loss the squared distance to it."""
 
-    def fit(self, ins, timeout, group_id):
+    def fit(self, ins, timeout, group_id):  # noqa: ARG002
         rng = np.random.default_rng()
         (vectors,), rules = parameters_to_ndarrays(ins.parameters), ChoiceRules.from_json(ins.config["rules"])
         point = WANTED[int(self.cid) % 2] + 0.3 * rng.normal(size=D)
