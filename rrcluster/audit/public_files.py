@@ -53,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
         *_under("private_evaluation", _EVALUATION),
     },
     "models.safetensors": {"shared", "clustered", "layers", *_MODEL},
-    "cluster-N.safetensors": {"weight", "bias", "cluster", "personal", *_MODEL},  # the layers of `linear`
+    "cluster-N.safetensors": {"1.weight", "1.bias", "cluster", "personal", *_MODEL},  # the layers of `linear`
 }
 
 
