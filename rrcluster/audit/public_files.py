@@ -25,7 +25,7 @@ _EVALUATION = {
 }
 _MADE_BY = {
     *("config", "rrcluster", "torch", "numpy", "device", "machine", "cpu", "mkl_cbwr", "engine", "threads"),
-    *("model", "method"),
+    *("model", "method", "start"),
 }
 _MODEL = {"format", "model", "algorithm", "input_shape", "num_classes"}
 
@@ -43,6 +43,8 @@ ALLOWED: dict[str, set[str]] = {
         *_under("noise", _NOISE),
         *_under("event", _EVENT),
         *_under("accountants", {"accountant", "epsilon", "reason"}),
+        *_under("started_from", {"run", "what", "epsilon_together", "earlier", "earlier.num_releases"}),
+        *_under("started_from.earlier.event", _EVENT),
     },
     "ledger.jsonl": {"round", *_under("event", _EVENT), *_under("made_by", _MADE_BY)},
     "rounds.jsonl": {"round", "sizes", "denominators", "noise_std", *_under("private_evaluation", _EVALUATION)},

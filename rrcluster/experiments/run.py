@@ -81,7 +81,7 @@ def start(experiment: Experiment) -> "Running":
     """Make a new run folder for an experiment. Nothing is written if anything about it is wrong."""
     _check_target(experiment)
     config = experiment.config
-    return _running(experiment, RunFolder.create(config.folder, config, statement(experiment.plan)))
+    return _running(experiment, RunFolder.create(config.folder, config, _statement(experiment)))
 
 
 def _check_target(experiment: Experiment) -> None:
@@ -92,6 +92,15 @@ def _check_target(experiment: Experiment) -> None:
             f"the calibrated noise costs epsilon = {plan.epsilon():.6g}, more than the target {target:g}. Calibration "
             "is wrong: please report this as a bug."
         )
+
+
+def _statement(experiment: Experiment) -> dict[str, Any]:
+    """The plan's, and what it costs together with the run whose models this one starts from."""
+    stated, start = statement(experiment.plan), experiment.start
+    if start is None:
+        return stated
+    told = start.describe(experiment.plan)
+    return stated | {"started_from": told, "notes": [*([told["what"]] if told else []), *stated["notes"]]}
 
 
 def start_or_resume(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Running | None":
@@ -128,7 +137,7 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = 
         experiment = make(config)
         _check_target(experiment)
         running = _running(experiment, folder)
-        folder.check_statement(statement(experiment.plan))
+        folder.check_statement(_statement(experiment))
         return running
     except BaseException:
         folder.release()
