@@ -45,8 +45,8 @@ def load_start(run: str, *, method: Method, network: Model, num_clusters: int, p
     trained = load(run, model=network)
     if trained.algorithm.name != method.name or trained.num_clusters != num_clusters:
         raise ConfigError(
-            f"start_from = {run} trained {trained.num_clusters} models by {trained.algorithm.name}, and this run trains "
-            f"{num_clusters} by {method.name}; use the same algorithm and num_clusters."
+            f"start_from = {run} trained {trained.num_clusters} models by {trained.algorithm.name}, and this run "
+            f"trains {num_clusters} by {method.name}; use the same algorithm and num_clusters."
         )
     stated = read_mapping(Path(run) / "privacy.json")
     if not plan.private:
