@@ -4,7 +4,6 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -123,28 +122,17 @@ def _runs(command: RunCommand, make: "MakeExperiment") -> "Iterator[RunResult]":
 
 def _watch(running: "Running", command: RunCommand) -> "RunResult":
     """Run to the end behind a progress bar; after Ctrl-C say how to go on."""
-    from rrcluster.cli.progress import ProgressBar
-    from rrcluster.experiments.tensorboard import EventWriter
+    from rrcluster.experiments.watch import watch
 
-    config, plan = running.experiment.config, running.experiment.plan
-    with ExitStack() as stack:
-        bar = stack.enter_context(ProgressBar(config, plan, hidden=command.quiet or command.json))
-        events = None
-        if config.output.tensorboard:
-            events = stack.enter_context(EventWriter(running.folder.path))
-        try:
-            for progress in running.rounds():
-                bar.update(progress)
-                if events is not None:
-                    events.add(progress)
-        except KeyboardInterrupt:
-            bar.stop()
-            say(f"Stopped. Continue with: rrcluster run --resume {running.folder.path}")
-            raise SystemExit(130) from None
-    done = running.state.round_index if running.state is not None else 0
-    if done < plan.num_rounds:
-        say(f"The budget was spent after {done} of {plan.num_rounds} rounds; the models are those of round {done}.")
-    return running.result()
+    try:
+        result = watch(running, progress=not (command.quiet or command.json))
+    except KeyboardInterrupt:
+        say(f"Stopped. Continue with: rrcluster run --resume {running.folder.path}")
+        raise SystemExit(130) from None
+    done, planned = running.state.round_index if running.state is not None else 0, running.experiment.plan.num_rounds
+    if done < planned:
+        say(f"The budget was spent after {done} of {planned} rounds; the models are those of round {done}.")
+    return result
 
 
 def _show(command: RunCommand, results: "list[RunResult]") -> None:

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,9 @@ class Assignment:
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with the columns client, cluster and margin."""
-        import pandas as pd
-
-        return pd.DataFrame({"client": self.client, "cluster": self.cluster, "margin": self.margin})
+        return import_module("pandas").DataFrame(
+            {"client": self.client, "cluster": self.cluster, "margin": self.margin}
+        )
 
     def write_csv(self, path: str | Path) -> Path:
         """Write the table, readable by its owner alone. Not into a run folder: those are made to be passed on."""

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,11 @@ class TrainedModels:
     def onnx(self, cluster: int, path: str | Path) -> Path:
         """Write the model of one cluster as an ONNX file, the number of samples left open. Needs the extra `onnx`."""
         module = self.module(cluster)
-        try:
-            import onnx  # noqa: F401
-            import onnxscript  # noqa: F401
-        except ImportError as error:
-            raise ConfigError(f"ONNX files need the package {error.name}; install rrcluster[onnx].") from error
+        for package in ("onnx", "onnxscript"):
+            try:
+                import_module(package)
+            except ImportError as error:
+                raise ConfigError(f"ONNX files need the package {package}; install rrcluster[onnx].") from error
         sample = torch.zeros((2, *self.input_shape), dtype=torch.int64 if self.model.takes_ids else torch.float32)
         try:
             program = torch.onnx.export(

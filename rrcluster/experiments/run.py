@@ -1,11 +1,11 @@
 """One run, from config to run folder. It yields its progress; who watches decides what to show."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.cluster_models import ClusterModels
@@ -24,7 +24,12 @@ from rrcluster.simulation.measures import measure_round
 from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.types import Array, Models, NoisyEvaluation
 
+if TYPE_CHECKING:
+    from rrcluster.experiments.watch import OnRound
+
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0  # at least; and no more than a twentieth of the time goes into them
+
+_DIAGNOSTICS = ("accuracy", "loss", "clustering_accuracy", "worst_decile", "adjusted_rand", "clusters_alive")
 
 MakeExperiment = Callable[[RunConfig], Experiment]
 
@@ -40,6 +45,18 @@ class Progress:
     evaluation: Evaluation | None  # of this round, where one was due
     private_evaluation: NoisyEvaluation | None = None  # released; the average over the last rounds
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """All of it by name: under `released/` what is public, under `diagnostic_not_private/` what is not."""
+        named = {f"released/size_{cluster}": float(size) for cluster, size in enumerate(self.sizes)}
+        if self.private_evaluation is not None:
+            named["released/accuracy"] = self.private_evaluation.accuracy
+            named["released/loss"] = self.private_evaluation.loss
+        if self.evaluation is not None:
+            for name in _DIAGNOSTICS:
+                named[f"diagnostic_not_private/{name}"] = float(getattr(self.evaluation, name))
+        return named
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -52,13 +69,24 @@ class RunResult:
     evaluation: Evaluation | None
 
 
-def run(experiment: Experiment | RunConfig | None = None, **settings: Any) -> RunResult:
+def run(
+    experiment: Experiment | RunConfig | None = None,
+    *,
+    on_round: "OnRound | Sequence[OnRound] | None" = None,
+    progress: bool | Literal["auto"] = "auto",
+    **settings: Any,
+) -> RunResult:
     """Run one experiment and write its folder: `run(algorithm="ifca", epsilon=4, min_cluster_size=15)`.
 
     Settings are those of `rrcluster run --help`, under the names of config.yaml. `data`, `model` and `algorithm` may be
     names, or a `FederatedData`, an `nn.Module` (or `Model`) and a `Method` of your own. An experiment that was built
     before (`rrcluster.experiment`), whole or with parts replaced, runs in the same way.
+
+    `on_round(round_index, figures)` is called after every round: figures under `released/` are public, those under
+    `diagnostic_not_private/` (never in a secure run) are not. `progress` shows a bar; "auto": to a person.
     """
+    from rrcluster.experiments.watch import watch
+
     if experiment is None:
         experiment = build_experiment(**settings)
     elif settings:
@@ -67,7 +95,7 @@ def run(experiment: Experiment | RunConfig | None = None, **settings: Any) -> Ru
         experiment = make_experiment(experiment)
     if experiment.config.output.seeds:
         raise ConfigError("run(...) makes one run; call it once per seed, or use `rrcluster run --seeds`.")
-    return finish(start(experiment))
+    return watch(start(experiment), on_round=on_round, progress=progress)
 
 
 def finish(running: "Running") -> RunResult:

@@ -174,7 +174,7 @@ def read_event(described: Any, folder: Path) -> events.Event:
     """The event that `ledger.describe` wrote; an error where it would not be written so again."""
     try:
         (kind,) = (kind for kind in _EVENTS if kind.__name__ == described["type"])
-        event = kind(**{part.name: _value(described[part.name]) for part in fields(kind)})  # type: ignore[arg-type]
+        event = kind(**{part.name: _value(described[part.name]) for part in fields(kind)})
         if describe(event) == described:
             return event
     except (KeyError, TypeError, ValueError):

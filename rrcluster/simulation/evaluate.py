@@ -110,7 +110,7 @@ def score_all(models: Models, data: FederatedData, *, algorithm: Method, split: 
 
 
 def _choices(models: Models, data: FederatedData, ids: Array, *, algorithm: Method, tools: Tools) -> Array:
-    return _scores(models, data, ids, algorithm=algorithm, tools=tools).argmin(axis=1)
+    return np.asarray(_scores(models, data, ids, algorithm=algorithm, tools=tools).argmin(axis=1))
 
 
 def _scores(models: Models, data: FederatedData, ids: Array, *, algorithm: Method, tools: Tools) -> Array:

@@ -11,8 +11,8 @@ import yaml
 from rich.console import Console
 
 from rrcluster.cli import main
-from rrcluster.cli.progress import SweepView
 from rrcluster.experiments import private_selection as module
+from rrcluster.experiments.progress import SweepView
 from rrcluster.experiments.run import Progress
 from rrcluster.experiments.sweep import Going, Outcome
 from rrcluster.report import UNCOVERED_TUNING

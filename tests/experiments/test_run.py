@@ -247,7 +247,8 @@ def test_tensorboard_tags_diagnostics_as_such(tmp_path):
     from rrcluster.simulation.evaluate import Evaluation
 
     with EventWriter(tmp_path) as events:
-        events.add(Progress(0, 1, np.array([3.0, 4.0]), 0.5, Evaluation(0.5, 1.0, 0.9, 0.4, (0.5,), (3, 4))))
+        judged = Evaluation(0.5, 1.0, 0.9, 0.4, (0.5,), (3, 4))
+        events(0, Progress(0, 1, np.array([3.0, 4.0]), 0.5, judged).figures)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     reader = EventAccumulator(str(tmp_path / "tensorboard"))
