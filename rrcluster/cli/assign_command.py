@@ -1,5 +1,6 @@
 """`rrcluster assign`: which client belongs to which cluster of a finished run, as a table for whoever has the data."""
 
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ class AssignCommand:
     data: DataSettings = field(default_factory=DataSettings)
     out: Path | None = None
     """The table, a CSV file outside of every run folder."""
+    json: bool = False
+    """Print the table as JSON on stdout, and write no file."""
 
 
 def main(arguments: list[str]) -> int:
@@ -41,12 +44,16 @@ def main(arguments: list[str]) -> int:
     run = Path(arguments[0])
     config = _config(run)
     command = parse(AssignCommand(config.data), arguments[1:], prog="rrcluster assign")
-    if command.out is None:
-        raise ConfigError("--out is missing: the CSV file to write, for example --out clusters.csv.")
-    from rrcluster.experiments.assignment import check_outside_runs
+    if (command.out is None) != command.json:
+        raise ConfigError("give one of --out, the CSV file to write (--out clusters.csv), and --json.")
+    if command.out is not None:
+        from rrcluster.experiments.assignment import check_outside_runs
 
-    check_outside_runs(command.out)
+        check_outside_runs(command.out)
     table = _table(run, replace(config, data=command.data))
+    if command.out is None:
+        sys.stdout.write(table.to_json() + "\n")
+        return 0
     table.write_csv(command.out)
     say(f"{len(table)} clients: {command.out} (private: it says who is in which cluster)")
     return 0

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -61,6 +62,14 @@ class Assignment:
         """A pandas DataFrame with the columns client, cluster and margin."""
         return import_module("pandas").DataFrame(
             {"client": self.client, "cluster": self.cluster, "margin": self.margin}
+        )
+
+    def to_json(self) -> str:
+        """The table as JSON, a list of rows."""
+        margins = [None if np.isnan(margin) else float(margin) for margin in self.margin]
+        rows = zip(self.client.tolist(), self.cluster.tolist(), margins, strict=True)
+        return json.dumps(
+            [{"client": client, "cluster": cluster, "margin": margin} for client, cluster, margin in rows]
         )
 
     def write_csv(self, path: str | Path) -> Path:

@@ -28,6 +28,7 @@ from safetensors.numpy import load_file, save
 
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.experiments.folder_names import refuse_a_second_run
 from rrcluster.experiments.lock import FolderLock
 from rrcluster.experiments.place import bind
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
@@ -76,7 +77,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: RunConfig, statement: dict[str, Any]) -> "RunFolder":
         """Start a new run folder. Refuses one that holds a run already, or in which another process starts one."""
-        _refuse_a_second_run(path)
+        refuse_a_second_run(path)
         try:
             make_folders(path)
         except OSError as error:
@@ -85,7 +86,7 @@ class RunFolder:
             ) from error
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
         try:
-            _refuse_a_second_run(path)
+            refuse_a_second_run(path)
             drop_temporaries(path, _public(config))
             if config.privacy.secure:
                 bind(path)
@@ -268,19 +269,6 @@ def _digest(tensors: dict[str, Any]) -> str:
         digest.update(f"{name} {values.dtype} {values.shape}\n".encode())
         digest.update(values.tobytes())
     return digest.hexdigest()
-
-
-def _refuse_a_second_run(path: Path) -> None:
-    try:
-        if not (path / "config.yaml").exists():
-            return
-    except OSError:  # creating the folder reports it
-        return
-    finished = RunFolder(path).finished
-    way_out = f"`rrcluster report {path}` shows it" if finished else f"continue it with `rrcluster run --resume {path}`"
-    raise RunFolderError(
-        f"{path} already holds a run; {way_out}, or choose another folder with --out (out= in Python)."
-    )
 
 
 def _state(tensors: dict[str, Any]) -> ServerState:

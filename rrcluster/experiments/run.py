@@ -7,16 +7,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rrcluster.clusters.dead import dead_clusters
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.cluster_models import ClusterModels
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.fingerprint import describe_parts, fingerprint
 from rrcluster.experiments.folder import RunFolder
+from rrcluster.experiments.folder_names import new_folder
 from rrcluster.experiments.place import bind, check_place
 from rrcluster.experiments.released import average, describe_evaluation
 from rrcluster.experiments.setup import Experiment, build_experiment, make_experiment
+from rrcluster.experiments.start_from import full_statement
 from rrcluster.privacy.ledger import Ledger
-from rrcluster.privacy.statement import statement
+from rrcluster.privacy.mechanism import SIZE_NOISE
 from rrcluster.server_state import ServerState
 from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation, evaluate
@@ -109,7 +112,9 @@ def start(experiment: Experiment) -> "Running":
     """Make a new run folder for an experiment. Nothing is written if anything about it is wrong."""
     _check_target(experiment)
     config = experiment.config
-    return _running(experiment, RunFolder.create(config.folder, config, _statement(experiment)))
+    return _running(
+        experiment, RunFolder.create(new_folder(config), config, full_statement(experiment.plan, experiment.start))
+    )
 
 
 def _check_target(experiment: Experiment) -> None:
@@ -120,15 +125,6 @@ def _check_target(experiment: Experiment) -> None:
             f"the calibrated noise costs epsilon = {plan.epsilon():.6g}, more than the target {target:g}. Calibration "
             "is wrong: please report this as a bug."
         )
-
-
-def _statement(experiment: Experiment) -> dict[str, Any]:
-    """The plan's, and what it costs together with the run whose models this one starts from."""
-    stated, start = statement(experiment.plan), experiment.start
-    if start is None:
-        return stated
-    told = start.describe(experiment.plan)
-    return stated | {"started_from": told, "notes": [*([told["what"]] if told else []), *stated["notes"]]}
 
 
 def start_or_resume(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Running | None":
@@ -165,7 +161,7 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = 
         experiment = make(config)
         _check_target(experiment)
         running = _running(experiment, folder)
-        folder.check_statement(_statement(experiment))
+        folder.check_statement(full_statement(experiment.plan, experiment.start))
         return running
     except BaseException:
         folder.release()
@@ -311,6 +307,11 @@ class Running:
         if not it.config.output.keep_checkpoint:
             self.folder.drop_checkpoint()
 
+    def _dead_clusters(self, state: ServerState) -> list[int]:
+        mechanism = self.experiment.plan.mechanism
+        noise = mechanism.describe().noise_per_part.get(SIZE_NOISE) if mechanism.private else 0.0
+        return dead_clusters(state.sizes.mean, size_noise_std=noise, memory=self.experiment.server.memory)
+
     def _summary(self, status: str) -> dict[str, Any]:
         from rrcluster import __version__
 
@@ -338,5 +339,6 @@ class Running:
             "secure": plan.secure,
             "seed": config.seed,
             "sizes": [] if state is None or state.sizes.empty else state.sizes.mean.tolist(),
+            "dead_clusters": [] if state is None or state.sizes.empty else self._dead_clusters(state),
             "private_evaluation": None if judged is None else describe_evaluation(judged),
         }

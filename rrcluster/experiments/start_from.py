@@ -10,6 +10,7 @@ from rrcluster.methods import Method
 from rrcluster.models import Model
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.statement import statement
 from rrcluster.privacy.together import Part, account_together, check_composable, read_event
 from rrcluster.storage import read_mapping
 from rrcluster.types import Models
@@ -70,3 +71,12 @@ def load_start(run: str, *, method: Method, network: Model, num_clusters: int, p
     parts = tuple((read_event(part.get("event"), folder), int(part.get("num_releases"))) for part in counts)
     check_composable([*parts, (plan.event, plan.num_releases)])
     return Start(run, trained.models, parts)
+
+
+def full_statement(plan: PrivacyPlan, start: Start | None) -> dict[str, Any]:
+    """The plan's statement, and what it costs together with the run whose models it starts from."""
+    stated = statement(plan)
+    if start is None:
+        return stated
+    told = start.describe(plan)
+    return stated | {"started_from": told, "notes": [*([told["what"]] if told else []), *stated["notes"]]}

@@ -201,9 +201,11 @@ def test_the_command_line_writes_the_table_where_it_is_told(tiny, tmp_path, caps
     assert main(["assign", str(folder), "--clients", "5", "--out", str(tmp_path / "few.csv")]) == 0
     assert len((tmp_path / "few.csv").read_text().splitlines()) == 6
     capsys.readouterr()
+    assert main(["assign", str(folder), "--json"]) == 0
+    assert [row["cluster"] for row in json.loads(capsys.readouterr().out)] == list(table)
     for arguments, reason in (
         ([str(folder), "--out", str(folder / "table.csv")], "inside the run folder"),
-        ([str(folder)], "--out is missing"),
+        ([str(folder)], "give one of --out"),
         ([str(tmp_path), "--out", str(tmp_path / "x.csv")], "no run here"),
         (["--out", str(tmp_path / "x.csv")], "needs a run folder first"),
         ([str(folder), "--data", "shakespeare", "--out", str(tmp_path / "x.csv")], ""),
