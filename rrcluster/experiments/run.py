@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rrcluster.clusters.dead import dead_clusters
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.cluster_models import ClusterModels
 from rrcluster.experiments.config import RunConfig
@@ -15,11 +14,11 @@ from rrcluster.experiments.fingerprint import describe_parts, fingerprint
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.folder_names import new_folder
 from rrcluster.experiments.place import bind, check_place
-from rrcluster.experiments.released import average, describe_evaluation
+from rrcluster.experiments.released import average
 from rrcluster.experiments.setup import Experiment, build_experiment, make_experiment
 from rrcluster.experiments.start_from import full_statement
+from rrcluster.experiments.summary import summarise
 from rrcluster.privacy.ledger import Ledger
-from rrcluster.privacy.mechanism import SIZE_NOISE
 from rrcluster.server_state import ServerState
 from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation, evaluate
@@ -307,38 +306,12 @@ class Running:
         if not it.config.output.keep_checkpoint:
             self.folder.drop_checkpoint()
 
-    def _dead_clusters(self, state: ServerState) -> list[int]:
-        mechanism = self.experiment.plan.mechanism
-        noise = mechanism.describe().noise_per_part.get(SIZE_NOISE) if mechanism.private else 0.0
-        return dead_clusters(state.sizes.mean, size_noise_std=noise, memory=self.experiment.server.memory)
-
     def _summary(self, status: str) -> dict[str, Any]:
-        from rrcluster import __version__
-
-        config, plan, state = self.experiment.config, self.experiment.plan, self.state
-        done = 0 if state is None else state.round_index
-        judged = average(self.folder.private_evaluations(), num_rounds=plan.num_rounds)
-        return {
-            "name": config.label,
-            "status": status,
-            "ended_by": None if status != "finished" else "rounds" if done == plan.num_rounds else "budget",
-            "version": __version__,
-            "data": config.data.data,
-            "partition": config.data.partition,
-            "algorithm": config.method.algorithm,
-            "model": config.method.model,
-            "num_clusters": plan.mechanism.num_clusters,
-            "min_cluster_size": config.method.min_cluster_size,
-            "mechanism": config.privacy.mechanism,
-            "epsilon": self._epsilon,
-            "delta": plan.delta if plan.private else None,
-            "noise_multiplier": plan.noise_multiplier,
-            "num_rounds": plan.num_rounds,
-            "rounds_done": done,
-            "releases_charged": self._ledger.num_charged,
-            "secure": plan.secure,
-            "seed": config.seed,
-            "sizes": [] if state is None or state.sizes.empty else state.sizes.mean.tolist(),
-            "dead_clusters": [] if state is None or state.sizes.empty else self._dead_clusters(state),
-            "private_evaluation": None if judged is None else describe_evaluation(judged),
-        }
+        return summarise(
+            self.experiment,
+            self.state,
+            status=status,
+            epsilon=self._epsilon,
+            releases_charged=self._ledger.num_charged,
+            evaluations=self.folder.private_evaluations(),
+        )
