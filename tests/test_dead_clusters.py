@@ -41,7 +41,7 @@ def test_the_summary_and_the_report_say_it(tmp_path, capsys):
         noise_multiplier=0.1, delta=1e-3, exploration=0.0, device="cpu", out=str(tmp_path / "run"),
     )  # fmt: skip
     models = experiment.algorithm.init(experiment.model, num_clusters=4, rng=np.random.default_rng(0))
-    models.clustered[2:] = 100.0
+    models.clustered[2:] *= 1e4  # sure, and wrong
     running = start(experiment)
     running.state = ServerState.fresh(models)
     folder = finish(running).folder
