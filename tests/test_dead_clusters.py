@@ -26,6 +26,19 @@ def test_a_cluster_is_dead_if_its_size_cannot_be_told_from_zero(sizes, noise, de
     assert dead_clusters(np.array(sizes), size_noise_std=noise, memory=0.9) == dead
 
 
+def test_the_noise_of_a_short_average_is_that_of_the_average(rng):
+    """Over three rounds with memory 0.9, against draws."""
+    from rrcluster.server_state import RunningMean
+
+    mean = RunningMean(np.zeros(100_000))
+    for _ in range(3):
+        mean = mean.updated(rng.normal(size=100_000), memory=0.9)
+    spread = mean.mean.std()
+    for factor, dead in ((1.9, [1]), (2.1, [])):
+        sizes = np.array([1000.0, 10 * factor * spread])
+        assert dead_clusters(sizes, size_noise_std=10.0, memory=0.9, weight=mean.weight) == dead
+
+
 def test_a_mechanism_that_does_not_say_how_noisy_sizes_are_calls_none_dead():
     assert dead_clusters(np.array([50.0, 0.0]), size_noise_std=None, memory=0.9) == []
 
@@ -38,7 +51,7 @@ def test_the_summary_and_the_report_say_it(tmp_path, capsys):
 
     experiment = rr.experiment(
         data="fashion-mini", model="linear", num_clients=60, num_rounds=2, sample_rate=0.9, local_epochs=1,
-        noise_multiplier=0.1, delta=1e-3, exploration=0.0, device="cpu", out=str(tmp_path / "run"),
+        noise_multiplier=0.02, delta=1e-3, exploration=0.0, device="cpu", out=str(tmp_path / "run"),
     )  # fmt: skip
     models = experiment.algorithm.init(experiment.model, num_clusters=4, rng=np.random.default_rng(0))
     models.clustered[2:] *= 1e4  # sure, and wrong

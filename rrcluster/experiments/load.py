@@ -1,6 +1,7 @@
 """Use what a run produced: load its models, hand them to plain PyTorch or ONNX, and find which of them is yours."""
 
 import math
+import warnings
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -75,10 +76,11 @@ class TrainedModels:
             except ImportError as error:
                 raise ConfigError(f"ONNX files need the package {package}; install rrcluster[onnx].") from error
         sample = torch.zeros((2, *self.input_shape), dtype=torch.int64 if self.model.takes_ids else torch.float32)
+        batches = ({0: torch.export.Dim.DYNAMIC},)
         try:
-            program = torch.onnx.export(
-                module, (sample,), dynamo=True, dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), verbose=False
-            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the exporter's own, of its own parts
+                program = torch.onnx.export(module, (sample,), dynamo=True, dynamic_shapes=batches, verbose=False)
         except Exception as error:  # the exporter fails in as many ways as there are operators
             raise ConfigError(
                 f"model {self.model.name}: PyTorch cannot export it to ONNX ({type(error).__name__}); use "

@@ -55,4 +55,5 @@ def summarise(
 def _dead(experiment: Experiment, state: ServerState) -> list[int]:
     mechanism = experiment.plan.mechanism
     noise = mechanism.describe().noise_per_part.get(SIZE_NOISE) if mechanism.private else 0.0
-    return dead_clusters(state.sizes.mean, size_noise_std=noise, memory=experiment.server.memory)
+    memory, weight = experiment.server.memory, state.sizes.weight
+    return dead_clusters(state.sizes.mean, size_noise_std=noise, memory=memory, weight=weight)
