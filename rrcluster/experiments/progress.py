@@ -19,7 +19,7 @@ from rich.table import Table
 from rrcluster.experiments.config import RunConfig
 
 if TYPE_CHECKING:
-    from rrcluster.experiments.run import Progress
+    from rrcluster.experiments.outcome import Progress
     from rrcluster.experiments.sweep import Job, Step
     from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.types import NoisyEvaluation

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +15,7 @@ from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.fingerprint import describe_parts, fingerprint
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.folder_names import new_folder
+from rrcluster.experiments.outcome import Progress, RunResult
 from rrcluster.experiments.place import bind, check_place
 from rrcluster.experiments.released import average
 from rrcluster.experiments.setup import Experiment, build_experiment, make_experiment
@@ -27,51 +28,14 @@ from rrcluster.simulation.evaluate import Evaluation, evaluate, judged_clients
 from rrcluster.simulation.measures import measure_round
 from rrcluster.simulation.personalise import personalised_accuracies
 from rrcluster.simulation.simulate import RoundRecord
-from rrcluster.types import Array, Models, NoisyEvaluation
+from rrcluster.types import NoisyEvaluation
 
 if TYPE_CHECKING:
     from rrcluster.experiments.watch import OnRound
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0  # at least; and no more than a twentieth of the time goes into them
 
-_DIAGNOSTICS = ("accuracy", "loss", "clustering_accuracy", "worst_decile", "adjusted_rand", "clusters_alive")
-
 MakeExperiment = Callable[[RunConfig], Experiment]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands after a round. `evaluation` is diagnostic: computed from raw client data."""
-
-    round_index: int
-    num_rounds: int
-    sizes: Array  # (k,) released
-    epsilon: float | None  # of the whole plan, whenever the run is stopped
-    evaluation: Evaluation | None  # of this round, where one was due
-    private_evaluation: NoisyEvaluation | None = None  # released; the average over the last rounds
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """All of it by name: under `released/` what is public, under `diagnostic_not_private/` what is not."""
-        named = {f"released/size_{cluster}": float(size) for cluster, size in enumerate(self.sizes)}
-        if self.private_evaluation is not None:
-            named["released/accuracy"] = self.private_evaluation.accuracy
-            named["released/loss"] = self.private_evaluation.loss
-        if self.evaluation is not None:
-            for name in _DIAGNOSTICS:
-                named[f"diagnostic_not_private/{name}"] = float(getattr(self.evaluation, name))
-        return named
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A finished run. `evaluation` is diagnostic, None in a secure run; everything else is made of releases."""
-
-    folder: Path
-    models: Models
-    epsilon: float | None
-    delta: float
-    evaluation: Evaluation | None
 
 
 def run(

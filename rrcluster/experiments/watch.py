@@ -6,8 +6,9 @@ from contextlib import ExitStack
 from typing import Literal
 
 from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.experiments.outcome import RunResult
 from rrcluster.experiments.progress import ProgressBar, in_notebook
-from rrcluster.experiments.run import Running, RunResult
+from rrcluster.experiments.run import Running
 from rrcluster.experiments.tensorboard import EventWriter
 
 # What is called after a round: its number from 0, and figures by name. Names under `released/` are made of releases;
