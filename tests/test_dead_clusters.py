@@ -18,7 +18,7 @@ from rrcluster.report.values import dead_text
         ([50.0, 40.0, 1.2, 30.0], 0.0, []),  # small, and alive
         ([50.0, 40.0, 1.2, -0.4], 4.0, [2, 3]),  # spread of the average: 4 sqrt(0.1 / 1.9) = 0.92
         ([50.0, 40.0, 1.9, 30.0], 4.0, []),
-        ([2.0, 1.0, 0.1, 1.5], 4.0, []),  # the noise would hide any of them
+        ([5.0, 4.0, 0.1, 5.0], 4.0, []),  # the noise would hide any of them
         ([0.1], 0.0, []),
     ],
 )

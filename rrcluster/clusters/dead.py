@@ -21,6 +21,6 @@ def dead_clusters(sizes: Array, *, size_noise_std: float | None, memory: float, 
         return []
     spread = size_noise_std * math.sqrt((1 - memory) / (1 + memory) * (2 - weight) / weight)
     limit = max(_DEVIATIONS * spread, _ONE_CLIENT)
-    if limit >= np.maximum(sizes, 0.0).mean():  # a cluster of average size would look dead too
+    if 2 * limit > np.maximum(sizes, 0.0).mean():  # a cluster of half the average size would look dead too
         return []
     return [int(cluster) for cluster in np.flatnonzero(sizes < limit)]

@@ -149,5 +149,5 @@ def dead_text(clusters: object) -> str:
     which = f"cluster {named[0]} looks" if len(named) == 1 else f"clusters {', '.join(named)} look"
     return (
         f"By the released sizes {which} empty: hardly a client chooses that model, and it holds little but noise. Use "
-        "fewer clusters (-k), or another seed or init."
+        "fewer clusters (-k), or another --init."
     )
