@@ -33,6 +33,7 @@ ORDER = [
     "engine.calls",
     "methods",
     "server",
+    "client",
     "engine",
     "simulation",
     "experiments",
