@@ -36,6 +36,7 @@ ORDER = [
     "client",
     "engine",
     "simulation",
+    "federation",
     "experiments",
     "audit",
     "report",
