@@ -12,6 +12,7 @@ from rrcluster.version import __version__
 if TYPE_CHECKING:
     from rrcluster.clusters.rebalancing import rebalance
     from rrcluster.experiments.load import assign, load
+    from rrcluster.experiments.own_model import personalise
     from rrcluster.experiments.run import run
     from rrcluster.experiments.setup import build_experiment as experiment
     from rrcluster.methods import ALGORITHMS, Method
@@ -38,6 +39,7 @@ _HOMES = {
     "calibrate": "rrcluster.privacy.budget",
     "experiment": "rrcluster.experiments.setup:build_experiment",
     "load": "rrcluster.experiments.load",
+    "personalise": "rrcluster.experiments.own_model",
     "rebalance": "rrcluster.clusters.rebalancing",
     "register": "rrcluster.registry",
     "release": "rrcluster.server",
@@ -62,6 +64,7 @@ __all__ = [
     "calibrate",
     "experiment",
     "load",
+    "personalise",
     "rebalance",
     "register",
     "release",

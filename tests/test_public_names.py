@@ -17,6 +17,7 @@ PUBLIC = {
     "calibrate",
     "experiment",
     "load",
+    "personalise",
     "rebalance",
     "register",
     "release",
