@@ -11,6 +11,8 @@ from rrcluster.version import __version__
 
 if TYPE_CHECKING:
     from rrcluster.clusters.rebalancing import rebalance
+    from rrcluster.data.arrays import from_arrays
+    from rrcluster.data.frames import from_frame
     from rrcluster.experiments.load import assign, load
     from rrcluster.experiments.run import run
     from rrcluster.experiments.setup import build_experiment as experiment
@@ -37,6 +39,8 @@ _HOMES = {
     "assign": "rrcluster.experiments.load",
     "calibrate": "rrcluster.privacy.budget",
     "experiment": "rrcluster.experiments.setup:build_experiment",
+    "from_arrays": "rrcluster.data.arrays",
+    "from_frame": "rrcluster.data.frames",
     "load": "rrcluster.experiments.load",
     "rebalance": "rrcluster.clusters.rebalancing",
     "register": "rrcluster.registry",
@@ -61,6 +65,8 @@ __all__ = [
     "assign",
     "calibrate",
     "experiment",
+    "from_arrays",
+    "from_frame",
     "load",
     "rebalance",
     "register",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from rrcluster.cli import torchrun_rank
-from rrcluster.cli.terminal import parse, read_yaml, say
+from rrcluster.cli.terminal import parse, read_yaml, say, say_warnings
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 
@@ -76,11 +76,12 @@ def main(arguments: list[str]) -> int:
 
 def _run(command: RunCommand, make: "MakeExperiment") -> int:
     """The command in a single process, or in rank 0 of several."""
-    if command.dry_run:
-        from rrcluster.cli.dry_run import show
+    with say_warnings():
+        if command.dry_run:
+            from rrcluster.cli.dry_run import show
 
-        return show(command.config, as_json=command.json, make=make)
-    results = list(_runs(command, make))
+            return show(command.config, as_json=command.json, make=make)
+        results = list(_runs(command, make))
     _show(command, results)
     return 0
 
@@ -93,11 +94,22 @@ def read_command(arguments: list[str]) -> RunCommand:
         default = RunCommand(config=from_flat(settings, source=arguments[0], resolved=False))
         arguments = arguments[1:]
     command = parse(default, arguments, prog="rrcluster run")
-    if command.resume is not None and command.config != RunConfig():
-        raise ConfigError("--resume takes all settings from the run folder; give no others.")
+    if command.resume is not None and _without_data(command.config) != RunConfig():
+        raise ConfigError("--resume takes all settings from the run folder; give no others (--data for a moved file).")
     if command.adopt and command.resume is None:
         raise ConfigError("--adopt belongs to --resume, which names the folder to go on in; add that.")
-    return replace(command, config=command.config.resolved())
+    if command.resume is not None:
+        return command
+    config = command.config.resolved()
+    if config.data.from_file:
+        from rrcluster.data.table_files import check_table
+
+        check_table(Path(config.data.data), config.columns)
+    return replace(command, config=config)
+
+
+def _without_data(config: RunConfig) -> RunConfig:
+    return replace(config, data=replace(config.data, data=RunConfig().data.data))
 
 
 def _runs(command: RunCommand, make: "MakeExperiment") -> "Iterator[RunResult]":
@@ -106,7 +118,8 @@ def _runs(command: RunCommand, make: "MakeExperiment") -> "Iterator[RunResult]":
     if command.resume is not None:
         if not (command.resume / "config.yaml").exists():
             raise RunFolderError(f"{command.resume} holds no run to resume; start one with `rrcluster run`.")
-        running = resume(command.resume, make=make, adopt=command.adopt)
+        moved = command.config.data.data if command.config.data.from_file else None
+        running = resume(command.resume, make=make, adopt=command.adopt, data=moved)
         if command.adopt and running.experiment.plan.secure:
             from rrcluster.experiments.place import ADOPTED
 

@@ -5,7 +5,7 @@ makes the float arrays of the clients it is asked for and of nobody else.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -104,7 +104,9 @@ class FederatedData:
     `groups` is the true group of every client. It exists to judge a clustering afterwards (diagnostics); no
     algorithm may read it. A population without true groups says so by `num_groups` = 0 (and `groups` all 0):
     there is then no clustering accuracy to speak of. `test_of` is the position of a client's test set in
-    `test_sets`, -1 where it has none. `input_dtype` is float32, or int64 for ids.
+    `test_sets`, -1 where it has none. `input_dtype` is float32, or int64 for ids. `clients` are the clients' names, if
+    they have any: private, and in no file of a run. `counted` lists constants that should be public and were counted
+    from the clients' data instead.
     """
 
     name: str
@@ -117,6 +119,12 @@ class FederatedData:
     test_sets: tuple[TestSet, ...]
     test_of: NDArray[np.int64]  # (num_clients,)
     input_dtype: np.dtype[Any] = FLOAT
+    clients: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
+
+    def labelled(self, *, clients: tuple[str, ...], counted: tuple[str, ...]) -> "FederatedData":
+        """The same population with names of its clients."""
+        return replace(self, clients=clients, counted=counted)
 
     @property
     def num_clients(self) -> int:

@@ -1,19 +1,21 @@
 """One run, from config to run folder. It yields its progress; who watches decides what to show."""
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rrcluster.data_settings import data_label, names_file
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.fingerprint import describe_parts, fingerprint
 from rrcluster.experiments.folder import RunFolder
+from rrcluster.experiments.own_data import check_same
 from rrcluster.experiments.place import bind, check_place
 from rrcluster.experiments.released import average, describe_evaluation
-from rrcluster.experiments.setup import Experiment, build_experiment, make_experiment
+from rrcluster.experiments.setup import Experiment, build_experiment, make_experiment, named_settings
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
 from rrcluster.server_state import ServerState
@@ -51,13 +53,24 @@ class RunResult:
     evaluation: Evaluation | None
 
 
-def run(experiment: Experiment | RunConfig | None = None, **settings: Any) -> RunResult:
+def run(
+    experiment: Experiment | RunConfig | None = None,
+    *,
+    resume: str | Path | None = None,
+    adopt: bool = False,
+    **settings: Any,
+) -> RunResult:
     """Run one experiment and write its folder: `run(algorithm="ifca", epsilon=4, min_cluster_size=15)`.
 
     Settings are those of `rrcluster run --help`, under the names of config.yaml. `data`, `model` and `algorithm` may be
-    names, or a `FederatedData`, an `nn.Module` (or `Model`) and a `Method` of your own. An experiment that was built
-    before (`rrcluster.experiment`), whole or with parts replaced, runs in the same way.
+    names, or objects of your own: a table (with `client` and `target`), a path or a `FederatedData`; an `nn.Module` or
+    `Model`; a `Method`. An experiment that was built before (`rrcluster.experiment`), whole or with parts replaced,
+    runs in the same way. `resume` continues the run in a folder, with the same objects as it was started with.
     """
+    if resume is not None:
+        if experiment is not None:
+            raise ConfigError("resume takes the experiment from the run folder; give no other.")
+        return finish(_resume_with(Path(resume), settings, adopt=adopt))
     if experiment is None:
         experiment = build_experiment(**settings)
     elif settings:
@@ -79,8 +92,8 @@ def finish(running: "Running") -> RunResult:
 def start(experiment: Experiment) -> "Running":
     """Make a new run folder for an experiment. Nothing is written if anything about it is wrong."""
     _check_target(experiment)
-    config = experiment.config
-    return _running(experiment, RunFolder.create(config.folder, config, statement(experiment.plan)))
+    config, own_data = experiment.config, experiment.data if experiment.owns_data else None
+    return _running(experiment, RunFolder.create(config.folder, config, statement(experiment.plan), own_data=own_data))
 
 
 def _check_target(experiment: Experiment) -> None:
@@ -105,11 +118,35 @@ def start_or_resume(config: RunConfig, *, make: MakeExperiment = make_experiment
     return None if folder.finished else resume(config.folder, make=make)
 
 
-def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = False) -> "Running":
+def _resume_with(path: Path, objects: Mapping[str, Any], *, adopt: bool) -> "Running":
+    """Continue a run with the objects of one's own that it was started with; nothing else may be given."""
+    named = named_settings(objects)
+    for name in named.keys() - {"data", "num_clients", "model", "algorithm"}:
+        raise ConfigError(f"{name} is a setting of the run, and resume takes those from its folder; leave it out.")
+
+    def make(config: RunConfig) -> Experiment:
+        for name, value in {"model": config.method.model, "algorithm": config.method.algorithm}.items():
+            if named.get(name, value) != value:
+                raise ConfigError(f"{path}: the run was started with {name} = {value}, not {named[name]}; give that.")
+        return make_experiment(config)
+
+    return resume(path, make=make, adopt=adopt, data=named.get("data"))
+
+
+def _at(path: Path, config: RunConfig, data: str) -> RunConfig:
+    """The config with its file of own data elsewhere; another dataset is refused."""
+    if data != config.data.data and not (names_file(data) and config.data.from_file):
+        raise ConfigError(f"{path}: the run was started with data = {config.data.data}, not {data}; give that.")
+    return replace(config, data=replace(config.data, data=data))
+
+
+def resume(
+    path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = False, data: str | None = None
+) -> "Running":
     """Continue the run in a folder that was stopped or killed.
 
     A secure run is continued in the folder that it was started in. A copy of that is refused without `adopt`, because
-    the run and its copy would both release.
+    the run and its copy would both release. `data` is where a file of own data is now, if it has moved.
     """
     finished = RunFolderError(f"{path}: this run has finished; `rrcluster report {path}` shows it.")
     if RunFolder(path).finished and not (path / "checkpoint").exists():
@@ -124,8 +161,10 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = 
             bind(path)
         elif config.privacy.secure:
             check_place(path)
-        experiment = make(config)
+        experiment = make(config if data is None else _at(path, config, data))
         _check_target(experiment)
+        if experiment.owns_data:
+            check_same(path, experiment.data)
         running = _running(experiment, folder)
         folder.check_statement(statement(experiment.plan))
         return running
@@ -282,8 +321,8 @@ class Running:
             "status": status,
             "ended_by": None if status != "finished" else "rounds" if done == plan.num_rounds else "budget",
             "version": __version__,
-            "data": config.data.data,
-            "partition": config.data.partition,
+            "data": data_label(config.data.data),
+            "partition": None if config.data.whole else config.data.partition,
             "algorithm": config.method.algorithm,
             "model": config.method.model,
             "num_clusters": plan.mechanism.num_clusters,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rrcluster.errors import ConfigError, RRClusterError
-from rrcluster.experiments.config import RunConfig, closest, coerce, from_flat
+from rrcluster.experiments.config import RunConfig, closest, coerce, from_flat, takes_list
 from rrcluster.experiments.run import MakeExperiment, Progress, RunResult, start_or_resume
 from rrcluster.experiments.setup import make_experiment
 from rrcluster.settings import AFFECTS, FIELDS, SECTIONS
@@ -65,7 +65,7 @@ def read_grid(settings: Mapping[str, Any], *, source: str, out: Path) -> Grid:
             raise ConfigError(f"{source}: setting {name!r} is not known; {closest(str(name))}")
         if name == "seeds" and value == []:  # as a run folder's config.yaml has it
             continue
-        if isinstance(value, list):
+        if isinstance(value, list) and not _one_value(name, value):
             axes[name] = _axis(name, value, source)
         else:
             fixed[name] = coerce(SECTIONS[FIELDS[name]], name, value, source=source)
@@ -75,6 +75,11 @@ def read_grid(settings: Mapping[str, Any], *, source: str, out: Path) -> Grid:
     if "seed" in axes or "seed" in fixed:
         raise ConfigError(f"{source}: gives both seed and seeds; give one of them.")
     return Grid(fixed, axes, seeds, Path(fixed.pop("out", None) or out))
+
+
+def _one_value(name: str, value: list[Any]) -> bool:
+    """Whether a list is one value of a setting that takes lists; a list of lists has several."""
+    return name != "seeds" and takes_list(name) and not any(isinstance(part, (list, dict)) for part in value)
 
 
 def _axis(name: str, values: list[Any], source: str) -> tuple[Any, ...]:

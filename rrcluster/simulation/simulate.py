@@ -12,7 +12,7 @@ from rrcluster.clusters.rebalancing import flip_coins
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import StreamSource
-from rrcluster.errors import PrivacyError
+from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Method, Tools
 from rrcluster.models.model import Model
@@ -140,6 +140,16 @@ def make_server(
     )
 
 
+def _check_population(data: FederatedData, plan: PrivacyPlan) -> None:
+    """Refuse a plan of another population: its rates, floors and delta are for the declared number of clients."""
+    declared = getattr(plan.sampler, "num_clients", data.num_clients)
+    if declared != data.num_clients:
+        raise ConfigError(
+            f"the plan was built for num_clients = {declared}, and {data.name} has {data.num_clients}; build it with "
+            "the number of this population, a public constant."
+        )
+
+
 def simulate(
     *,
     data: FederatedData,
@@ -162,6 +172,7 @@ def simulate(
     each release. `faults` makes some clients drop out or lie. A secure plan needs `SecureStreams`.
     """
     check_memory(algorithm, model, plan)
+    _check_population(data, plan)
     clients = SimulatedClients(
         data=data,
         model=model,
