@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -65,6 +66,10 @@ class DataSettings:
         if self.from_file:
             checks.path(data=self.data)
             self._check_alone()
+        elif self.data not in registry.DATASETS and os.path.isdir(self.data):  # noqa: PTH112 (any text)
+            raise ConfigError(
+                f"data = {self.data!r} is not a dataset; write ./{self.data} for the folder of that name."
+            )
         else:
             registry.DATASETS.check(data=self.data)
         if self.num_clients is not None:

@@ -5,7 +5,7 @@ makes the float arrays of the clients it is asked for and of nobody else.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -121,10 +121,6 @@ class FederatedData:
     input_dtype: np.dtype[Any] = FLOAT
     clients: tuple[str, ...] = ()
     counted: tuple[str, ...] = ()
-
-    def labelled(self, *, clients: tuple[str, ...], counted: tuple[str, ...]) -> "FederatedData":
-        """The same population with names of its clients."""
-        return replace(self, clients=clients, counted=counted)
 
     @property
     def num_clients(self) -> int:

@@ -1,6 +1,7 @@
 """Populations from tables: data frames in memory, and CSV and Parquet files. One row is one sample of one client."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -137,11 +138,14 @@ def _population(table: Any, client: str, columns: ColumnSettings, *, name: str) 
         [targets[part] for part in train],
         test_inputs=[inputs[part] for part in test] if tested.any() else None,
         test_targets=[targets[part] for part in test] if tested.any() else None,
-        groups=None if columns.group is None else _groups(table, columns.group, owners, names, row=row),
         num_classes=len(classes),
         name=name,
     )
-    return data.labelled(clients=names, counted=() if columns.classes or columns.regression else ("classes",))
+    data = replace(data, clients=names, counted=() if columns.classes or columns.regression else ("classes",))
+    if columns.group is None:
+        return data
+    groups = _groups(table, columns.group, owners, names, row=row)
+    return replace(data, groups=groups, num_groups=int(groups.max()) + 1)
 
 
 def _feature_names(table: Any, client: str, columns: ColumnSettings) -> list[str]:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from rrcluster.data.frames import load_table
+from rrcluster.data_settings import names_file
 from rrcluster.errors import ConfigError, RRClusterError
 from rrcluster.experiments.config import RunConfig, closest, coerce, from_flat, takes_list
 from rrcluster.experiments.run import MakeExperiment, Progress, RunResult, start_or_resume
@@ -75,6 +77,18 @@ def read_grid(settings: Mapping[str, Any], *, source: str, out: Path) -> Grid:
     if "seed" in axes or "seed" in fixed:
         raise ConfigError(f"{source}: gives both seed and seeds; give one of them.")
     return Grid(fixed, axes, seeds, Path(fixed.pop("out", None) or out))
+
+
+def check_own_data(grid: Grid, *, source: str) -> None:
+    """Read every file of own data once, before anything is written: a mistake in it would fail all runs alike."""
+    for settings in {repr(given): given for given in map(_data_settings, grid.cells)}.values():
+        if names_file(str(settings.get("data", ""))):
+            config = from_flat(settings, source=source)
+            load_table(config.data.data, config.columns)
+
+
+def _data_settings(cell: Cell) -> dict[str, Any]:
+    return {name: value for name, value in cell.settings.items() if FIELDS[name] in ("data", "columns")}
 
 
 def _one_value(name: str, value: list[Any]) -> bool:
@@ -206,12 +220,12 @@ def _rounds(job: Job, make: MakeExperiment) -> Iterator[Step]:
         return
     for progress in running.rounds():
         yield Going(job, progress)
-    yield _outcome(job, running.result())
+    yield _outcome(job, running.result(), tested=bool((running.experiment.data.test_of >= 0).any()))
 
 
-def _outcome(job: Job, result: RunResult) -> Outcome:
+def _outcome(job: Job, result: RunResult, *, tested: bool) -> Outcome:
     models = result.models
     finite = np.isfinite(models.shared).all() and np.isfinite(models.clustered).all()
-    if finite and (result.evaluation is None or np.isfinite(result.evaluation.loss)):
+    if finite and (result.evaluation is None or not tested or np.isfinite(result.evaluation.loss)):
         return Outcome(job, FINISHED)
     return Outcome(job, DIVERGED, "the models or their loss are not finite; lower local_lr, server_lr or update_clip.")

@@ -1,6 +1,6 @@
 """The results table: one row per method, as strings for the renderers of `render.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rrcluster.data_settings import data_label

@@ -2,9 +2,9 @@
 
 The diagnostic is never part of a release. Its protocol: each client picks the model with the least loss on its own
 *training* data; its accuracy is that model's on the client's test set (its group's, or its own). Means are over all
-clients that have test samples; of a population of more than 10,000, over 2,000 drawn once, the same in every round and run, so that the cost
-does not grow with the population. Where a population has no true groups, the clustering accuracy is NaN and there are
-no group accuracies.
+clients that have test samples; of a population of more than 10,000, over 2,000 drawn once, the same in every round and
+run, so that the cost does not grow with the population. Where a population has no true groups, the clustering accuracy
+is NaN and there are no group accuracies.
 """
 
 import math

@@ -116,7 +116,7 @@ def test_the_data_is_copied():
             RAGGED,
             CLASSES,
             {"test_inputs": [np.ones((2, 3))], "test_targets": [[0, 1]], "groups": [0, 1, 0]},
-            r"one per group \(2\)",
+            r"one per client \(3\), or per group \(2\)",
             id="test-per-group",
         ),
     ],
