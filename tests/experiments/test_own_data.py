@@ -1,6 +1,7 @@
 """Data of one's own, from a file or a frame: the same runs, resumes and reports as for a dataset, and every mistake."""
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -112,23 +113,47 @@ def test_parquet_on_the_command_line_alone(here, capsys):
     assert "rotation" not in page
 
 
-def test_the_program_of_the_docs(here):
-    """CSV to private models to a table, in three lines."""
-    write_csv(here / "clients.csv")
-    program = """
-        import rrcluster as rr
-        run = rr.run(data="clients.csv", client="who", target="label", classes=["no", "yes"], num_clusters=2, epsilon=8,
-                     delta=1e-2, num_rounds=3, sample_rate=0.5, test_share=0.3, device="cpu", out="run")
-        print(f"epsilon {run.epsilon:.1f}, accuracy {run.evaluation.accuracy:.0%}")
-        from rrcluster.report import find_runs, results_table, to_markdown
-        print(to_markdown(results_table(find_runs([run.folder]))))
-    """
-    program = textwrap.dedent(program).strip()
+def write_page_example(path):
+    """The table of docs/own-data.md: 60 clients in two groups that disagree about a colour."""
+    rng = np.random.default_rng(0)
+    who = np.repeat(np.arange(60), 12)
+    red = rng.random(len(who)) < 0.5
+    yes = red ^ (who % 2 == 1)
+    ages = rng.integers(18, 90, size=len(who))
+    table = {"client_id": [f"p{i}" for i in who], "age": ages, "colour": np.where(red, "red", "blue")}
+    write_csv(path, table | {"label": np.where(yes, "yes", "no")})
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text()
+
+
+def test_the_program_of_the_page_is_short_and_runs(here):
+    """CSV to private models to a table."""
+    write_page_example(here / "clients.csv")
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     assert len(program.splitlines()) < 15
+    program = program.replace("num_clusters=2", "num_clusters=2, num_rounds=20, sample_rate=0.5")
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert answer.returncode == 0, answer.stderr
     assert "epsilon 8.0, accuracy" in answer.stdout
-    assert "DP-IFCA" in answer.stdout
+    assert "| DP-IFCA + exploration | 8.00 |" in answer.stdout
+
+
+def test_the_commands_of_the_page_are_understood(here):
+    from rrcluster.cli.run_command import read_command
+
+    write_page_example(here / "clients.csv")
+    commands = re.findall(r"^rrcluster run (--data.*?[^\\])$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        columns = read_command(command.replace("\\\n", " ").split()).config.columns
+        assert columns.vocabulary == {"colour": ("red", "blue")}
+    (grid,) = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
+    from rrcluster.experiments.sweep import check_own_data, read_grid
+
+    settings = read_grid(yaml.safe_load(grid), source="page", out=here / "out")
+    assert list(settings.axes) == ["local_lr"]
+    check_own_data(settings, source="page")
 
 
 def test_classes_that_are_not_declared_are_said(here, capsys):
