@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rrcluster.data.arrays import from_arrays
     from rrcluster.data.frames import from_frame
     from rrcluster.experiments.load import assign, load
+    from rrcluster.experiments.own_model import personalise
     from rrcluster.experiments.run import run
     from rrcluster.experiments.setup import build_experiment as experiment
     from rrcluster.methods import ALGORITHMS, Method
@@ -42,6 +43,7 @@ _HOMES = {
     "from_arrays": "rrcluster.data.arrays",
     "from_frame": "rrcluster.data.frames",
     "load": "rrcluster.experiments.load",
+    "personalise": "rrcluster.experiments.own_model",
     "rebalance": "rrcluster.clusters.rebalancing",
     "register": "rrcluster.registry",
     "release": "rrcluster.server",
@@ -68,6 +70,7 @@ __all__ = [
     "from_arrays",
     "from_frame",
     "load",
+    "personalise",
     "rebalance",
     "register",
     "release",

@@ -22,6 +22,7 @@ ORDER = [
     "rng",
     "types",
     "entropy",
+    "secagg",
     "clusters",
     "privacy",
     "server_state",
