@@ -114,12 +114,14 @@ def _without_data(config: RunConfig) -> RunConfig:
 
 def _runs(command: RunCommand, make: "MakeExperiment") -> "Iterator[RunResult]":
     from rrcluster.experiments.run import resume, start
+    from rrcluster.experiments.same_objects import with_objects
 
     if command.resume is not None:
         if not (command.resume / "config.yaml").exists():
             raise RunFolderError(f"{command.resume} holds no run to resume; start one with `rrcluster run`.")
-        moved = command.config.data.data if command.config.data.from_file else None
-        running = resume(command.resume, make=make, adopt=command.adopt, data=moved)
+        if command.config.data.from_file:  # it has moved
+            make = with_objects(command.resume, {"data": command.config.data.data}, make)
+        running = resume(command.resume, make=make, adopt=command.adopt)
         if command.adopt and running.experiment.plan.secure:
             from rrcluster.experiments.place import ADOPTED
 

@@ -1,7 +1,7 @@
 """One run, from config to run folder. It yields its progress; who watches decides what to show."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.data_settings import data_label, names_file
+from rrcluster.data_settings import data_label
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.fingerprint import describe_parts, fingerprint
@@ -17,7 +17,8 @@ from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.own_data import check_same
 from rrcluster.experiments.place import bind, check_place
 from rrcluster.experiments.released import average, describe_evaluation
-from rrcluster.experiments.setup import Experiment, build_experiment, make_experiment, named_settings
+from rrcluster.experiments.same_objects import with_objects
+from rrcluster.experiments.setup import Experiment, build_experiment, make_experiment
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
 from rrcluster.server_state import ServerState
@@ -73,7 +74,7 @@ def run(
     if resume is not None:
         if experiment is not None:
             raise ConfigError("resume takes the experiment from the run folder; give no other.")
-        return finish(_resume_with(Path(resume), settings, adopt=adopt))
+        return finish(resume_run(Path(resume), make=with_objects(Path(resume), settings), adopt=adopt))
     if experiment is None:
         experiment = build_experiment(**settings)
     elif settings:
@@ -121,35 +122,11 @@ def start_or_resume(config: RunConfig, *, make: MakeExperiment = make_experiment
     return None if folder.finished else resume(config.folder, make=make)
 
 
-def _resume_with(path: Path, objects: Mapping[str, Any], *, adopt: bool) -> "Running":
-    """Continue a run with the objects of one's own that it was started with; nothing else may be given."""
-    named = named_settings(objects)
-    for name in named.keys() - {"data", "num_clients", "model", "algorithm"}:
-        raise ConfigError(f"{name} is a setting of the run, and resume takes those from its folder; leave it out.")
-
-    def make(config: RunConfig) -> Experiment:
-        for name, value in {"model": config.method.model, "algorithm": config.method.algorithm}.items():
-            if named.get(name, value) != value:
-                raise ConfigError(f"{path}: the run was started with {name} = {value}, not {named[name]}; give that.")
-        return make_experiment(config)
-
-    return resume(path, make=make, adopt=adopt, data=named.get("data"))
-
-
-def _at(path: Path, config: RunConfig, data: str) -> RunConfig:
-    """The config with its file of own data elsewhere; another dataset is refused."""
-    if data != config.data.data and not (names_file(data) and config.data.from_file):
-        raise ConfigError(f"{path}: the run was started with data = {config.data.data}, not {data}; give that.")
-    return replace(config, data=replace(config.data, data=data))
-
-
-def resume(
-    path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = False, data: str | None = None
-) -> "Running":
+def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = False) -> "Running":
     """Continue the run in a folder that was stopped or killed.
 
     A secure run is continued in the folder that it was started in. A copy of that is refused without `adopt`, because
-    the run and its copy would both release. `data` is where a file of own data is now, if it has moved.
+    the run and its copy would both release.
     """
     finished = RunFolderError(f"{path}: this run has finished; `rrcluster report {path}` shows it.")
     if RunFolder(path).finished and not (path / "checkpoint").exists():
@@ -164,7 +141,7 @@ def resume(
             bind(path)
         elif config.privacy.secure:
             check_place(path)
-        experiment = make(config if data is None else _at(path, config, data))
+        experiment = make(config)
         _check_target(experiment)
         if experiment.owns_data:
             check_same(path, experiment.data)
@@ -174,6 +151,9 @@ def resume(
     except BaseException:
         folder.release()
         raise
+
+
+resume_run = resume  # `run` has an argument of that name
 
 
 def _running(experiment: Experiment, folder: RunFolder) -> "Running":
