@@ -110,18 +110,6 @@ def _check_target(experiment: Experiment) -> None:
         )
 
 
-def start_or_resume(config: RunConfig, *, make: MakeExperiment = make_experiment) -> "Running | None":
-    """Start the run of `config`, or continue it where it was stopped; None where its folder holds it, finished."""
-    config = config.resolved()
-    if not (config.folder / "config.yaml").exists():
-        return start(make(config))
-    folder, present = RunFolder.open(config.folder)
-    folder.release()
-    if present != config:
-        raise RunFolderError(f"{config.folder} holds a run with other settings; choose another folder with --out.")
-    return None if folder.finished else resume(config.folder, make=make)
-
-
 def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = False) -> "Running":
     """Continue the run in a folder that was stopped or killed.
 

@@ -15,9 +15,10 @@ import numpy as np
 
 from rrcluster.data.frames import load_table
 from rrcluster.data_settings import names_file
-from rrcluster.errors import ConfigError, RRClusterError
+from rrcluster.errors import ConfigError, RRClusterError, RunFolderError
 from rrcluster.experiments.config import RunConfig, closest, coerce, from_flat, takes_list
-from rrcluster.experiments.run import MakeExperiment, Progress, RunResult, start_or_resume
+from rrcluster.experiments.folder import RunFolder
+from rrcluster.experiments.run import MakeExperiment, Progress, Running, resume, start
 from rrcluster.experiments.setup import make_experiment
 from rrcluster.settings import AFFECTS, FIELDS, SECTIONS
 from rrcluster.storage import write_json
@@ -213,6 +214,18 @@ def describe(grid: Grid, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
+def start_or_resume(config: RunConfig, *, make: MakeExperiment = make_experiment) -> Running | None:
+    """Start the run of `config`, or continue it where it was stopped; None where its folder holds it, finished."""
+    config = config.resolved()
+    if not (config.folder / "config.yaml").exists():
+        return start(make(config))
+    folder, present = RunFolder.open(config.folder)
+    folder.release()
+    if present != config:
+        raise RunFolderError(f"{config.folder} holds a run with other settings; choose another folder with --out.")
+    return None if folder.finished else resume(config.folder, make=make)
+
+
 def _rounds(job: Job, make: MakeExperiment) -> Iterator[Step]:
     running = start_or_resume(job.config, make=make)
     if running is None:  # finished in an earlier sweep
@@ -220,12 +233,17 @@ def _rounds(job: Job, make: MakeExperiment) -> Iterator[Step]:
         return
     for progress in running.rounds():
         yield Going(job, progress)
-    yield _outcome(job, running.result(), tested=bool((running.experiment.data.test_of >= 0).any()))
+    yield _outcome(job, running)
 
 
-def _outcome(job: Job, result: RunResult, *, tested: bool) -> Outcome:
-    models = result.models
-    finite = np.isfinite(models.shared).all() and np.isfinite(models.clustered).all()
-    if finite and (result.evaluation is None or not tested or np.isfinite(result.evaluation.loss)):
+def _outcome(job: Job, running: Running) -> Outcome:
+    result = running.result()
+    finite = np.isfinite(result.models.shared).all() and np.isfinite(result.models.clustered).all()
+    if finite and (result.evaluation is None or np.isfinite(result.evaluation.loss) or not _tested(running)):
         return Outcome(job, FINISHED)
     return Outcome(job, DIVERGED, "the models or their loss are not finite; lower local_lr, server_lr or update_clip.")
+
+
+def _tested(running: Running) -> bool:
+    """Whether any client has test samples; without them no loss is measured."""
+    return bool((running.experiment.data.test_of >= 0).any())
