@@ -6,6 +6,7 @@ ledger.jsonl       charges, written before each release
 rounds.jsonl       released values only
 summary.json       released values only
 models.safetensors shared and clustered coordinates of the models handed out
+cluster-N.safetensors  the same models, one file each, by layer name: for plain PyTorch
 diagnostics.jsonl  everything computed from raw client data
 checkpoint/        private to the run: mode 0700, removed at the end, read by no report; holds the lock too
 
@@ -29,11 +30,13 @@ from rrcluster.data.federated import FederatedData
 from rrcluster.data_settings import names_file
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.experiments.folder_names import refuse_a_second_run
 from rrcluster.experiments.lock import FolderLock
 from rrcluster.experiments.own_data import KEY_FILE, remember
 from rrcluster.experiments.place import bind
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
 from rrcluster.registry import DATASETS, METHODS, MODELS
+from rrcluster.server import FinishedRound
 from rrcluster.server_state import RunningMean, ServerState
 from rrcluster.settings import without_removed
 from rrcluster.simulation.clients import ClientMemory, Incidents
@@ -83,7 +86,7 @@ class RunFolder:
 
         `own_data` is data of the user's own, to be the same when the run is resumed.
         """
-        _refuse_a_second_run(path)
+        refuse_a_second_run(path)
         try:
             make_folders(path)
         except OSError as error:
@@ -92,8 +95,8 @@ class RunFolder:
             ) from error
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
         try:
-            _refuse_a_second_run(path)
-            drop_temporaries(path, _PUBLIC)
+            refuse_a_second_run(path)
+            drop_temporaries(path, _public(config))
             if config.privacy.secure:
                 bind(path)
             if own_data is not None:
@@ -114,14 +117,14 @@ class RunFolder:
         _refuse_unknown_objects(path, settings)
         config = from_flat(without_removed(settings), source=str(path / "config.yaml"))
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
-        drop_temporaries(path, _PUBLIC)
+        drop_temporaries(path, _public(config))
         drop_temporaries(path / "checkpoint", _PRIVATE)
         return folder, config
 
     def check_statement(self, statement: dict[str, Any]) -> None:
         """Refuse to continue a run whose privacy.json states another plan than the one at hand."""
         stated = read_mapping(self.path / "privacy.json")
-        for name in ("epsilon", "delta", "event", "num_releases"):
+        for name in ("epsilon", "delta", "event", "num_releases", "started_from"):
             if stated.get(name) != json.loads(json.dumps(statement.get(name))):
                 raise RunFolderError(
                     f"{self.path / 'privacy.json'}: states another {name} than the settings give, so the run's cost "
@@ -138,7 +141,7 @@ class RunFolder:
         """Whether the run came to its end."""
         return (self.path / "models.safetensors").exists()
 
-    def add_round(self, record: RoundRecord) -> None:
+    def add_round(self, record: RoundRecord | FinishedRound) -> None:
         """Append a round's released values; not how long it took, which tells how many clients were in it.
 
         No epsilon of the rounds so far: the run costs what privacy.json states, also when it is stopped here.
@@ -215,8 +218,10 @@ class RunFolder:
             _keep_rounds_before(self.path / name, 0 if saved is None else saved[0].round_index)
         return saved
 
-    def save_models(self, models: Models, metadata: dict[str, Any]) -> None:
-        """The models handed out, with what is needed to use them again."""
+    def save_models(self, models: Models, metadata: dict[str, Any], cluster_files: dict[str, bytes]) -> None:
+        """The models handed out, with what is needed to use them again; the run has finished when this returns."""
+        for name, content in cluster_files.items():
+            write_file(self.path / name, _in_order(content))
         tensors = {
             "shared": models.shared.astype(np.float32),
             "clustered": models.clustered.astype(np.float32),
@@ -231,6 +236,11 @@ class RunFolder:
     def drop_checkpoint(self) -> None:
         """Remove the private part once the run is over."""
         shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+
+
+def _public(config: RunConfig) -> list[str]:
+    """Names of the files beside checkpoint/."""
+    return [*_PUBLIC, *(f"cluster-{cluster}.safetensors" for cluster in range(config.method.num_clusters))]
 
 
 def _read_rounds(path: Path) -> list[dict[str, Any]]:
@@ -282,19 +292,6 @@ def _refuse_unknown_objects(path: Path, settings: dict[str, Any]) -> None:
                 f"{path}: {name} = {value!r} is not known here: it was an object of the program that started the run. "
                 f"Give it again in Python: rr.run(resume={str(path)!r}, {name}=...)."
             )
-
-
-def _refuse_a_second_run(path: Path) -> None:
-    try:
-        if not (path / "config.yaml").exists():
-            return
-    except OSError:  # creating the folder reports it
-        return
-    finished = RunFolder(path).finished
-    way_out = f"`rrcluster report {path}` shows it" if finished else f"continue it with `rrcluster run --resume {path}`"
-    raise RunFolderError(
-        f"{path} already holds a run; {way_out}, or choose another folder with --out (out= in Python)."
-    )
 
 
 def _state(tensors: dict[str, Any]) -> ServerState:

@@ -15,10 +15,10 @@ import numpy as np
 
 from rrcluster.data.frames import load_table
 from rrcluster.data_settings import names_file
-from rrcluster.errors import ConfigError, RRClusterError, RunFolderError
+from rrcluster.errors import ConfigError, RRClusterError
 from rrcluster.experiments.config import RunConfig, closest, coerce, from_flat, takes_list
-from rrcluster.experiments.folder import RunFolder
-from rrcluster.experiments.run import MakeExperiment, Progress, Running, resume, start
+from rrcluster.experiments.outcome import Progress
+from rrcluster.experiments.run import MakeExperiment, Running, start_or_resume
 from rrcluster.experiments.setup import make_experiment
 from rrcluster.settings import AFFECTS, FIELDS, SECTIONS
 from rrcluster.storage import write_json
@@ -212,18 +212,6 @@ def describe(grid: Grid, outcomes: Sequence[Outcome]) -> dict[str, Any]:
             for outcome in outcomes
         ],
     }
-
-
-def start_or_resume(config: RunConfig, *, make: MakeExperiment = make_experiment) -> Running | None:
-    """Start the run of `config`, or continue it where it was stopped; None where its folder holds it, finished."""
-    config = config.resolved()
-    if not (config.folder / "config.yaml").exists():
-        return start(make(config))
-    folder, present = RunFolder.open(config.folder)
-    folder.release()
-    if present != config:
-        raise RunFolderError(f"{config.folder} holds a run with other settings; choose another folder with --out.")
-    return None if folder.finished else resume(config.folder, make=make)
 
 
 def _rounds(job: Job, make: MakeExperiment) -> Iterator[Step]:

@@ -527,3 +527,15 @@ def test_a_secure_run_on_own_data_killed_five_times(here):
 
 def charges(ledger):
     return ledger.read_text().count("\n") if ledger.exists() else 0
+
+
+def test_clients_of_a_file_are_assigned_by_name(here, capsys):
+    write_csv(here / "clients.csv")
+    assert main(["run", "--data", "clients.csv", *FLAGS, *SMALL, "--feature-columns", "a", "b", "--out", "run"]) == 0
+    write_csv(here / "new.csv", {name: np.asarray(column)[:9] for name, column in columns(seed=5).items()})
+    capsys.readouterr()
+    for flags, first in (([], "c0"), (["--data", "new.csv"], "c0")):
+        assert main(["assign", "run", *flags, "--json"]) == 0
+        table = json.loads(capsys.readouterr().out)
+        assert table[0]["client"] == first
+        assert len(table) == (len({*columns(seed=5)["who"][:9]}) if flags else CLIENTS)

@@ -8,9 +8,9 @@ import rrcluster as rr
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments import sweep as module
 from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.run import start
+from rrcluster.experiments.run import start, start_or_resume
 from rrcluster.experiments.setup import make_experiment
-from rrcluster.experiments.sweep import Going, Outcome, jobs, read_grid, start_or_resume, sweep
+from rrcluster.experiments.sweep import Going, Outcome, jobs, read_grid, sweep
 
 
 @pytest.fixture
