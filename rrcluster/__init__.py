@@ -11,10 +11,12 @@ from rrcluster.version import __version__
 
 if TYPE_CHECKING:
     from rrcluster.clusters.rebalancing import rebalance
+    from rrcluster.data.arrays import from_arrays
     from rrcluster.experiments.load import assign, load
     from rrcluster.experiments.run import run
     from rrcluster.experiments.setup import build_experiment as experiment
     from rrcluster.methods import ALGORITHMS, Method
+    from rrcluster.models.model import from_module
     from rrcluster.privacy.budget import account, calibrate
     from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.privacy.reports import NoisySum, Reports
@@ -37,6 +39,8 @@ _HOMES = {
     "assign": "rrcluster.experiments.load",
     "calibrate": "rrcluster.privacy.budget",
     "experiment": "rrcluster.experiments.setup:build_experiment",
+    "from_arrays": "rrcluster.data.arrays",
+    "from_module": "rrcluster.models.model",
     "load": "rrcluster.experiments.load",
     "rebalance": "rrcluster.clusters.rebalancing",
     "register": "rrcluster.registry",
@@ -61,6 +65,8 @@ __all__ = [
     "assign",
     "calibrate",
     "experiment",
+    "from_arrays",
+    "from_module",
     "load",
     "rebalance",
     "register",
