@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rrcluster.clusters.rebalancing import rebalance
     from rrcluster.data.arrays import from_arrays
     from rrcluster.experiments.load import assign, load
+    from rrcluster.experiments.own_model import personalise
     from rrcluster.experiments.run import run
     from rrcluster.experiments.setup import build_experiment as experiment
     from rrcluster.methods import ALGORITHMS, Method
@@ -42,6 +43,7 @@ _HOMES = {
     "from_arrays": "rrcluster.data.arrays",
     "from_module": "rrcluster.models.model",
     "load": "rrcluster.experiments.load",
+    "personalise": "rrcluster.experiments.own_model",
     "rebalance": "rrcluster.clusters.rebalancing",
     "register": "rrcluster.registry",
     "release": "rrcluster.server",
@@ -68,6 +70,7 @@ __all__ = [
     "from_arrays",
     "from_module",
     "load",
+    "personalise",
     "rebalance",
     "register",
     "release",

@@ -261,6 +261,8 @@ class OutputSettings:
     """CUDA: how operands of matrix products are rounded; auto: tf32."""
     evaluate_every: int | None = field(default=None, metadata=DISPLAY)
     """Rounds between diagnostic evaluations; default: ten in a run."""
+    personalise: bool = field(default=False, metadata=DISPLAY)
+    """At the end, also measure what clients end up with when each fits its model to its own data (diagnostic)."""
     tensorboard: bool = field(default=False, metadata=DISPLAY)
     """Also write TensorBoard events (diagnostics are tagged as such)."""
     keep_checkpoint: bool = field(default=False, metadata=DISPLAY)

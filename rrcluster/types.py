@@ -148,11 +148,6 @@ class Release:
         return np.asarray(self.sum_noise_std / self.denominators)
 
     @property
-    def shared_noise_std(self) -> float:
-        """Noise std of each coordinate of the shared mean."""
-        return self.sum_noise_std / self.shared_denominator
-
-    @property
     def num_clusters(self) -> int:
         """k."""
         return int(self.sizes.shape[0])

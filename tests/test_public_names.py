@@ -19,6 +19,7 @@ PUBLIC = {
     "from_arrays",
     "from_module",
     "load",
+    "personalise",
     "rebalance",
     "register",
     "release",

@@ -127,11 +127,6 @@ class FederatedData:
         """The number of clients in the population."""
         return len(self.sizes)
 
-    @property
-    def max_size(self) -> int:
-        """The most samples any client has: pad to this for arrays of one shape in every round."""
-        return int(self.sizes.max())
-
     @cached_property
     def tests(self) -> "FederatedData":
         """The test sets as a population: client j of it has the samples of test_sets[j]."""

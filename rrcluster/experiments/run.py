@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig
@@ -18,8 +20,9 @@ from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
 from rrcluster.server_state import ServerState
 from rrcluster.simulation.clients import ClientMemory, Incidents
-from rrcluster.simulation.evaluate import Evaluation, evaluate
+from rrcluster.simulation.evaluate import Evaluation, evaluate, judged_clients
 from rrcluster.simulation.measures import measure_round
+from rrcluster.simulation.personalise import personalised_accuracies
 from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.types import Array, Models, NoisyEvaluation
 
@@ -238,9 +241,36 @@ class Running:
             local=it.local,
             memory=memory,
         )
+        if it.config.output.personalise and state.round_index == it.plan.num_rounds:
+            measured = self._personalised(measured, state)
         self._evaluated = (last, measured)
         self.folder.add_diagnostics(last, measured, self._incidents, time.perf_counter() - self._began, measures)
         return measured
+
+    def _personalised(self, measured: Evaluation, state: ServerState) -> Evaluation:
+        """With what clients end up with; methods that give each its own model have measured that already."""
+        it = self.experiment
+        if it.algorithm.personal:
+            return replace(
+                measured,
+                personalised_accuracy=measured.accuracy,
+                personalised_worst_decile=measured.worst_decile,
+            )
+        accuracy = personalised_accuracies(
+            state.average,
+            it.data,
+            judged_clients(it.data.num_clients),
+            algorithm=it.algorithm,
+            model=it.model,
+            engine=it.engine,
+            local=it.local,
+        )
+        tenth = max(1, len(accuracy) // 10)
+        return replace(
+            measured,
+            personalised_accuracy=float(accuracy.mean()),
+            personalised_worst_decile=float(np.sort(accuracy)[:tenth].mean()),
+        )
 
     def _stop(self) -> None:
         if self.folder.finished:

@@ -45,6 +45,8 @@ class Evaluation:
     median: float = math.nan  # median accuracy over clients
     cluster_accuracy: tuple[float, ...] = ()  # mean over the clients that choose each cluster; NaN where nobody does
     adjusted_rand: float = math.nan  # agreement of clusters and groups beyond chance; NaN without groups
+    personalised_accuracy: float | None = None  # mean over clients of the models they end up with; None: not measured
+    personalised_worst_decile: float | None = None
     clusters_alive: int = 0  # clusters that at least one client of the population chooses now; the others are dead
 
 
