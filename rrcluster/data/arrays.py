@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rrcluster import checks
 from rrcluster.data.federated import FLOAT, IDS, ClientStore, FederatedData, Inputs, Targets, TestSet
-from rrcluster.data.layout import Layout
+from rrcluster.data.input_layout import Layout
 from rrcluster.errors import DataError
 
 Arrays = Sequence[ArrayLike] | NDArray[Any]

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rrcluster.data.layout import Layout
+from rrcluster.data.input_layout import Layout
 from rrcluster.errors import ConfigError
 
 FLOAT, IDS = np.dtype(np.float32), np.dtype(np.int64)  # what inputs may be
