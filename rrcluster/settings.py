@@ -176,11 +176,6 @@ class LocalSettings:
     local_momentum: float = 0.0
     """Momentum of the clients' SGD."""
 
-    @property
-    def plain_sgd(self) -> bool:
-        """SGD without momentum."""
-        return self.local_optimizer == "sgd" and not self.local_momentum
-
     def __post_init__(self) -> None:
         checks.one_of(("sgd", "adam"), local_optimizer=self.local_optimizer)
         checks.fraction(local_momentum=self.local_momentum)
@@ -192,6 +187,11 @@ class LocalSettings:
         checks.count(local_epochs=self.local_epochs)
         checks.count(batch_size=self.batch_size)
         checks.non_negative(proximal=self.proximal)
+
+    @property
+    def plain_sgd(self) -> bool:
+        """SGD without momentum."""
+        return self.local_optimizer == "sgd" and not self.local_momentum
 
 
 @dataclass(frozen=True)
