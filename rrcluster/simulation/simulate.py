@@ -7,24 +7,21 @@ from functools import cached_property
 
 import numpy as np
 
-from rrcluster.clusters.choice import choose
-from rrcluster.clusters.rebalancing import flip_coins
+from rrcluster.client import ClientKeys, ClientSide
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import StreamSource
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.methods.coordinate_split import Split
-from rrcluster.methods.method import Method, Tools
+from rrcluster.methods.method import Method
 from rrcluster.models.model import Model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports
-from rrcluster.rng import client_uniforms
 from rrcluster.server import Charge, Guidance, Server, run_rounds
 from rrcluster.server_state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.clients import ClientMemory, Faults, Incidents
-from rrcluster.simulation.evaluate import own_evaluations
 from rrcluster.types import Array, Models, Release
 
 
@@ -87,29 +84,10 @@ class SimulatedClients:
 
     def _compute(self, guidance: Guidance, ids: Array) -> tuple[Reports, ClientMemory]:
         """What these clients report, and what all clients remember afterwards."""
-        t, streams, rules = guidance.round_index, self.streams, guidance.rules
-        tools = Tools(self.split, self.engine, self.local, key=streams.client_key("batches", t))
-        clients = self.memory.recall(self.data.cohort(ids))
-        draws = client_uniforms(
-            streams.client_key("choice", t), ids, guidance.models.num_clusters if rules.uses_chance else 0
-        )
-        choices = choose(self.algorithm.scores(guidance.models, clients, tools=tools), rules, uniforms=draws)
-        destinations = None
-        if self.plan.mechanism.flips_coins:
-            coins = client_uniforms(streams.client_key("coin", t), ids)[:, 0]
-            destinations = flip_coins(choices, rules.transition, uniforms=coins)
-        evaluations = own_evaluations(
-            guidance.average,
-            clients.cohort,
-            loss_bound=self.plan.mechanism.loss_bound,
-            algorithm=self.algorithm,
-            tools=tools,
-        )
-        clusters = choices if destinations is None else destinations
-        trained = self.algorithm.local(guidance.models, clients, clusters, tools=tools)
-        return Reports(trained.updates, choices, destinations, ids, evaluations), self.memory.updated(
-            ids, trained.memory
-        )
+        side = ClientSide(self.algorithm, self.split, self.engine, self.local, self.plan.mechanism)
+        keys = ClientKeys.of_round(self.streams, guidance.round_index)
+        reports, remembered = side.answer(guidance, self.memory.recall(self.data.cohort(ids)), keys)
+        return reports, self.memory.updated(ids, remembered)
 
     def _answers(self, guidance: Guidance, ids: Array) -> tuple[Reports, ClientMemory]:
         """As `_compute`, in a secure run: a client whose computation fails sends nothing, and the round goes on.

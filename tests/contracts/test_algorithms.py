@@ -191,7 +191,7 @@ def test_b_zero_is_the_base_method(data, name, mechanism, monkeypatch):
     if mechanism == "identifier" and name in REMEMBERING:
         pytest.skip("refused: memory under fixed-size sampling")
     zero = records(data, name, make_plan(name, mechanism))
-    for place in ("simulation.simulate.flip_coins", "privacy.identifier.rebalance", "privacy.none.rebalance"):
+    for place in ("client.flip_coins", "privacy.identifier.rebalance", "privacy.none.rebalance"):
         monkeypatch.setattr(f"rrcluster.{place}", lambda choices, *_, **__: choices)
     base = records(data, name, make_plan(name, mechanism))
     assert (vectors(base[-1]) == vectors(zero[-1])).all()
