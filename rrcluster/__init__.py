@@ -12,6 +12,7 @@ from rrcluster.version import __version__
 if TYPE_CHECKING:
     from rrcluster.clusters.rebalancing import rebalance
     from rrcluster.data.arrays import from_arrays
+    from rrcluster.experiments.add_on import AddOnServer as Server
     from rrcluster.experiments.load import assign, load
     from rrcluster.experiments.own_model import personalise
     from rrcluster.experiments.run import run
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.privacy.reports import NoisySum, Reports
     from rrcluster.registry import MECHANISMS, register
-    from rrcluster.server import Server, release
+    from rrcluster.server import release
     from rrcluster.simulation.simulate import simulate
     from rrcluster.theory.advise import advise
 
@@ -34,7 +35,7 @@ _HOMES = {
     "NoisySum": "rrcluster.privacy.reports",
     "PrivacyPlan": "rrcluster.privacy.plan",
     "Reports": "rrcluster.privacy.reports",
-    "Server": "rrcluster.server",
+    "Server": "rrcluster.experiments.add_on:AddOnServer",
     "account": "rrcluster.privacy.budget",
     "advise": "rrcluster.theory.advise",
     "assign": "rrcluster.experiments.load",

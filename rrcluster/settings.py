@@ -212,6 +212,8 @@ class ServerSettings:
     """How the k models come to differ: from the start, opened one after another, or copies of a FedAvg phase."""
     init_rounds: int | None = None
     """Rounds that kmeans++ or warm take, of the run's own; default: a tenth, kmeans++ at least one per cluster."""
+    start_from: Annotated[str | None, Flag(metavar="RUN")] = None
+    """Start from the models of this finished run, not from random ones; what both cost adds up, and is stated."""
 
     def __post_init__(self) -> None:
         checks.positive(server_lr=self.server_lr)
@@ -223,6 +225,10 @@ class ServerSettings:
         checks.one_of(("independent", "kmeans++", "warm"), init=self.init)
         if self.init_rounds is not None:
             checks.count(init_rounds=self.init_rounds, at_least=0)
+        if self.start_from is not None:
+            checks.path(start_from=self.start_from)
+        if self.start_from is not None and self.init != "independent":
+            raise ConfigError(f"init = {self.init} makes first models, and start_from gives them; leave one out.")
 
 
 @dataclass(frozen=True)

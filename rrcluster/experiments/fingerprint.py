@@ -63,6 +63,8 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
         "model": _describe_model(experiment.model),
         "method": _digest(named),
     }
+    if experiment.start is not None:
+        parts["start"] = hashlib.blake2b(experiment.start.models.rows.tobytes(), digest_size=8).hexdigest()
     if experiment.plan.secure:
         return parts
     data, digest = experiment.data, hashlib.blake2b(experiment.data.sizes.tobytes(), digest_size=8)

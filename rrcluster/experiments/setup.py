@@ -22,6 +22,7 @@ from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError, PrivacyError, RankError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.fingerprint import fingerprint
+from rrcluster.experiments.start_from import Start, load_start
 from rrcluster.methods import ALGORITHMS, Method
 from rrcluster.methods.compatibility import check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
@@ -53,11 +54,14 @@ class Experiment:
     local: LocalSettings
     server: ServerSettings
     faults: Faults
+    start: Start | None = None  # the first models, where they are another run's
 
     def rounds(
         self, *, state: ServerState | None = None, memory: ClientMemory | None = None, ledger: Ledger | None = None
     ) -> Iterator[RoundRecord]:
         """Simulate it, from the start or from where it was stopped."""
+        if state is None and self.start is not None:
+            state = ServerState.fresh(self.start.models)
         return simulate(
             data=self.data,
             model=self.model,
@@ -131,11 +135,14 @@ def make_experiment(
     algorithm = algorithm.for_population(algorithm, data)
     ids = data.input_dtype == IDS
     asked = make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
-    model = algorithm.adapt(fitted(asked, data))
+    network = fitted(asked, data)
+    model = algorithm.adapt(network)
     _check_evaluated(config, algorithm, data, model)
     if not config.local.plain_sgd:
         model = replace(model, accelerated=None)  # its own code computes plain SGD alone
     plan = plan.with_coordinates(algorithm.split(model).coordinates)
+    first = config.server.start_from
+    start = first and load_start(first, method=algorithm, network=network, num_clusters=k, plan=plan)
     check_memory(algorithm, model, plan)
     samples = plan.sampler.expected_size * _public_size(config) * config.local.local_epochs
     return Experiment(
@@ -149,6 +156,7 @@ def make_experiment(
         local=config.local,
         server=config.server,
         faults=Faults(config.faults),
+        start=start or None,
     )
 
 

@@ -105,15 +105,19 @@ def judged_clients(num_clients: int, *, personal: bool = False) -> Array:
     return np.sort(stream(0, "evaluation").choice(num_clients, size=_OF_LARGER, replace=False))
 
 
-def choose_all(models: Models, data: FederatedData, *, algorithm: Method, split: Split, engine: Engine) -> Array:
-    """(M,) the cluster every client of the population would choose now, without exploration."""
+def score_all(models: Models, data: FederatedData, *, algorithm: Method, split: Split, engine: Engine) -> Array:
+    """(M, k) how badly each cluster suits every client of the population, without exploration; the least is chosen."""
     tools = Tools(split, engine, LocalSettings(), key=(0, 0))
-    return _choices(models, data, np.arange(data.num_clients), algorithm=algorithm, tools=tools)
+    return _scores(models, data, np.arange(data.num_clients), algorithm=algorithm, tools=tools)
 
 
 def _choices(models: Models, data: FederatedData, ids: Array, *, algorithm: Method, tools: Tools) -> Array:
+    return np.asarray(_scores(models, data, ids, algorithm=algorithm, tools=tools).argmin(axis=1))
+
+
+def _scores(models: Models, data: FederatedData, ids: Array, *, algorithm: Method, tools: Tools) -> Array:
     parts = [
-        algorithm.scores(models, Clients.without_memory(data.cohort(part)), tools=tools).argmin(axis=1)
+        algorithm.scores(models, Clients.without_memory(data.cohort(part)), tools=tools)
         for part in _parts(ids, _CLIENTS_AT_ONCE)
     ]
     return np.concatenate(parts)
