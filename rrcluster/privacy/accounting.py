@@ -8,7 +8,7 @@ mechanism, and none falls back to another: `account` shows them side by side. No
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, UnsupportedEvent
-from rrcluster.privacy.events import Event, RoundEvent
+from rrcluster.privacy.events import Event
 
 if TYPE_CHECKING:
     from rrcluster.privacy.pld import LossDistribution
@@ -104,17 +104,6 @@ def account(event: Event, *, num_rounds: int, delta: float) -> list[AccountRow]:
             return AccountRow(name, None, str(refusal))
 
     return [row(name) for name in ACCOUNTANTS]
-
-
-def epsilon_floor(event: RoundEvent, *, num_rounds: int, delta: float, accountant: str = "paper") -> float:
-    """The epsilon that is left when the noise of `event` is raised without end: no multiplier gets below it.
-
-    Zero for `pld` on Gaussian events; positive for `paper` at any sample rate below 1 after enough rounds,
-    because its theorem keeps terms that do not depend on the noise; and for a randomised response, which
-    stays as it is.
-    """
-    quiet = replace(event, noise_multiplier=MAX_MULTIPLIER)
-    return epsilon(quiet, num_rounds=num_rounds, delta=delta, accountant=accountant)
 
 
 def check_delta(delta: float) -> float:

@@ -15,7 +15,8 @@ SEEDED = (
 SECURE = (
     "Releases with exact noise from the operating system: no seed was used, and nothing that would let the noise or "
     "the cohorts be regenerated was stored. The epsilon below holds for config.yaml, privacy.json, ledger.jsonl, "
-    "rounds.jsonl, summary.json and models.safetensors together, at whatever instant the run was stopped and resumed."
+    "rounds.jsonl, summary.json, models.safetensors and cluster-N.safetensors together, at whatever instant the run "
+    "was stopped and resumed."
 )
 
 _TRUST = [

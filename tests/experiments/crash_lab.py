@@ -326,8 +326,11 @@ def main():
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    import rrcluster.experiments.run  # noqa: F401 (children inherit the imports)
+    import rrcluster.experiments.run
+    from rrcluster.privacy.statement import statement
 
+    settings = SETTINGS | MODES[given.mode]  # children inherit the imports, and what their plan costs
+    statement(rrcluster.experiments.run.build_experiment(**settings).plan)
     given.folder.mkdir(parents=True, exist_ok=True)
     kinds = {kind: KINDS[kind] for kind in given.kinds}
     told = interrupt(given.folder, given.mode, given.interruptions, kinds, random.Random(given.seed))
