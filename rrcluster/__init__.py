@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rrcluster.experiments.run import run
     from rrcluster.experiments.setup import build_experiment as experiment
     from rrcluster.methods import ALGORITHMS, Method
+    from rrcluster.models.model import from_module
     from rrcluster.privacy.budget import account, calibrate
     from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.privacy.reports import NoisySum, Reports
@@ -43,6 +44,7 @@ _HOMES = {
     "experiment": "rrcluster.experiments.setup:build_experiment",
     "from_arrays": "rrcluster.data.arrays",
     "from_frame": "rrcluster.data.frames",
+    "from_module": "rrcluster.models.model",
     "load": "rrcluster.experiments.load",
     "personalise": "rrcluster.experiments.own_model",
     "rebalance": "rrcluster.clusters.rebalancing",
@@ -70,6 +72,7 @@ __all__ = [
     "experiment",
     "from_arrays",
     "from_frame",
+    "from_module",
     "load",
     "personalise",
     "rebalance",

@@ -18,6 +18,7 @@ PUBLIC = {
     "experiment",
     "from_arrays",
     "from_frame",
+    "from_module",
     "load",
     "personalise",
     "rebalance",

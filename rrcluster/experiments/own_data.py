@@ -48,7 +48,8 @@ def keyed_digest(data: FederatedData, key: str) -> str:
     Of a population that is not held in memory, of the samples of 1,000 clients at equal distances.
     """
     digest = hmac.new(key.encode(), digestmod="sha256")
-    digest.update(repr((data.num_classes, data.num_groups, data.input_shape, str(data.input_dtype))).encode())
+    shapes = (data.input_shape, data.target_shape, str(data.input_dtype), data.layout)
+    digest.update(repr((data.num_classes, data.num_groups, *shapes)).encode())
     for numbers in (data.sizes, data.groups, data.test_of):
         digest.update(np.ascontiguousarray(numbers, dtype=np.int64).tobytes())
     held = isinstance(data.store, ArrayStore)

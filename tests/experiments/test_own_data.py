@@ -478,7 +478,7 @@ def test_a_plan_of_another_population_is_refused():
     from dataclasses import replace
 
     other = replace(experiment, data=rr.from_frame(fewer, **ROLES, name="fewer"))
-    with pytest.raises(ConfigError, match="the plan was built for num_clients = 24, and fewer has"):
+    with pytest.raises(ConfigError, match="the plan is for num_clients = 24 and fewer has"):
         next(other.rounds())
 
 
