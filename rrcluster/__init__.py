@@ -11,12 +11,14 @@ from rrcluster.version import __version__
 
 if TYPE_CHECKING:
     from rrcluster.clusters.rebalancing import rebalance
+    from rrcluster.data.arrays import from_arrays
     from rrcluster.experiments.add_on import AddOnServer as Server
     from rrcluster.experiments.load import assign, load
     from rrcluster.experiments.own_model import personalise
     from rrcluster.experiments.run import run
     from rrcluster.experiments.setup import build_experiment as experiment
     from rrcluster.methods import ALGORITHMS, Method
+    from rrcluster.models.model import from_module
     from rrcluster.privacy.budget import account, calibrate
     from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.privacy.reports import NoisySum, Reports
@@ -39,6 +41,8 @@ _HOMES = {
     "assign": "rrcluster.experiments.load",
     "calibrate": "rrcluster.privacy.budget",
     "experiment": "rrcluster.experiments.setup:build_experiment",
+    "from_arrays": "rrcluster.data.arrays",
+    "from_module": "rrcluster.models.model",
     "load": "rrcluster.experiments.load",
     "personalise": "rrcluster.experiments.own_model",
     "rebalance": "rrcluster.clusters.rebalancing",
@@ -64,6 +68,8 @@ __all__ = [
     "assign",
     "calibrate",
     "experiment",
+    "from_arrays",
+    "from_module",
     "load",
     "personalise",
     "rebalance",

@@ -164,19 +164,34 @@ class LocalSettings:
     """How a client trains."""
 
     local_lr: float = 0.05
-    """Learning rate of the clients' SGD."""
+    """Learning rate of the clients."""
     local_epochs: int = 5
     """Passes over the client's data per round."""
     batch_size: int = 20
-    """Samples per SGD step."""
+    """Samples per step."""
     proximal: float = 0.0
     """Pull towards the server's model in fedprox and mr-mtl; 0: the method's own default."""
+    local_optimizer: Literal["sgd", "adam"] = "sgd"
+    """Optimiser of the clients; its state is fresh in every round."""
+    local_momentum: float = 0.0
+    """Momentum of the clients' SGD."""
 
     def __post_init__(self) -> None:
+        checks.one_of(("sgd", "adam"), local_optimizer=self.local_optimizer)
+        checks.fraction(local_momentum=self.local_momentum)
+        if self.local_momentum and self.local_optimizer == "adam":
+            raise ConfigError(
+                f"local_momentum = {self.local_momentum:g} is for local_optimizer = sgd; adam has its own, set it to 0."
+            )
         checks.positive(local_lr=self.local_lr)
         checks.count(local_epochs=self.local_epochs)
         checks.count(batch_size=self.batch_size)
         checks.non_negative(proximal=self.proximal)
+
+    @property
+    def plain_sgd(self) -> bool:
+        """SGD without momentum."""
+        return self.local_optimizer == "sgd" and not self.local_momentum
 
 
 @dataclass(frozen=True)

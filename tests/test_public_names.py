@@ -16,6 +16,8 @@ PUBLIC = {
     "assign",
     "calibrate",
     "experiment",
+    "from_arrays",
+    "from_module",
     "load",
     "personalise",
     "rebalance",

@@ -144,6 +144,7 @@ def _running(experiment: Experiment, folder: RunFolder) -> "Running":
             made_by=fingerprint(experiment.config, experiment.engine) | describe_parts(experiment),
         )
         running = Running(experiment, folder, ledger)
+        ledger.check_model()
         ledger.check_covers(0 if running.state is None else running.state.round_index)
         return running
     except BaseException:

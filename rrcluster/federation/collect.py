@@ -104,4 +104,3 @@ class Answering(Protocol):
 
     def answer(self, content: bytes) -> bytes:
         """The answer to one message."""
-
