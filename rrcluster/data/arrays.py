@@ -52,15 +52,14 @@ def from_arrays(
 ) -> FederatedData:
     """A population from one array of inputs (size, ...) and one of targets (size, ...) per client.
 
-    `inputs` and `targets` are lists, one entry per client, of any sizes; or arrays (num_clients, size, ...). Where a
-    network takes several inputs, an entry is a dict of arrays (passed by name) or a tuple of them (by position), each
-    (size, ...); whole numbers in them are ids. Targets are (size,), or (size, m) for m numbers or a sequence.
-    Integer targets are classes 0, 1, ...; float targets, or `num_classes` = 0, mean regression. `num_classes` is a
-    public constant: left out, it is one more than the largest class seen, which no guarantee covers. `groups`
-    (num_clients,), if known, serve diagnostics only; by default there are none (`num_groups` = 0). A test set as an
-    array (t, ...) is shared by all clients; a list has one per client, empty where a client has none, or one per known
-    group. Arrays may be of numpy or torch, or nested lists. `ids`: inputs are not numbers but ids from 0 (characters,
-    words), kept as int64.
+    `inputs` and `targets` are lists, one entry per client, of any sizes; or arrays (num_clients, size, ...); of numpy,
+    torch or nested lists. Where a network takes several inputs, an entry is a dict of arrays (passed by name) or a
+    tuple of them (by position), each (size, ...); whole numbers in them are ids. Targets are (size,), or (size, m) for
+    m numbers or a sequence. Integer targets are classes 0, 1, ...; float targets, or `num_classes` = 0, mean
+    regression. `num_classes` is a public constant: left out, it is one more than the largest class seen, which no
+    guarantee covers. `groups` (num_clients,), if known, serve diagnostics only. A test set as an array (t, ...) is
+    shared by all clients; a list has one per client, empty where a client has none, or one per known group. `ids`:
+    inputs are not numbers but ids from 0 (characters, words), kept as int64.
 
     Guarantees: inputs are kept as given, in float32 (no normalisation) or, if `ids`, in int64; every client has at
     least one sample; all values are finite; all samples have one shape. Anything else is a `DataError` that names
