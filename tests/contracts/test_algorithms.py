@@ -43,7 +43,7 @@ LEARNT = {
 
 
 def network():
-    return from_module(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)))
+    return from_module(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), fresh=True)
 
 
 def make_plan(name, mechanism, min_cluster_size=0, *, num_rounds=3, **changes):
