@@ -123,8 +123,7 @@ def _runs(command: RunCommand, make: "MakeExperiment") -> "Iterator[RunResult]":
 
 def _watch(running: "Running", command: RunCommand) -> "RunResult":
     """Run to the end behind a progress bar; after Ctrl-C say how to go on."""
-    from rrcluster.cli.progress import ProgressBar
-    from rrcluster.experiments.tensorboard import EventWriter
+    from rrcluster.cli.progress import EventWriter, ProgressBar
 
     config, plan = running.experiment.config, running.experiment.plan
     with ExitStack() as stack:
