@@ -200,5 +200,5 @@ def _ratio(top: float, bottom: float) -> float:
 
 
 def _share(part: float, rest: float) -> float:
-    """part / (part + rest); nothing to tell apart is an error for certain."""
+    """part / (part + rest); 1 where both are 0 or `rest` is 0."""
     return 1.0 if part + rest == 0 or rest == 0 else part / (part + rest)
