@@ -6,6 +6,7 @@
           |    +-- PrivacyError a combination that would void the stated guarantee
           |    |    +-- UnsupportedEvent   an event this accountant cannot account
           +-- DataError         a missing, damaged or unusable data file
+          +-- ProtocolError     a message of a secure aggregation that must not be answered
           +-- RoundError        a round of a secure run failed; the reason is withheld
           +-- RunFolderError    a run folder that cannot be written, read or resumed
           +-- RankError         a rank of a run on several processes failed or is gone
@@ -33,6 +34,10 @@ class UnsupportedEvent(PrivacyError):
 
 class DataError(RRClusterError):
     """A data file is missing, damaged, or does not hold what it should."""
+
+
+class ProtocolError(RRClusterError):
+    """A secure aggregation cannot go on: a message is missing, out of order or not what was agreed."""
 
 
 class RoundError(RRClusterError):
