@@ -164,19 +164,34 @@ class LocalSettings:
     """How a client trains."""
 
     local_lr: float = 0.05
-    """Learning rate of the clients' SGD."""
+    """Learning rate of the clients."""
     local_epochs: int = 5
     """Passes over the client's data per round."""
     batch_size: int = 20
-    """Samples per SGD step."""
+    """Samples per step."""
     proximal: float = 0.0
     """Pull towards the server's model in fedprox and mr-mtl; 0: the method's own default."""
+    local_optimizer: Literal["sgd", "adam"] = "sgd"
+    """Optimiser of the clients; its state is fresh in every round."""
+    local_momentum: float = 0.0
+    """Momentum of the clients' SGD."""
 
     def __post_init__(self) -> None:
+        checks.one_of(("sgd", "adam"), local_optimizer=self.local_optimizer)
+        checks.fraction(local_momentum=self.local_momentum)
+        if self.local_momentum and self.local_optimizer == "adam":
+            raise ConfigError(
+                f"local_momentum = {self.local_momentum:g} is for local_optimizer = sgd; adam has its own, set it to 0."
+            )
         checks.positive(local_lr=self.local_lr)
         checks.count(local_epochs=self.local_epochs)
         checks.count(batch_size=self.batch_size)
         checks.non_negative(proximal=self.proximal)
+
+    @property
+    def plain_sgd(self) -> bool:
+        """SGD without momentum."""
+        return self.local_optimizer == "sgd" and not self.local_momentum
 
 
 @dataclass(frozen=True)
@@ -197,6 +212,8 @@ class ServerSettings:
     """First models: independent random ones; opened one after another (kmeans++); copies of a FedAvg model (warm)."""
     init_rounds: int | None = None
     """How many of the run's rounds kmeans++ or warm take; default: a tenth, kmeans++ at least one per cluster."""
+    start_from: Annotated[str | None, Flag(metavar="RUN")] = None
+    """Start from the models of this finished run, not from random ones; what both cost adds up, and is stated."""
 
     def __post_init__(self) -> None:
         checks.positive(server_lr=self.server_lr)
@@ -208,6 +225,10 @@ class ServerSettings:
         checks.one_of(("independent", "kmeans++", "warm"), init=self.init)
         if self.init_rounds is not None:
             checks.count(init_rounds=self.init_rounds, at_least=0)
+        if self.start_from is not None:
+            checks.path(start_from=self.start_from)
+        if self.start_from is not None and self.init != "independent":
+            raise ConfigError(f"init = {self.init} makes first models, and start_from gives them; leave one out.")
 
 
 @dataclass(frozen=True)
@@ -246,6 +267,8 @@ class OutputSettings:
     """CUDA: how operands of matrix products are rounded; auto: tf32."""
     evaluate_every: int | None = field(default=None, metadata=DISPLAY)
     """Rounds between diagnostic evaluations; default: ten in a run."""
+    personalise: bool = field(default=False, metadata=DISPLAY)
+    """At the end, also measure what clients end up with when each fits its model to its own data (diagnostic)."""
     tensorboard: bool = field(default=False, metadata=DISPLAY)
     """Also write TensorBoard events (diagnostics are tagged as such)."""
     keep_checkpoint: bool = field(default=False, metadata=DISPLAY)

@@ -77,8 +77,8 @@ def _refuse_selection_flags(command: SweepCommand) -> None:
 
 
 def _sweep(grid: "Grid", command: SweepCommand) -> int:
-    from rrcluster.cli.progress import SweepView
     from rrcluster.experiments.executors import pick_executor
+    from rrcluster.experiments.progress import SweepView
     from rrcluster.experiments.sweep import Outcome, jobs, sweep
 
     outcomes: list[Outcome] = []

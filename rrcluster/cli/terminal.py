@@ -32,7 +32,7 @@ def parse(default: Parsed, arguments: Sequence[str], *, prog: str) -> Parsed:
                 args=list(arguments),
                 prog=prog,
                 default=default,
-                config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
             )
     except SystemExit as stop:
         if not stop.code:

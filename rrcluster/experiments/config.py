@@ -50,6 +50,11 @@ class RunConfig:
                 "secure writes no TensorBoard events: they carry the time of every round, which depends on who took "
                 "part; leave tensorboard out."
             )
+        if self.output.personalise:
+            raise ConfigError(
+                "secure evaluates nothing on raw client data; leave personalise out. Clients may still personalise "
+                "what is released: rr.personalise."
+            )
         if self.output.evaluate_every is not None:
             raise ConfigError(
                 "secure evaluates nothing on raw client data; leave evaluate_every out, or rehearse without secure."

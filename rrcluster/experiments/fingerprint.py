@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rrcluster.engine.protocol import Engine
     from rrcluster.experiments.setup import Experiment
+    from rrcluster.models import Model
     from rrcluster.privacy.selection import Selection
 
 
@@ -59,9 +60,11 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
     functions = [getattr(method, part.name) for part in fields(method) if callable(getattr(method, part.name))]
     named = [getattr(function, "__qualname__", repr(type(function))) for function in functions]
     parts = {
-        "model": _digest([[layer.name, *layer.shape] for layer in experiment.model.layers]),
+        "model": _describe_model(experiment.model),
         "method": _digest(named),
     }
+    if experiment.start is not None:
+        parts["start"] = hashlib.blake2b(experiment.start.models.rows.tobytes(), digest_size=8).hexdigest()
     if experiment.plan.secure:
         return parts
     data, digest = experiment.data, hashlib.blake2b(experiment.data.sizes.tobytes(), digest_size=8)
@@ -69,6 +72,11 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
         for array in data.store.client(client):
             digest.update(array.tobytes())
     return parts | {"data": digest.hexdigest()}
+
+
+def _describe_model(model: "Model") -> str:
+    """The layers of a network; of one that a user brings also its class, structure, weights and loss."""
+    return model.signature if model.own else _digest([[layer.name, *layer.shape] for layer in model.layers])
 
 
 def describe_selection(experiments: "Sequence[Experiment]", selection: "Selection") -> dict[str, Any]:

@@ -6,6 +6,7 @@ ledger.jsonl       charges, written before each release
 rounds.jsonl       released values only
 summary.json       released values only
 models.safetensors shared and clustered coordinates of the models handed out
+cluster-N.safetensors  the same models, one file each, by layer name: for plain PyTorch
 diagnostics.jsonl  everything computed from raw client data
 checkpoint/        private to the run: mode 0700, removed at the end, read by no report; holds the lock too
 
@@ -27,9 +28,11 @@ from safetensors.numpy import load_file, save
 
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.experiments.folder_names import refuse_a_second_run
 from rrcluster.experiments.lock import FolderLock
 from rrcluster.experiments.place import bind
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
+from rrcluster.server import FinishedRound
 from rrcluster.server_state import RunningMean, ServerState
 from rrcluster.settings import without_removed
 from rrcluster.simulation.clients import ClientMemory, Incidents
@@ -74,7 +77,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: RunConfig, statement: dict[str, Any]) -> "RunFolder":
         """Start a new run folder. Refuses one that holds a run already, or in which another process starts one."""
-        _refuse_a_second_run(path)
+        refuse_a_second_run(path)
         try:
             make_folders(path)
         except OSError as error:
@@ -83,8 +86,8 @@ class RunFolder:
             ) from error
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
         try:
-            _refuse_a_second_run(path)
-            drop_temporaries(path, _PUBLIC)
+            refuse_a_second_run(path)
+            drop_temporaries(path, _public(config))
             if config.privacy.secure:
                 bind(path)
             write_json(path / "privacy.json", statement)
@@ -102,14 +105,14 @@ class RunFolder:
         settings = read_mapping(path / "config.yaml")
         config = from_flat(without_removed(settings), source=str(path / "config.yaml"))
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
-        drop_temporaries(path, _PUBLIC)
+        drop_temporaries(path, _public(config))
         drop_temporaries(path / "checkpoint", _PRIVATE)
         return folder, config
 
     def check_statement(self, statement: dict[str, Any]) -> None:
         """Refuse to continue a run whose privacy.json states another plan than the one at hand."""
         stated = read_mapping(self.path / "privacy.json")
-        for name in ("epsilon", "delta", "event", "num_releases"):
+        for name in ("epsilon", "delta", "event", "num_releases", "started_from"):
             if stated.get(name) != json.loads(json.dumps(statement.get(name))):
                 raise RunFolderError(
                     f"{self.path / 'privacy.json'}: states another {name} than the settings give, so the run's cost "
@@ -126,7 +129,7 @@ class RunFolder:
         """Whether the run came to its end."""
         return (self.path / "models.safetensors").exists()
 
-    def add_round(self, record: RoundRecord) -> None:
+    def add_round(self, record: RoundRecord | FinishedRound) -> None:
         """Append a round's released values; not how long it took, which tells how many clients were in it.
 
         No epsilon of the rounds so far: the run costs what privacy.json states, also when it is stopped here.
@@ -203,8 +206,10 @@ class RunFolder:
             _keep_rounds_before(self.path / name, 0 if saved is None else saved[0].round_index)
         return saved
 
-    def save_models(self, models: Models, metadata: dict[str, Any]) -> None:
-        """The models handed out, with what is needed to use them again."""
+    def save_models(self, models: Models, metadata: dict[str, Any], cluster_files: dict[str, bytes]) -> None:
+        """The models handed out, with what is needed to use them again; the run has finished when this returns."""
+        for name, content in cluster_files.items():
+            write_file(self.path / name, _in_order(content))
         tensors = {
             "shared": models.shared.astype(np.float32),
             "clustered": models.clustered.astype(np.float32),
@@ -219,6 +224,11 @@ class RunFolder:
     def drop_checkpoint(self) -> None:
         """Remove the private part once the run is over."""
         shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+
+
+def _public(config: RunConfig) -> list[str]:
+    """Names of the files beside checkpoint/."""
+    return [*_PUBLIC, *(f"cluster-{cluster}.safetensors" for cluster in range(config.method.num_clusters))]
 
 
 def _read_rounds(path: Path) -> list[dict[str, Any]]:
@@ -259,19 +269,6 @@ def _digest(tensors: dict[str, Any]) -> str:
         digest.update(f"{name} {values.dtype} {values.shape}\n".encode())
         digest.update(values.tobytes())
     return digest.hexdigest()
-
-
-def _refuse_a_second_run(path: Path) -> None:
-    try:
-        if not (path / "config.yaml").exists():
-            return
-    except OSError:  # creating the folder reports it
-        return
-    finished = RunFolder(path).finished
-    way_out = f"`rrcluster report {path}` shows it" if finished else f"continue it with `rrcluster run --resume {path}`"
-    raise RunFolderError(
-        f"{path} already holds a run; {way_out}, or choose another folder with --out (out= in Python)."
-    )
 
 
 def _state(tensors: dict[str, Any]) -> ServerState:

@@ -22,10 +22,11 @@ from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError, PrivacyError, RankError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.fingerprint import fingerprint
+from rrcluster.experiments.start_from import Start, load_start
 from rrcluster.methods import ALGORITHMS, Method
 from rrcluster.methods.compatibility import check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
-from rrcluster.models import Model, from_module, make_model
+from rrcluster.models import Model, fitted, from_module, make_model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams
@@ -53,11 +54,14 @@ class Experiment:
     local: LocalSettings
     server: ServerSettings
     faults: Faults
+    start: Start | None = None  # the first models, where they are another run's
 
     def rounds(
         self, *, state: ServerState | None = None, memory: ClientMemory | None = None, ledger: Ledger | None = None
     ) -> Iterator[RoundRecord]:
         """Simulate it, from the start or from where it was stopped."""
+        if state is None and self.start is not None:
+            state = ServerState.fresh(self.start.models)
         return simulate(
             data=self.data,
             model=self.model,
@@ -86,6 +90,12 @@ def build_experiment(**settings: Any) -> Experiment:
     process, register it there first. The number of clients follows from data of your own.
     """
     data, model, method = settings.get("data"), settings.get("model"), settings.get("algorithm")
+    loss, metric = settings.pop("loss", None), settings.pop("metric", None)
+    if (loss or metric) and not isinstance(model, nn.Module):
+        raise ConfigError(
+            "loss and metric go with an nn.Module as model; give them to from_module(module, loss=..., metric=...) "
+            "where the model is a Model."
+        )
     if isinstance(data, FederatedData):
         if settings.get("secure") and "num_clients" not in settings:
             raise ConfigError(
@@ -95,7 +105,7 @@ def build_experiment(**settings: Any) -> Experiment:
         settings = {"num_clients": data.num_clients} | settings | {"data": data.name}
         registry.DATASETS.replace(registry.Entry(data.name, data, data.name, {"num_classes": data.num_classes}))
     if isinstance(model, (Model, nn.Module)):
-        made = model if isinstance(model, Model) else from_module(model)
+        made = model if isinstance(model, Model) else from_module(model, loss=loss, metric=metric)
         settings |= {"model": made.name}
         registry.MODELS.replace(registry.Entry(made.name, lambda *_: made, made.name))
     if isinstance(method, Method):
@@ -123,12 +133,16 @@ def make_experiment(
     plan = plan_for(config, Coordinates(0, 1))  # refuses a bad budget before any file is read
     data = data or load_population(config)
     algorithm = algorithm.for_population(algorithm, data)
-    _check_evaluated(config, algorithm, data)
     ids = data.input_dtype == IDS
-    model = algorithm.adapt(
-        make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
-    )
+    asked = make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
+    network = fitted(asked, data)
+    model = algorithm.adapt(network)
+    _check_evaluated(config, algorithm, data, model)
+    if not config.local.plain_sgd:
+        model = replace(model, accelerated=None)  # its own code computes plain SGD alone
     plan = plan.with_coordinates(algorithm.split(model).coordinates)
+    first = config.server.start_from
+    start = first and load_start(first, method=algorithm, network=network, num_clusters=k, plan=plan)
     check_memory(algorithm, model, plan)
     samples = plan.sampler.expected_size * _public_size(config) * config.local.local_epochs
     return Experiment(
@@ -142,6 +156,7 @@ def make_experiment(
         local=config.local,
         server=config.server,
         faults=Faults(config.faults),
+        start=start or None,
     )
 
 
@@ -190,13 +205,14 @@ def engine_for(config: RunConfig, model: Model, *, samples: float = 0.0) -> Engi
     )
 
 
-def _check_evaluated(config: RunConfig, algorithm: Method, data: FederatedData) -> None:
+def _check_evaluated(config: RunConfig, algorithm: Method, data: FederatedData, model: Model) -> None:
     """Refuse private evaluation where there is no accuracy, or no released model to judge."""
     if not config.privacy.private_evaluation:
         return
-    if not data.num_classes:
+    if not data.num_classes and model.task.metric is None:
         raise ConfigError(
-            f"private_evaluation reports accuracies, and {config.data.data} is regression, which has none; set it to 0."
+            f"private_evaluation reports accuracies, and {config.data.data} is regression, which has none; set it to "
+            "0, or give a metric whose values lie in 0 to 1 (what lies outside is clipped)."
         )
     if algorithm.personal:
         raise ConfigError(

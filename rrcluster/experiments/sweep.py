@@ -15,7 +15,8 @@ import numpy as np
 
 from rrcluster.errors import ConfigError, RRClusterError
 from rrcluster.experiments.config import RunConfig, closest, coerce, from_flat
-from rrcluster.experiments.run import MakeExperiment, Progress, RunResult, start_or_resume
+from rrcluster.experiments.outcome import Progress, RunResult
+from rrcluster.experiments.run import MakeExperiment, start_or_resume
 from rrcluster.experiments.setup import make_experiment
 from rrcluster.settings import AFFECTS, FIELDS, SECTIONS
 from rrcluster.storage import write_json

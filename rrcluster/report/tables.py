@@ -28,6 +28,7 @@ _LABELS = {
     "clustering_accuracy": "Clustering accuracy (%)",
     "worst_decile": "Worst decile (%)",
     "loss": "Loss",
+    "personalised_accuracy": "Personalised accuracy (%)",
     "adjusted_rand": "ARI",
     "clusters_alive": "Clusters alive",
 }
@@ -141,7 +142,7 @@ def _metrics(groups: Sequence[RunGroup]) -> tuple[str, ...]:
         usual: tuple[str, ...] = ("loss", "clustering_accuracy")
     else:
         usual = ("accuracy", "clustering_accuracy", "worst_decile")
-    return (*usual, *(name for name in ("adjusted_rand", "clusters_alive") if has[name]))
+    return (*usual, *(name for name in ("personalised_accuracy", "adjusted_rand", "clusters_alive") if has[name]))
 
 
 def _final(run: Run, name: str) -> float | None:
@@ -253,6 +254,8 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
         sentences.append(f"Chance level: {100 * chance:g}%.")
     if "worst_decile" in metrics:
         sentences.append("Worst decile: mean accuracy of the tenth of clients that fare worst.")
+    if "personalised_accuracy" in metrics:
+        sentences.append("Personalised: after each client fitted the released model to its own training rows.")
     if "adjusted_rand" in metrics:
         sentences.append("ARI: adjusted Rand index of clusters and true groups.")
     if "clusters_alive" in metrics:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from rrcluster.data.federated import Cohort, FederatedData
+from rrcluster.data.federated import FederatedData
 from rrcluster.engine import calls
 from rrcluster.engine.protocol import Engine, LocalSettings
 from rrcluster.methods.coordinate_split import Split
@@ -45,6 +45,8 @@ class Evaluation:
     median: float = math.nan  # median accuracy over clients
     cluster_accuracy: tuple[float, ...] = ()  # mean over the clients that choose each cluster; NaN where nobody does
     adjusted_rand: float = math.nan  # agreement of clusters and groups beyond chance; NaN without groups
+    personalised_accuracy: float | None = None  # mean over clients of the models they end up with; None: not measured
+    personalised_worst_decile: float | None = None
     clusters_alive: int = 0  # clusters that at least one client of the population chooses now; the others are dead
 
 
@@ -103,15 +105,19 @@ def judged_clients(num_clients: int, *, personal: bool = False) -> Array:
     return np.sort(stream(0, "evaluation").choice(num_clients, size=_OF_LARGER, replace=False))
 
 
-def choose_all(models: Models, data: FederatedData, *, algorithm: Method, split: Split, engine: Engine) -> Array:
-    """(M,) the cluster every client of the population would choose now, without exploration."""
+def score_all(models: Models, data: FederatedData, *, algorithm: Method, split: Split, engine: Engine) -> Array:
+    """(M, k) how badly each cluster suits every client of the population, without exploration; the least is chosen."""
     tools = Tools(split, engine, LocalSettings(), key=(0, 0))
-    return _choices(models, data, np.arange(data.num_clients), algorithm=algorithm, tools=tools)
+    return _scores(models, data, np.arange(data.num_clients), algorithm=algorithm, tools=tools)
 
 
 def _choices(models: Models, data: FederatedData, ids: Array, *, algorithm: Method, tools: Tools) -> Array:
+    return np.asarray(_scores(models, data, ids, algorithm=algorithm, tools=tools).argmin(axis=1))
+
+
+def _scores(models: Models, data: FederatedData, ids: Array, *, algorithm: Method, tools: Tools) -> Array:
     parts = [
-        algorithm.scores(models, Clients.without_memory(data.cohort(part)), tools=tools).argmin(axis=1)
+        algorithm.scores(models, Clients.without_memory(data.cohort(part)), tools=tools)
         for part in _parts(ids, _CLIENTS_AT_ONCE)
     ]
     return np.concatenate(parts)
@@ -226,29 +232,3 @@ def adjusted_rand(choices: Array, groups: Array, num_clusters: int, num_groups: 
 
 def _pairs(counts: Array) -> Array:
     return np.asarray(counts * (counts - 1) / 2)
-
-
-def own_evaluations(
-    models: Models, cohort: Cohort, *, loss_bound: float | None, algorithm: Method, tools: Tools
-) -> Array | None:
-    """(n, 2) accuracy, and loss in units of the loss bound, of each client's own best model on its own samples.
-
-    These are the two numbers in [0, 1] that travel inside a report. A client judges the models that would be handed out
-    if the run stopped now (`ServerState.average`): they are made of earlier releases alone, so Theorem 1 of
-    docs/privacy.md covers what it says about them. It picks the model of least loss on its own samples and reports that
-    model's accuracy and clipped loss on the same samples. Those are the samples it trains on: holding some back would
-    cost training data and leave a handful per client, while client-level noise keeps a model from telling its own
-    clients' samples from others' (docs/tuning.md has the measured gap).
-
-    None without a loss bound: then nothing is evaluated. A client without samples says 1/2 to both, which is zero in
-    its message; a loss that is infinite or no number is reported as the bound, or a model's failures would drop out of
-    the mean. Clipping is the mechanism's business.
-    """
-    if loss_bound is None:
-        return None
-    chosen = algorithm.scores(models, Clients.without_memory(cohort), tools=tools).argmin(axis=1)
-    loss, accuracy = calls.measure(tools.engine, tools.split.vectors(models), cohort)
-    rows = np.arange(len(chosen))
-    share = np.nan_to_num(loss[rows, chosen] / loss_bound, nan=1.0, posinf=1.0)
-    own = np.stack([accuracy[rows, chosen], share], axis=1)
-    return np.where(cohort.sizes[:, None] > 0, own, 0.5)

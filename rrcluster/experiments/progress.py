@@ -1,4 +1,4 @@
-"""Progress of a run: a bar on stderr, TensorBoard events, and for a sweep a live table.
+"""Progress on stderr: the bar of one run, and the live table of a sweep.
 
 The bar shows the round, released sizes, the time left, and the diagnostic accuracy named as such; the table has one
 line per run.
@@ -6,7 +6,7 @@ line per run.
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
-from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import RunConfig
 
 if TYPE_CHECKING:
-    from rrcluster.experiments.run import Progress
+    from rrcluster.experiments.outcome import Progress
     from rrcluster.experiments.sweep import Job, Step
     from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.types import NoisyEvaluation
@@ -32,7 +31,7 @@ class ProgressBar:
     def __init__(self, config: RunConfig, plan: "PrivacyPlan", *, hidden: bool) -> None:
         """Prepare; nothing is drawn before `with`."""
         self._console = Console(stderr=True, quiet=hidden)
-        self._drawn = self._console.is_terminal and not hidden
+        self._drawn = (self._console.is_terminal or _has_widgets()) and not hidden
         self._bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -91,6 +90,16 @@ class ProgressBar:
         if not self._drawn and (tenth or progress.evaluation is not None):
             line = "  ".join(part for part in (sizes, private, self._accuracy) if part)
             self._console.print(f"round {done}/{progress.num_rounds}  {line}", highlight=False, soft_wrap=True)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    return Console().is_jupyter
+
+
+def _has_widgets() -> bool:
+    """Whether a notebook can draw a bar; without ipywidgets it gets lines of text instead."""
+    return in_notebook() and find_spec("ipywidgets") is not None
 
 
 def _private_text(evaluation: "NoisyEvaluation | None") -> str:
@@ -191,44 +200,3 @@ def _accuracy(progress: "Progress") -> str:
         f"loss {diagnostic.loss:.4g}" if diagnostic.accuracy != diagnostic.accuracy else f"{diagnostic.accuracy:.1%}"
     )
     return f"{figure} (diagnostic, not private)"
-
-
-_FIGURES = ("accuracy", "loss", "clustering_accuracy", "worst_decile", "adjusted_rand", "clusters_alive")
-
-
-class EventWriter:
-    """Writes TensorBoard events into `tensorboard/` of a run folder. Not for secure runs: events carry times.
-
-    Tags under `released/` are public; tags under `diagnostic_not_private/` are not.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """Needs the extra `tensorboard`."""
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ConfigError("--tensorboard needs TensorBoard; install rrcluster[tensorboard].") from error
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
-
-    def __enter__(self) -> "EventWriter":
-        """Ready."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Flush and close."""
-        self._writer.close()
-
-    def add(self, progress: "Progress") -> None:
-        """One round."""
-        step = progress.round_index
-        for cluster, size in enumerate(progress.sizes):
-            self._writer.add_scalar(f"released/size_{cluster}", float(size), step)
-        if progress.private_evaluation is not None:
-            self._writer.add_scalar("released/accuracy", progress.private_evaluation.accuracy, step)
-            self._writer.add_scalar("released/loss", progress.private_evaluation.loss, step)
-        if progress.evaluation is not None:
-            for name in _FIGURES:
-                value = getattr(progress.evaluation, name)
-                self._writer.add_scalar(f"diagnostic_not_private/{name}", value, step)
