@@ -10,52 +10,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-import tyro
-
 from rrcluster import checks, registry
+from rrcluster.data_settings import DISPLAY, PLACE, ColumnSettings, DataSettings, Flag
 from rrcluster.errors import ConfigError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Flag = tyro.conf.arg
 Section = TypeVar("Section", bound="DataclassInstance")
-
-# What a setting affects beside the result itself; the default is the result.
-PLACE = {"affects": "place"}  # where, and on which machine, a run is made: no number depends on it
-DISPLAY = {"affects": "display"}  # how closely a run is watched and what is written beside it
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """The population: who the clients are and how they differ."""
-
-    data: Annotated[str, Flag(metavar="NAME")] = "fashion-mini"
-    """Dataset; fashion-mini comes with the package, `rrcluster data list` names all, `data get NAME` gets them."""
-    partition: Literal["rotation", "rotation-imbalanced", "dirichlet", "role", "label-flip"] = "rotation"
-    """How clients differ (shakespeare is by role; the synthetic sets draw their own groups)."""
-    concentration: float = 0.5
-    """dirichlet: how even a client's labels are; small values give it few classes."""
-    num_clients: Annotated[int, Flag(name="clients")] = 1000
-    """Clients in the population (M), a declared constant."""
-    samples_per_client: int | None = None
-    """Every client draws this many images for itself, by formula, instead of being dealt its share of them: for
-    populations of any size. Default: dealt; 40 where fashion-mini has more clients in a group than images."""
-    max_samples: int | None = None
-    """Most samples of a client, for training and for testing, taken at equal distances; default all."""
-    data_folder: str | None = field(default=None, metadata=PLACE)
-    """Where the files of `data` are; default: the usual places."""
-
-    def __post_init__(self) -> None:
-        registry.DATASETS.check(data=self.data)
-        checks.count(num_clients=self.num_clients)
-        if self.max_samples is not None:
-            checks.count(max_samples=self.max_samples)
-        checks.positive(concentration=self.concentration)
-        if self.samples_per_client is not None:
-            checks.count(samples_per_client=self.samples_per_client)
-        if self.data_folder is not None:
-            checks.path(data_folder=self.data_folder)
 
 
 @dataclass(frozen=True)
@@ -293,6 +255,7 @@ class OutputSettings:
 
 SECTIONS: dict[str, type] = {
     "data": DataSettings,
+    "columns": ColumnSettings,
     "method": MethodSettings,
     "privacy": PrivacySettings,
     "local": LocalSettings,

@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+from rrcluster.data_settings import data_label
 from rrcluster.report.claim import statement_section
 from rrcluster.report.drawing import Drawing
 from rrcluster.report.folders import CONFIG, DIAGNOSTIC, Run, RunGroup
@@ -76,7 +77,7 @@ def lead(groups: Sequence[RunGroup]) -> str:
     clients, rounds = _common(groups, "num_clients"), _common(groups, "num_rounds")
     named = f" ({'; '.join(labels)})" if len(labels) <= _NAMED else ""
     what = labels[0] if len(labels) == 1 else f"{len(labels)} methods{named}"
-    where = f" on {data}" if data else ""
+    where = f" on {data_label(str(data))}" if data else ""
     where += f" ({partition})" if data and partition else ""
     where += f", spread over {clients} clients" if clients else ""
     where += f", for {rounds} rounds" if rounds else ""
