@@ -13,7 +13,7 @@ import tyro
 
 from rrcluster import registry
 from rrcluster.cli import torchrun_rank
-from rrcluster.cli.terminal import parse, read_yaml, say
+from rrcluster.cli.terminal import parse, read_yaml, say, say_warnings
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 
@@ -86,18 +86,19 @@ def _check_first(command: RunCommand) -> None:
     clustered = registry.METHODS.fact(config.method.algorithm, "chooses_by_loss", False)  # others are checked later
     k, least = (config.method.num_clusters, config.method.min_cluster_size) if clustered else (1, 0)
     privacy = replace(config.privacy, epsilon=config.privacy.target_epsilon)
-    check_budget(privacy, config.data.num_clients, k, least, noisy=kind.noisy)
+    check_budget(privacy, config.data.population_size, k, least, noisy=kind.noisy)
     if not command.dry_run and (config.output.out is not None or config.output.name is not None):
         refuse_a_second_run(config.folder)
 
 
 def _run(command: RunCommand, make: "MakeExperiment") -> int:
     """The command in a single process, or in rank 0 of several."""
-    if command.dry_run:
-        from rrcluster.cli.dry_run import show
+    with say_warnings():
+        if command.dry_run:
+            from rrcluster.cli.dry_run import show
 
-        return show(command.config, as_json=command.json, make=make)
-    _show(command, list(_runs(command, make)))
+            return show(command.config, as_json=command.json, make=make)
+        _show(command, list(_runs(command, make)))
     return 0
 
 
@@ -109,22 +110,36 @@ def read_command(arguments: list[str]) -> RunCommand:
         default = RunCommand(config=from_flat(settings, source=arguments[0], resolved=False))
         arguments = arguments[1:]
     command = parse(default, arguments, prog="rrcluster run")
-    if command.resume is not None and command.config != RunConfig():
-        raise ConfigError("--resume takes all settings from the run folder; give no others.")
+    if command.resume is not None and _without_data(command.config) != RunConfig():
+        raise ConfigError("--resume takes all settings from the run folder; give no others (--data for a moved file).")
     if command.adopt and command.resume is None:
         raise ConfigError("--adopt belongs to --resume, which names the folder to go on in; add that.")
-    return replace(command, config=command.config.resolved())
+    if command.resume is not None:
+        return command
+    config = command.config.resolved()
+    if config.data.from_file:
+        from rrcluster.data.table_files import check_table
+
+        check_table(Path(config.data.data), config.columns)
+    return replace(command, config=config)
+
+
+def _without_data(config: RunConfig) -> RunConfig:
+    return replace(config, data=replace(config.data, data=RunConfig().data.data))
 
 
 def _runs(command: RunCommand, make: "MakeExperiment") -> Iterator[Path]:
     """The folders of the runs, each when it has finished."""
     from rrcluster.experiments.folder_names import seeds_folder
     from rrcluster.experiments.run import resume, start, start_or_resume
+    from rrcluster.experiments.same_objects import with_objects
 
     config = command.config
     if command.resume is not None:
         if not (command.resume / "config.yaml").exists():
             raise RunFolderError(f"{command.resume} holds no run to resume; start one with `rrcluster run`.")
+        if command.config.data.from_file:  # it has moved
+            make = with_objects(command.resume, {"data": command.config.data.data}, make)
         running = resume(command.resume, make=make, adopt=command.adopt)
         if command.adopt and running.experiment.plan.secure:
             from rrcluster.experiments.place import ADOPTED

@@ -211,7 +211,7 @@ def assign(models: TrainedModels, data: Any) -> Any:
     engine = BatchedEngine(models.model)
     if isinstance(data, FederatedData):
         scores = score_all(models.models, data, algorithm=models.algorithm, split=models.split, engine=engine)
-        return Assignment.of_scores(np.arange(data.num_clients), scores)
+        return Assignment.of_scores(np.array(data.clients) if data.clients else np.arange(data.num_clients), scores)
     inputs, targets = (np.asarray(part) for part in data)
     if len(inputs) == 0 or len(inputs) != len(targets):
         raise ConfigError(

@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+from rrcluster.data_settings import data_label
 from rrcluster.report.claim import statement_section
 from rrcluster.report.drawing import Drawing
 from rrcluster.report.folders import CONFIG, DIAGNOSTIC, Run, RunGroup
@@ -76,7 +77,7 @@ def lead(groups: Sequence[RunGroup]) -> str:
     clients, rounds = _common(groups, "num_clients"), _common(groups, "num_rounds")
     named = f" ({'; '.join(labels)})" if len(labels) <= _NAMED else ""
     what = labels[0] if len(labels) == 1 else f"{len(labels)} methods{named}"
-    where = f" on {data}" if data else ""
+    where = f" on {data_label(str(data))}" if data else ""
     where += f" ({partition})" if data and partition else ""
     where += f", spread over {clients} clients" if clients else ""
     where += f", for {rounds} rounds" if rounds else ""
@@ -217,9 +218,9 @@ def reproduce_section(groups: Sequence[RunGroup], *, out: Path) -> str:
     versions = sorted(
         {str(run.summary["version"]) for group in groups for run in group.runs if "version" in run.summary}
     )
-    made = f"The runs were made with rrcluster {html.escape(', '.join(versions))}. " if versions else ""
+    origin = f"The runs were made with rrcluster {html.escape(', '.join(versions))}. " if versions else ""
     return (
-        f"<p>{made}From the folder that holds this page, the commands below repeat every run with its settings and "
+        f"<p>{origin}From the folder that holds this page, the commands below repeat every run with its settings and "
         f'seeds, and write a report like this one:</p>\n<pre class="scroll" tabindex="0"><code>{lines}</code></pre>'
     )
 
