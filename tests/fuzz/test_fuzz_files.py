@@ -11,7 +11,7 @@ from corruption import BYTES, lie, resize, retype
 
 import rrcluster as rr
 from rrcluster.data import files
-from rrcluster.data.fashion import BUNDLE, load_fashion_mini
+from rrcluster.data.idx_datasets import BUNDLE, load_fashion_mini
 from rrcluster.errors import ConfigError, DataError, RRClusterError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.folder import RunFolder, _keep_rounds_before
@@ -67,7 +67,8 @@ def test_idx_files(tmp_path):
     values = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
     for name in ("plain", "small.gz"):
         path = tmp_path / name
-        files.write_idx(path, values)
+        content = files.idx_header(values) + values.tobytes()
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
         for _ in damaged(path, (*BYTES, resize), 100):
             try:
                 found = files.read_idx(path, shape=(None, 7, 3))
