@@ -30,6 +30,8 @@ from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.lock import FolderLock
 from rrcluster.experiments.place import bind
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
+from rrcluster.privacy.correlation import PastNoise
+from rrcluster.privacy.noise_store import DrawnRound, NoiseStore
 from rrcluster.server_state import RunningMean, ServerState
 from rrcluster.settings import without_removed
 from rrcluster.simulation.clients import ClientMemory, Incidents
@@ -61,7 +63,7 @@ _PUBLIC = (
     "models.safetensors",
     "diagnostics.jsonl",
 )
-_PRIVATE = ("state.safetensors", "place.json")  # in checkpoint/
+_PRIVATE = ("state.safetensors", "drawn.safetensors", "place.json")  # in checkpoint/
 
 
 @dataclass(frozen=True)
@@ -167,12 +169,11 @@ class RunFolder:
         line = {"round": round_index, **asdict(evaluation), "seconds": round(seconds, 2)}
         append_json(path, line | asdict(incidents) | ({} if measures is None else asdict(measures)))
 
-    def save_state(self, state: ServerState, memory: ClientMemory) -> None:
+    def save_state(self, state: ServerState, memory: ClientMemory, past: PastNoise | None = None) -> None:
         """Write the checkpoint: one file, renamed into place, so it is always whole; what it follows is on disk."""
         for name in ("rounds.jsonl", "diagnostics.jsonl"):
             if (self.path / name).exists():
                 sync_file(self.path / name)
-        target = self.path / "checkpoint" / "state.safetensors"
         numbers = np.array([state.round_index, state.num_averaged], dtype=np.int64)
         weights = np.array([state.sizes.weight])
         tensors = {
@@ -186,16 +187,40 @@ class RunFolder:
             ("average", state.average),
         ):
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
-        tensors |= memory.tensors()
+        self._save_private("state.safetensors", tensors | memory.tensors() | _past_tensors(past))
+
+    def save_drawn(self, drawn: DrawnRound) -> None:
+        """Write down a round that is about to be charged and released, so that it can be repeated exactly."""
+        drawn_tensors = {"round": np.array([drawn.round_index]), "total": drawn.total}
+        self._save_private("drawn.safetensors", drawn_tensors | _past_tensors(drawn.past) | dict(drawn.memory))
+
+    def load_noise(self) -> NoiseStore:
+        """What a plan with slots resumes from: the checkpoint's noise, and the round that was drawn last."""
+        try:
+            tensors, drawn = self._read_private("state.safetensors"), self._read_private("drawn.safetensors")
+            made = None if drawn is None else _drawn(drawn)
+            return NoiseStore(None if tensors is None else _past(tensors), made, self.save_drawn)
+        except Exception as error:
+            raise RunFolderError(
+                f"{self.path / 'checkpoint'}: the noise that the next round builds on is damaged, and fresh noise in "
+                "its place would not have the guarantee; start a new run."
+            ) from error
+
+    def _save_private(self, name: str, tensors: dict[str, Any]) -> None:
+        target = self.path / "checkpoint" / name
         whole = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
         with explain_write(target):  # not `write_file`: it must never make checkpoint/ anew, open to others
             replace_file(target, _in_order(save(whole, metadata={"sha256": _digest(whole)})), mode=0o600)
+
+    def _read_private(self, name: str) -> dict[str, Any] | None:
+        path = self.path / "checkpoint" / name
+        return _read_tensors(path) if path.exists() else None
 
     def load_state(self) -> tuple[ServerState, ClientMemory] | None:
         """The checkpointed state and memory, None if there are none; rounds after it are dropped, to be run again."""
         path = self.path / "checkpoint" / "state.safetensors"
         try:
-            tensors = _read_tensors(path) if path.exists() else None
+            tensors = self._read_private("state.safetensors")
             saved = None if tensors is None else (_state(tensors), ClientMemory.from_tensors(tensors))
         except Exception as error:  # a damaged file fails in many ways inside the reader
             raise RunFolderError(f"{path}: the checkpoint is damaged; start a new run.") from error
@@ -259,6 +284,24 @@ def _digest(tensors: dict[str, Any]) -> str:
         digest.update(f"{name} {values.dtype} {values.shape}\n".encode())
         digest.update(values.tobytes())
     return digest.hexdigest()
+
+
+def _past_tensors(past: PastNoise | None) -> dict[str, Any]:
+    return {} if past is None else {"noise.round": np.array([past.round_index]), "noise.vectors": past.vectors}
+
+
+def _past(tensors: dict[str, Any]) -> PastNoise | None:
+    if "noise.vectors" not in tensors:
+        return None
+    return PastNoise(int(tensors["noise.round"][0]), tensors["noise.vectors"])
+
+
+def _drawn(tensors: dict[str, Any]) -> DrawnRound:
+    past = _past(tensors)
+    if past is None:
+        raise ValueError("a drawn round without its noise")
+    memory = {name: values for name, values in tensors.items() if name.startswith("memory.")}
+    return DrawnRound(int(tensors["round"][0]), tensors["total"], past, memory)
 
 
 def _refuse_a_second_run(path: Path) -> None:

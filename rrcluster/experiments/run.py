@@ -16,6 +16,7 @@ from rrcluster.experiments.released import average, describe_evaluation
 from rrcluster.experiments.setup import Experiment, build_experiment, make_experiment
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import statement
+from rrcluster.server import ledger_of
 from rrcluster.server_state import ServerState
 from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation, evaluate
@@ -137,11 +138,11 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = 
 def _running(experiment: Experiment, folder: RunFolder) -> "Running":
     plan = experiment.plan
     try:
-        ledger = Ledger(
+        ledger = ledger_of(
+            plan,
             folder.path / "ledger.jsonl",
-            secure=plan.secure,
-            limit=plan.num_releases,
             made_by=fingerprint(experiment.config, experiment.engine) | describe_parts(experiment),
+            noise=folder.load_noise(),
         )
         running = Running(experiment, folder, ledger)
         ledger.check_covers(0 if running.state is None else running.state.round_index)
@@ -160,6 +161,7 @@ class Running:
         saved = folder.load_state()
         self.state = None if saved is None else saved[0]
         self._memory = None if saved is None else saved[1]
+        self._past = ledger.noise.past
         self._ledger = ledger
         self._evaluated: tuple[int, Evaluation] | None = None  # the round, and what was measured after it
         self._incidents = Incidents()  # since the run was started or resumed
@@ -181,10 +183,10 @@ class Running:
                 released += [] if record.release.evaluation is None else [record.release.evaluation]
                 self._incidents = self._incidents.plus(record.incidents)
                 progress = self._note(record, released)
-                self.state, self._memory = record.state, record.memory
+                self.state, self._memory, self._past = record.state, record.memory, record.past
                 if secure or time.perf_counter() - saved > pause:
                     began = time.perf_counter()
-                    self.folder.save_state(record.state, record.memory)
+                    self.folder.save_state(record.state, record.memory, record.past)
                     saved = time.perf_counter()
                     pause = max(_SECONDS_BETWEEN_CHECKPOINTS, 20 * (saved - began))
                 yield progress
@@ -245,7 +247,7 @@ class Running:
         if self.folder.finished:
             return
         if self.state is not None and self._memory is not None:
-            self.folder.save_state(self.state, self._memory)
+            self.folder.save_state(self.state, self._memory, self._past)
         self.folder.save_summary(self._summary("stopped"))
 
     def _end(self) -> None:

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rrcluster.privacy.correlation import PastNoise
 from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.privacy.sampling import Sampler
+from rrcluster.privacy.slots import Slots
 from rrcluster.rng import Rng
-from rrcluster.settings import PrivacySettings
+from rrcluster.settings import PrivacySettings, ServerSettings
 from rrcluster.types import Array, Coordinates, Release
 
 
@@ -56,8 +58,12 @@ class Mechanism(Protocol):
         """Who takes part in a round."""
 
     @property
+    def slots(self) -> Slots:
+        """Which clients may take part in which round."""
+
+    @property
     def event(self) -> RoundEvent:
-        """What one round costs; PrivacyError without privacy."""
+        """What one participation costs; PrivacyError without privacy."""
 
     @property
     def flips_coins(self) -> bool:
@@ -84,6 +90,19 @@ class Mechanism(Protocol):
         """What a statement says of it."""
 
 
+class SlottedMechanism(Mechanism, Protocol):
+    """A mechanism that can have several slots: the noise of a round builds on that of the rounds before."""
+
+    def first_past(self) -> PastNoise:
+        """The noise before the first round."""
+
+    def check_past(self, past: PastNoise | None, round_index: int) -> PastNoise:
+        """The noise that a round builds on; PrivacyError where it is lost, or that of another round."""
+
+    def noisy_sum(self, reports: Reports, past: PastNoise, *, rng: Rng) -> tuple[NoisySum, PastNoise]:
+        """(noisy sum of round `past.round_index`, what the next one needs): the only look at raw reports."""
+
+
 @dataclass(frozen=True)
 class Description:
     """A mechanism in the words and numbers of the privacy statement."""
@@ -103,6 +122,7 @@ class PlanInputs:
     num_clients: int
     min_cluster_size: int
     size_floor: float | None
+    server: ServerSettings  # which models are handed out: correlated noise is made for them
 
     @property
     def cohort_size(self) -> int:
@@ -114,7 +134,7 @@ class PlanInputs:
         """The floor of denominators: as given, or 0.6 of the expected cluster size."""
         if self.size_floor is not None:
             return self.size_floor
-        return 0.6 * self.settings.sample_rate * self.num_clients / self.num_clusters
+        return 0.6 * self.settings.cohort_share * self.num_clients / self.num_clusters
 
 
 @dataclass(frozen=True)
@@ -125,3 +145,4 @@ class MechanismKind:
     maker: Callable[[PlanInputs], Callable[[float], Mechanism]]  # noise multiplier of the whole round -> mechanism
     rebalancing: str  # how clusters below B are helped: "coin" or "exact"
     noisy: bool = True  # whether there is noise to calibrate
+    participations: tuple[str, ...] = ("poisson",)  # whose guarantee is proved; "poisson" is the mechanism's own law
