@@ -111,7 +111,8 @@ class RunFolder:
     def check_statement(self, statement: dict[str, Any]) -> None:
         """Refuse to continue a run whose privacy.json states another plan than the one at hand."""
         stated = read_mapping(self.path / "privacy.json")
-        for name in ("epsilon", "delta", "event", "num_releases"):
+        slotted = "slots" in statement.get("participation", {})
+        for name in ("epsilon", "delta", "event", "num_releases", *(["participation"] if slotted else [])):
             if stated.get(name) != json.loads(json.dumps(statement.get(name))):
                 raise RunFolderError(
                     f"{self.path / 'privacy.json'}: states another {name} than the settings give, so the run's cost "

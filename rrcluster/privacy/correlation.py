@@ -9,8 +9,9 @@ form costs no more than the real one (docs/privacy.md, Proposition 6).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -89,6 +90,11 @@ class Correlation:
     def spread(self) -> float:
         """Std of the noise of the last round, relative to independent noise; no round has more."""
         return float(self.lengthening * math.sqrt(self.inverse @ self.inverse))
+
+    def describe(self) -> dict[str, Any]:
+        """For the statement."""
+        gain = {} if self.model_noise is None else {"noise_of_models_handed_out": asdict(self.model_noise)}
+        return {"coefficients": list(self.coefficients), "noise_of_a_round": self.spread, **gain}
 
     def next_noise(self, fresh: Array, past: PastNoise) -> Array:
         """The round's noise from fresh independent noise, which is larger than z S by `lengthening`."""

@@ -258,6 +258,7 @@ class JointMechanism:
                 "evaluation_weight": self.evaluation_weight,
             },
             noise_per_part=noise_per_part,
+            correlation=self.correlation.describe(),
         )
 
     def _sums(self, checked: CheckedReports) -> tuple[Array, Array]:

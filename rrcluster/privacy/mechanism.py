@@ -5,7 +5,7 @@ disagree. Whatever depends on the kind of mechanism is a method here; nothing ou
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rrcluster.privacy.correlation import PastNoise
@@ -110,6 +110,7 @@ class Description:
     released: tuple[str, ...]  # what a round releases
     noise: dict[str, Any]  # multipliers, sensitivities and weights
     noise_per_part: dict[str, float]  # std of each released part, for a clip of 1
+    correlation: dict[str, Any] = field(default_factory=dict)  # of noise over rounds, where there is any
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from rrcluster.privacy.ledger import describe
+from rrcluster.privacy.participation import describe_participation, secrets
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.selection import Selection
 
@@ -19,7 +20,6 @@ SECURE = (
 
 _TRUST = [
     "The server is trusted: it sees raw reports in memory. The guarantee is towards everybody who sees releases.",
-    "Who took part in a round is kept secret.",
     "One client id stands for one person, who has no second one.",
     "Each client is taken to compute alone; a simulation that batches clients stands for that.",
 ]
@@ -30,8 +30,14 @@ _EXACT = [
     "Gaussian that the accountants take (Proposition 4 of docs/privacy.md).",
     "The operating system's generator is taken for a source of independent uniform bits; clients join, and identifiers "
     "are kept, with probabilities within 2^-53 of those stated.",
-    "A round that was repeated after a crash is a new release and is charged again; ledger.jsonl has every charge.",
 ]
+_FRESH_REPEAT = (
+    "A round that was repeated after a crash is a new release and is charged again; ledger.jsonl has every charge."
+)
+_EXACT_REPEAT = (
+    "A round that was repeated after a crash is the identical release, from what was written down before it, and is "
+    "charged once."
+)
 _STOPPED = (
     "epsilon is that of the whole plan, also if the run is stopped early: whoever stops it may have looked at "
     "releases, and then the cost of those made so far would be no guarantee."
@@ -75,7 +81,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
 
     selection = plan.selection
     if selection is None:
-        rows = account(plan.event, num_rounds=plan.num_releases, delta=plan.delta)
+        rows = account(plan.event, num_rounds=plan.num_participations, delta=plan.delta)
     else:
         rows = account(selection.event, num_rounds=selection.charges, delta=plan.delta)
     return {
@@ -95,6 +101,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
         "delta": plan.delta,
         "epsilon": plan.epsilon(),
         "accountant": plan.accountant if selection is None else "rdp",
+        "participation": describe_participation(plan),
         "event": describe(plan.event if selection is None else selection.event),
         **({} if selection is None else {"selection": _selection(selection)}),
         "accountants": [{"accountant": row.accountant, "epsilon": row.epsilon, "reason": row.reason} for row in rows],
@@ -102,8 +109,10 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
             *_delta_notes(plan.delta, plan.mechanism.num_clients),
             *_reserve_notes(plan),
             _STOPPED,
-            *_TRUST,
-            *(_EXACT if plan.secure else _FLOATING),
+            _TRUST[0],
+            *secrets(plan),
+            *_TRUST[1:],
+            *((*_EXACT, _EXACT_REPEAT if plan.repeats_exactly else _FRESH_REPEAT) if plan.secure else _FLOATING),
         ],
         "not_covered": [
             *([_UNACCOUNTED_TUNING] if selection is None else _SELECTED),
