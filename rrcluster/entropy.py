@@ -52,17 +52,25 @@ def os_words(count: int) -> Array:
 
 
 def below(bound: int, count: int) -> Array:
-    """(count,) int64, exactly uniform in 0..bound-1, for bounds up to 2^62: what is too large is drawn again."""
-    if bound == 1:
-        return np.zeros(count, dtype=np.int64)
-    shift = np.uint64(64 - (bound - 1).bit_length())
-    drawn = (os_words(count) >> shift).astype(np.int64)
-    while len(wrong := np.flatnonzero(drawn >= bound)):
-        drawn[wrong] = (os_words(len(wrong)) >> shift).astype(np.int64)
-    return drawn
+    """(count,) int64, exactly uniform in 0..bound-1, for bounds up to 2^62.
+
+    Remainders of words from the shortest type that holds the bound; a word at or above the largest multiple of the
+    bound is drawn again.
+    """
+    size = next(size for size in (1, 2, 4, 8) if bound <= 1 << 8 * size)
+    usable = (1 << 8 * size) // bound * bound
+    drawn = _words(count, size)
+    while usable < 1 << 8 * size and len(wrong := np.flatnonzero(drawn >= usable)):
+        drawn[wrong] = _words(len(wrong), size)
+    return (drawn % drawn.dtype.type(bound)).astype(np.int64) if bound < 1 << 8 * size else drawn.astype(np.int64)
 
 
-def _bits(count: int) -> int:
+def _words(count: int, size: int) -> Array:
+    """(count,) fresh words of `size` bytes."""
+    return np.frombuffer(bytearray(os.urandom(size * count)), dtype=f"<u{size}")
+
+
+def fresh_bits(count: int) -> int:
     """A whole number of `count` fresh bits."""
     return int.from_bytes(os.urandom((count + 7) // 8), "little") >> (-count % 8)
 
@@ -138,7 +146,7 @@ class SecureRng:
             raise ValueError(f"probability = {probability!r} must lie in (0, 1].")
         side, faces = probability.as_integer_ratio()  # faces is a power of two
         tosses = 1
-        while _bits(faces.bit_length() - 1) >= side:
+        while fresh_bits(faces.bit_length() - 1) >= side:
             tosses += 1
         return tosses
 

@@ -7,6 +7,7 @@
           |    |    +-- UnsupportedEvent   an event this accountant cannot account
           |    +-- AssumptionError   an assumption of the theory fails, so its bound says nothing
           +-- DataError         a missing, damaged or unusable data file
+          +-- ProtocolError     a message of a secure aggregation that must not be answered
           +-- RoundError        a round of a secure run failed, for a reason that is not told
           +-- RunFolderError    a run folder that cannot be written, read or resumed
           +-- RankError         a rank of a run on several processes failed or is gone
@@ -38,6 +39,10 @@ class AssumptionError(ConfigError):
 
 class DataError(RRClusterError):
     """A data file is missing, damaged, or does not hold what it should."""
+
+
+class ProtocolError(RRClusterError):
+    """A secure aggregation cannot go on: a message is missing, out of order or not what was agreed."""
 
 
 class RoundError(RRClusterError):

@@ -21,6 +21,7 @@ ORDER = [
     "rng",
     "types",
     "entropy",
+    "secagg",
     "clusters",
     "privacy",
     "server_state",

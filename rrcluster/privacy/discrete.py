@@ -1,30 +1,36 @@
 """The discrete Gaussian, sampled exactly: P(x) proportional to exp(-x^2 / (2 sigma^2)) on the whole numbers.
 
-Canonne, Kamath, Steinke 2020 (arXiv 2004.00010): rejection with Bernoulli(exp(-gamma)) made of Bernoulli(gamma / K)
-only (their Algorithm 1). With a *whole* sigma the proposal can be Karney's (2016, "Sampling exactly from the normal
-distribution", Algorithm D): x = k sigma + j, with 0 <= j < sigma, for which
+With a *whole* sigma (after Karney 2016, "Sampling exactly from the normal distribution", Algorithm D), x is
++-(k sigma + j) with 0 <= j < sigma, and
 
-    exp(-x^2 / (2 sigma^2)) = exp(-k^2 / 2) * exp(-j / sigma)^k * exp(-(j / sigma)^2 / 2),
+    exp(-x^2 / (2 sigma^2)) = exp(-k^2 / 2) * exp(-g),    g = j (2 k sigma + j) / (2 sigma^2),
 
-so that every coin is a product of coins of probability 1/2, 1/K and j / sigma. Those are comparisons of uniform whole
-numbers below 2^62 (entropy.below): no floating point, no rounding, no truncation of the tail, and vectors at a time.
-The bits come from the operating system, fresh for each call, and are not kept.
+so: draw k by its own law, j uniformly, a sign, and accept with probability exp(-g). Both real probabilities are
+compared with a uniform U of unlimited precision, of which as many bits are drawn as the comparison needs. Floating
+point decides only where its error cannot matter: U is 53 bits, and where it lies within one part in 2^40 of the
+probability (numpy's is within 2^-46 of it), the next bits are drawn and the comparison is made with `decimal`, whose
+exponential is correctly rounded, at a precision that grows until it is decided. So the law is exact: nothing is
+rounded and no tail is cut. The bits come from the operating system, fresh for each call, and are not kept.
 
 How long a draw takes depends on the draw; that time is not covered by any guarantee.
 """
 
+import itertools
 import math
 from collections.abc import Callable
+from decimal import Context, Decimal, localcontext
 from fractions import Fraction
+from functools import cache, partial
 
 import numpy as np
 
-from rrcluster.entropy import below
+from rrcluster.entropy import below, fresh_bits, os_words
 from rrcluster.errors import ConfigError
 from rrcluster.types import Array
 
 LEAST_SIGMA, MOST_SIGMA = 64, 2**56
-Coins = Callable[[Array], Array]  # places -> one fresh coin for each of them
+_MARGIN = 2.0**-40  # of a probability: closer to it, floating point does not decide
+_FIRST_BITS = 53
 
 
 def grid_sigma(noise_std: float, step: float) -> int:
@@ -56,62 +62,71 @@ def discrete_gaussian(sigma: int, count: int) -> Array:
 
 
 def _propose(sigma: int, count: int) -> tuple[Array, Array]:
-    """One proposal each, and whether it is accepted: with probability exp(-x^2 / (2 sigma^2)) over the proposal's."""
-    k = _half_steps(count)
-    j, negative = below(sigma, count), below(2, count) == 1
-    accepted = ~(negative & (k == 0) & (j == 0))  # zero has one sign, not two
-    accepted &= _all(k * (k - 1), _root_e, among=accepted)  # k came with exp(-k/2): exp(-k^2/2) is wanted
-    accepted &= _all(k, lambda places: _exp(places, lambda some: below(sigma, len(some)) < j[some]), among=accepted)
-    accepted &= _all(np.ones_like(k), lambda places: _exp(places, _half_square(j, sigma)), among=accepted)
-    if k[accepted].max(initial=0) > 100:
-        raise OverflowError("a draw beyond 100 sigma: the operating system's generator is broken.")  # p < e^-5000
-    value = np.where(accepted, k, 0) * sigma + j
+    """One proposal each, and whether it is accepted."""
+    k, j, negative = _whole_sigmas(count), below(sigma, count), below(2, count) == 1
+    value = k * sigma + j
+    accepted = _accept(k, j, sigma, (os_words(count) >> np.uint64(64 - _FIRST_BITS)).astype(np.int64))
+    accepted &= ~(negative & (value == 0))  # zero has one sign, not two
     return np.where(negative, -value, value), accepted
 
 
-def _half_square(j: Array, sigma: int) -> Coins:
-    """Coins of probability (j / sigma)^2 / 2."""
-
-    def flip(places: Array) -> Array:
-        n = len(places)
-        fits = (below(sigma, n) < j[places]) & (below(sigma, n) < j[places])
-        return np.asarray(fits & (below(2, n) == 0))
-
-    return flip
-
-
-def _half_steps(count: int) -> Array:
-    """(count,) geometric: how many coins of probability exp(-1/2) fall true in a row."""
-    steps, going = np.zeros(count, dtype=np.int64), np.arange(count)
-    while len(going):
-        going = going[_root_e(going)]
-        steps[going] += 1
-    return steps
+def _accept(k: Array, j: Array, sigma: int, bits: Array, *, margin: float = _MARGIN) -> Array:
+    """(n,) whether U < exp(-g), where `bits` are the first 53 of U; further ones are drawn where they are needed."""
+    x = j / sigma
+    probability = np.exp(-x * (k + x / 2))
+    below_u, above_u = bits * 2.0**-_FIRST_BITS, (bits + 1) * 2.0**-_FIRST_BITS
+    accepted = above_u <= probability * (1 - margin)
+    for place in np.flatnonzero(~accepted & (below_u < probability * (1 + margin))):
+        g = Fraction(int(j[place]) * (2 * int(k[place]) * sigma + int(j[place])), 2 * sigma**2)
+        accepted[place] = _Uniform(int(bits[place]), _FIRST_BITS).is_below(partial(_exp_minus, g))
+    return accepted
 
 
-def _root_e(places: Array) -> Array:
-    """Coins of probability exp(-1/2)."""
-    return _exp(places, lambda some: below(2, len(some)) == 0)
+def _whole_sigmas(count: int) -> Array:
+    """(count,) k >= 0 with P(k) proportional to exp(-k^2 / 2): how many of P(<= 0), P(<= 1), ... are at most U."""
+    words, table = os_words(count), _cumulative_words()
+    k = np.searchsorted(table, words, side="left")
+    for place in np.flatnonzero(table[np.minimum(k, len(table) - 1)] == words):  # the digits after these decide
+        uniform = _Uniform(int(words[place]), 64)
+        k[place] = next(k for k in itertools.count(int(k[place])) if uniform.is_below(partial(_cumulative, k)))
+    return k
 
 
-def _all(times: Array, coins: Coins, *, among: Array) -> Array:
-    """Whether as many coins as `times` says all fall true, flipped only for places `among` and while undecided."""
-    won, flipped = among.copy(), 0
-    while len(places := np.flatnonzero(won & (times > flipped))):
-        won[places] = coins(places)
-        flipped += 1
-    return won
+@cache
+def _cumulative_words() -> Array:
+    """The first 64 bits of P(k <= 0), P(k <= 1), ..., up to the first that are all ones."""
+    context = Context(prec=60)
+    words = [math.floor(Fraction(_cumulative(k, context)) * 2**64) for k in range(12)]
+    assert words[-1] == 2**64 - 1
+    return np.array(words, dtype=np.uint64)
 
 
-def _exp(places: Array, coins: Coins) -> Array:
-    """Coins of probability exp(-gamma), from coins of probability gamma <= 1 (Algorithm 1 of Canonne et al. 2020).
+def _cumulative(k: int, context: Context) -> Decimal:
+    """P(at most k), to the precision of the context but for its last ten digits."""
+    with localcontext(context):
+        weights = [_exp_minus(Fraction(i * i, 2), context) for i in range(k + 2 + math.isqrt(5 * context.prec))]
+        return sum(weights[: k + 1], Decimal(0)) / sum(weights, Decimal(0))
 
-    Count coins of probability gamma / 1, gamma / 2, gamma / 3, ... until the first that falls false: the number of it
-    is odd with probability exp(-gamma).
-    """
-    odd, going, trial = np.zeros(len(places), dtype=bool), np.arange(len(places)), 1
-    while len(going):
-        true = coins(places[going]) & (below(trial, len(going)) == 0)
-        odd[going[~true]] = trial % 2 == 1
-        going, trial = going[true], trial + 1
-    return odd
+
+def _exp_minus(g: Fraction, context: Context) -> Decimal:
+    """exp(-g), to the precision of the context but for its last ten digits."""
+    with localcontext(context):
+        return (-Decimal(g.numerator) / Decimal(g.denominator)).exp()
+
+
+class _Uniform:
+    """A uniform number in [0, 1) of which the first bits are known; more are drawn as comparisons need them."""
+
+    def __init__(self, bits: int, count: int) -> None:
+        self._bits, self._count = bits, count
+
+    def is_below(self, probability: Callable[[Context], Decimal]) -> bool:
+        """Whether it is below a probability, which is given to any precision asked for."""
+        while True:
+            context = Context(prec=self._count // 3 + 30)  # more digits than the bits have
+            value, error = Fraction(probability(context)), Fraction(10) ** (10 - context.prec)
+            if Fraction(self._bits + 1, 1 << self._count) <= value - error:
+                return True
+            if Fraction(self._bits, 1 << self._count) >= value + error:
+                return False
+            self._bits, self._count = self._bits << 64 | fresh_bits(64), self._count + 64

@@ -1,6 +1,8 @@
 """The discrete Gaussian against its exact law, and what Proposition 4 of docs/privacy.md claims of it."""
 
 import math
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,8 +11,9 @@ from scipy import stats
 
 from rrcluster.entropy import secure_rng
 from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.privacy import discrete
 from rrcluster.privacy.clip import grid_step
-from rrcluster.privacy.discrete import discrete_gaussian, grid_sigma
+from rrcluster.privacy.discrete import _accept, discrete_gaussian, grid_sigma
 from rrcluster.privacy.reports import Reports
 
 DRAWS = 60_000
@@ -51,6 +54,40 @@ def test_large_sigma_has_the_moments_and_the_shape_of_a_gaussian(sigma):
     assert abs((drawn**3).mean()) < 5 * math.sqrt(15) * error
     assert abs((drawn**4).mean() - 3) < 5 * math.sqrt(96) * error
     assert stats.kstest(drawn, "norm").pvalue > 1e-6
+
+
+def test_comparisons_in_floating_point_and_in_full_precision_agree():
+    """With a margin of one half nearly every comparison is made by `decimal`: the same bits, the same answers."""
+    rng = np.random.default_rng(0)
+    for sigma in (1, 7, 2**20 + 1, 2**56):
+        k, j = rng.integers(0, 6, size=150), rng.integers(0, sigma, size=150)
+        bits = rng.integers(0, 2**53, size=150)
+        close = (np.exp(-(j / sigma) * (k + j / sigma / 2)) * 2**53).astype(np.int64)
+        bits[:75] = close[:75] + rng.integers(-3000, 3000, size=75)  # where floating point just about decides
+        bits = np.clip(bits, 0, 2**53 - 1)
+        np.testing.assert_array_equal(_accept(k, j, sigma, bits), _accept(k, j, sigma, bits, margin=0.5))
+
+
+def test_a_comparison_that_53_bits_leave_open_is_decided_by_the_next_ones():
+    """exp(-1/2) lies a share of 0.66 into its interval of width 2^-53: so many fresh bits fall below it."""
+    first = math.floor(Fraction(Decimal("0.6065306597126334236037995349911804534419181354871869556829")) * 2**53)
+    below_it = sum(_accept(np.array([0]), np.array([1]), 1, np.array([first]))[0] for _ in range(400))
+    rest = Fraction(Decimal("0.6065306597126334236037995349911804534419181354871869556829")) * 2**53 - first
+    assert abs(below_it / 400 - float(rest)) < 6 * 0.5 / math.sqrt(400)
+
+
+def test_a_word_that_ties_with_the_table_is_decided_by_the_digits_after_it(monkeypatch):
+    table = discrete._cumulative_words()
+    weights = np.exp(-(np.arange(40) ** 2) / 2)
+    np.testing.assert_allclose(table / 2**64, (np.cumsum(weights) / weights.sum())[: len(table)], rtol=1e-14)
+    for place, word in enumerate(table[:8]):
+        monkeypatch.setattr(discrete, "os_words", lambda count, word=word: np.full(count, word))
+        drawn = set(discrete._whole_sigmas(60).tolist())
+        assert drawn <= {place, place + 1}
+        monkeypatch.setattr(discrete, "os_words", lambda count, word=word: np.full(count, word - np.uint64(1)))
+        assert set(discrete._whole_sigmas(3).tolist()) == {place}
+    monkeypatch.setattr(discrete, "os_words", lambda count: np.full(count, np.uint64(2**64 - 1)))
+    assert min(discrete._whole_sigmas(20)) >= 9  # the far tail, which no table cuts off
 
 
 def test_every_low_digit_is_used():
