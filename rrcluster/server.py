@@ -198,35 +198,39 @@ class _Attempt:
         """Tell, collect, charge, finish."""
         guidance = self.server.tell(self.state)
         if self.server.plan.mechanism.slots.count > 1:
-            noisy_sum, past = self._noisy_sum(guidance)
-            return *self.server.finish(self.state, guidance, noisy_sum, rng=self.rng), past
+            return self._make_with_slots(guidance)
         reports = self.collect(guidance, self.charge)
         self._check_charged()
         return *self.server.finish(self.state, guidance, reports, rng=self.rng), None
 
-    def _noisy_sum(self, guidance: Guidance) -> tuple[NoisySum, PastNoise]:
-        """The noisy sum of a round with slots, whose noise builds on that of the rounds before.
+    def _make_with_slots(self, guidance: Guidance) -> tuple[ServerState, Release, PastNoise]:
+        """A round whose noise builds on that of the rounds before.
 
         In a secure run it is on disk before the charge, and a round that was drawn before a crash is not drawn again.
         """
-        t, secure = guidance.round_index, self.server.plan.secure
-        mechanism = cast(SlottedMechanism, self.server.plan.mechanism)
-        drawn = self.ledger.noise.recall(t, charged=self.ledger.charged(t)) if secure else None
+        t, state = guidance.round_index, self.state
+        if not self.server.plan.secure:
+            noisy_sum, past = self._noisy_sum(guidance)
+            self._check_charged()
+            return *self.server.finish(state, guidance, noisy_sum, rng=self.rng), past
+        drawn = self.ledger.noise.recall(t, charged=self.ledger.charged(t))
         if drawn is None:
-            past = mechanism.first_past() if t == 0 else mechanism.check_past(self.past, t)
-            reports = self.collect(guidance, self.charge)
-            if isinstance(reports, NoisySum):
-                raise PrivacyError(
-                    "noise that clients made cannot be correlated over rounds: they do not hold that of the rounds "
-                    "before. Use participation = poisson or everybody."
-                )
-            noisy_sum, past = mechanism.noisy_sum(reports, past, rng=self.rng)
-            if not secure:
-                self._check_charged()
-                return noisy_sum, past
-            drawn = self.ledger.noise.keep(t, noisy_sum.total, past)
+            noisy_sum, past = self._noisy_sum(guidance)
+            drawn = self.ledger.noise.keep(t, noisy_sum.total, past, guidance.models)
         self.charge.settle()
-        return NoisySum(drawn.total), drawn.past
+        guidance, state = replace(guidance, models=drawn.models), state if t else ServerState.fresh(drawn.models)
+        return *self.server.finish(state, guidance, NoisySum(drawn.total), rng=self.rng), drawn.past
+
+    def _noisy_sum(self, guidance: Guidance) -> tuple[NoisySum, PastNoise]:
+        mechanism, t = cast(SlottedMechanism, self.server.plan.mechanism), guidance.round_index
+        past = mechanism.first_past() if t == 0 else mechanism.check_past(self.past, t)
+        reports = self.collect(guidance, self.charge)
+        if isinstance(reports, NoisySum):
+            raise PrivacyError(
+                "noise that clients made cannot be correlated over rounds: they do not hold that of the rounds before. "
+                "Use participation = poisson or everybody."
+            )
+        return mechanism.noisy_sum(reports, past, rng=self.rng)
 
     def _check_charged(self) -> None:
         if not self.charge.made:

@@ -192,8 +192,9 @@ class RunFolder:
 
     def save_drawn(self, drawn: DrawnRound) -> None:
         """Write down a round that is about to be charged and released, so that it can be repeated exactly."""
-        drawn_tensors = {"round": np.array([drawn.round_index]), "total": drawn.total}
-        self._save_private("drawn.safetensors", drawn_tensors | _past_tensors(drawn.past) | dict(drawn.memory))
+        tensors = {"round": np.array([drawn.round_index]), "total": drawn.total}
+        tensors |= {"models.shared": drawn.models.shared, "models.clustered": drawn.models.clustered}
+        self._save_private("drawn.safetensors", tensors | _past_tensors(drawn.past) | dict(drawn.memory))
 
     def load_noise(self) -> NoiseStore:
         """What a plan with slots resumes from: the checkpoint's noise, and the round that was drawn last."""
@@ -241,6 +242,10 @@ class RunFolder:
     def save_summary(self, summary: dict[str, Any]) -> None:
         """What came out, released values only."""
         write_json(self.path / "summary.json", summary)
+
+    def drop_drawn(self) -> None:
+        """Remove the round that was written down before its release."""
+        (self.path / "checkpoint" / "drawn.safetensors").unlink(missing_ok=True)
 
     def drop_checkpoint(self) -> None:
         """Remove the private part once the run is over."""
@@ -302,7 +307,8 @@ def _drawn(tensors: dict[str, Any]) -> DrawnRound:
     if past is None:
         raise ValueError("a drawn round without its noise")
     memory = {name: values for name, values in tensors.items() if name.startswith("memory.")}
-    return DrawnRound(int(tensors["round"][0]), tensors["total"], past, memory)
+    models = Models(tensors["models.shared"], tensors["models.clustered"])
+    return DrawnRound(int(tensors["round"][0]), tensors["total"], past, models, memory)
 
 
 def _refuse_a_second_run(path: Path) -> None:

@@ -272,6 +272,9 @@ class Running:
         )
         if not it.config.output.keep_checkpoint:
             self.folder.drop_checkpoint()
+        elif self._past is not None and self._memory is not None:
+            self.folder.save_state(self.state, self._memory)  # without the noise, which uncovers exact sums
+            self.folder.drop_drawn()
 
     def _summary(self, status: str) -> dict[str, Any]:
         from rrcluster import __version__

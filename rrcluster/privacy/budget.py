@@ -5,6 +5,7 @@ from typing import Any
 
 from rrcluster.errors import PrivacyError
 from rrcluster.privacy.accounting import ACCOUNTANTS
+from rrcluster.privacy.participation import participation_name
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.types import Coordinates
 
@@ -19,6 +20,7 @@ class BudgetRow:
     epsilon: float | None
     noise: dict[str, float]  # what that multiplier means for each released part, clip = 1
     reason: str | None
+    epsilon_seen: float | None = None  # towards somebody who sees who took part
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Budget:
     sampling: str
     delta: float
     rows: tuple[BudgetRow, ...]
+    participation: str = "poisson"
+    most_participations: int = 0  # of one client
 
     def __getitem__(self, accountant: str) -> BudgetRow:
         """The row of one accountant."""
@@ -51,7 +55,8 @@ def account(
     rows = tuple(_row(name, epsilon, noise_multiplier, delta, settings) for name in ACCOUNTANTS)
     sample = _plan(delta=delta, noise_multiplier=1.0, **settings)
     event = sample.event
-    return Budget(sample.mechanism.name, event.adjacency, event.sampling, delta, rows)
+    name, most = participation_name(sample), sample.num_participations
+    return Budget(sample.mechanism.name, event.adjacency, event.sampling, delta, rows, name, most)
 
 
 def calibrate(*, epsilon: float, delta: float = 1e-4, accountant: str = "pld", **settings: Any) -> float:
@@ -85,7 +90,7 @@ def _row(
             delta=delta,
             **(settings | {"accountant": name}),
         )
-        spent = plan.epsilon()
+        spent, seen = plan.epsilon(), plan.epsilon_seen()
     except PrivacyError as refusal:
         return BudgetRow(name, about, None, None, {}, str(refusal))
-    return BudgetRow(name, about, plan.noise_multiplier, spent, plan.mechanism.describe().noise_per_part, None)
+    return BudgetRow(name, about, plan.noise_multiplier, spent, plan.mechanism.describe().noise_per_part, None, seen)

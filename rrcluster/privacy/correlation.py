@@ -21,7 +21,7 @@ from rrcluster.types import Array
 FINER = 256  # steps of exact correlated noise in one step of the messages' grid, and parts of c_0 in a coefficient
 MOST_SPREAD = 8.0  # noise of a single round, relative to that of independent noise
 MOST_BYTES = 4 * 2**30  # of the noise vectors that are kept
-_MOST_DEVIATIONS = 101  # of a discrete Gaussian draw, which is refused beyond 100
+_MOST_DEVIATIONS = 100  # of a discrete Gaussian draw; more have a probability below exp(-5000)
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ class JointMechanism:
     @property
     def fresh_noise_std(self) -> float:
         """Std of the independent noise that is drawn in a round."""
-        return self.noise_multiplier * self.sensitivity * self.correlation.lengthening
+        return self.noise_std * (self.correlation.lengthening / self.correlation.spread)
 
     @property
     def private(self) -> bool:

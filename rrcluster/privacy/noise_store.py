@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from rrcluster.errors import PrivacyError
 from rrcluster.privacy.correlation import PastNoise
-from rrcluster.types import Array
+from rrcluster.types import Array, Models
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class DrawnRound:
     round_index: int
     total: Array = field(repr=False)
     past: PastNoise = field(repr=False)  # what the next round builds on
+    models: Models = field(repr=False)  # that clients trained from: a secure run's first ones cannot be drawn again
     memory: Mapping[str, Array] = field(default_factory=dict, repr=False)  # what clients remember after the round
 
 
@@ -37,9 +38,9 @@ class NoiseStore:
         self.past, self.drawn, self._write = past, drawn, write
         self.memory: Callable[[], Mapping[str, Array]] = dict  # what clients remember now; the simulator's to say
 
-    def keep(self, round_index: int, total: Array, past: PastNoise) -> DrawnRound:
+    def keep(self, round_index: int, total: Array, past: PastNoise, models: Models) -> DrawnRound:
         """Write a round down before it is charged."""
-        self.drawn = DrawnRound(round_index, total, past, self.memory())
+        self.drawn = DrawnRound(round_index, total, past, models, self.memory())
         if self._write is not None:
             self._write(self.drawn)
         return self.drawn

@@ -18,6 +18,8 @@ SECURE = (
     "rounds.jsonl, summary.json and models.safetensors together, at whatever instant the run was stopped and resumed."
 )
 
+_SECURE_SLOTS = SECURE.replace("was stored.", "is stored once the run has ended.")
+
 _TRUST = [
     "The server is trusted: it sees raw reports in memory. The guarantee is towards everybody who sees releases.",
     "One client id stands for one person, who has no second one.",
@@ -36,7 +38,8 @@ _FRESH_REPEAT = (
 )
 _EXACT_REPEAT = (
     "A round that was repeated after a crash is the identical release, from what was written down before it, and is "
-    "charged once."
+    "charged once. For that, and because later noise builds on earlier noise, checkpoint/ holds noise of the last "
+    "rounds while the run lasts. It uncovers exact sums: keep it from everybody. It is removed at the end."
 )
 _STOPPED = (
     "epsilon is that of the whole plan, also if the run is stopped early: whoever stops it may have looked at "
@@ -86,7 +89,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
         rows = account(selection.event, num_rounds=selection.charges, delta=plan.delta)
     return {
         "private": True,
-        "artefacts": SECURE if plan.secure else SEEDED,
+        "artefacts": _SECURE_SLOTS if plan.secure and plan.repeats_exactly else SECURE if plan.secure else SEEDED,
         "secure": plan.secure,
         "unit": "one client, with all of its data, over the whole run",
         "mechanism": plan.mechanism.name,
