@@ -5,10 +5,9 @@
           +-- ConfigError       a setting that cannot be used; the message names the way out
           |    +-- PrivacyError a combination that would void the stated guarantee
           |    |    +-- UnsupportedEvent   an event this accountant cannot account
-          |    +-- AssumptionError   an assumption of the theory fails, so its bound says nothing
           +-- DataError         a missing, damaged or unusable data file
           +-- ProtocolError     a message of a secure aggregation that must not be answered
-          +-- RoundError        a round of a secure run failed, for a reason that is not told
+          +-- RoundError        a round of a secure run failed; the reason is withheld
           +-- RunFolderError    a run folder that cannot be written, read or resumed
           +-- RankError         a rank of a run on several processes failed or is gone
           +-- WorkerError       a worker process that died or failed
@@ -33,10 +32,6 @@ class UnsupportedEvent(PrivacyError):
     """This accountant has no sound bound for this event under this adjacency and sampling."""
 
 
-class AssumptionError(ConfigError):
-    """An assumption of the theory fails, so its bound may not be used; the message names it."""
-
-
 class DataError(RRClusterError):
     """A data file is missing, damaged, or does not hold what it should."""
 
@@ -59,3 +54,7 @@ class RankError(RRClusterError):
 
 class WorkerError(RRClusterError):
     """A worker process could not be started, died or failed; no other is left running."""
+
+
+class NotDeclared(UserWarning):
+    """A constant that should be public was counted from the clients' data instead; a secure run refuses that."""

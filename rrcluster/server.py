@@ -27,7 +27,7 @@ from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.rng import Rng
 from rrcluster.server_state import ServerState, advance, smooth_sizes
 from rrcluster.settings import ServerSettings
-from rrcluster.types import Models, Release
+from rrcluster.types import Array, Models, Release
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,15 @@ class Guidance:
     models: Models  # to choose among, and to train from
     average: Models  # what would be handed out now: private evaluation judges it
     rules: ChoiceRules
+
+    @property
+    def vectors(self) -> Array:
+        """(k, d_s + d_c) one model per row, as reports are: shared coordinates first, then the cluster's own."""
+        return self.models.rows
+
+    def choose(self, losses: Any, *, rng: Rng) -> tuple[Array, Array]:
+        """(n,) choices and (n,) destinations from losses (n, k), as `ChoiceRules.choose` explains."""
+        return self.rules.choose(losses, rng=rng)
 
 
 @dataclass(frozen=True)
@@ -182,28 +191,39 @@ def run_rounds(
         yield FinishedRound(t, state, release, past)
 
 
+def attempt_round(
+    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
+) -> tuple[ServerState, Release]:
+    """One round, without slots: what clients are told, what they answer, the release, and the state after it."""
+    attempt = _Attempt(server, collect, state, charge, rng)
+    after, release, _ = attempt.discreetly() if server.plan.secure else attempt.make()
+    return after, release
+
+
 @dataclass(frozen=True)
 class _Attempt:
-    """One attempt at a round."""
+    """One attempt at a round. With slots it needs the ledger, and the noise of the rounds before."""
 
     server: Server
     collect: Collect
     state: ServerState
     charge: Charge
     rng: Rng
-    ledger: Ledger
-    past: PastNoise | None
+    ledger: Ledger | None = None
+    past: PastNoise | None = None
 
     def make(self) -> tuple[ServerState, Release, PastNoise | None]:
         """Tell, collect, charge, finish."""
         guidance = self.server.tell(self.state)
         if self.server.plan.mechanism.slots.count > 1:
-            return self._make_with_slots(guidance)
+            if self.ledger is None:
+                raise PrivacyError("rounds of a plan with slots build on one another; let run_rounds make them.")
+            return self._make_with_slots(guidance, self.ledger)
         reports = self.collect(guidance, self.charge)
         self._check_charged()
         return *self.server.finish(self.state, guidance, reports, rng=self.rng), None
 
-    def _make_with_slots(self, guidance: Guidance) -> tuple[ServerState, Release, PastNoise]:
+    def _make_with_slots(self, guidance: Guidance, ledger: Ledger) -> tuple[ServerState, Release, PastNoise]:
         """A round whose noise builds on that of the rounds before.
 
         In a secure run it is on disk before the charge, and a round that was drawn before a crash is not drawn again.
@@ -213,10 +233,10 @@ class _Attempt:
             noisy_sum, past = self._noisy_sum(guidance)
             self._check_charged()
             return *self.server.finish(state, guidance, noisy_sum, rng=self.rng), past
-        drawn = self.ledger.noise.recall(t, charged=self.ledger.charged(t))
+        drawn = ledger.noise.recall(t, charged=ledger.charged(t))
         if drawn is None:
             noisy_sum, past = self._noisy_sum(guidance)
-            drawn = self.ledger.noise.keep(t, noisy_sum.total, past, guidance.models)
+            drawn = ledger.noise.keep(t, noisy_sum.total, past, guidance.models)
         self.charge.settle()
         guidance, state = replace(guidance, models=drawn.models), state if t else ServerState.fresh(drawn.models)
         return *self.server.finish(state, guidance, NoisySum(drawn.total), rng=self.rng), drawn.past

@@ -10,52 +10,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-import tyro
-
 from rrcluster import checks, registry
+from rrcluster.data_settings import DISPLAY, PLACE, ColumnSettings, DataSettings, Flag
 from rrcluster.errors import ConfigError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Flag = tyro.conf.arg
 Section = TypeVar("Section", bound="DataclassInstance")
-
-# What a setting affects beside the result itself; the default is the result.
-PLACE = {"affects": "place"}  # where, and on which machine, a run is made: no number depends on it
-DISPLAY = {"affects": "display"}  # how closely a run is watched and what is written beside it
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """The population: who the clients are and how they differ."""
-
-    data: Annotated[str, Flag(metavar="NAME")] = "fashion-mini"
-    """Dataset; fashion-mini comes with the package, `rrcluster data list` names all, `data get NAME` gets them."""
-    partition: Literal["rotation", "rotation-imbalanced", "dirichlet", "role", "label-flip"] = "rotation"
-    """How clients differ (shakespeare is by role; the synthetic sets draw their own groups)."""
-    concentration: float = 0.5
-    """dirichlet: how even a client's labels are; small values give it few classes."""
-    num_clients: Annotated[int, Flag(name="clients")] = 1000
-    """Clients in the population (M), a declared constant."""
-    samples_per_client: int | None = None
-    """Every client draws this many images for itself, by formula, instead of being dealt its share of them: for
-    populations of any size. Default: dealt; 40 where fashion-mini has more clients in a group than images."""
-    max_samples: int | None = None
-    """Most samples of a client, for training and for testing, taken at equal distances; default all."""
-    data_folder: str | None = field(default=None, metadata=PLACE)
-    """Where the files of `data` are; default: the usual places."""
-
-    def __post_init__(self) -> None:
-        registry.DATASETS.check(data=self.data)
-        checks.count(num_clients=self.num_clients)
-        if self.max_samples is not None:
-            checks.count(max_samples=self.max_samples)
-        checks.positive(concentration=self.concentration)
-        if self.samples_per_client is not None:
-            checks.count(samples_per_client=self.samples_per_client)
-        if self.data_folder is not None:
-            checks.path(data_folder=self.data_folder)
 
 
 @dataclass(frozen=True)
@@ -216,19 +178,34 @@ class LocalSettings:
     """How a client trains."""
 
     local_lr: float = 0.05
-    """Learning rate of the clients' SGD."""
+    """Learning rate of the clients."""
     local_epochs: int = 5
     """Passes over the client's data per round."""
     batch_size: int = 20
-    """Samples per SGD step."""
+    """Samples per step."""
     proximal: float = 0.0
     """Pull towards the server's model in fedprox and mr-mtl; 0: the method's own default."""
+    local_optimizer: Literal["sgd", "adam"] = "sgd"
+    """Optimiser of the clients; its state is fresh in every round."""
+    local_momentum: float = 0.0
+    """Momentum of the clients' SGD."""
 
     def __post_init__(self) -> None:
+        checks.one_of(("sgd", "adam"), local_optimizer=self.local_optimizer)
+        checks.fraction(local_momentum=self.local_momentum)
+        if self.local_momentum and self.local_optimizer == "adam":
+            raise ConfigError(
+                f"local_momentum = {self.local_momentum:g} is for local_optimizer = sgd; adam has its own, set it to 0."
+            )
         checks.positive(local_lr=self.local_lr)
         checks.count(local_epochs=self.local_epochs)
         checks.count(batch_size=self.batch_size)
         checks.non_negative(proximal=self.proximal)
+
+    @property
+    def plain_sgd(self) -> bool:
+        """SGD without momentum."""
+        return self.local_optimizer == "sgd" and not self.local_momentum
 
 
 @dataclass(frozen=True)
@@ -249,6 +226,8 @@ class ServerSettings:
     """How the k models come to differ: from the start, opened one after another, or copies of a FedAvg phase."""
     init_rounds: int | None = None
     """Rounds that kmeans++ or warm take, of the run's own; default: a tenth, kmeans++ at least one per cluster."""
+    start_from: Annotated[str | None, Flag(metavar="RUN")] = None
+    """Start from the models of this finished run, not from random ones; what both cost adds up, and is stated."""
 
     def __post_init__(self) -> None:
         checks.positive(server_lr=self.server_lr)
@@ -260,6 +239,10 @@ class ServerSettings:
         checks.one_of(("independent", "kmeans++", "warm"), init=self.init)
         if self.init_rounds is not None:
             checks.count(init_rounds=self.init_rounds, at_least=0)
+        if self.start_from is not None:
+            checks.path(start_from=self.start_from)
+        if self.start_from is not None and self.init != "independent":
+            raise ConfigError(f"init = {self.init} makes first models, and start_from gives them; leave one out.")
 
 
 @dataclass(frozen=True)
@@ -298,6 +281,8 @@ class OutputSettings:
     """CUDA: how operands of matrix products are rounded; auto: tf32."""
     evaluate_every: int | None = field(default=None, metadata=DISPLAY)
     """Rounds between diagnostic evaluations; default: ten in a run."""
+    personalise: bool = field(default=False, metadata=DISPLAY)
+    """At the end, also measure what clients end up with when each fits its model to its own data (diagnostic)."""
     tensorboard: bool = field(default=False, metadata=DISPLAY)
     """Also write TensorBoard events (diagnostics are tagged as such)."""
     keep_checkpoint: bool = field(default=False, metadata=DISPLAY)
@@ -322,6 +307,7 @@ class OutputSettings:
 
 SECTIONS: dict[str, type] = {
     "data": DataSettings,
+    "columns": ColumnSettings,
     "method": MethodSettings,
     "privacy": PrivacySettings,
     "local": LocalSettings,

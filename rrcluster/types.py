@@ -48,6 +48,11 @@ class Models:
         """k."""
         return int(self.clustered.shape[0])
 
+    @property
+    def rows(self) -> Array:
+        """(k, d_s + d_c) one model per row: shared coordinates, then the cluster's own."""
+        return np.concatenate([np.tile(self.shared, (self.num_clusters, 1)), self.clustered], axis=1)
+
     def plus(self, other: "Models", scale: float = 1.0) -> "Models":
         """self + scale * other, as new models."""
         if scale == 1:
@@ -146,11 +151,6 @@ class Release:
     def noise_std(self) -> Array:
         """(k,) noise std of each coordinate of each cluster mean."""
         return np.asarray(self.sum_noise_std / self.denominators)
-
-    @property
-    def shared_noise_std(self) -> float:
-        """Noise std of each coordinate of the shared mean."""
-        return self.sum_noise_std / self.shared_denominator
 
     @property
     def num_clusters(self) -> int:

@@ -20,13 +20,21 @@ def run(arguments, cwd):
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_example(path, tmp_path):
     assert len(path.read_text().splitlines()) <= 60
+    for package in re.findall(r"^(?:from|import) (flwr)", path.read_text(), flags=re.MULTILINE):
+        pytest.importorskip(package, reason=f"{path.name} is for those who use {package}")
     run([str(path)], tmp_path)
 
 
 def test_each_function_for_an_existing_system_has_an_example():
     text = "".join(path.read_text() for path in EXAMPLES)
-    for name in ("rr.release(", "rr.load(", "rr.assign(", "rr.rebalance(", "rr.simulate(", "rr.run("):
+    for name in ("rr.release(", "rr.load(", "rr.assign(", "rr.Server(", "rr.simulate(", "rr.run("):
         assert name in text, name
+
+
+def test_no_example_rebalances_raw_choices():
+    """On raw choices the exact rule is not private; a plan's own rebalancing works by coins."""
+    for path in (*EXAMPLES, ROOT / "docs" / "add-on.md"):
+        assert not re.search(r"\brebalance\(", path.read_text()), path.name
 
 
 def test_the_readme_example_runs_and_is_short(tmp_path):

@@ -165,7 +165,7 @@ def small_population(seed: int) -> FederatedData:
 def _model(algorithm: str) -> Model:
     """A linear model; two layers for methods that split off the last one."""
     if algorithm in ("ifca-shared", "fedper"):
-        return from_module(nn.Sequential(nn.Linear(DIMENSION, 2), nn.Tanh(), nn.Linear(2, 1)))
+        return from_module(nn.Sequential(nn.Linear(DIMENSION, 2), nn.Tanh(), nn.Linear(2, 1)), fresh=True)
     return make_model("linear", input_shape=(DIMENSION,), num_classes=0)
 
 

@@ -113,8 +113,8 @@ def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: flo
 
 
 def _run(plan: "Reproduction", command: ReproduceCommand) -> "list[Outcome]":
-    from rrcluster.cli.progress import SweepView
     from rrcluster.experiments.executors import pick_executor
+    from rrcluster.experiments.progress import SweepView
     from rrcluster.experiments.sweep import Outcome
     from rrcluster.paper.reproduce import reproduce
 

@@ -49,7 +49,7 @@ class SweepCommand:
 
 def main(arguments: list[str]) -> int:
     """Run the command; exit status 1 when no combination could be run."""
-    from rrcluster.experiments.sweep import read_grid
+    from rrcluster.experiments.sweep import check_own_data, read_grid
 
     file = arguments[0] if arguments and not arguments[0].startswith("-") else None
     command = parse(SweepCommand(), arguments[1:] if file else arguments, prog="rrcluster sweep")
@@ -60,6 +60,7 @@ def main(arguments: list[str]) -> int:
         settings["out"] = str(command.out)
     name = Path(file).stem + ("-selected" if command.private_select else "")
     grid = read_grid(settings, source=file, out=Path("runs") / name)
+    check_own_data(grid, source=file)
     if command.private_select:
         return _select(grid, command)
     _refuse_selection_flags(command)
@@ -76,8 +77,8 @@ def _refuse_selection_flags(command: SweepCommand) -> None:
 
 
 def _sweep(grid: "Grid", command: SweepCommand) -> int:
-    from rrcluster.cli.progress import SweepView
     from rrcluster.experiments.executors import pick_executor
+    from rrcluster.experiments.progress import SweepView
     from rrcluster.experiments.sweep import Outcome, jobs, sweep
 
     outcomes: list[Outcome] = []

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rrcluster.errors import DataError
-from rrcluster.storage import replace_file
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_BEST_RATIO = 1032  # deflate cannot shrink more than this, so a gzip file bounds what it may declare
@@ -140,15 +139,6 @@ def read_idx(
         expect(not stream.read(1), f"the end after {declared} bytes of values", "more bytes")
     values = np.frombuffer(payload, dtype=found_dtype.newbyteorder(">")).reshape(found_shape)
     return values.astype(found_dtype, copy=False)
-
-
-def write_idx(path: str | os.PathLike[str], values: NDArray[Any]) -> None:
-    """Write `values` as an idx file, gzip if the name ends in .gz; atomically, the same bytes every time."""
-    path = Path(path)
-    content = idx_header(values) + _big_endian(values)
-    if path.suffix == ".gz":
-        content = gzip.compress(content, mtime=0)
-    replace_file(path, content)
 
 
 def idx_header(values: NDArray[Any]) -> bytes:

@@ -14,7 +14,7 @@ from rrcluster.privacy.coefficients import make_correlation
 from rrcluster.privacy.correlation import FINER, INDEPENDENT, Correlation, PastNoise, after, check_past
 from rrcluster.privacy.discrete import grid_sigma
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
-from rrcluster.privacy.mechanism import Description, MechanismKind, PlanInputs
+from rrcluster.privacy.mechanism import SIZE_NOISE, Description, MechanismKind, PlanInputs
 from rrcluster.privacy.relation import joint_sensitivity
 from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, as_numpy, check_distinct, check_reports
 from rrcluster.privacy.reports import only_from_slot as from_slot
@@ -244,7 +244,7 @@ class JointMechanism:
             sizes += ", and the noisy mean accuracy and clipped loss of earlier models on the cohort's own samples"
         noise_per_part = {"sum noise std / clip": self.noise_std / self.update_clip}
         if self.count_weight:
-            noise_per_part["size noise std, clients"] = self.noise_std / self.count_weight
+            noise_per_part[SIZE_NOISE] = self.noise_std / self.count_weight
         if self.evaluation_weight:
             noise_per_part["accuracy noise std x clients"] = self.noise_std / self.evaluation_weight
         return Description(

@@ -103,6 +103,9 @@ class SlottedMechanism(Mechanism, Protocol):
         """(noisy sum of round `past.round_index`, what the next one needs): the only look at raw reports."""
 
 
+SIZE_NOISE = "size noise std, clients"  # of every released size, under this name in `Description.noise_per_part`
+
+
 @dataclass(frozen=True)
 class Description:
     """A mechanism in the words and numbers of the privacy statement."""

@@ -58,7 +58,7 @@ class PrivacyPlan:
         """
         settings = changed(settings or PrivacySettings(), changes)
         kind: MechanismKind = registry.MECHANISMS.load(settings.mechanism)
-        _check_sizes(settings, num_clients, num_clusters, min_cluster_size)
+        check_budget(settings, num_clients, num_clusters, min_cluster_size, noisy=kind.noisy)
         if settings.participation not in kind.participations:
             raise PrivacyError(
                 f"participation = {settings.participation} is not proved for mechanism = {kind.name}, whose guarantee "
@@ -75,7 +75,6 @@ class PrivacyPlan:
                     f"mechanism = {kind.name} adds no noise and claims to be private; it cannot be both."
                 )
             return plan
-        _check_delta(settings.delta, num_clients)
         noise = _resolve_noise(make, settings)
         if getattr(make(noise), "exact_noise", False) != settings.secure:
             raise PrivacyError(f"secure = true needs exact noise, and mechanism = {kind.name} has none to offer.")
@@ -171,6 +170,19 @@ class PrivacyPlan:
         return epsilon(self.event.seen(), num_rounds=rounds, delta=self.delta, accountant=self.accountant)
 
 
+def check_budget(
+    settings: PrivacySettings, num_clients: int, num_clusters: int, min_cluster_size: int, *, noisy: bool
+) -> None:
+    """Refuse what needs no calibration to be refused: sizes that do not fit, delta, and two budgets or none."""
+    _check_sizes(settings, num_clients, num_clusters, min_cluster_size)
+    if noisy:
+        _check_delta(settings.delta, num_clients)
+    if noisy and (settings.epsilon is None) == (settings.noise_multiplier is None):
+        raise ConfigError(
+            "give exactly one of epsilon (the noise is calibrated) and noise_multiplier (epsilon follows)."
+        )
+
+
 def _check_sizes(settings: PrivacySettings, num_clients: int, num_clusters: int, min_cluster_size: int) -> None:
     """Refuse numbers that are out of range, or that leave no room for the clusters asked for."""
     checks.count(num_clients=num_clients)
@@ -198,10 +210,6 @@ def _check_delta(delta: float, num_clients: int) -> None:
 
 
 def _resolve_noise(make: Callable[[float], Mechanism], settings: PrivacySettings) -> float:
-    if (settings.epsilon is None) == (settings.noise_multiplier is None):
-        raise ConfigError(
-            "give exactly one of epsilon (the noise is calibrated) and noise_multiplier (epsilon follows)."
-        )
     if settings.noise_multiplier is not None:
         return settings.noise_multiplier
     from rrcluster.privacy.calibrate import calibrate

@@ -65,13 +65,3 @@ def identifier_sensitivity(*, adjacency: str) -> float:
     if adjacency != REPLACE_ONE:
         raise ConfigError("a list of per-client identifiers has no finite sensitivity under add-remove; use `joint`.")
     return math.sqrt(2)
-
-
-def exact_rebalance_sensitivity(*, update_clip: float, count_weight: float, donor_clusters: int) -> float:
-    """W-infinity of sums after exact rebalancing from raw counts under add-remove (Theorem 2 of docs/privacy.md).
-
-    sqrt(5) C with one donor cluster, 3C with two or more; with a count channel sqrt(5 C^2 + w^2), sqrt(9 C^2 + w^2).
-    This is why `joint` refuses exact rebalancing: it would cost up to three times the noise.
-    """
-    factor = 5 if donor_clusters == 1 else 9
-    return math.sqrt(factor * update_clip**2 + count_weight**2)

@@ -49,6 +49,7 @@ class Diagnostic:
     seconds: float | None  # since the run was started or resumed
     evaluated_clients: float | None = None  # None: the whole population
     adjusted_rand: float | None = None  # from here on: missing in folders of older versions
+    personalised_accuracy: float | None = None  # of the models that clients end up with, where it was measured
     clusters_alive: float | None = None  # clusters that at least one client chooses
 
 
@@ -267,6 +268,7 @@ def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
         seconds=number(entry.get("seconds")),
         evaluated_clients=number(entry.get("evaluated_clients")),
         adjusted_rand=number(entry.get("adjusted_rand")),
+        personalised_accuracy=number(entry.get("personalised_accuracy")),
         clusters_alive=number(entry.get("clusters_alive")),
     )
 

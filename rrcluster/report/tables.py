@@ -1,8 +1,9 @@
 """The results table: one row per method, as strings for the renderers of `render.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rrcluster.data_settings import data_label
 from rrcluster.registry import DATASETS
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import distinct_labels
@@ -28,6 +29,7 @@ _LABELS = {
     "clustering_accuracy": "Clustering accuracy (%)",
     "worst_decile": "Worst decile (%)",
     "loss": "Loss",
+    "personalised_accuracy": "Personalised accuracy (%)",
     "adjusted_rand": "ARI",
     "clusters_alive": "Clusters alive",
 }
@@ -118,9 +120,16 @@ def metric(group: RunGroup, name: str) -> Estimate | None:
 
 def chance_level(groups: Sequence[RunGroup]) -> float | None:
     """Accuracy of guessing, where all runs have the same known number of classes."""
-    counts = {DATASETS.fact(str(group.first.config.get("data")), "num_classes") for group in groups}
+    counts = {_num_classes(group.first.config) for group in groups}
     (count,) = counts if len(counts) == 1 else (None,)
     return 1 / count if count else None  # regression has no classes
+
+
+def _num_classes(config: Mapping[str, object]) -> int | None:
+    """Of a dataset, or as declared for a file of one's own."""
+    declared = config.get("classes")
+    known: int | None = DATASETS.fact(str(config.get("data")), "num_classes")
+    return len(declared) if isinstance(declared, list) and declared else known
 
 
 def _title(groups: Sequence[RunGroup]) -> str:
@@ -130,7 +139,8 @@ def _title(groups: Sequence[RunGroup]) -> str:
     for name, form in words.items():
         values = {str(group.first.config.get(name)) for group in groups}
         if len(values) == 1 and values != {"None"}:
-            parts.append(form.format(values.pop()))
+            value = values.pop()
+            parts.append(form.format(data_label(value) if name == "data" else value))
     return ", ".join(parts) or "Results"
 
 
@@ -141,7 +151,7 @@ def _metrics(groups: Sequence[RunGroup]) -> tuple[str, ...]:
         usual: tuple[str, ...] = ("loss", "clustering_accuracy")
     else:
         usual = ("accuracy", "clustering_accuracy", "worst_decile")
-    return (*usual, *(name for name in ("adjusted_rand", "clusters_alive") if has[name]))
+    return (*usual, *(name for name in ("personalised_accuracy", "adjusted_rand", "clusters_alive") if has[name]))
 
 
 def _final(run: Run, name: str) -> float | None:
@@ -253,6 +263,8 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
         sentences.append(f"Chance level: {100 * chance:g}%.")
     if "worst_decile" in metrics:
         sentences.append("Worst decile: mean accuracy of the tenth of clients that fare worst.")
+    if "personalised_accuracy" in metrics:
+        sentences.append("Personalised: after each client fitted the released model to its own training rows.")
     if "adjusted_rand" in metrics:
         sentences.append("ARI: adjusted Rand index of clusters and true groups.")
     if "clusters_alive" in metrics:

@@ -7,7 +7,6 @@ clipping, variances that hold near the models) is stated in docs/theory.md.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from rrcluster.errors import AssumptionError
 from rrcluster.theory.convergence import many_rounds, many_rounds_printed, one_round, one_round_printed
 from rrcluster.theory.lemma import Setting, misassignment, misassignment_printed
 
@@ -30,18 +29,8 @@ def failed_run(setting: Setting) -> tuple[Failure, ...]:
     return failed_round(setting) or _failed_stability(setting)
 
 
-def require_round(setting: Setting) -> Setting:
-    """The setting itself; AssumptionError names what the one-round theorem lacks."""
-    return _required(setting, failed_round(setting))
-
-
-def require_run(setting: Setting) -> Setting:
-    """The setting itself; AssumptionError names what the corollary lacks."""
-    return _required(setting, failed_run(setting))
-
-
 def failed_constants(setting: Setting) -> tuple[Failure, ...]:
-    """What can be told from the constants alone."""
+    """The assumptions that the constants alone show to be broken."""
     s = setting
     longest = 2 / (s.strong_convexity + s.smoothness) if s.strong_convexity + s.smoothness > 0 else 0.0
     spreads = (s.loss_std, s.gradient_std, s.cluster_size_std, s.identifier_noise_multiplier, s.noise_std)
@@ -103,12 +92,6 @@ def _failed_stability(setting: Setting) -> tuple[Failure, ...]:
         reason = f"k T delta_c = {run.failure_probability:.3g} must be below 1; lower failure_probability"
         failures.append(Failure("failure probability", reason))
     return tuple(failures)
-
-
-def _required(setting: Setting, failures: tuple[Failure, ...]) -> Setting:
-    if failures:
-        raise AssumptionError("; ".join(f"{failure.assumption}: {failure.reason}" for failure in failures) + ".")
-    return setting
 
 
 ROUND_TERMS = ("contraction", "own_noise", "bias", "wrong_noise", "privacy_noise", "floor")

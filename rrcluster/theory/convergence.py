@@ -193,13 +193,6 @@ def rounds(setting: Setting, *, rate: float, floor: float) -> float:
     return float(max(0, math.ceil(math.log(floor / (rate * setting.radius)) / math.log1p(-rate))))
 
 
-def error_at(setting: Setting, round_index: int) -> float:
-    """The corrected bound after `round_index` rounds, on all clusters, with probability 1 - k round_index delta_c."""
-    bound = one_round(setting)
-    left = bound.contraction**round_index
-    return left * setting.radius + bound.floor * (1 - left) / (1 - bound.contraction)
-
-
 def _run(setting: Setting, bound: RoundBound, num_rounds: float) -> RunBound:
     rate = 1 - bound.contraction
     return RunBound(

@@ -11,9 +11,9 @@ import yaml
 from rich.console import Console
 
 from rrcluster.cli import main
-from rrcluster.cli.progress import SweepView
 from rrcluster.experiments import private_selection as module
-from rrcluster.experiments.run import Progress
+from rrcluster.experiments.outcome import Progress
+from rrcluster.experiments.progress import SweepView
 from rrcluster.experiments.sweep import Going, Outcome
 from rrcluster.report import UNCOVERED_TUNING
 from rrcluster.types import NoisyEvaluation

@@ -43,7 +43,7 @@ LEARNT = {
 
 
 def network():
-    return from_module(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)))
+    return from_module(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), fresh=True)
 
 
 def make_plan(name, mechanism, min_cluster_size=0, *, num_rounds=3, **changes):
@@ -191,7 +191,7 @@ def test_b_zero_is_the_base_method(data, name, mechanism, monkeypatch):
     if mechanism == "identifier" and name in REMEMBERING:
         pytest.skip("refused: memory under fixed-size sampling")
     zero = records(data, name, make_plan(name, mechanism))
-    for place in ("simulation.simulate.flip_coins", "privacy.identifier.rebalance", "privacy.none.rebalance"):
+    for place in ("client.flip_coins", "privacy.identifier.rebalance", "privacy.none.rebalance"):
         monkeypatch.setattr(f"rrcluster.{place}", lambda choices, *_, **__: choices)
     base = records(data, name, make_plan(name, mechanism))
     assert (vectors(base[-1]) == vectors(zero[-1])).all()

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from idx_files import write_idx
 
-from rrcluster.data import SOURCES, check, files, get, load_dataset, load_federated
+from rrcluster.data import SOURCES, check, get, load_dataset, load_federated
 from rrcluster.data.emnist import every_nth_per_class
 from rrcluster.data.sources import locate
 from rrcluster.errors import DataError
@@ -17,8 +18,8 @@ def write(folder, part, labels):
     """Image i has a single bright pixel, in the column i mod 28 of row 2 as stored."""
     images = np.zeros((len(labels), 28, 28), dtype=np.uint8)
     images[np.arange(len(labels)), 2, np.arange(len(labels)) % 28] = 255
-    files.write_idx(folder / f"emnist-{part}-images-idx3-ubyte.gz", images)
-    files.write_idx(folder / f"emnist-{part}-labels-idx1-ubyte.gz", np.asarray(labels, dtype=np.uint8))
+    write_idx(folder / f"emnist-{part}-images-idx3-ubyte.gz", images)
+    write_idx(folder / f"emnist-{part}-labels-idx1-ubyte.gz", np.asarray(labels, dtype=np.uint8))
 
 
 @pytest.fixture

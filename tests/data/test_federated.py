@@ -46,7 +46,7 @@ def test_padding_is_zero_and_pad_to_widens_it(by_hand):
     cohort = by_hand.cohort([3, 0])
     assert cohort.inputs.shape == (2, 2, 1, 2, 2)
     assert not cohort.inputs[1, 1].any()
-    wide = by_hand.cohort([0], pad_to=by_hand.max_size)
+    wide = by_hand.cohort([0], pad_to=int(by_hand.sizes.max()))
     assert wide.inputs.shape == (1, 2, 1, 2, 2)
     assert not wide.inputs[0, 1].any()
     with pytest.raises(ConfigError, match="pad_to = 1 is less than 2"):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from idx_files import write_idx
 
 from rrcluster.data import files
 from rrcluster.data.files import content_digest
@@ -37,7 +38,7 @@ def test_reads_a_file_written_by_hand(put):
 @pytest.mark.parametrize("name", ["a", "a.gz"])
 def test_writes_the_bytes_written_by_hand(tmp_path, name):
     path = tmp_path / name
-    files.write_idx(path, IMAGES)
+    write_idx(path, IMAGES)
     content = path.read_bytes()
     assert (gzip.decompress(content) if name.endswith(".gz") else content) == BY_HAND
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
@@ -59,7 +60,7 @@ def test_digests_are_those_of_the_content(put):
 )
 def test_what_is_written_is_read(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("idx") / "values.gz"
-    files.write_idx(path, values)
+    write_idx(path, values)
     back = files.read_idx(path, dtype=values.dtype.newbyteorder("="), shape=values.shape)
     assert back.dtype.isnative
     np.testing.assert_array_equal(back, values)
@@ -127,4 +128,4 @@ def test_a_missing_file_and_a_folder(tmp_path):
 
 def test_a_type_that_idx_does_not_have(tmp_path):
     with pytest.raises(DataError, match="complex128"):
-        files.write_idx(tmp_path / "a", np.zeros(3, dtype=complex))
+        write_idx(tmp_path / "a", np.zeros(3, dtype=complex))

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from idx_files import write_idx
 
 import rrcluster.data
-from rrcluster.data import SOURCES, check, files, list_sources, load_dataset
+from rrcluster.data import SOURCES, check, list_sources, load_dataset
 from rrcluster.data.sources import download_folder, search_path
 from rrcluster.errors import ConfigError, DataError
 from rrcluster.storage import cache_folder
@@ -28,8 +29,8 @@ def folder(tmp_path):
     place = tmp_path / "mine"
     place.mkdir()
     for part in ("train", "t10k"):
-        files.write_idx(place / f"{part}-images-idx3-ubyte.gz", np.zeros((3, 28, 28), dtype=np.uint8))
-        files.write_idx(place / f"{part}-labels-idx1-ubyte.gz", np.array([0, 9, 4], dtype=np.uint8))
+        write_idx(place / f"{part}-images-idx3-ubyte.gz", np.zeros((3, 28, 28), dtype=np.uint8))
+        write_idx(place / f"{part}-labels-idx1-ubyte.gz", np.array([0, 9, 4], dtype=np.uint8))
     return place
 
 
@@ -98,7 +99,7 @@ def test_well_formed_files_with_other_content_are_found_and_refused(folder, tmp_
     ],
 )
 def test_a_file_that_does_not_fit_is_named(folder, file, values, expected):
-    files.write_idx(folder / f"{file}.gz", values.astype(np.uint8))
+    write_idx(folder / f"{file}.gz", values.astype(np.uint8))
     with pytest.raises(DataError, match=expected) as error:
         load_dataset("fashion-mnist", folder)
     assert str(folder / file) in str(error.value)

@@ -27,6 +27,8 @@ def test_three_kills(tmp_path, mode):
     told = interrupted(tmp_path, mode, 3)
     assert told["interruptions"] == 3
     assert told["runs"] >= 1
+    assert told["epsilons_compared"] >= 4
+    assert told["least_margin"] >= 0
 
 
 @pytest.mark.slow
@@ -34,5 +36,5 @@ def test_three_kills(tmp_path, mode):
 def test_a_hundred_kills(tmp_path, mode):
     told = interrupted(tmp_path, mode, 100)
     assert told["interruptions"] == 100
-    assert all(told[kind] > 0 for kind in ("time", "sync", "write", "disk"))
+    assert all(told[kind] > 0 for kind in ("line", "time", "sync", "write", "disk"))
     assert told["charges"] >= told["runs"] * 25

@@ -68,6 +68,7 @@ def test_a_secure_folder_says_so_and_holds_no_seed_times_or_diagnostics(secure, 
     assert result.evaluation is None
     assert {path.name for path in folder.iterdir()} == {
         *("config.yaml", "privacy.json", "ledger.jsonl", "rounds.jsonl", "summary.json", "models.safetensors"),
+        *(f"cluster-{cluster}.safetensors" for cluster in range(4)),
     }
     assert yaml.safe_load((folder / "config.yaml").read_text())["seed"] is None
     summary = json.loads((folder / "summary.json").read_text())

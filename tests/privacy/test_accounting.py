@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from dp_accounting import get_epsilon_gaussian
 from rrcluster.errors import ConfigError, PrivacyError, UnsupportedEvent
 from rrcluster.privacy import accounting, profiles
 from rrcluster.privacy import rdp as renyi
-from rrcluster.privacy.accounting import account, epsilon, epsilon_at, epsilon_floor
+from rrcluster.privacy.accounting import MAX_MULTIPLIER, account, epsilon, epsilon_at
 from rrcluster.privacy.events import FixedSize, KaryChoice, PoissonGaussian
 
 NUM_CLIENTS = 1000
@@ -281,6 +282,12 @@ def test_almost_no_sampling_is_never_dearer_than_none():
     for name in ("pld", "rdp"):
         almost, none = (epsilon(fixed(3, q), num_rounds=10, delta=1e-4, accountant=name) for q in (0.999, 1))
         assert almost <= none * (1 + 1e-4)
+
+
+def epsilon_floor(event, *, num_rounds, delta, accountant="paper"):
+    """The epsilon that is left when the noise of `event` is raised without end: no multiplier gets below it."""
+    quiet = replace(event, noise_multiplier=MAX_MULTIPLIER)
+    return epsilon(quiet, num_rounds=num_rounds, delta=delta, accountant=accountant)
 
 
 @pytest.mark.parametrize(("rounds", "floor"), [(50, 1.77), (100, 2.23), (200, 2.77)])

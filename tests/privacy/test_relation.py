@@ -8,7 +8,6 @@ from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.events import ADD_REMOVE, REPLACE_ONE
 from rrcluster.privacy.relation import (
-    exact_rebalance_sensitivity,
     identifier_sensitivity,
     joint_sensitivity,
     update_sensitivity,
@@ -77,9 +76,7 @@ def test_exact_rebalancing_moves_three_clips_under_add_remove():
     before = {sums_after([-1, 1, 1], [1, 2, 2], 3, 1, seed) for seed in range(50)}
     after = {sums_after([-1, 1, 1, 1], [1, 2, 2, 1], 3, 1, seed) for seed in range(200)}
     assert before == {(1, -1, 1)}
-    farthest = max(math.dist((1, -1, 1), sums) for sums in after)
-    assert farthest == pytest.approx(3)
-    assert exact_rebalance_sensitivity(update_clip=1, count_weight=0, donor_clusters=2) == pytest.approx(farthest)
+    assert max(math.dist((1, -1, 1), sums) for sums in after) == pytest.approx(3)  # Theorem 2
 
 
 def test_exact_rebalancing_moves_root_five_clips_with_one_donor():
@@ -88,6 +85,4 @@ def test_exact_rebalancing_moves_root_five_clips_with_one_donor():
     without = {sums_after([1, -1, -1, -1, -1], [0, 1, 1, 1, 1], 2, 2, seed) for seed in range(20)}
     assert with_a == {(2, -4)}
     assert without == {(0, -3)}
-    assert math.dist((2, -4), (0, -3)) == pytest.approx(
-        exact_rebalance_sensitivity(update_clip=1, count_weight=0, donor_clusters=1)
-    )
+    assert math.dist((2, -4), (0, -3)) == pytest.approx(math.sqrt(5))  # Theorem 2

@@ -6,7 +6,7 @@ from quadratic_problem import Problem, RoundSettings, play_round, setting_of
 from theory_instances import TERMS, bounds_and_measured, errors_of, random_instance
 
 from rrcluster.theory.compare import failed_run
-from rrcluster.theory.convergence import error_at, many_rounds
+from rrcluster.theory.convergence import many_rounds, one_round
 from rrcluster.theory.lemma import misassignment
 
 FAILURE_PROBABILITY = 0.1
@@ -88,9 +88,11 @@ def test_the_corollary_holds_in_every_round(rng):
         if failed_run(instance.setting):
             continue
         run, models = many_rounds(instance.setting), instance.models
-        for round_index in range(1, int(run.num_rounds) + 1):
+        bound, error = one_round(instance.setting), instance.setting.radius
+        for _ in range(int(run.num_rounds)):
             models = play_round(instance.problem, models, instance.rounds, rng=rng).models
-            assert errors_of(models, instance.problem).max() <= error_at(instance.setting, round_index)
+            error = bound.error_after(error)
+            assert errors_of(models, instance.problem).max() <= error
         assert errors_of(models, instance.problem).max() <= run.final_error
         slowest.append(run.num_rounds)
     assert len(slowest) >= 5

@@ -6,7 +6,7 @@ import numpy as np
 from quadratic_problem import Problem, RoundSettings, play_round, setting_of
 from scipy.optimize import brentq
 
-from rrcluster.theory.compare import require_round
+from rrcluster.theory.compare import failed_round
 from rrcluster.theory.convergence import one_round
 from rrcluster.theory.lemma import Setting, identifier_error, misassignment
 from rrcluster.types import Array
@@ -48,7 +48,8 @@ def _draw(rng, failure_probability, noise, calm):
         problem = replace(base, data_std=data_std)
         setting = setting_of(problem, rounds, margin=margin, failure_probability=failure_probability)
         if misassignment(setting).total < tau:
-            return Instance(problem, rounds, require_round(setting), _models_within(setting.radius, problem, rng))
+            assert not failed_round(setting)
+            return Instance(problem, rounds, setting, _models_within(setting.radius, problem, rng))
     return None
 
 

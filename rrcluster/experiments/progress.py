@@ -6,6 +6,7 @@ line per run.
 
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from rich.table import Table
 from rrcluster.experiments.config import RunConfig
 
 if TYPE_CHECKING:
-    from rrcluster.experiments.run import Progress
+    from rrcluster.experiments.outcome import Progress
     from rrcluster.experiments.sweep import Job, Step
     from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.types import NoisyEvaluation
@@ -30,7 +31,7 @@ class ProgressBar:
     def __init__(self, config: RunConfig, plan: "PrivacyPlan", *, hidden: bool) -> None:
         """Prepare; nothing is drawn before `with`."""
         self._console = Console(stderr=True, quiet=hidden)
-        self._drawn = self._console.is_terminal and not hidden
+        self._drawn = (self._console.is_terminal or _has_widgets()) and not hidden
         self._bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -89,6 +90,16 @@ class ProgressBar:
         if not self._drawn and (tenth or progress.evaluation is not None):
             line = "  ".join(part for part in (sizes, private, self._accuracy) if part)
             self._console.print(f"round {done}/{progress.num_rounds}  {line}", highlight=False, soft_wrap=True)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    return Console().is_jupyter
+
+
+def _has_widgets() -> bool:
+    """Whether a notebook can draw a bar; without ipywidgets it gets lines of text instead."""
+    return in_notebook() and find_spec("ipywidgets") is not None
 
 
 def _private_text(evaluation: "NoisyEvaluation | None") -> str:

@@ -1,0 +1,77 @@
+"""`rr.personalise`: a released model, fitted on the client to the client's own data."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rrcluster.data.arrays import from_arrays
+from rrcluster.data.federated import FederatedData
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.experiments.load import TrainedModels
+from rrcluster.models import Model
+from rrcluster.settings import LocalSettings
+from rrcluster.simulation.personalise import personalise_clients
+from rrcluster.types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class PersonalModel:
+    """The model that a client ends up with. It is made of the client's own data: private."""
+
+    model: Model
+    vector: Array  # (d,) float32
+    cluster: int  # the released model that it started from
+    epochs: int  # passes over the client's own rows from there; 0: the released model as it is
+    head_only: bool  # whether only the last layer was trained
+
+    def predict(self, inputs: Any) -> Array:
+        """Outputs (logits, or values for regression): (s, *input) -> (s, outputs)."""
+        dtype = np.int64 if self.model.takes_ids else np.float32
+        with torch.no_grad():
+            parameters = self.model.unflatten(torch.as_tensor(self.vector))
+            outputs = self.model.single(parameters, torch.as_tensor(np.asarray(inputs, dtype=dtype)))
+        return np.asarray(outputs.numpy())
+
+
+def personalise(models: TrainedModels, data: Any, *, local_lr: float = 0.05, batch_size: int = 20) -> Any:
+    """Fit a released model to one's own data, on the client: nothing leaves the caller, so it costs no privacy.
+
+    `data` is one client's own training rows, a pair (inputs, targets) of arrays as the model takes them (then the
+    answer is one `PersonalModel`), or `FederatedData` (then a list, one for each client). The client starts from the
+    model that `assign` would give it. How far it trains (0, 1, 3 or 10 epochs, all parameters or the last layer) it
+    decides by cross-validation on its own rows: 0 where no training clearly helps, and with fewer than five rows.
+    `local_lr` and `batch_size` are those of the run; the rate here is a quarter of it.
+    """
+    local = LocalSettings(local_lr=local_lr, batch_size=batch_size)
+    alone = not isinstance(data, FederatedData)
+    if alone:
+        inputs, targets = data
+        classes = _num_classes(models.model, np.shape(inputs)[1:], np.asarray(targets))
+        data = from_arrays([inputs], [targets], num_classes=classes, ids=models.model.takes_ids)
+    results = personalise_clients(
+        models.models,
+        data,
+        np.arange(data.num_clients),
+        algorithm=models.algorithm,
+        model=models.model,
+        engine=BatchedEngine(models.model),
+        local=local,
+    )
+    own = [
+        PersonalModel(models.model, *(column.item() if column.ndim == 0 else column for column in row))
+        for _, result in results
+        for row in zip(result.vectors, result.clusters, result.epochs, result.head_only, strict=True)
+    ]
+    return own[0] if alone else own
+
+
+def _num_classes(model: Model, shape: tuple[int, ...], targets: Array) -> int:
+    """Outputs of the network for classes, 0 for regression."""
+    if targets.dtype.kind == "f":
+        return 0
+    dtype = torch.int64 if model.takes_ids else torch.float32
+    with torch.no_grad():
+        parameters = dict(model.module.named_parameters())
+        return int(model.single(parameters, torch.zeros((1, *shape), dtype=dtype)).shape[-1])

@@ -1,0 +1,198 @@
+"""Personalising: after the release a client fits the model it chose to its own rows, as far as that helps it.
+
+Everything happens on the client, from released models and its own training rows; nothing is sent, so it costs no
+privacy. How far to train, and whether all parameters or the last layer alone, a client decides by cross-validation on
+its own rows: what has the least loss on rows held out, if it is better than the released model by two standard errors;
+else it keeps the released model. Then it trains that far on all its rows. Test rows are read by the evaluation alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rrcluster.data.federated import ClientStore, FederatedData, Inputs, Targets
+from rrcluster.engine import calls
+from rrcluster.engine.protocol import Engine, LocalSettings, Question
+from rrcluster.methods.method import Clients, Method, Tools
+from rrcluster.models.model import Model
+from rrcluster.types import Array, Models
+
+EPOCHS = (1, 3, 10)  # how far a client may train
+RATE = 0.25  # of the run's own local rate: with that, the loss on a handful of held-out rows is too noisy to choose by
+FOLDS = 5
+LEAST_ROWS = FOLDS  # a client with fewer keeps the released model
+STANDARD_ERRORS = 2.0  # by which training must lower the loss on held-out rows; the errors are those over the folds
+_NUMBERS_AT_ONCE = 2**25  # candidates' parameters in memory: 128 MiB
+_FEW_SETS = 16
+
+
+@dataclass(frozen=True)
+class Personalised:
+    """What n clients end up with."""
+
+    vectors: Array  # (n, d) float32
+    clusters: Array  # (n,) the released model that each started from
+    epochs: Array  # (n,) how far it trained from there; 0: not at all
+    head_only: Array  # (n,) bool: whether it trained the last layer alone
+
+
+@dataclass(frozen=True, eq=False)
+class FoldStore:
+    """The rows that clients hold out in one fold, or the others."""
+
+    store: ClientStore
+    fold: int
+    held_out: bool
+
+    def client(self, client: int) -> tuple[Inputs, Targets]:
+        """The part of one client's rows."""
+        inputs, targets = self.store.client(client)
+        part = (fold_of_rows(targets) == self.fold) == self.held_out
+        return inputs[part], targets[part]
+
+
+def fold_of_rows(targets: Targets) -> Array:
+    """(size,) the fold in which each row is held out: in turn, in the order of the targets."""
+    folds = np.zeros(len(targets), dtype=np.int64)
+    order = np.argsort(targets, kind="stable") if targets.ndim == 1 else np.arange(len(targets))
+    folds[order] = np.arange(len(targets)) % FOLDS
+    return folds
+
+
+def divided(data: FederatedData, fold: int) -> tuple[FederatedData, FederatedData]:
+    """The population with the rows that clients fit to in one fold, and with those they hold out."""
+    held = (data.sizes + FOLDS - 1 - fold) // FOLDS
+    return (
+        replace(data, sizes=data.sizes - held, store=FoldStore(data.store, fold, held_out=False)),
+        replace(data, sizes=held, store=FoldStore(data.store, fold, held_out=True)),
+    )
+
+
+def personalise_clients(
+    models: Models,
+    data: FederatedData,
+    ids: Array,
+    *,
+    algorithm: Method,
+    model: Model,
+    engine: Engine,
+    local: LocalSettings,
+) -> Iterator[tuple[Array, Personalised]]:
+    """Some clients at a time: their places in `ids`, and the models they end up with.
+
+    A client starts from the released model that the method would choose for all its rows. A client of fewer than
+    `LEAST_ROWS` rows, or for whom no training clearly lowers the loss on held-out rows, keeps that model.
+    """
+    split, folds = algorithm.split(model), [divided(data, fold) for fold in range(FOLDS)]
+    tools = Tools(split, engine, replace(local, local_lr=RATE * local.local_lr, proximal=0.0), key=(0, 0))
+    scopes = _scopes(model)
+    at_once = max(1, _NUMBERS_AT_ONCE // (model.num_parameters * (1 + len(scopes) * len(EPOCHS))))
+    for first in range(0, len(ids), at_once):
+        places = np.arange(first, min(first + at_once, len(ids)))
+        clients = ids[places]
+        scores = algorithm.scores(models, Clients.without_memory(data.cohort(clients)), tools=tools)
+        clusters = scores.argmin(axis=1)
+        start = split.vectors(models, clusters)
+        losses = np.stack([_held_out_losses(start, clients, fit, held, scopes, tools=tools) for fit, held in folds])
+        best = np.where(data.sizes[clients] >= LEAST_ROWS, clearly_best(losses), 0)
+        yield places, _trained_as_chosen(start, clusters, clients, data, best, scopes, tools=tools)
+
+
+def personalised_accuracies(
+    models: Models,
+    data: FederatedData,
+    ids: Array,
+    *,
+    algorithm: Method,
+    model: Model,
+    engine: Engine,
+    local: LocalSettings,
+) -> Array:
+    """(n,) accuracy of each client's own model on its test set; NaN for clients without one. A diagnostic."""
+    accuracy = np.full(len(ids), np.nan)
+    own = personalise_clients(models, data, ids, algorithm=algorithm, model=model, engine=engine, local=local)
+    for places, result in own:
+        test_of = data.test_of[ids[places]]
+        tested = np.flatnonzero(test_of >= 0)
+        if len(data.test_sets) > _FEW_SETS:
+            questions = [Question(result.vectors[[row]], data.tests.cohort(test_of[[row]])) for row in tested]
+            figures = [answer.accuracy[0, 0] for answer in engine.measure(questions)]
+            accuracy[places[tested]] = figures
+            continue
+        for place in np.unique(test_of[tested]).tolist():
+            mine = np.flatnonzero(test_of == place)
+            accuracy[places[mine]] = calls.test(engine, result.vectors[mine], data.test_sets[place])[1]
+    return accuracy
+
+
+def _scopes(model: Model) -> tuple[Array | None, ...]:
+    """What may move: everything (None), and the last layer where that is not everything."""
+    head = np.zeros(model.num_parameters, dtype=bool)
+    head[model.head] = True
+    return (None,) if head.all() else (None, head)
+
+
+def clearly_best(losses: Array) -> Array:
+    """(folds, n, m) losses of m candidates -> (n,) the one of least mean among those clearly better than the first.
+
+    Clearly: the mean over the folds is lower by `STANDARD_ERRORS` standard errors of the differences; the first where
+    there is none. A loss that is no number, or infinite, is never chosen.
+    """
+    with np.errstate(invalid="ignore"):
+        gains = losses[:, :, :1] - losses
+        errors = gains.std(axis=0, ddof=1) / np.sqrt(len(losses))
+        clear = gains.mean(axis=0) > STANDARD_ERRORS * errors
+    return np.asarray(np.where(clear, losses.mean(axis=0), np.inf).argmin(axis=1))
+
+
+def _held_out_losses(
+    start: Array,
+    clients: Array,
+    fit: FederatedData,
+    held: FederatedData,
+    scopes: tuple[Array | None, ...],
+    *,
+    tools: Tools,
+) -> Array:
+    """(n, 1 + scopes * stages) mean loss on held-out rows: of the start, then of each scope after each stage."""
+    candidates = [start]
+    for trainable in scopes:
+        vectors = start
+        for stage in range(len(EPOCHS)):
+            vectors = _stage(vectors, fit, clients, stage, trainable, tools=tools)
+            candidates.append(vectors)
+    stacked = np.stack(candidates, axis=1)
+    questions = [Question(own, held.cohort([client])) for own, client in zip(stacked, clients, strict=True)]
+    return np.concatenate([answer.loss for answer in tools.engine.measure(questions)])
+
+
+def _trained_as_chosen(
+    start: Array,
+    clusters: Array,
+    clients: Array,
+    data: FederatedData,
+    best: Array,
+    scopes: tuple[Array | None, ...],
+    *,
+    tools: Tools,
+) -> Personalised:
+    """The chosen candidates, 0 for the start or 1 + scope * len(EPOCHS) + stage, trained on all rows."""
+    vectors, stages = start.copy(), len(EPOCHS)
+    scope, last = np.divmod(best - 1, stages)
+    for number, trainable in enumerate(scopes):
+        for stage in range(stages):
+            rows = np.flatnonzero((best > 0) & (scope == number) & (last >= stage))
+            if len(rows):
+                vectors[rows] = _stage(vectors[rows], data, clients[rows], stage, trainable, tools=tools)
+    epochs = np.where(best > 0, np.array(EPOCHS)[last], 0)
+    return Personalised(vectors, clusters, epochs, (best > 0) & (scope == 1))
+
+
+def _stage(
+    vectors: Array, data: FederatedData, clients: Array, stage: int, trainable: Array | None, *, tools: Tools
+) -> Array:
+    """From one number of epochs to the next."""
+    epochs = EPOCHS[stage] - (EPOCHS[stage - 1] if stage else 0)
+    local, key = replace(tools.local, local_epochs=epochs), (1, stage)
+    return calls.train(tools.engine, vectors, data.cohort(clients), local=local, key=key, trainable=trainable)
