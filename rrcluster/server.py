@@ -7,17 +7,21 @@
 A simulation and a federation differ in `collect` alone.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_prices, fading
 from rrcluster.clusters.rebalancing import coin_transition
 from rrcluster.clusters.schedule import Schedule, make_schedule, open_clusters, warm_start
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import PrivacyError, RoundError, RunFolderError
+from rrcluster.privacy.correlation import PastNoise
 from rrcluster.privacy.ledger import Ledger
+from rrcluster.privacy.mechanism import SlottedMechanism
+from rrcluster.privacy.noise_store import NoiseStore
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.rng import Rng
@@ -119,15 +123,36 @@ class Server:
         )
 
 
+def ledger_of(
+    plan: PrivacyPlan,
+    path: Path | None = None,
+    *,
+    made_by: Mapping[str, Any] | None = None,
+    noise: NoiseStore | None = None,
+) -> Ledger:
+    """The ledger of a plan: its limit, and what a repeated round costs under it."""
+    stored = plan.secure and plan.repeats_exactly
+    return Ledger(path, secure=plan.secure, limit=plan.num_releases, made_by=made_by, noise=noise, stored=stored)
+
+
 class Charge:
-    """The charge of one attempt at a round: on disk when the call returns, once however often it is called."""
+    """The charge of one attempt at a round: on disk when the call returns, once however often it is called.
+
+    A plan that writes rounds down before they are charged calls `settle` for it, still before the release.
+    """
 
     def __init__(self, ledger: Ledger, round_index: int, plan: PrivacyPlan) -> None:
         """Nothing is charged yet."""
         self._ledger, self._round_index, self._plan, self.made = ledger, round_index, plan, False
+        self._stored = plan.secure and plan.repeats_exactly
 
     def __call__(self) -> None:
         """Charge the round, before anything of it is revealed."""
+        if not self._stored:
+            self.settle()
+
+    def settle(self) -> None:
+        """Write the charge down."""
         if not self.made:
             self._ledger.charge(self._round_index, self._plan.event if self._plan.private else None)
             self.made = True
@@ -143,6 +168,7 @@ class FinishedRound:
     round_index: int
     state: ServerState
     release: Release
+    past: PastNoise | None = None  # private: the noise that later rounds build on, in plans with slots
 
 
 def run_rounds(
@@ -151,54 +177,103 @@ def run_rounds(
     """Round after round until the plan's last one, or until plan or ledger afford no more releases.
 
     `collect` asks the clients of a round and charges it before anything is revealed; PrivacyError if it did not.
-    Ledger and streams must be of the plan's kind: what a repeated round costs depends on it.
+    Ledger and streams must be of the plan's kind: what a repeated round costs depends on it. `ledger.noise` is what a
+    plan with slots resumes from.
     """
     plan = server.plan
     if ledger.secure != plan.secure or isinstance(streams, SecureStreams) != plan.secure:
         raise PrivacyError("plan, ledger and streams must all be secure or all seeded; build them from one plan.")
+    past = ledger.noise.past if state.round_index else None
     while state.round_index < plan.num_rounds and ledger.affords(state.round_index, limit=plan.num_releases):
         t = state.round_index
-        state, release = attempt_round(server, collect, state, Charge(ledger, t, plan), streams("release", t))
-        yield FinishedRound(t, state, release)
+        attempt = _Attempt(server, collect, state, Charge(ledger, t, plan), streams("release", t), ledger, past)
+        state, release, past = attempt.discreetly() if plan.secure else attempt.make()
+        yield FinishedRound(t, state, release, past)
 
 
 def attempt_round(
     server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
 ) -> tuple[ServerState, Release]:
-    """One round: what clients are told, what they answer, the release, and the state after it."""
-    return (_discreet_attempt if server.plan.secure else _attempt)(server, collect, state, charge, rng)
+    """One round, without slots: what clients are told, what they answer, the release, and the state after it."""
+    attempt = _Attempt(server, collect, state, charge, rng)
+    after, release, _ = attempt.discreetly() if server.plan.secure else attempt.make()
+    return after, release
 
 
-def _attempt(
-    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
-) -> tuple[ServerState, Release]:
-    guidance = server.tell(state)
-    reports = collect(guidance, charge)
-    if not charge.made:
-        raise PrivacyError(
-            f"round {state.round_index} was collected but not charged; collect must call charge() first."
+@dataclass(frozen=True)
+class _Attempt:
+    """One attempt at a round. With slots it needs the ledger, and the noise of the rounds before."""
+
+    server: Server
+    collect: Collect
+    state: ServerState
+    charge: Charge
+    rng: Rng
+    ledger: Ledger | None = None
+    past: PastNoise | None = None
+
+    def make(self) -> tuple[ServerState, Release, PastNoise | None]:
+        """Tell, collect, charge, finish."""
+        guidance = self.server.tell(self.state)
+        if self.server.plan.mechanism.slots.count > 1:
+            if self.ledger is None:
+                raise PrivacyError("rounds of a plan with slots build on one another; let run_rounds make them.")
+            return self._make_with_slots(guidance, self.ledger)
+        reports = self.collect(guidance, self.charge)
+        self._check_charged()
+        return *self.server.finish(self.state, guidance, reports, rng=self.rng), None
+
+    def _make_with_slots(self, guidance: Guidance, ledger: Ledger) -> tuple[ServerState, Release, PastNoise]:
+        """A round whose noise builds on that of the rounds before.
+
+        In a secure run it is on disk before the charge, and a round that was drawn before a crash is not drawn again.
+        """
+        t, state = guidance.round_index, self.state
+        if not self.server.plan.secure:
+            noisy_sum, past = self._noisy_sum(guidance)
+            self._check_charged()
+            return *self.server.finish(state, guidance, noisy_sum, rng=self.rng), past
+        drawn = ledger.noise.recall(t, charged=ledger.charged(t))
+        if drawn is None:
+            noisy_sum, past = self._noisy_sum(guidance)
+            drawn = ledger.noise.keep(t, noisy_sum.total, past, guidance.models)
+        self.charge.settle()
+        guidance, state = replace(guidance, models=drawn.models), state if t else ServerState.fresh(drawn.models)
+        return *self.server.finish(state, guidance, NoisySum(drawn.total), rng=self.rng), drawn.past
+
+    def _noisy_sum(self, guidance: Guidance) -> tuple[NoisySum, PastNoise]:
+        mechanism, t = cast(SlottedMechanism, self.server.plan.mechanism), guidance.round_index
+        past = mechanism.first_past() if t == 0 else mechanism.check_past(self.past, t)
+        reports = self.collect(guidance, self.charge)
+        if isinstance(reports, NoisySum):
+            raise PrivacyError(
+                "noise that clients made cannot be correlated over rounds: they do not hold that of the rounds before. "
+                "Use participation = poisson or everybody."
+            )
+        return mechanism.noisy_sum(reports, past, rng=self.rng)
+
+    def _check_charged(self) -> None:
+        if not self.charge.made:
+            raise PrivacyError(
+                f"round {self.state.round_index} was collected but not charged; collect must call charge() first."
+            )
+
+    def discreetly(self) -> tuple[ServerState, Release, PastNoise | None]:
+        """As `make`, for secure runs: no error says more than that a round failed.
+
+        Its text may depend on who took part: an allocation names the size of the cohort, a reader the client. What
+        budget and disk have to say does not, and is let through.
+        """
+        try:
+            return self.make()
+        except (PrivacyError, RunFolderError):
+            raise
+        except Exception:  # whatever it was: the error below must not carry it as its context
+            pass
+        raise RoundError(
+            "a round failed; the reason is withheld because it may depend on private data. Resume the run; if it fails "
+            "again, rehearse without secure on data that may be looked at, or lower capacity."
         )
-    return server.finish(state, guidance, reports, rng=rng)
-
-
-def _discreet_attempt(
-    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
-) -> tuple[ServerState, Release]:
-    """As `_attempt`, for secure runs: no error says more than that a round failed.
-
-    Its text may depend on who took part: an allocation names the size of the cohort, a reader the client. What budget
-    and disk have to say does not, and is let through.
-    """
-    try:
-        return _attempt(server, collect, state, charge, rng)
-    except (PrivacyError, RunFolderError):
-        raise
-    except Exception:  # whatever it was: the error below must not carry it as its context
-        pass
-    raise RoundError(
-        "a round failed; the reason is withheld because it may depend on private data. Resume the run; if it fails "
-        "again, rehearse without secure on data that may be looked at, or lower capacity."
-    )
 
 
 def release(

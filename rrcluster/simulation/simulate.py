@@ -15,10 +15,11 @@ from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Method
 from rrcluster.models.model import Model
+from rrcluster.privacy.correlation import PastNoise
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports
-from rrcluster.server import Charge, Guidance, Server, run_rounds
+from rrcluster.server import Charge, Guidance, Server, ledger_of, run_rounds
 from rrcluster.server_state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.clients import ClientMemory, Faults, Incidents
@@ -40,6 +41,7 @@ class RoundRecord:
     incidents: Incidents
     memory: ClientMemory = field(repr=False)  # private to the clients: for the checkpoint alone
     reports: Reports | None = field(default=None, repr=False)  # raw: for diagnostics, and not kept by a secure run
+    past: PastNoise | None = field(default=None, repr=False)  # private: the noise that later rounds build on
 
 
 @dataclass
@@ -70,7 +72,7 @@ class SimulatedClients:
     def collect(self, guidance: Guidance, charge: Charge) -> Reports:
         """Draw the cohort, let every client choose, train and report, and charge the round."""
         t, streams = guidance.round_index, self.streams
-        sampled = self.plan.sampler.draw(self.data.num_clients, rng=streams("cohort", t))
+        sampled = self.plan.sampler.draw(self.data.num_clients, rng=streams("cohort", t), round_index=t)
         ids = self.faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
         if self.plan.secure:  # a client whose samples cannot be used sends nothing, and no error names it
             ids = ids[self.data.usable(ids)]
@@ -155,6 +157,11 @@ def simulate(
         faults=faults or Faults(),
         memory=memory or ClientMemory(algorithm.memory_width(model)),
     )
+    ledger = ledger or ledger_of(plan)
+    drawn = ledger.noise.drawn
+    if plan.secure and drawn is not None and drawn.round_index == (0 if state is None else state.round_index):
+        clients.memory = ClientMemory.from_tensors(drawn.memory)  # this round is not collected again
+    ledger.noise.memory = lambda: clients.memory.tensors()
     made = make_server(
         model=model, algorithm=algorithm, plan=plan, settings=server or ServerSettings(), streams=streams
     )
@@ -162,14 +169,21 @@ def simulate(
         made,
         clients.collect,
         state=state or made.first_state(),
-        ledger=ledger or Ledger(secure=plan.secure, limit=plan.num_releases),
+        ledger=ledger,
         streams=streams,
     )
     began = time.perf_counter()
     for done in rounds:
         seconds = time.perf_counter() - began
         yield RoundRecord(
-            done.round_index, done.state, done.release, seconds, clients.incidents, clients.memory, clients.reports
+            done.round_index,
+            done.state,
+            done.release,
+            seconds,
+            clients.incidents,
+            clients.memory,
+            clients.reports,
+            done.past,
         )
         began = time.perf_counter()
 
