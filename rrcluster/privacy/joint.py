@@ -9,7 +9,7 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.privacy.clip import check_clip, check_sums_fit, clip_to_grid, grid_step
+from rrcluster.privacy.clip import GRID_BITS, check_clip, check_sums_fit, clip_to_grid, grid_step
 from rrcluster.privacy.coefficients import make_correlation
 from rrcluster.privacy.correlation import FINER, INDEPENDENT, Correlation, PastNoise, after, check_past
 from rrcluster.privacy.discrete import grid_sigma
@@ -54,6 +54,7 @@ class JointMechanism:
     exact_noise: bool = False  # discrete Gaussian on the messages' grid, from the operating system
     slots: Slots = ONE_SLOT  # who may take part when
     correlation: Correlation = INDEPENDENT  # of the noise over rounds
+    grid_bits: int = GRID_BITS  # of the messages: fewer where sums must fit the words of a secure aggregation
 
     name: ClassVar[str] = "joint"
     adjacency: ClassVar[str] = ADD_REMOVE
@@ -67,7 +68,9 @@ class JointMechanism:
         checks.non_negative(size_floor=self.size_floor)
         checks.non_negative(evaluation_weight=self.evaluation_weight)
         checks.positive(evaluation_loss_bound=self.evaluation_loss_bound)
-        least, most = grid_step(self.update_clip), 16 * self.update_clip  # whole steps, and sums that fit 64 bits
+        if not 1 <= checks.count(grid_bits=self.grid_bits) <= GRID_BITS:
+            raise ConfigError(f"grid_bits = {self.grid_bits} must lie between 1 and {GRID_BITS}.")
+        least, most = self.step, 16 * self.update_clip  # whole steps, and sums that fit 64 bits
         if self.count_weight > 0 and not least <= self.count_weight <= most:
             raise ConfigError(
                 f"count_weight = {self.count_weight:g} is below the grid of the messages or far above them; use 0 (no "
@@ -88,7 +91,7 @@ class JointMechanism:
         self.slots.check_filled(self.num_clients)
         self.correlation.check_applies(slots=self.slots.count, width=self.message_width)
         if self._finer > 1:
-            self.correlation.check_fits(grid_sigma(self.fresh_noise_std, grid_step(self.update_clip) / FINER))
+            self.correlation.check_fits(grid_sigma(self.fresh_noise_std, self.step / FINER))
 
     @property
     def _finer(self) -> int:
@@ -96,9 +99,14 @@ class JointMechanism:
         return FINER if self.exact_noise and len(self.correlation.parts) > 1 else 1
 
     @property
+    def step(self) -> float:
+        """The step of the messages' grid."""
+        return grid_step(self.update_clip, self.grid_bits)
+
+    @property
     def count_units(self) -> int:
         """The count weight in grid steps, rounded down: messages only get shorter by it."""
-        return int(self.count_weight / grid_step(self.update_clip))
+        return int(self.count_weight / self.step)
 
     @property
     def sampler(self) -> PoissonSampler:
@@ -182,7 +190,7 @@ class JointMechanism:
 
         The noise is drawn first: it depends on no report, and a device may still be computing them.
         """
-        step, exact = grid_step(self.update_clip) / self._finer, self.exact_noise
+        step, exact = self.step / self._finer, self.exact_noise
         fresh = grid_noise(self.message_width, noise_std=self.fresh_noise_std, step=step, exact=exact, rng=rng)
         noise = self.correlation.next_noise(fresh, past)
         later = after(past, noise)
@@ -212,7 +220,7 @@ class JointMechanism:
 
     def release_sum(self, noisy_sum: NoisySum) -> Release:
         """The release that a noisy sum of messages makes: post-processing of it."""
-        step, k, d = grid_step(self.update_clip), self.num_clusters, self.coordinates
+        step, k, d = self.step, self.num_clusters, self.coordinates
         total = np.asarray(noisy_sum.total)
         if total.shape != (self.message_width,) or total.dtype.kind not in "fiu" or not np.isfinite(total).all():
             raise ConfigError(f"the sum must hold {self.message_width} finite numbers, a message's coordinates.")
@@ -237,7 +245,7 @@ class JointMechanism:
             )
             reports.clipped[self._clipping] = self._sums(checked)
         shared, sums = reports.clipped[self._clipping]
-        step = grid_step(self.update_clip)
+        step = self.step
         return shared * step, sums * step
 
     def describe(self) -> Description:
@@ -271,18 +279,18 @@ class JointMechanism:
         return self.update_clip, self.coordinates, self.num_clusters
 
     def _sums(self, checked: CheckedReports) -> tuple[Array, Array]:
-        messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms)
+        messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms, bits=self.grid_bits)
         shared, clustered = split_columns(messages, self.coordinates)
         alone = as_numpy(shared.sum(axis=0)) if self.coordinates.shared else np.zeros(0, dtype=np.int64)
         return np.asarray(alone), cluster_sums(clustered, checked.destinations, num_clusters=self.num_clusters)
 
     @property
     def _size_noise_std(self) -> float:
-        return self.noise_std / (self.count_units * grid_step(self.update_clip)) if self.count_weight else 0.0
+        return self.noise_std / (self.count_units * self.step) if self.count_weight else 0.0
 
     def _evaluation_units(self, reports: CheckedReports) -> Array:
         """(2,) exact sum over the valid reports of u (evaluation - 1/2), in grid steps, each rounded towards zero."""
-        scale = self.evaluation_weight / grid_step(self.update_clip)
+        scale = self.evaluation_weight / self.step
         return np.asarray(np.trunc((reports.evaluations[reports.valid] - 0.5) * scale).astype(np.int64).sum(axis=0))
 
     def _evaluation(self, noisy: Array, sizes: Array) -> NoisyEvaluation | None:
