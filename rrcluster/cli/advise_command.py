@@ -42,7 +42,7 @@ class AdviseCommand:
     size_floor: float | None = None
     """Public lower bound of every denominator; default 0.6 of the expected cluster size."""
     exploration: float = 1.0
-    """Exploration of the run; 0 is the published method, for which B is weighed."""
+    """Exploration of the run; 0 is the published method."""
     average_last: float = 0.5
     """Part of the rounds that the models handed out average."""
     alternatives: bool = True

@@ -144,6 +144,7 @@ def advise(
     size_floor: float | None = None,
     exploration: float = 1.0,
     average_last: float = 0.5,
+    by_model: bool = False,
     **changes: Any,
 ) -> Advice:
     """Signal to noise per cluster, and a recommended `min_cluster_size` (B) or none.
@@ -156,10 +157,12 @@ def advise(
 
     With exploration B is an insurance: as large as coins stay still while every group has the size expected of it, so
     that they act where a cluster starves. None is advised where `expected_ratio` is not given (with more clusters than
-    groups coins have cost 3 points), where the signal is weak, or where released sizes are too noisy to tell a
-    starving cluster. Without exploration B > 0 is advised where B = 0 starves a cluster and this B does not, and where,
-    within the model (docs/theory.md), it lowers the expected squared error, averaged over clusters, by at least 5%.
-    Random sizes, clipping and real networks are not in the model; docs/choosing.md has what following the advice gave.
+    groups coins have cost 3 points), where the signal is weak, where released sizes are too noisy to tell a starving
+    cluster, or without exploration. docs/choosing.md has what following it gave.
+
+    `by_model`: B by noise against bias instead (docs/theory.md), where B = 0 starves a cluster and this B does not, if
+    it lowers the expected squared error, averaged over clusters, by at least 5%. That holds for the problem of the
+    theory: random sizes, clipping and real networks are not in the model, and on images it has cost 12 points.
     """
     if "expected_cohort" in changes:
         raise ConfigError("expected_cohort is gone: the cohort follows from num_clients and sample_rate; give those.")
@@ -184,9 +187,9 @@ def advise(
         separation=separation * clip,
     )
     seen = outlook(plan, update_clip=clip, shares=shares, average_last=average_last)
-    if not exploration:
+    if by_model:
         return _best(case, seen, clip)
-    return _insured(case, seen, plan, known=expected_ratio is not None)
+    return _insured(case, seen, plan, known=expected_ratio is not None, explores=exploration > 0)
 
 
 def _best(case: Case, seen: Outlook, clip: float) -> Advice:
@@ -199,8 +202,6 @@ def _best(case: Case, seen: Outlook, clip: float) -> Advice:
     chosen = best if worth else 0
     limit = _break_even(case, chosen) / clip if worth else 0.0
     verdict = _for(case, chosen, options, limit) if worth else [_against(best, options)]
-    if len(case.sizes) > 1:
-        verdict.append("Exploration, where the method has it, has been better than any B (docs/choosing.md).")
     return Advice(
         min_cluster_size=chosen,
         rebalance=worth,
@@ -217,7 +218,7 @@ _SIZE_MEMORY = 0.9  # of the running average of released sizes
 _SIZE_DEVIATIONS = 2.5  # standard deviations of that average between B and the smallest expected size
 
 
-def _insured(case: Case, seen: Outlook, plan: PrivacyPlan, *, known: bool) -> Advice:
+def _insured(case: Case, seen: Outlook, plan: PrivacyPlan, *, known: bool, explores: bool) -> Advice:
     """B with exploration: below the smallest expected size by what released sizes vary."""
     error, smallest = trade_off(case, min_cluster_size=0).error, float(case.sizes.min())
     per_size = plan.mechanism.describe().noise_per_part.get("size noise std, clients", math.inf)
@@ -229,7 +230,12 @@ def _insured(case: Case, seen: Outlook, plan: PrivacyPlan, *, known: bool) -> Ad
         f"B = 0: with {smallest:.3g} clients expected and a deviation of {deviation:.2g}, released sizes ",
     )
     reason += "cannot tell a starving cluster."
-    if not known:
+    if not explores:
+        reason = (
+            "B = 0: without exploration coins have gained 8 points and cost 12, and public quantities do not tell "
+            "which; use exploration."
+        )
+    elif not known:
         reason = "B = 0: the ratio of the groups is not given; with more clusters than groups coins cost points."
     elif len(case.sizes) == 1:
         reason = "With one cluster there is nobody to rebalance."

@@ -48,7 +48,7 @@ class Outlook:
         what = "hopeless" if self.hopeless else "weak"
         lines.append(
             f"Warning: {what}. The smallest cluster has a signal-to-noise ratio of {least:.2g} over the whole run; "
-            f"below {WEAK:g} runs did not tell the groups apart, below {HOPELESS:g} they learnt next to nothing. Use "
+            f"below {WEAK:g} groups are hardly told apart, below {HOPELESS:g} a cluster learns next to nothing. Use "
             "fewer clusters, a larger cohort (more clients or sample_rate), a smaller network, or a larger epsilon."
         )
         return tuple(lines)

@@ -13,12 +13,12 @@ from rrcluster.theory.advise import Case, filled, trade_off
 from rrcluster.theory.outlook import outlook
 from rrcluster.types import Coordinates
 
-PLAIN = {  # a floor of 1 and no exploration: the problem of the theory
+PLAIN = {  # a floor of 1: the problem of the theory
     "num_clients": 1000,
     "sample_rate": 0.1,
     "delta": 1e-3,
     "size_floor": 1.0,
-    "exploration": 0.0,
+    "by_model": True,
     "num_clusters": 4,
     "num_coordinates": 1000,
     "update_clip": 0.5,
@@ -111,7 +111,7 @@ def test_reasons_are_sentences_that_state_the_assumption():
 
 def test_nothing_private_can_be_passed():
     asked = {"settings", "num_clients", "num_clusters", "num_coordinates", "expected_ratio", "separation", "size_floor"}
-    asked |= {"exploration", "average_last", "changes"}
+    asked |= {"exploration", "average_last", "by_model", "changes"}
     assert set(inspect.signature(rr.advise).parameters) == asked
 
 
@@ -131,7 +131,7 @@ def test_noise_floor_and_cohort_are_those_of_the_plan():
     assert shared.per_round[0] == pytest.approx(5 * seen.per_round[0])  # everybody's sum
 
 
-INSURED = PLAIN | {"exploration": 1.0, "size_floor": None, "expected_ratio": (1, 1, 1, 1), "noise_multiplier": 0.8}
+INSURED = PLAIN | {"by_model": False, "size_floor": None, "expected_ratio": (1, 1, 1, 1), "noise_multiplier": 0.8}
 
 
 def test_with_exploration_b_is_below_the_expected_size_by_what_released_sizes_vary():
@@ -149,6 +149,7 @@ def test_with_exploration_b_is_below_the_expected_size_by_what_released_sizes_va
     ("change", "reason"),
     [
         ({"expected_ratio": None}, "not given"),
+        ({"exploration": 0.0}, "without exploration"),
         ({"num_coordinates": 10**6}, "signal-to-noise"),
         ({"num_coordinates": 1, "expected_ratio": (97, 1, 1, 1)}, "cannot tell"),
         ({"num_coordinates": 1, "mechanism": "identifier"}, "cannot tell"),
@@ -222,7 +223,7 @@ def test_advice_is_not_worse_than_none_when_simulated(ratio, noise_multiplier, s
         sample_rate=1.0,
         delta=1e-3,
         size_floor=1.0,
-        exploration=0.0,
+        by_model=True,
         num_clusters=4,
         num_coordinates=d,
         update_clip=1.0,
@@ -266,7 +267,7 @@ def test_advice_is_rarely_worse_than_none_on_random_problems():
             sample_rate=1.0,
             delta=1e-3,
             size_floor=1.0,
-            exploration=0.0,
+            by_model=True,
             num_clusters=len(problem.optima),
             num_coordinates=problem.optima.shape[1],
             update_clip=1.0,
