@@ -30,7 +30,7 @@ from rrcluster.experiments.setup import make_experiment
 from rrcluster.paper.paper_figures import draw_learnt_lines
 from rrcluster.rng import Streams
 from rrcluster.server_state import ServerState
-from rrcluster.simulation.evaluate import choose_all, clustering_accuracy
+from rrcluster.simulation.evaluate import clustering_accuracy, score_all
 from rrcluster.simulation.simulate import simulate
 
 SETTINGS: dict[str, Any] = {  # of all runs; the rest are the defaults of `rrcluster run`
@@ -120,9 +120,10 @@ def study(
     for scenario, seed, start, noise, method in product(scenarios, seeds, starts, noises, (IFCA, RR)):
         experiment, models, received = final_models(scenario, seed, start=start, noise=noise, method=method)
         k, data = len(received), experiment.data
-        choices = choose_all(
+        scores = score_all(
             models, data, algorithm=experiment.algorithm, split=experiment.split, engine=experiment.engine
         )
+        choices = scores.argmin(axis=1)
         yield Collapse(
             *(scenario, start, noise, method, seed),
             untrained=int((received == 0).sum()),

@@ -6,7 +6,6 @@ import numpy as np
 from torch import nn
 
 import rrcluster as rr
-from rrcluster.data import from_arrays
 
 # Two groups of clients that disagree: the label is the sign of the first feature, or its opposite.
 rng = np.random.default_rng(0)
@@ -15,7 +14,7 @@ inputs = [rng.normal(size=(30, 5)).astype(np.float32) for _ in groups]
 targets = [((x[:, 0] > 0) ^ bool(group)).astype(np.int64) for x, group in zip(inputs, groups, strict=True)]
 test_inputs = rng.normal(size=(500, 5)).astype(np.float32)
 truth = [((test_inputs[:, 0] > 0) ^ bool(group)).astype(np.int64) for group in range(2)]
-data = from_arrays(inputs, targets, test_inputs=[test_inputs] * 2, test_targets=truth, groups=groups, num_classes=2)
+data = rr.from_arrays(inputs, targets, test_inputs=[test_inputs] * 2, test_targets=truth, groups=groups, num_classes=2)
 
 with tempfile.TemporaryDirectory() as folder:
     result = rr.run(

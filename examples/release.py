@@ -1,7 +1,8 @@
-"""The add-on: privatise and rebalance the round of a federated system that you already have.
+"""The smallest part: one private release of a round of a federated system that you already have.
 
-Your system samples clients, trains them, and ends up with two arrays: `updates` (n, d) and `choices` (n,), the cluster
-each client says it belongs to. One call turns them into noisy means that may be published.
+Your system samples clients, trains them, and ends up with `updates` (n, d) and `choices` (n,), the cluster each client
+says it belongs to. One call turns them into noisy means that may be published. What else your system must then do is
+in docs/add-on.md; `rr.Server` (examples/own_loop.py) does it for you.
 """
 
 import numpy as np
@@ -35,8 +36,3 @@ print("noisy sizes:", out.sizes.round(1))
 print("noise std of each cluster mean:", out.noise_std.round(4))
 assert out.cluster_means.shape == (4, 100)
 assert np.isfinite(out.cluster_means).all()
-
-# Rebalancing alone, on any assignment: every cluster ends with at least 30 clients.
-assignment = rr.rebalance(choices, num_clusters=4, min_cluster_size=30, rng=rng)
-print("sizes before and after:", np.bincount(choices), np.bincount(assignment))
-assert np.bincount(assignment).min() >= 30

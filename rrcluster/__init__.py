@@ -11,16 +11,20 @@ from rrcluster.version import __version__
 
 if TYPE_CHECKING:
     from rrcluster.clusters.rebalancing import rebalance
+    from rrcluster.data.arrays import from_arrays
+    from rrcluster.data.frames import from_frame
+    from rrcluster.experiments.add_on import AddOnServer as Server
     from rrcluster.experiments.load import assign, load
     from rrcluster.experiments.own_model import personalise
     from rrcluster.experiments.run import run
     from rrcluster.experiments.setup import build_experiment as experiment
     from rrcluster.methods import ALGORITHMS, Method
+    from rrcluster.models.model import from_module
     from rrcluster.privacy.budget import account, calibrate
     from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.privacy.reports import NoisySum, Reports
     from rrcluster.registry import MECHANISMS, register
-    from rrcluster.server import Server, release
+    from rrcluster.server import release
     from rrcluster.simulation.simulate import simulate
     from rrcluster.theory.advise import advise
 
@@ -32,12 +36,15 @@ _HOMES = {
     "NoisySum": "rrcluster.privacy.reports",
     "PrivacyPlan": "rrcluster.privacy.plan",
     "Reports": "rrcluster.privacy.reports",
-    "Server": "rrcluster.server",
+    "Server": "rrcluster.experiments.add_on:AddOnServer",
     "account": "rrcluster.privacy.budget",
     "advise": "rrcluster.theory.advise",
     "assign": "rrcluster.experiments.load",
     "calibrate": "rrcluster.privacy.budget",
     "experiment": "rrcluster.experiments.setup:build_experiment",
+    "from_arrays": "rrcluster.data.arrays",
+    "from_frame": "rrcluster.data.frames",
+    "from_module": "rrcluster.models.model",
     "load": "rrcluster.experiments.load",
     "personalise": "rrcluster.experiments.own_model",
     "rebalance": "rrcluster.clusters.rebalancing",
@@ -63,6 +70,9 @@ __all__ = [
     "assign",
     "calibrate",
     "experiment",
+    "from_arrays",
+    "from_frame",
+    "from_module",
     "load",
     "personalise",
     "rebalance",

@@ -23,7 +23,7 @@ from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.rng import Rng
 from rrcluster.server_state import ServerState, advance, smooth_sizes
 from rrcluster.settings import ServerSettings
-from rrcluster.types import Models, Release
+from rrcluster.types import Array, Models, Release
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,15 @@ class Guidance:
     models: Models  # to choose among, and to train from
     average: Models  # what would be handed out now: private evaluation judges it
     rules: ChoiceRules
+
+    @property
+    def vectors(self) -> Array:
+        """(k, d_s + d_c) one model per row, as reports are: shared coordinates first, then the cluster's own."""
+        return self.models.rows
+
+    def choose(self, losses: Any, *, rng: Rng) -> tuple[Array, Array]:
+        """(n,) choices and (n,) destinations from losses (n, k), as `ChoiceRules.choose` explains."""
+        return self.rules.choose(losses, rng=rng)
 
 
 @dataclass(frozen=True)
@@ -149,9 +158,15 @@ def run_rounds(
         raise PrivacyError("plan, ledger and streams must all be secure or all seeded; build them from one plan.")
     while state.round_index < plan.num_rounds and ledger.affords(state.round_index, limit=plan.num_releases):
         t = state.round_index
-        attempt = _discreet_attempt if plan.secure else _attempt
-        state, release = attempt(server, collect, state, Charge(ledger, t, plan), streams("release", t))
+        state, release = attempt_round(server, collect, state, Charge(ledger, t, plan), streams("release", t))
         yield FinishedRound(t, state, release)
+
+
+def attempt_round(
+    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
+) -> tuple[ServerState, Release]:
+    """One round: what clients are told, what they answer, the release, and the state after it."""
+    return (_discreet_attempt if server.plan.secure else _attempt)(server, collect, state, charge, rng)
 
 
 def _attempt(

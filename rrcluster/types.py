@@ -48,6 +48,11 @@ class Models:
         """k."""
         return int(self.clustered.shape[0])
 
+    @property
+    def rows(self) -> Array:
+        """(k, d_s + d_c) one model per row: shared coordinates, then the cluster's own."""
+        return np.concatenate([np.tile(self.shared, (self.num_clusters, 1)), self.clustered], axis=1)
+
     def plus(self, other: "Models", scale: float = 1.0) -> "Models":
         """self + scale * other, as new models."""
         if scale == 1:

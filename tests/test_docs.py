@@ -69,6 +69,7 @@ def test_links_lead_somewhere(page):
     [
         ("own-model.md", "own_model.py"),
         ("own-algorithm.md", "own_algorithm.py"),
+        ("add-on.md", "own_loop.py"),
         ("add-on.md", "release.py"),
         ("quick-start.md", "which_model_is_mine.py"),
     ],

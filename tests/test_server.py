@@ -325,7 +325,7 @@ def test_a_federation_written_by_hand_is_the_simulation_bit_for_bit(init, extra)
         trained = it.algorithm.local(told.models, clients, destinations, tools=tools)
         said = None
         if extra:
-            from rrcluster.simulation.evaluate import own_evaluations
+            from rrcluster.client import own_evaluations
 
             bound = it.plan.mechanism.loss_bound
             said = own_evaluations(told.average, clients.cohort, loss_bound=bound, algorithm=it.algorithm, tools=tools)

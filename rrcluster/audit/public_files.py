@@ -1,6 +1,7 @@
 """What a secure run leaves behind: files and keys on a list, so that whatever is added has to be thought about."""
 
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,12 @@ from rrcluster.experiments.run import run
 from rrcluster.settings import AFFECTS
 
 _EVENT = {"type", "noise_multiplier", "sample_rate", "adjacency", "sampling"}
+_RECOMPUTE = {
+    *("library", "neighboring_relation", "accountant", "reason", "value_discretization_interval"),
+    *(f"event{inside}" for inside in ("", ".class", ".count", ".event", ".event.class", ".event.event")),
+    *("event.event.sampling_probability", "event.event.event.class", "event.event.event.noise_multiplier"),
+    *("event.event.noise_multiplier", "event.event.source_dataset_size", "event.event.sample_size"),
+}
 _NOISE = {"noise_multiplier", "sensitivity", "noise_std", "update_clip", "count_weight", "evaluation_weight"}
 _EVALUATION = {
     *("sums", "clients", "sum_noise_std", "clients_noise_std", "loss_bound", "least_clients"),
@@ -24,8 +31,9 @@ _EVALUATION = {
 }
 _MADE_BY = {
     *("config", "rrcluster", "torch", "numpy", "device", "machine", "cpu", "mkl_cbwr", "engine", "threads"),
-    *("model", "method"),
+    *("model", "method", "start"),
 }
+_MODEL = {"format", "model", "algorithm", "input_shape", "num_classes"}
 
 
 def _under(name: str, keys: set[str]) -> set[str]:
@@ -41,16 +49,23 @@ ALLOWED: dict[str, set[str]] = {
         *_under("noise", _NOISE),
         *_under("event", _EVENT),
         *_under("accountants", {"accountant", "epsilon", "reason"}),
+        *_under("bracket", {"least", "most", "reason"}),
+        *_under("profile", {"epsilon", "delta"}),
+        *_under("recompute", _RECOMPUTE),
+        "mu",
+        *_under("started_from", {"run", "what", "epsilon_together", "earlier", "earlier.num_releases"}),
+        *_under("started_from.earlier.event", _EVENT),
     },
     "ledger.jsonl": {"round", *_under("event", _EVENT), *_under("made_by", _MADE_BY)},
     "rounds.jsonl": {"round", "sizes", "denominators", "noise_std", *_under("private_evaluation", _EVALUATION)},
     "summary.json": {
         *("name", "status", "ended_by", "version", "data", "partition", "algorithm", "model", "num_clusters"),
         *("min_cluster_size", "mechanism", "epsilon", "delta", "noise_multiplier", "num_rounds", "rounds_done"),
-        *("releases_charged", "secure", "seed", "sizes"),
+        *("releases_charged", "secure", "seed", "sizes", "dead_clusters"),
         *_under("private_evaluation", _EVALUATION),
     },
-    "models.safetensors": {"shared", "clustered", "format", "model", "algorithm", "input_shape", "num_classes"},
+    "models.safetensors": {"shared", "clustered", "layers", *_MODEL},
+    "cluster-N.safetensors": {"1.weight", "1.bias", "cluster", "personal", *_MODEL},  # the layers of `linear`
 }
 
 
@@ -86,10 +101,11 @@ def check_public_files() -> Finding:
 def _unlisted(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if name not in ALLOWED:
+        listed = ALLOWED.get(re.sub(r"^cluster-\d+\.", "cluster-N.", name))
+        if listed is None:
             yield name
             continue
-        yield from (f"{key} in {name}" for key in sorted(set(_keys(path)) - ALLOWED[name]))
+        yield from (f"{key} in {name}" for key in sorted(set(_keys(path)) - listed))
         if name in ("config.yaml", "summary.json") and _content(path)[0]["seed"] is not None:
             yield f"a seed in {name}"
 

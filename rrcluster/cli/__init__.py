@@ -15,7 +15,9 @@ COMMANDS = {
     "advise": "before any data is touched: signal to noise per cluster for your M, d, k and epsilon, and which B",
     "audit": "try to refute the privacy claims of the installed code; exit status 1 when one fails",
     "theory": "the convergence bounds term by term, as printed and as corrected, over B",
-    "data": "what data is here, where to get more, and whether it is intact",
+    "data": "list datasets and where their files are, download them, verify them",
+    "assign": "which client belongs to which cluster of a run: a table, for you alone",
+    "watch": "follow runs on a local page while they go",
     "report": "tables, figures and one self-contained HTML page from run folders",
 }
 
@@ -33,6 +35,7 @@ Start here:
   rrcluster report runs/*                        compare what you ran
 
 `rrcluster COMMAND --help` explains a command. All commands that answer a question take --json.
+`rrcluster --install-completion [bash|zsh|fish]` completes commands and options in your shell.
 """
 
 _TORCHRUN_SETS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # in a process's environment
@@ -44,10 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Of several ranks that torchrun started, only rank 0 prints.
     """
     arguments, rank = list(sys.argv[1:] if argv is None else argv), torchrun_rank()
-    if rank:
-        with contextlib.redirect_stdout(io.StringIO()):
-            return _command(arguments, len, several=True)  # errors of this rank are printed by rank 0
-    return _command(arguments, sys.stderr.write, several=rank is not None)
+    try:
+        if rank:
+            with contextlib.redirect_stdout(io.StringIO()):
+                return _command(arguments, len, several=True)  # errors of this rank are printed by rank 0
+        return _command(arguments, sys.stderr.write, several=rank is not None)
+    except KeyboardInterrupt:
+        return 130
 
 
 def _command(arguments: list[str], complain: Callable[[str], object], *, several: bool) -> int:
@@ -60,13 +66,22 @@ def _command(arguments: list[str], complain: Callable[[str], object], *, several
         sys.stdout.write(f"rrcluster {__version__}\n")
         return 0
     name, rest = arguments[0], arguments[1:]
+    if name == "--install-completion":
+        return _explained(name, lambda: _install_completion(rest), complain)
     if name not in COMMANDS:
         complain(f"rrcluster: {name!r} is not a command; use one of {', '.join(COMMANDS)}.\n")
         return 2
     if name != "run" and several:
         complain(f"rrcluster {name}: only `rrcluster run` shares work among ranks; start it without torchrun.\n")
         return 2
-    return _guarded(name, rest, complain)
+    return _explained(name, lambda: import_module(f"rrcluster.cli.{name}_command").main(rest), complain)
+
+
+def _install_completion(rest: list[str]) -> int:
+    from rrcluster.cli.completion import install
+
+    sys.stdout.write(install(rest[0] if rest else None, COMMANDS) + "\n")
+    return 0
 
 
 def torchrun_rank() -> int | None:
@@ -87,14 +102,13 @@ def print_usage(write: Callable[[str], object]) -> None:
     write(USAGE.format(commands=lines))
 
 
-def _guarded(name: str, rest: list[str], complain: Callable[[str], object]) -> int:
+def _explained(name: str, command: Callable[[], int], complain: Callable[[str], object]) -> int:
     """Run the command; our own errors become one line on stderr and status 2, never a traceback."""
     from rrcluster.errors import RRClusterError
     from rrcluster.storage import printable
 
     try:
-        command: Callable[[list[str]], int] = import_module(f"rrcluster.cli.{name}_command").main
-        return command(rest)
+        return command()
     except RRClusterError as error:
         complain(printable(f"rrcluster {name}: {error}\n"))
         return 2

@@ -1,8 +1,9 @@
-"""`rrcluster account`: epsilon from noise, or noise from epsilon, by every accountant that applies."""
+"""`rrcluster account`: epsilon from noise, or noise from epsilon, by every accountant that applies; runs together."""
 
 import json
 import sys
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -13,6 +14,7 @@ from rrcluster.settings import PrivacySettings
 
 if TYPE_CHECKING:
     from rrcluster.privacy.budget import Budget
+    from rrcluster.privacy.together import Together
 
 Flag = tyro.conf.arg
 
@@ -24,6 +26,10 @@ class AccountCommand:
     Give --epsilon (the noise is calibrated, never overspending) or --noise-multiplier (epsilon follows). Example:
 
     rrcluster account --mechanism joint --epsilon 2 --delta 1e-3 --sample-rate 0.1 --rounds 100
+
+    What several runs on the same clients cost together (`rrcluster account RUN --help`):
+
+    rrcluster account runs/first runs/second --delta 1e-4
     """
 
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
@@ -35,8 +41,28 @@ class AccountCommand:
     """Print the answer as JSON."""
 
 
+@dataclass(frozen=True)
+class RunsCommand:
+    """What several runs on the same clients cost together: their planned releases composed, at one delta.
+
+    A client that took part in all of the runs is protected by this epsilon, not by the one that each run states. Runs
+    under different neighbouring relations, and runs without privacy, are refused. Example:
+
+    rrcluster account runs/first runs/second --delta 1e-4
+    """
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """Run folders, finished or not: a run costs its plan."""
+    delta: float | None = None
+    """At this delta; default: that of the runs, if they agree."""
+    json: bool = False
+    """Print the answer as JSON."""
+
+
 def main(arguments: list[str]) -> int:
     """Run the command."""
+    if arguments and not arguments[0].startswith("-"):
+        return _runs_together(parse(RunsCommand(), arguments, prog="rrcluster account"))
     command = parse(AccountCommand(), arguments, prog="rrcluster account")
     if command.privacy.mechanism == "none":
         raise PrivacyError("mechanism = none adds no noise: it has no epsilon. Use --mechanism joint or identifier.")
@@ -71,3 +97,71 @@ def _print(budget: "Budget") -> None:
         console.print(f"[bold]{row.accountant}[/bold]: {row.description}.", highlight=False)
         if row.reason:
             console.print(f"  No answer: {row.reason}", highlight=False)
+        if row.least is not None and row.most is not None:
+            span = f"  All rounding included, epsilon is between {row.least:.6f} and {row.most:.6f}."
+            console.print(span, highlight=False)
+
+
+def _runs_together(command: RunsCommand) -> int:
+    from rrcluster.privacy.together import account_runs
+
+    together = account_runs(command.runs, delta=command.delta)
+    if command.json:
+        sys.stdout.write(json.dumps(_plain(together), indent=2) + "\n")
+    else:
+        _print_together(together)
+    return 0 if together.epsilon is not None else 2
+
+
+def _plain(together: "Together") -> dict[str, object]:
+    return {
+        "epsilon": together.epsilon,
+        "delta": together.delta,
+        "adjacency": together.adjacency,
+        "accountants": [asdict(row) for row in together.rows],
+        "runs": [
+            {
+                "folder": str(run.folder),
+                "epsilon": run.epsilon,
+                "delta": run.delta,
+                "releases": run.num_releases,
+                "secure": run.secure,
+                "started_from": run.started_from,
+            }
+            for run in together.runs
+        ],
+        "holds_if": HOLDS_IF,
+    }
+
+
+HOLDS_IF = (
+    "Holds if noise, sampling and rounds of no run were chosen by looking at releases of another, and for all releases "
+    "that the plans allow, made or not."
+)
+
+
+def _print_together(together: "Together") -> None:
+    from rich.table import Table
+
+    from rrcluster.cli.terminal import print_whole, say
+    from rrcluster.storage import printable
+
+    table = Table(
+        title=f"{len(together.runs)} runs on the same clients: {together.adjacency}, delta = {together.delta:g}"
+    )
+    for name in ("run", "releases", "epsilon"):
+        table.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
+    for run in together.runs:
+        alone = "-" if run.epsilon is None else f"{run.epsilon:.4f}"
+        at = "" if run.delta == together.delta else f" at {run.delta:g}"
+        table.add_row(printable(str(run.folder)), str(run.num_releases), alone + at)
+    for row in together.rows:
+        table.add_row(f"together, by {row.accountant}", "", "-" if row.epsilon is None else f"{row.epsilon:.4f}")
+    print_whole(table)
+    say(HOLDS_IF)
+    if not all(run.secure for run in together.runs):
+        say("Seeded runs among them: not private, whatever their epsilon; whoever has the seed can subtract the noise.")
+    listed = {str(run.folder.resolve()) for run in together.runs}
+    for run in together.runs:
+        if run.started_from is not None and str(Path(run.started_from).resolve()) not in listed:
+            say(f"{run.folder} started from the models of {run.started_from}, which is not in this list.")

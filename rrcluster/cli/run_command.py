@@ -4,21 +4,21 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from rrcluster import registry
 from rrcluster.cli import torchrun_rank
-from rrcluster.cli.terminal import parse, read_yaml, say
+from rrcluster.cli.terminal import parse, read_yaml, say, say_warnings
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 
 if TYPE_CHECKING:
-    from rrcluster.experiments.run import MakeExperiment, Running, RunResult
+    from rrcluster.experiments.run import MakeExperiment, Running
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class RunCommand:
 def main(arguments: list[str]) -> int:
     """Run the command."""
     command = read_command(arguments)
+    _check_first(command)
     if torchrun_rank() is None:
         from rrcluster.experiments.setup import make_experiment
 
@@ -74,14 +75,30 @@ def main(arguments: list[str]) -> int:
         return status
 
 
+def _check_first(command: RunCommand) -> None:
+    """Refuse what can be refused without torch, which takes seconds to import."""
+    from rrcluster.experiments.folder_names import refuse_a_second_run
+    from rrcluster.privacy.plan import check_budget
+
+    config, kind = command.config, registry.MECHANISMS.load(command.config.privacy.mechanism)
+    if command.resume is not None:
+        return
+    clustered = registry.METHODS.fact(config.method.algorithm, "chooses_by_loss", False)  # others are checked later
+    k, least = (config.method.num_clusters, config.method.min_cluster_size) if clustered else (1, 0)
+    privacy = replace(config.privacy, epsilon=config.privacy.target_epsilon)
+    check_budget(privacy, config.data.population_size, k, least, noisy=kind.noisy)
+    if not command.dry_run and (config.output.out is not None or config.output.name is not None):
+        refuse_a_second_run(config.folder)
+
+
 def _run(command: RunCommand, make: "MakeExperiment") -> int:
     """The command in a single process, or in rank 0 of several."""
-    if command.dry_run:
-        from rrcluster.cli.dry_run import show
+    with say_warnings():
+        if command.dry_run:
+            from rrcluster.cli.dry_run import show
 
-        return show(command.config, as_json=command.json, make=make)
-    results = list(_runs(command, make))
-    _show(command, results)
+            return show(command.config, as_json=command.json, make=make)
+        _show(command, list(_runs(command, make)))
     return 0
 
 
@@ -93,75 +110,96 @@ def read_command(arguments: list[str]) -> RunCommand:
         default = RunCommand(config=from_flat(settings, source=arguments[0], resolved=False))
         arguments = arguments[1:]
     command = parse(default, arguments, prog="rrcluster run")
-    if command.resume is not None and command.config != RunConfig():
-        raise ConfigError("--resume takes all settings from the run folder; give no others.")
+    if command.resume is not None and _without_data(command.config) != RunConfig():
+        raise ConfigError("--resume takes all settings from the run folder; give no others (--data for a moved file).")
     if command.adopt and command.resume is None:
         raise ConfigError("--adopt belongs to --resume, which names the folder to go on in; add that.")
-    return replace(command, config=command.config.resolved())
+    if command.resume is not None:
+        return command
+    config = command.config.resolved()
+    if config.data.from_file:
+        from rrcluster.data.table_files import check_table
+
+        check_table(Path(config.data.data), config.columns)
+    return replace(command, config=config)
 
 
-def _runs(command: RunCommand, make: "MakeExperiment") -> "Iterator[RunResult]":
-    from rrcluster.experiments.run import resume, start
+def _without_data(config: RunConfig) -> RunConfig:
+    return replace(config, data=replace(config.data, data=RunConfig().data.data))
 
+
+def _runs(command: RunCommand, make: "MakeExperiment") -> Iterator[Path]:
+    """The folders of the runs, each when it has finished."""
+    from rrcluster.experiments.folder_names import seeds_folder
+    from rrcluster.experiments.run import resume, start, start_or_resume
+    from rrcluster.experiments.same_objects import with_objects
+
+    config = command.config
     if command.resume is not None:
         if not (command.resume / "config.yaml").exists():
             raise RunFolderError(f"{command.resume} holds no run to resume; start one with `rrcluster run`.")
+        if command.config.data.from_file:  # it has moved
+            make = with_objects(command.resume, {"data": command.config.data.data}, make)
         running = resume(command.resume, make=make, adopt=command.adopt)
         if command.adopt and running.experiment.plan.secure:
             from rrcluster.experiments.place import ADOPTED
 
             say(ADOPTED)
         yield _watch(running, command)
-        return
-    config = command.config
-    if not config.output.seeds:
+    elif not config.output.seeds:
         yield _watch(start(make(config)), command)
-        return
-    for seed in config.output.seeds:
-        yield _watch(start(make(config.with_seed(seed, config.folder / f"seed-{seed}"))), command)
+    else:
+        parent = seeds_folder(config)
+        for seed in config.output.seeds:
+            folder = parent / f"seed-{seed}"
+            begun = start_or_resume(config.with_seed(seed, folder), make=make)
+            yield folder if begun is None else _watch(begun, command)
 
 
-def _watch(running: "Running", command: RunCommand) -> "RunResult":
+def _watch(running: "Running", command: RunCommand) -> Path:
     """Run to the end behind a progress bar; after Ctrl-C say how to go on."""
-    from rrcluster.cli.progress import ProgressBar
-    from rrcluster.experiments.tensorboard import EventWriter
+    from rrcluster.experiments.watch import watch
 
-    config, plan = running.experiment.config, running.experiment.plan
-    with ExitStack() as stack:
-        bar = stack.enter_context(ProgressBar(config, plan, hidden=command.quiet or command.json))
-        events = None
-        if config.output.tensorboard:
-            events = stack.enter_context(EventWriter(running.folder.path))
-        try:
-            for progress in running.rounds():
-                bar.update(progress)
-                if events is not None:
-                    events.add(progress)
-        except KeyboardInterrupt:
-            bar.stop()
-            say(f"Stopped. Continue with: rrcluster run --resume {running.folder.path}")
-            raise SystemExit(130) from None
-    done = running.state.round_index if running.state is not None else 0
-    if done < plan.num_rounds:
-        say(f"The budget was spent after {done} of {plan.num_rounds} rounds; the models are those of round {done}.")
-    return running.result()
+    try:
+        watch(running, progress=not (command.quiet or command.json))
+    except KeyboardInterrupt:
+        again = "the same command" if command.config.output.seeds else f"rrcluster run --resume {running.folder.path}"
+        say(f"Stopped. Continue with: {again}")
+        raise SystemExit(130) from None
+    done, planned = running.state.round_index if running.state is not None else 0, running.experiment.plan.num_rounds
+    if done < planned:
+        say(f"The budget was spent after {done} of {planned} rounds; the models are those of round {done}.")
+    return running.folder.path
 
 
-def _show(command: RunCommand, results: "list[RunResult]") -> None:
-    folders = [result.folder for result in results]
+def _show(command: RunCommand, folders: list[Path]) -> None:
     if command.json:
-        sys.stdout.write(json.dumps([_answer(result) for result in results], indent=2) + "\n")
+        sys.stdout.write(json.dumps([_answer(folder) for folder in folders], indent=2) + "\n")
         return
     from rrcluster.cli.report_command import show_table
 
     show_table(folders)
+    for folder in folders:
+        _warn_of_dead_clusters(folder)
     parent = folders[0] if len(folders) == 1 else folders[0].parent
-    say(f"Run folder: {parent}. Figures and a page: rrcluster report {parent}")
+    say(f"Run folder: {parent}. Next:")
+    say(f"  rrcluster report {parent}                         figures and a page")
+    say(f"  rrcluster assign {folders[0]} --out clusters.csv  which client is in which cluster (private)")
+    say(f'  rr.load("{folders[0]}").module(0)                 in Python: the model of a cluster')
 
 
-def _answer(result: "RunResult") -> dict[str, Any]:
+def _warn_of_dead_clusters(folder: Path) -> None:
+    from rrcluster.report.values import dead_text
     from rrcluster.storage import read_mapping
 
-    summary = read_mapping(result.folder / "summary.json")
-    answer = {"folder": str(result.folder), **summary}
-    return answer if result.evaluation is None else answer | {"diagnostic_not_private": asdict(result.evaluation)}
+    if dead := dead_text(read_mapping(folder / "summary.json").get("dead_clusters")):
+        say(f"{folder}: {dead}")
+
+
+def _answer(folder: Path) -> dict[str, Any]:
+    from rrcluster.storage import read_json_lines, read_mapping
+
+    answer = {"folder": str(folder), **read_mapping(folder / "summary.json")}
+    diagnostics = folder / "diagnostics.jsonl"
+    judged = read_json_lines(diagnostics, damaged="stop") if diagnostics.exists() else []
+    return answer | {"diagnostic_not_private": judged[-1]} if judged else answer

@@ -1,7 +1,7 @@
-"""How a client turns its scores into a choice, and how the server helps the clusters apart in early rounds.
+"""How a client turns its scores into a choice of cluster, and the exploration of early rounds.
 
-Plain methods choose the least score. From random first models that is a lottery: two groups of clients often settle on
-one model, and nothing ever separates them. *Exploration* prices crowded clusters, by sizes released in earlier rounds,
+Plain methods choose the least score. From random first models, two groups of clients often settle on one model and stay
+there. *Exploration* prices crowded clusters, by sizes released in earlier rounds,
 and softens the choice by the client's own random draw; both fade to nothing halfway through the run, after which the
 choice is plain again. At strength 0 it is the base method from the first round on.
 
@@ -9,10 +9,15 @@ Privacy: a choice is a function of the client's own data, of earlier releases an
 Theorem 1 of docs/privacy.md asks for (and the soundness of `identifier` too). Exploration costs nothing.
 """
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from rrcluster.clusters.rebalancing import flip_coins
+from rrcluster.errors import ConfigError
+from rrcluster.rng import Rng
 from rrcluster.types import Array
 
 PRICE, TEMPERATURE = 2.0, 0.5  # at strength 1, in units of the score (nats of cross-entropy for IFCA)
@@ -42,6 +47,30 @@ class ChoiceRules:
     def plain(cls, num_clusters: int) -> "ChoiceRules":
         """Choose the least score and stay."""
         return cls(np.zeros(num_clusters), 0.0, np.eye(num_clusters))
+
+    def choose(self, losses: Any, *, rng: Rng) -> tuple[Array, Array]:
+        """(n,) choices and (n,) destinations of clients, from the loss (n, k) of every model on each one's own data.
+
+        The choice is the least loss after the round's prices and softening; the destination is where the client's
+        rebalancing coin sends it. A client trains the model of its destination, and reports both. `rng` is the
+        clients' own: each may call this alone, with its own row.
+        """
+        scores, k = np.asarray(losses, dtype=np.float64), len(self.prices)
+        if scores.ndim != 2 or scores.shape[1] != k:
+            raise ConfigError(f"losses must be (clients, {k}), one column per cluster; found {scores.shape}.")
+        draws = np.clip(rng.random((len(scores), k + 1)), 2.0**-53, 1 - 2.0**-53)
+        choices = choose(scores, self, uniforms=draws[:, 1:])
+        return choices, flip_coins(choices, self.transition, uniforms=draws[:, 0])
+
+    def to_json(self) -> str:
+        """A text to send to clients."""
+        return json.dumps({name: np.asarray(value).tolist() for name, value in vars(self).items()})
+
+    @classmethod
+    def from_json(cls, text: str) -> "ChoiceRules":
+        """The rules that the server sent."""
+        sent = json.loads(text)
+        return cls(**sent | {name: np.array(sent[name]) for name in ("prices", "transition")})
 
 
 def crowding_prices(sizes: Array) -> Array:

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rrcluster import checks
 from rrcluster.data.federated import FLOAT, IDS, ClientStore, FederatedData, Inputs, Targets, TestSet
+from rrcluster.data.input_layout import Layout
 from rrcluster.errors import DataError
 
 Arrays = Sequence[ArrayLike] | NDArray[Any]
@@ -49,38 +50,40 @@ def from_arrays(
     ids: bool = False,
     name: str = "arrays",
 ) -> FederatedData:
-    """A population from one array of inputs (size, ...) and one of targets (size,) per client.
+    """A population from one array of inputs (size, ...) and one of targets (size, ...) per client.
 
-    `inputs` and `targets` are lists, one entry per client, of any sizes; or arrays (num_clients, size, ...).
-    `num_classes` is a public constant: left out, it is counted from the labels, which no guarantee covers.
-    Integer targets are classes 0, 1, ...; float targets, or `num_classes` = 0, mean regression. `num_classes`
-    defaults to one more than the largest class seen. `groups` (num_clients,), if known, serve diagnostics
-    only; by default there are none (`num_groups` = 0). A test set as an array (t, ...) is shared by all clients; as
-    a list, it is one per group, or one per client where groups are not known. `ids`: inputs are not numbers but
-    ids from 0 (characters, words), kept as int64.
+    `inputs` and `targets` are lists, one entry per client, of any sizes; or arrays (num_clients, size, ...); of numpy,
+    torch or nested lists. Where a network takes several inputs, an entry is a dict of arrays (passed by name) or a
+    tuple of them (by position), each (size, ...); whole numbers in them are ids. Targets are (size,), or (size, m) for
+    m numbers or a sequence. Integer targets are classes 0, 1, ...; float targets, or `num_classes` = 0, mean
+    regression. `num_classes` is a public constant: left out, it is one more than the largest class seen, which no
+    guarantee covers. `groups` (num_clients,), if known, serve diagnostics only. A test set as an array (t, ...) is
+    shared by all clients; a list has one per client, empty where a client has none, or one per known group. `ids`:
+    inputs are not numbers but ids from 0 (characters, words), kept as int64.
 
     Guarantees: inputs are kept as given, in float32 (no normalisation) or, if `ids`, in int64; every client has at
     least one sample; all values are finite; all samples have one shape. Anything else is a `DataError` that names
     the client and the shapes, never a value.
     """
+    layout = Layout.of(inputs[0], "client 0") if len(inputs) else None
+    inputs, test_inputs = _packed(layout, inputs, "client"), _packed_tests(layout, test_inputs)
     xs, ys = _parts(inputs), _parts(targets)
     if not xs or len(xs) != len(ys):
         raise DataError(f"inputs are of {len(xs)} clients and targets of {len(ys)}; give one of each per client.")
     true_groups = checked_groups(groups, len(xs))
     num_groups = 0 if groups is None else int(true_groups.max()) + 1
-    test_xs, test_ys = test_parts(test_inputs, test_targets, num_groups, len(xs))
+    test_xs, test_ys, test_of = test_parts(test_inputs, test_targets, true_groups, num_groups)
     regression = _is_regression((*ys, *test_ys), num_classes)
-    shape = xs[0].shape[1:]
+    shape, target_shape = xs[0].shape[1:], ys[0].shape[1:]
     labelled = [(f"client {i}", x, y) for i, (x, y) in enumerate(zip(xs, ys, strict=True))]
     labelled += [(f"test set {i}", x, y) for i, (x, y) in enumerate(zip(test_xs, test_ys, strict=True))]
     for owner, x, y in labelled:
-        check_samples(owner, x, y, shape)
+        check_samples(owner, x, y, shape, target_shape)
         if ids:
             check_ids(owner, x)
     classes = 0 if regression else _checked_classes((*ys, *test_ys), num_classes)
     kind, input_dtype = FLOAT if regression else IDS, IDS if ids else FLOAT
     tests = tuple(TestSet(y.astype(kind), Kept(x.astype(input_dtype))) for x, y in zip(test_xs, test_ys, strict=True))
-    own_tests = true_groups.copy() if num_groups else np.arange(len(xs))
     return FederatedData(
         name=name,
         num_classes=classes,
@@ -90,9 +93,25 @@ def from_arrays(
         num_groups=num_groups,
         store=ArrayStore(tuple(x.astype(input_dtype) for x in xs), tuple(y.astype(kind) for y in ys)),
         test_sets=tests,
-        test_of=own_tests if len(tests) > 1 else np.full(len(xs), len(tests) - 1, dtype=np.int64),
+        test_of=test_of,
         input_dtype=input_dtype,
+        target_shape=target_shape,
+        layout=layout,
+        counted=() if regression or num_classes is not None else ("num_classes",),
     )
+
+
+def _packed(layout: Layout | None, inputs: Arrays, owner: str) -> Arrays:
+    """Inputs that consist of several arrays as one each."""
+    if layout is None:
+        return inputs
+    return [layout.pack(sample, f"{owner} {place}") for place, sample in enumerate(inputs)]
+
+
+def _packed_tests(layout: Layout | None, inputs: Any) -> Any:
+    if layout is None or inputs is None or isinstance(inputs, list):
+        return inputs if layout is None or inputs is None else _packed(layout, inputs, "test set")
+    return layout.pack(inputs, "the test set")
 
 
 def _parts(arrays: Arrays) -> Parts:
@@ -102,29 +121,43 @@ def _parts(arrays: Arrays) -> Parts:
         raise DataError(f"a part of the data is not one rectangular array: {problem}") from None
 
 
-def test_parts(inputs: Arrays | None, targets: Arrays | None, num_groups: int, num_clients: int) -> tuple[Parts, Parts]:
-    """The test sets as two tuples of equal length: none, one shared by all, or one per group (or client)."""
+def test_parts(
+    inputs: Arrays | None, targets: Arrays | None, groups: NDArray[np.int64], num_groups: int
+) -> tuple[Parts, Parts, NDArray[np.int64]]:
+    """The test sets as two tuples of equal length, and the place of every client's own among them, -1 for none.
+
+    None at all, one that all clients share, one per known group, or one per client, which may be empty.
+    """
     if inputs is None and targets is None:
-        return (), ()
+        return (), (), np.full(len(groups), -1)
     if inputs is None or targets is None:
         raise DataError("test_inputs and test_targets go together; give both or neither.")
-    if isinstance(inputs, np.ndarray) and isinstance(targets, np.ndarray):
-        return (inputs,), (targets,)
-    if isinstance(inputs, np.ndarray) or isinstance(targets, np.ndarray):
-        raise DataError("test_inputs and test_targets must both be arrays (shared by all) or both lists (per group).")
+    one = [not isinstance(part, (list, tuple)) for part in (inputs, targets)]
+    if all(one):
+        return (np.asarray(inputs),), (np.asarray(targets),), np.zeros(len(groups), dtype=np.int64)
+    if any(one):
+        raise DataError("test_inputs and test_targets must both be arrays (shared by all) or both lists.")
     xs, ys = _parts(inputs), _parts(targets)
-    wanted, owner = (num_groups, "group") if num_groups else (num_clients, "client, or groups")
-    if len(xs) != wanted or len(ys) != wanted:
-        raise DataError(f"test lists hold {len(xs)} inputs and {len(ys)} targets; give one per {owner} ({wanted}).")
-    return xs, ys
+    by_group = len(xs) == num_groups
+    if len(xs) != len(ys) or not (by_group or len(xs) == len(groups)):
+        wanted = f"client ({len(groups)})" + (f", or per group ({num_groups})" if num_groups else "")
+        raise DataError(f"test lists hold {len(xs)} inputs and {len(ys)} targets; give one per {wanted}.")
+    owners = groups if by_group else np.arange(len(groups))
+    present = np.array([by_group or len(x) + len(y) > 0 for x, y in zip(xs, ys, strict=True)])
+    place = np.where(present, np.cumsum(present) - 1, -1)
+    used = np.flatnonzero(present).tolist()
+    return tuple(xs[i] for i in used), tuple(ys[i] for i in used), place[owners]
 
 
-def check_samples(owner: str, x: NDArray[Any], y: NDArray[Any], shape: tuple[int, ...]) -> None:
+def check_samples(
+    owner: str, x: NDArray[Any], y: NDArray[Any], shape: tuple[int, ...], target_shape: tuple[int, ...] = ()
+) -> None:
     """Refuse samples that are none, of another shape, or not finite; `owner` names whose they are."""
-    if x.ndim < 1 or y.ndim != 1 or len(x) != len(y) or len(y) == 0:
+    if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or len(y) == 0:
         raise DataError(f"{owner} has inputs {x.shape} and targets {y.shape}; it needs (s, ...) and (s,), s > 0.")
-    if x.shape[1:] != shape:
-        raise DataError(f"{owner} has samples of shape {x.shape[1:]}, client 0 of {shape}; all must be alike.")
+    for what, found, expected in (("samples", x.shape[1:], shape), ("targets", y.shape[1:], target_shape)):
+        if found != expected:
+            raise DataError(f"{owner} has {what} of shape {found}, client 0 of {expected}; all must be alike.")
     for what, values in (("inputs", x), ("targets", y)):
         if values.dtype.kind not in "biuf":
             raise DataError(f"{owner} has {what} of type {values.dtype}; give real numbers.")
@@ -221,11 +254,11 @@ def from_rows(
     true_groups = checked_groups(groups, num_clients)
     num_groups = 0 if groups is None else int(true_groups.max()) + 1
     tests = []
-    for place, (x, y) in enumerate(zip(*test_parts(test_inputs, test_targets, num_groups, num_clients), strict=True)):
+    test_xs, test_ys, test_of = test_parts(test_inputs, test_targets, true_groups, num_groups)
+    for place, (x, y) in enumerate(zip(test_xs, test_ys, strict=True)):
         check_rows(f"test set {place}", x, y, shape, num_classes, ids=ids)
         test_x, test_y = _typed(x, y, num_classes, ids=ids)
         tests.append(TestSet(test_y, Kept(test_x)))
-    own_tests = true_groups if num_groups else np.arange(num_clients)
     return FederatedData(
         name=name,
         num_classes=num_classes,
@@ -235,7 +268,7 @@ def from_rows(
         num_groups=num_groups,
         store=RowStore(inputs, targets, bounds, num_classes, ids),
         test_sets=tuple(tests),
-        test_of=own_tests if len(tests) > 1 else np.full(num_clients, len(tests) - 1, dtype=np.int64),
+        test_of=test_of,
         input_dtype=IDS if ids else FLOAT,
     )
 

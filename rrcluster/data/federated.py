@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rrcluster.data.input_layout import Layout
 from rrcluster.errors import ConfigError
 
 FLOAT, IDS = np.dtype(np.float32), np.dtype(np.int64)  # what inputs may be
@@ -23,7 +24,7 @@ class ClientStore(Protocol):
     """Where the samples of a population live."""
 
     def client(self, client: int) -> tuple[Inputs, Targets]:
-        """The samples of one client, ready to train on: (size, *input_shape) and (size,)."""
+        """The samples of one client, ready to train on: (size, *input_shape) and (size, *target_shape)."""
         ...
 
 
@@ -53,7 +54,7 @@ class Cohort:
 
     @property
     def targets(self) -> Targets:
-        """(n, s) int64 classes, or float32."""
+        """(n, s, *target_shape) int64 classes, or float32."""
         return self._stacked[1]
 
     @cached_property
@@ -68,7 +69,7 @@ class TestSet:
     A set that one client has for itself is small and quickly made, but there are as many as clients: not kept.
     """
 
-    targets: Targets  # (t,) int64 classes, or float32
+    targets: Targets  # (t, *target_shape) int64 classes, or float32
     make_inputs: Callable[[], Inputs]
     keep: bool = True
 
@@ -104,7 +105,10 @@ class FederatedData:
     `groups` is the true group of every client. It exists to judge a clustering afterwards (diagnostics); no
     algorithm may read it. A population without true groups says so by `num_groups` = 0 (and `groups` all 0):
     there is then no clustering accuracy to speak of. `test_of` is the position of a client's test set in
-    `test_sets`, -1 where it has none. `input_dtype` is float32, or int64 for ids.
+    `test_sets`, -1 where it has none. `input_dtype` is float32, or int64 for ids. `layout` says which arrays a sample
+    consists of where that is more than one; `input_shape` is then that of the packed row. `clients` are the clients'
+    names, if they have any: private, and in no file of a run. `counted` lists constants that should be public and were
+    counted from the clients' data instead.
     """
 
     name: str
@@ -117,6 +121,10 @@ class FederatedData:
     test_sets: tuple[TestSet, ...]
     test_of: NDArray[np.int64]  # (num_clients,)
     input_dtype: np.dtype[Any] = FLOAT
+    target_shape: tuple[int, ...] = ()  # of one sample: () for a class or a number
+    layout: Layout | None = None
+    clients: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
 
     @property
     def num_clients(self) -> int:
@@ -138,6 +146,8 @@ class FederatedData:
             test_sets=(),
             test_of=np.full(count, -1),
             input_dtype=self.input_dtype,
+            target_shape=self.target_shape,
+            layout=self.layout,
         )
 
     def usable(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -164,7 +174,7 @@ class FederatedData:
     def _stack(self, ids: NDArray[np.int64], sizes: NDArray[np.int64], width: int) -> tuple[Inputs, Targets]:
         kind = np.int64 if self.num_classes else np.float32
         inputs = np.empty((len(ids), width, *self.input_shape), dtype=self.input_dtype)
-        targets = np.zeros((len(ids), width), dtype=kind)
+        targets = np.zeros((len(ids), width, *self.target_shape), dtype=kind)
         for row, (client, size) in enumerate(zip(ids.tolist(), sizes.tolist(), strict=True)):
             inputs[row, :size], targets[row, :size] = self.store.client(client)
             inputs[row, size:] = 0

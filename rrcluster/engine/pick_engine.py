@@ -1,6 +1,8 @@
 """Which engine and device a run uses."""
 
+import logging
 import os
+import pickle
 
 import torch
 
@@ -48,10 +50,11 @@ def pick_engine(
 ) -> Engine:
     """The engine called `name`; `auto` picks the fastest.
 
-    `auto` is `batched`, except for convolutions and recurrences on a CPU, which are faster one client at a time: then
-    `workers` if a round trains on enough `samples` (all epochs of all clients) to repay starting the processes, and
-    there is a second core or compiled code to gain from, else `reference`. `capacity` bounds how many clients are in
-    memory together, by default as many as suit the model; `precision` is for CUDA.
+    `auto` is `batched`, except for networks that cannot be stacked, and for convolutions and recurrences on a CPU,
+    which are faster one client at a time: then `workers` if a round trains on enough `samples` (all epochs of all
+    clients) to repay starting the processes, and there is a second core or compiled code to gain from, else
+    `reference`. `capacity` bounds how many clients are in memory together, by default as many as suit the model;
+    `precision` is for CUDA.
     """
     checks.one_of(ENGINES, engine=name)
     checks.one_of(PRECISIONS, precision=precision)
@@ -61,8 +64,13 @@ def pick_engine(
             f"engine = workers runs on the processor of a POSIX system, not on device = {device.type} under {os.name}; "
             "use engine = auto."
         )
-    if name == "auto" and device.type == "cpu" and (model.convolutional or model.recurrent):
-        name = "workers" if _workers_pay_off(model, samples) else "reference"
+    if name == "batched" and model.not_batched:
+        raise ConfigError(f"engine = batched cannot train {model.name}: {model.not_batched}; use engine = auto.")
+    one_by_one = device.type == "cpu" and (model.convolutional or model.recurrent or model.slow_stacked)
+    if name == "auto" and (one_by_one or model.not_batched):
+        name = "workers" if device.type == "cpu" and _workers_pay_off(model, samples) else "reference"
+        if model.not_batched:
+            _say(f"model {model.name}: clients run one at a time (engine = {name}): {model.not_batched}.")
     if name == "workers":
         return WorkersEngine(model, capacity=capacity)
     if name == "reference":
@@ -79,10 +87,24 @@ def describe(engine: Engine) -> str:
 
 def _workers_pay_off(model: Model, samples: float) -> bool:
     work = samples * model.num_parameters
-    if not _has_workers() or work < _WORK_FOR_COMPILED:
+    if not _has_workers() or work < _WORK_FOR_COMPILED or not _can_travel(model):
         return False
     compiled = model.accelerated is not None and native_library() is not None
     return compiled or (cores() > 1 and work >= _WORK_FOR_TORCH)
+
+
+def _say(line: str) -> None:
+    logging.getLogger("rrcluster").warning(line)
+
+
+def _can_travel(model: Model) -> bool:
+    """Whether a worker process can be sent the model: what a script defines itself, it cannot import."""
+    if not model.own:
+        return True
+    try:
+        return b"__main__" not in pickle.dumps((model.module, model.task))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
 
 
 def _has_workers() -> bool:

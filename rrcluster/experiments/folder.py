@@ -6,6 +6,7 @@ ledger.jsonl       charges, written before each release
 rounds.jsonl       released values only
 summary.json       released values only
 models.safetensors shared and clustered coordinates of the models handed out
+cluster-N.safetensors  the same models, one file each, by layer name: for plain PyTorch
 diagnostics.jsonl  everything computed from raw client data
 checkpoint/        private to the run: mode 0700, removed at the end, read by no report; holds the lock too
 
@@ -25,11 +26,17 @@ import yaml
 from safetensors import safe_open
 from safetensors.numpy import load_file, save
 
+from rrcluster.data.federated import FederatedData
+from rrcluster.data_settings import names_file
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.experiments.folder_names import refuse_a_second_run
 from rrcluster.experiments.lock import FolderLock
+from rrcluster.experiments.own_data import KEY_FILE, remember
 from rrcluster.experiments.place import bind
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
+from rrcluster.registry import DATASETS, METHODS, MODELS
+from rrcluster.server import FinishedRound
 from rrcluster.server_state import RunningMean, ServerState
 from rrcluster.settings import without_removed
 from rrcluster.simulation.clients import ClientMemory, Incidents
@@ -61,7 +68,7 @@ _PUBLIC = (
     "models.safetensors",
     "diagnostics.jsonl",
 )
-_PRIVATE = ("state.safetensors", "place.json")  # in checkpoint/
+_PRIVATE = ("state.safetensors", "place.json", KEY_FILE)  # in checkpoint/
 
 
 @dataclass(frozen=True)
@@ -72,9 +79,14 @@ class RunFolder:
     lock: FolderLock | None = None
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig, statement: dict[str, Any]) -> "RunFolder":
-        """Start a new run folder. Refuses one that holds a run already, or in which another process starts one."""
-        _refuse_a_second_run(path)
+    def create(
+        cls, path: Path, config: RunConfig, statement: dict[str, Any], *, own_data: FederatedData | None = None
+    ) -> "RunFolder":
+        """Start a new run folder. Refuses one that holds a run already, or in which another process starts one.
+
+        `own_data` is data of the user's own, to be the same when the run is resumed.
+        """
+        refuse_a_second_run(path)
         try:
             make_folders(path)
         except OSError as error:
@@ -83,10 +95,12 @@ class RunFolder:
             ) from error
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
         try:
-            _refuse_a_second_run(path)
-            drop_temporaries(path, _PUBLIC)
+            refuse_a_second_run(path)
+            drop_temporaries(path, _public(config))
             if config.privacy.secure:
                 bind(path)
+            if own_data is not None:
+                remember(path, own_data)
             write_json(path / "privacy.json", statement)
             write_file(path / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
         except BaseException:
@@ -100,16 +114,17 @@ class RunFolder:
         if not (path / "config.yaml").exists():
             raise RunFolderError(f"{path}: no run here (no config.yaml); start one with `rrcluster run`.")
         settings = read_mapping(path / "config.yaml")
+        _refuse_unknown_objects(path, settings)
         config = from_flat(without_removed(settings), source=str(path / "config.yaml"))
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
-        drop_temporaries(path, _PUBLIC)
+        drop_temporaries(path, _public(config))
         drop_temporaries(path / "checkpoint", _PRIVATE)
         return folder, config
 
     def check_statement(self, statement: dict[str, Any]) -> None:
         """Refuse to continue a run whose privacy.json states another plan than the one at hand."""
         stated = read_mapping(self.path / "privacy.json")
-        for name in ("epsilon", "delta", "event", "num_releases"):
+        for name in ("epsilon", "delta", "event", "num_releases", "started_from"):
             if stated.get(name) != json.loads(json.dumps(statement.get(name))):
                 raise RunFolderError(
                     f"{self.path / 'privacy.json'}: states another {name} than the settings give, so the run's cost "
@@ -126,7 +141,7 @@ class RunFolder:
         """Whether the run came to its end."""
         return (self.path / "models.safetensors").exists()
 
-    def add_round(self, record: RoundRecord) -> None:
+    def add_round(self, record: RoundRecord | FinishedRound) -> None:
         """Append a round's released values; not how long it took, which tells how many clients were in it.
 
         No epsilon of the rounds so far: the run costs what privacy.json states, also when it is stopped here.
@@ -203,8 +218,10 @@ class RunFolder:
             _keep_rounds_before(self.path / name, 0 if saved is None else saved[0].round_index)
         return saved
 
-    def save_models(self, models: Models, metadata: dict[str, Any]) -> None:
-        """The models handed out, with what is needed to use them again."""
+    def save_models(self, models: Models, metadata: dict[str, Any], cluster_files: dict[str, bytes]) -> None:
+        """The models handed out, with what is needed to use them again; the run has finished when this returns."""
+        for name, content in cluster_files.items():
+            write_file(self.path / name, _in_order(content))
         tensors = {
             "shared": models.shared.astype(np.float32),
             "clustered": models.clustered.astype(np.float32),
@@ -219,6 +236,11 @@ class RunFolder:
     def drop_checkpoint(self) -> None:
         """Remove the private part once the run is over."""
         shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+
+
+def _public(config: RunConfig) -> list[str]:
+    """Names of the files beside checkpoint/."""
+    return [*_PUBLIC, *(f"cluster-{cluster}.safetensors" for cluster in range(config.method.num_clusters))]
 
 
 def _read_rounds(path: Path) -> list[dict[str, Any]]:
@@ -261,17 +283,15 @@ def _digest(tensors: dict[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _refuse_a_second_run(path: Path) -> None:
-    try:
-        if not (path / "config.yaml").exists():
-            return
-    except OSError:  # creating the folder reports it
-        return
-    finished = RunFolder(path).finished
-    way_out = f"`rrcluster report {path}` shows it" if finished else f"continue it with `rrcluster run --resume {path}`"
-    raise RunFolderError(
-        f"{path} already holds a run; {way_out}, or choose another folder with --out (out= in Python)."
-    )
+def _refuse_unknown_objects(path: Path, settings: dict[str, Any]) -> None:
+    """Say how to go on with a run whose data, model or method was an object of the program that started it."""
+    for name, known in {"data": DATASETS, "model": MODELS, "algorithm": METHODS}.items():
+        value = settings.get(name)
+        if isinstance(value, str) and value not in known and not (name == "data" and names_file(value)):
+            raise RunFolderError(
+                f"{path}: {name} = {value!r} is not known here: it was an object of the program that started the run. "
+                f"Give it again in Python: rr.run(resume={str(path)!r}, {name}=...)."
+            )
 
 
 def _state(tensors: dict[str, Any]) -> ServerState:

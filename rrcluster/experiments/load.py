@@ -1,33 +1,40 @@
-"""Use what a run produced: load its models, and find which of them is yours."""
+"""Use what a run produced: load its models, hand them to plain PyTorch or ONNX, and find which of them is yours."""
 
 import math
+import warnings
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors import safe_open
+from torch import Tensor, nn
 
+from rrcluster import registry
 from rrcluster.data.federated import Cohort, FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.experiments.assignment import Assignment
+from rrcluster.experiments.cluster_models import ClusterModels
 from rrcluster.methods import ALGORITHMS, Clients, Method, Tools
 from rrcluster.methods.coordinate_split import Split
-from rrcluster.models import Model, make_model
-from rrcluster.simulation.evaluate import choose_all
+from rrcluster.models import Model, from_module, make_model
+from rrcluster.simulation.evaluate import score_all
 from rrcluster.storage import check_plain, parse_json
 from rrcluster.types import Array, Models
 
 
 @dataclass(frozen=True)
 class TrainedModels:
-    """The k models of a finished run, ready to use."""
+    """The k models of a finished run, ready to use. Clusters are numbered from 0."""
 
     models: Models
     model: Model
     algorithm: Method
+    input_shape: tuple[int, ...] = ()
 
     @property
     def num_clusters(self) -> int:
@@ -44,27 +51,69 @@ class TrainedModels:
         """What the model takes: float32 numbers, or int64 ids."""
         return np.int64 if self.model.takes_ids else np.float32
 
+    def module(self, cluster: int) -> nn.Module:
+        """A plain `nn.Module` with the weights of one cluster, in eval mode: a copy, yours to use and to change.
+
+        Layers that stay on the clients (the last one under FedPer) are zero; `personal_layers` names them.
+        """
+        return self._plain.module(self._checked_cluster(cluster))
+
+    def state_dict(self, cluster: int) -> dict[str, Tensor]:
+        """The weights of one cluster by layer name, as `module.load_state_dict` takes them; copies."""
+        return self._plain.state_dict(self._checked_cluster(cluster))
+
+    @property
+    def personal_layers(self) -> list[str]:
+        """Layers that never left the clients, and so are zero here."""
+        return self._plain.personal
+
+    def onnx(self, cluster: int, path: str | Path) -> Path:
+        """Write the model of one cluster as an ONNX file, the number of samples left open. Needs the extra `onnx`."""
+        module = self.module(cluster)
+        for package in ("onnx", "onnxscript"):
+            try:
+                import_module(package)
+            except ImportError as error:
+                raise ConfigError(f"ONNX files need the package {package}; install rrcluster[onnx].") from error
+        sample = torch.zeros((2, *self.input_shape), dtype=torch.int64 if self.model.takes_ids else torch.float32)
+        batches = ({0: torch.export.Dim.DYNAMIC},)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the exporter's own, of its own parts
+                program = torch.onnx.export(module, (sample,), dynamo=True, dynamic_shapes=batches, verbose=False)
+        except Exception as error:  # the exporter fails in as many ways as there are operators
+            raise ConfigError(
+                f"model {self.model.name}: PyTorch cannot export it to ONNX ({type(error).__name__}); use "
+                "cluster-N.safetensors with the module itself."
+            ) from error
+        assert program is not None  # with dynamo
+        program.save(str(path))
+        return Path(path)
+
+    @property
+    def _plain(self) -> ClusterModels:
+        return ClusterModels(self.models, self.model, self.split)
+
+    def _checked_cluster(self, cluster: int) -> int:
+        if not 0 <= cluster < self.num_clusters:
+            raise ConfigError(f"cluster = {cluster} must lie in 0..{self.num_clusters - 1}.")
+        return cluster
+
     def _checked(self) -> "TrainedModels":
         """Itself, if the weights have the shapes that the network and the method need."""
         shared, clustered = self.models.shared, self.models.clustered
-        wanted = self.split.coordinates
+        wanted, columns = self.split.coordinates, clustered.shape[1:]
         if (
-            clustered.ndim != 2
+            len(columns) != 1
             or len(clustered) < 1
-            or (shared.shape, clustered.shape[1])
-            != (
-                (wanted.shared,),
-                wanted.clustered,
-            )
+            or (shared.shape, columns) != ((wanted.shared,), (wanted.clustered,))
         ):
             raise ValueError("weights of another shape")
         return self
 
     def predict(self, inputs: Any, *, cluster: int) -> Array:
         """Outputs (logits, or values for regression) of one cluster's model: (s, *input) -> (s, outputs)."""
-        if not 0 <= cluster < self.num_clusters:
-            raise ConfigError(f"cluster = {cluster} must lie in 0..{self.num_clusters - 1}.")
-        vector = self.split.vectors(self.models, np.array([cluster]))[0]
+        vector = self.split.vectors(self.models, np.array([self._checked_cluster(cluster)]))[0]
         with torch.no_grad():
             outputs = self.model.single(
                 self.model.unflatten(torch.as_tensor(vector)),
@@ -73,8 +122,8 @@ class TrainedModels:
         return np.asarray(outputs.numpy())
 
 
-def load(run: str | Path) -> TrainedModels:
-    """The models of a finished run folder."""
+def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedModels:
+    """The models of a finished run folder; `model` is the network where the run trained one of your own."""
     path = Path(run) / "models.safetensors"
     if not path.exists():
         started = (Path(run) / "config.yaml").exists()
@@ -85,12 +134,57 @@ def load(run: str | Path) -> TrainedModels:
         with safe_open(path, framework="np") as file:
             about = {name: parse_json(value) for name, value in (file.metadata() or {}).items()}
             models = Models(file.get_tensor("shared").astype(float), file.get_tensor("clustered").astype(float))
-        algorithm = ALGORITHMS[about["algorithm"]]
-        return TrainedModels(models, algorithm.adapt(_declared_model(about, models)), algorithm)._checked()
+        declared = str(about["model"]), str(about["algorithm"]), tuple(about["input_shape"])
     except Exception as error:  # a damaged file fails in many ways inside the reader
-        raise RunFolderError(
-            f"{path}: cannot be read as models of rrcluster; the file is damaged. Run again with the same settings."
-        ) from error
+        raise _damaged(path) from error
+    _check_known(run, *declared[:2], given=model is not None)
+    algorithm = ALGORITHMS[declared[1]]
+    if model is not None:
+        network = algorithm.adapt(model if isinstance(model, Model) else from_module(model))
+        _check_layers(run, network, about.get("layers"))
+    try:
+        if model is None:
+            network = algorithm.adapt(_declared_model(about, models))
+        return TrainedModels(models, network, algorithm, declared[2])._checked()
+    except Exception as error:
+        raise _damaged(path) from error
+
+
+def _damaged(path: Path) -> RunFolderError:
+    return RunFolderError(
+        f"{path}: cannot be read as models of rrcluster; the file is damaged. Run again with the same settings."
+    )
+
+
+def _check_known(run: str | Path, model: str, algorithm: str, *, given: bool) -> None:
+    """Refuse names that this process does not know: those of networks and methods of the user's own."""
+    if not given and model not in registry.MODELS:
+        raise ConfigError(
+            f"{run}: the run trained a network of its own, {model!r}, which is not registered here; give it: "
+            "rr.load(run, model=module), with the same layers."
+        )
+    if algorithm not in registry.METHODS:
+        raise ConfigError(
+            f"{run}: the run used a method of its own, {algorithm!r}; register it first: "
+            f'rr.register("method", {algorithm!r}, method).'
+        )
+
+
+def _check_layers(run: str | Path, model: Model, declared: Any) -> None:
+    """Refuse a network with other layers than the run trained; folders of version 0.1 do not say."""
+    own = [[layer.name, *layer.shape] for layer in model.layers]
+    if declared is None or own == declared:
+        return
+    pairs = zip(own + [None] * len(declared), list(declared) + [None] * len(own), strict=False)
+    first, there = next((one, other) for one, other in pairs if one != other)
+    raise ConfigError(
+        f"{run}: the network given has {_layer(first)} where the run trained {_layer(there)}; give a module built as "
+        "the run's was."
+    )
+
+
+def _layer(layer: Any) -> str:
+    return "no further layer" if not isinstance(layer, list) else f"{layer[0]} {tuple(layer[1:])}"
 
 
 def _declared_model(about: dict[str, Any], models: Models) -> Model:
@@ -111,11 +205,13 @@ def assign(models: TrainedModels, data: Any) -> Any:
     """Which of the k models is mine? The one the run's method would choose for this data.
 
     `data` is one client's own samples, a pair (inputs, targets) of arrays as the model takes them (then the answer is
-    one cluster number), or `FederatedData` (then one number per client). Nothing leaves the caller.
+    one cluster number), or `FederatedData` (then an `Assignment`: client, cluster and margin, used like an array of
+    cluster numbers). Nothing leaves the caller. Who is in which cluster is private.
     """
     engine = BatchedEngine(models.model)
     if isinstance(data, FederatedData):
-        return choose_all(models.models, data, algorithm=models.algorithm, split=models.split, engine=engine)
+        scores = score_all(models.models, data, algorithm=models.algorithm, split=models.split, engine=engine)
+        return Assignment.of_scores(np.array(data.clients) if data.clients else np.arange(data.num_clients), scores)
     inputs, targets = (np.asarray(part) for part in data)
     if len(inputs) == 0 or len(inputs) != len(targets):
         raise ConfigError(

@@ -36,7 +36,10 @@ from rrcluster.types import Coordinates
 
 # What may be selected: the method and its training. Data and guarantee are the same for all.
 SELECTABLE = {
-    setting.name for section in (MethodSettings, LocalSettings, ServerSettings) for setting in fields(section)
+    setting.name
+    for section in (MethodSettings, LocalSettings, ServerSettings)
+    for setting in fields(section)
+    if setting.name != "start_from"
 } | {
     "sample_rate",
     "num_rounds",
@@ -212,8 +215,10 @@ def _configs(grid: Grid, settings: SelectSettings) -> list[RunConfig]:
 def _check_privacy(config: RunConfig, settings: SelectSettings) -> None:
     if config.privacy.max_epsilon is not None or config.privacy.reserve_rounds:
         raise PrivacyError(
-            "max_epsilon and reserve_rounds belong to a single run; a selection is charged as a whole. Leave offer out."
+            "max_epsilon and reserve_rounds belong to a single run; a selection is charged as a whole. Remove both."
         )
+    if config.server.start_from is not None:
+        raise PrivacyError("start_from adds another run's cost, which a selection does not state; leave it out.")
     if config.privacy.mechanism == "none":
         raise PrivacyError("mechanism = none has no epsilon to select within; use mechanism = joint.")
     if not settings.public_score and config.privacy.private_evaluation == 0:

@@ -1,66 +1,71 @@
 """One run, from config to run folder. It yields its progress; who watches decides what to show."""
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
+from rrcluster.experiments.cluster_models import ClusterModels
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.fingerprint import describe_parts, fingerprint
 from rrcluster.experiments.folder import RunFolder
+from rrcluster.experiments.folder_names import new_folder
+from rrcluster.experiments.outcome import Progress, RunResult
+from rrcluster.experiments.own_data import check_same
 from rrcluster.experiments.place import bind, check_place
-from rrcluster.experiments.released import average, describe_evaluation
+from rrcluster.experiments.released import average
+from rrcluster.experiments.same_objects import with_objects
 from rrcluster.experiments.setup import Experiment, build_experiment, make_experiment
+from rrcluster.experiments.start_from import full_statement
+from rrcluster.experiments.summary import summarise
 from rrcluster.privacy.ledger import Ledger
-from rrcluster.privacy.statement import statement
 from rrcluster.server_state import ServerState
 from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation, evaluate, judged_clients
 from rrcluster.simulation.measures import measure_round
 from rrcluster.simulation.personalise import personalised_accuracies
 from rrcluster.simulation.simulate import RoundRecord
-from rrcluster.types import Array, Models, NoisyEvaluation
+from rrcluster.types import NoisyEvaluation
+
+if TYPE_CHECKING:
+    from rrcluster.experiments.watch import OnRound
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0  # at least; and no more than a twentieth of the time goes into them
 
 MakeExperiment = Callable[[RunConfig], Experiment]
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands after a round. `evaluation` is diagnostic: computed from raw client data."""
-
-    round_index: int
-    num_rounds: int
-    sizes: Array  # (k,) released
-    epsilon: float | None  # of the whole plan, whenever the run is stopped
-    evaluation: Evaluation | None  # of this round, where one was due
-    private_evaluation: NoisyEvaluation | None = None  # released; the average over the last rounds
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A finished run. `evaluation` is diagnostic, None in a secure run; everything else is made of releases."""
-
-    folder: Path
-    models: Models
-    epsilon: float | None
-    delta: float
-    evaluation: Evaluation | None
-
-
-def run(experiment: Experiment | RunConfig | None = None, **settings: Any) -> RunResult:
+def run(
+    experiment: Experiment | RunConfig | None = None,
+    *,
+    resume: str | Path | None = None,
+    adopt: bool = False,
+    on_round: "OnRound | Sequence[OnRound] | None" = None,
+    progress: bool | Literal["auto"] = "auto",
+    **settings: Any,
+) -> RunResult:
     """Run one experiment and write its folder: `run(algorithm="ifca", epsilon=4, min_cluster_size=15)`.
 
     Settings are those of `rrcluster run --help`, under the names of config.yaml. `data`, `model` and `algorithm` may be
-    names, or a `FederatedData`, an `nn.Module` (or `Model`) and a `Method` of your own. An experiment that was built
-    before (`rrcluster.experiment`), whole or with parts replaced, runs in the same way.
+    names, or objects of your own: a table (with `client` and `target`), a path or a `FederatedData`; an `nn.Module` or
+    `Model`; a `Method`. An experiment that was built before (`rrcluster.experiment`), whole or with parts replaced,
+    runs in the same way. `resume` continues the run in a folder, with the same objects as it was started with.
+
+    `on_round(round_index, figures)` is called after every round: figures under `released/` are public, those under
+    `diagnostic_not_private/` (never in a secure run) are not. `progress` shows a bar; "auto": to a person.
     """
+    from rrcluster.experiments.watch import watch
+
+    if resume is not None:
+        if experiment is not None:
+            raise ConfigError("resume takes the experiment from the run folder; give no other.")
+        running = resume_run(Path(resume), make=with_objects(Path(resume), settings), adopt=adopt)
+        return watch(running, on_round=on_round, progress=progress)
     if experiment is None:
         experiment = build_experiment(**settings)
     elif settings:
@@ -69,7 +74,7 @@ def run(experiment: Experiment | RunConfig | None = None, **settings: Any) -> Ru
         experiment = make_experiment(experiment)
     if experiment.config.output.seeds:
         raise ConfigError("run(...) makes one run; call it once per seed, or use `rrcluster run --seeds`.")
-    return finish(start(experiment))
+    return watch(start(experiment), on_round=on_round, progress=progress)
 
 
 def finish(running: "Running") -> RunResult:
@@ -82,8 +87,9 @@ def finish(running: "Running") -> RunResult:
 def start(experiment: Experiment) -> "Running":
     """Make a new run folder for an experiment. Nothing is written if anything about it is wrong."""
     _check_target(experiment)
-    config = experiment.config
-    return _running(experiment, RunFolder.create(config.folder, config, statement(experiment.plan)))
+    config, own_data = experiment.config, experiment.data if experiment.owns_data else None
+    stated = full_statement(experiment.plan, experiment.start)
+    return _running(experiment, RunFolder.create(new_folder(config), config, stated, own_data=own_data))
 
 
 def _check_target(experiment: Experiment) -> None:
@@ -129,12 +135,17 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = 
             check_place(path)
         experiment = make(config)
         _check_target(experiment)
+        if experiment.owns_data:
+            check_same(path, experiment.data)
         running = _running(experiment, folder)
-        folder.check_statement(statement(experiment.plan))
+        folder.check_statement(full_statement(experiment.plan, experiment.start))
         return running
     except BaseException:
         folder.release()
         raise
+
+
+resume_run = resume  # `run` has an argument of that name
 
 
 def _running(experiment: Experiment, folder: RunFolder) -> "Running":
@@ -147,6 +158,7 @@ def _running(experiment: Experiment, folder: RunFolder) -> "Running":
             made_by=fingerprint(experiment.config, experiment.engine) | describe_parts(experiment),
         )
         running = Running(experiment, folder, ledger)
+        ledger.check_model()
         ledger.check_covers(0 if running.state is None else running.state.round_index)
         return running
     except BaseException:
@@ -288,45 +300,27 @@ class Running:
         if not it.plan.secure and (self._evaluated is None or self._evaluated[0] != self.state.round_index - 1):
             self._evaluate(self.state, self._memory)
         self.folder.save_summary(self._summary("finished"))
+        about = {
+            "model": it.config.method.model,
+            "algorithm": it.config.method.algorithm,
+            "input_shape": list(it.data.input_shape),
+            "num_classes": it.data.num_classes,
+        }
+        layers = [[layer.name, *layer.shape] for layer in it.model.layers]
         self.folder.save_models(
             self.state.average,
-            {
-                "format": "rrcluster-models/1",
-                "model": it.config.method.model,
-                "algorithm": it.config.method.algorithm,
-                "input_shape": list(it.data.input_shape),
-                "num_classes": it.data.num_classes,
-            },
+            {"format": "rrcluster-models/1", **about, "layers": layers},
+            ClusterModels(self.state.average, it.model, it.split).files(about),
         )
         if not it.config.output.keep_checkpoint:
             self.folder.drop_checkpoint()
 
     def _summary(self, status: str) -> dict[str, Any]:
-        from rrcluster import __version__
-
-        config, plan, state = self.experiment.config, self.experiment.plan, self.state
-        done = 0 if state is None else state.round_index
-        judged = average(self.folder.private_evaluations(), num_rounds=plan.num_rounds)
-        return {
-            "name": config.label,
-            "status": status,
-            "ended_by": None if status != "finished" else "rounds" if done == plan.num_rounds else "budget",
-            "version": __version__,
-            "data": config.data.data,
-            "partition": config.data.partition,
-            "algorithm": config.method.algorithm,
-            "model": config.method.model,
-            "num_clusters": plan.mechanism.num_clusters,
-            "min_cluster_size": config.method.min_cluster_size,
-            "mechanism": config.privacy.mechanism,
-            "epsilon": self._epsilon,
-            "delta": plan.delta if plan.private else None,
-            "noise_multiplier": plan.noise_multiplier,
-            "num_rounds": plan.num_rounds,
-            "rounds_done": done,
-            "releases_charged": self._ledger.num_charged,
-            "secure": plan.secure,
-            "seed": config.seed,
-            "sizes": [] if state is None or state.sizes.empty else state.sizes.mean.tolist(),
-            "private_evaluation": None if judged is None else describe_evaluation(judged),
-        }
+        return summarise(
+            self.experiment,
+            self.state,
+            status=status,
+            epsilon=self._epsilon,
+            releases_charged=self._ledger.num_charged,
+            evaluations=self.folder.private_evaluations(),
+        )

@@ -4,9 +4,6 @@ from pathlib import Path
 from types import TracebackType
 
 from rrcluster.errors import ConfigError
-from rrcluster.experiments.run import Progress
-
-_FIGURES = ("accuracy", "loss", "clustering_accuracy", "worst_decile", "adjusted_rand", "clusters_alive")
 
 
 class EventWriter:
@@ -30,15 +27,7 @@ class EventWriter:
         """Flush and close."""
         self._writer.close()
 
-    def add(self, progress: Progress) -> None:
+    def __call__(self, round_index: int, figures: dict[str, float]) -> None:
         """One round."""
-        step = progress.round_index
-        for cluster, size in enumerate(progress.sizes):
-            self._writer.add_scalar(f"released/size_{cluster}", float(size), step)
-        if progress.private_evaluation is not None:
-            self._writer.add_scalar("released/accuracy", progress.private_evaluation.accuracy, step)
-            self._writer.add_scalar("released/loss", progress.private_evaluation.loss, step)
-        if progress.evaluation is not None:
-            for name in _FIGURES:
-                value = getattr(progress.evaluation, name)
-                self._writer.add_scalar(f"diagnostic_not_private/{name}", value, step)
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, round_index)

@@ -123,5 +123,5 @@ class Method:
         return 1 if self.one_model else asked
 
     def init(self, model: Model, *, num_clusters: int, rng: Rng) -> Models:
-        """The models before the first round: k independent random ones, which tells the clusters apart."""
-        return self.split(model).models(np.stack([model.init(rng=rng) for _ in range(num_clusters)]))
+        """The models before the first round: random, or given and perturbed, which tells the clusters apart."""
+        return self.split(model).models(model.starts(num_clusters, rng=rng))

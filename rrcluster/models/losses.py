@@ -1,4 +1,4 @@
-"""Losses: per sample (cross-entropy for classes, squared error for numbers), and clients' means as one program.
+"""Clients' mean losses as one program.
 
 The program is compiled by torch where that is faster and possible.
 """
@@ -7,17 +7,9 @@ import logging
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rrcluster.models.model import Model, Parameters
-
-
-def sample_losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    """(..., outputs), (...) -> (...). Integer targets are classes, floating ones are numbers to regress on."""
-    if targets.is_floating_point():
-        return (outputs.squeeze(-1) - targets) ** 2
-    flat = nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
-    return flat.reshape(targets.shape)
 
 
 def masked_mean(losses: Tensor, present: Tensor) -> Tensor:
@@ -45,7 +37,7 @@ def losses_of(model: Model, device: torch.device) -> Losses:
 
 def _plain(model: Model) -> Losses:
     def losses(parameters: Parameters, inputs: Tensor, targets: Tensor, present: Tensor) -> Tensor:
-        return masked_mean(sample_losses(model.grouped(parameters, inputs), targets), present)
+        return masked_mean(model.task.losses(model.grouped(parameters, inputs), targets, axes=2), present)
 
     return losses
 

@@ -3,9 +3,12 @@
 Everywhere outside this folder a model is one flat float32 vector, in the order of `module.named_parameters()`.
 """
 
+import copy
+import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,11 +16,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from rrcluster.errors import ConfigError
+from rrcluster.models.parameters import check_parameters
+from rrcluster.models.task import PerSample, Task
 from rrcluster.rng import Rng
 from rrcluster.types import Array
 
 Parameters = Mapping[str, Tensor]
 Grouped = Callable[[Parameters, Tensor], Tensor]
+PERTURBATION = 0.1  # how far apart the clusters of a network with given weights start, in units of random weights
 _SAMPLES_AT_ONCE = 512  # whose features are computed together: more of them leave a core's cache
 
 
@@ -51,23 +57,14 @@ class FixedPart:
             return torch.cat([self.features(part) for part in torch.split(inputs, _SAMPLES_AT_ONCE)])
 
 
-def _draws_random_numbers(module: nn.Module) -> bool:
-    """Whether a layer uses torch's own generator when it trains: dropout of any kind, and RReLU."""
-    if isinstance(module, nn.RReLU):
-        return True
-    rate = (
-        getattr(module, "p", 0) if isinstance(module, nn.modules.dropout._DropoutNd) else getattr(module, "dropout", 0)
-    )
-    return isinstance(rate, (int, float)) and rate > 0
-
-
 @dataclass(frozen=True, eq=False)
 class Model:
     """A network in two equal forms.
 
     `module`: the plain form, (s, *input) -> (s, outputs). `grouped`: G clients at once, each with parameters of its
     own: {name: (G, *shape)}, (G, s, *input) -> (G, s, outputs). Without a hand-written `grouped` form,
-    `torch.func.vmap` of the module serves; any module without buffers will do.
+    `torch.func.vmap` of the module serves, where it can (models/probe.py). Frozen parameters (`requires_grad` False)
+    and buffers are constants: they are no part of the flat vector.
     """
 
     name: str
@@ -81,24 +78,14 @@ class Model:
     clients_at_once: int = 1024  # most clients that train together, likewise
     fixed: FixedPart | None = None  # the same model in two parts, where it begins with an untrained map
     accelerated: FastCnn | None = None  # set only for the exact network that faster code computes
+    own: bool = False  # brought by a user, so that anything may be in it
+    fresh: bool = True  # starts from random weights; else from those of `module`
+    task: Task = field(default_factory=Task)  # its inputs, its loss and its metric
+    slow_stacked: bool = False  # on a CPU, clients are faster one at a time: convolutions and recurrences
+    not_batched: str = ""  # why clients have to run one at a time; empty: they can be stacked
 
     def __post_init__(self) -> None:
-        buffers = [name for name, _ in self.module.named_buffers()]
-        if buffers:
-            raise ConfigError(
-                f"model {self.name} has buffers ({', '.join(buffers[:3])}), such as BatchNorm's running statistics: "
-                "they would leave the client unclipped. Use GroupNorm or LayerNorm."
-            )
-        random = [
-            name or type(part).__name__ for name, part in self.module.named_modules() if _draws_random_numbers(part)
-        ]
-        if random:
-            raise ConfigError(
-                f"model {self.name} draws random numbers while it trains ({', '.join(random[:3])}): clients would "
-                "share one generator, and a report would depend on who else takes part. Set dropout to 0."
-            )
-        if not self.layers:
-            raise ConfigError(f"model {self.name} has no parameters to train.")
+        check_parameters(self.name, self.module)
         if self.fixed is not None and self.fixed.rest.num_parameters != self.num_parameters:
             raise ConfigError(
                 f"model {self.name} has {self.num_parameters} parameters, and what follows its fixed features has "
@@ -107,9 +94,11 @@ class Model:
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """Every parameter with its place in the flat vector."""
+        """Every parameter that is trained, with its place in the flat vector."""
         layers, start = [], 0
         for name, parameter in self.module.named_parameters():
+            if not parameter.requires_grad:
+                continue
             layers.append(Layer(name, tuple(parameter.shape), start, start + parameter.numel()))
             start += parameter.numel()
         return tuple(layers)
@@ -142,32 +131,92 @@ class Model:
         """Outputs of G models on G batches: (G, s, *input) -> (G, s, outputs)."""
         if self.grouped_form is not None:
             return self.grouped_form(parameters, inputs)
-        outputs: Tensor = vmap(self.single)(dict(parameters), inputs)
+        constants = self._constants(inputs.device)
+
+        def call(own: dict[str, Tensor], batch: Tensor) -> Any:
+            return functional_call(self.module, {**constants, **own}, *self.task.arguments(batch))
+
+        outputs: Tensor = vmap(call)(dict(parameters), inputs)
         return outputs
 
     def single(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Outputs of one model: (s, *input) -> (s, outputs).
+        """Outputs of one model when it is measured, in eval mode: (s, *input) -> (s, outputs).
 
-        On CUDA a recurrent model is a group of one: cuDNN needs contiguous weights, which ours are not.
+        On CUDA a recurrent model of ours is a group of one: cuDNN needs contiguous weights, which ours are not.
         """
         if self.recurrent and inputs.is_cuda and self.grouped_form is not None:
             group_of_one = {name: value[None] for name, value in parameters.items()}
             return self.grouped_form(group_of_one, inputs[None])[0]
-        outputs: Tensor = functional_call(self.module, dict(parameters), (inputs,))
+        values = {**self._constants(inputs.device), **parameters}
+        outputs: Tensor = functional_call(self._measured, values, *self.task.arguments(inputs))
         return outputs
 
-    def init(self, *, rng: Rng) -> Array:
+    @cached_property
+    def _measured(self) -> nn.Module:
+        return eval_copy(self.module)
+
+    def _constants(self, device: torch.device) -> dict[str, Tensor]:
+        """Frozen parameters and buffers, on a device other than the module's own."""
+        if device.type == "cpu":
+            return {}
+        if device not in self._moved:
+            frozen = {name: value for name, value in self.module.named_parameters() if not value.requires_grad}
+            constants = {**frozen, **dict(self.module.named_buffers())}
+            self._moved[device] = {name: value.detach().to(device) for name, value in constants.items()}
+        return self._moved[device]
+
+    @cached_property
+    def _moved(self) -> dict[torch.device, dict[str, Tensor]]:
+        return {}
+
+    @cached_property
+    def signature(self) -> str:
+        """Digest of what the network computes: its layers, loss and metric, and for one that is brought its weights.
+
+        Constants and given weights are public, as the class of the module is.
+        """
+        judged = [getattr(function, "__qualname__", "") for function in (self.task.loss, self.task.metric)]
+        about = [self.name, f"{type(self.module).__module__}.{type(self.module).__qualname__}", repr(self.module)]
+        digest = hashlib.blake2b(repr([about, judged, self.layers, self.fresh]).encode(), digest_size=8)
+        if self.own:
+            for name, value in (*self.module.named_parameters(), *self.module.named_buffers()):
+                digest.update(name.encode())
+                digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    @property
+    def given(self) -> Array:
+        """The weights that `module` has, (d,) float32."""
+        parts = [value.detach().cpu().flatten() for value in self.module.parameters() if value.requires_grad]
+        return np.asarray(torch.cat(parts).numpy())
+
+    def starts(self, count: int, *, rng: Rng) -> Array:
+        """The first models of `count` clusters, (count, d) float32; a function of `rng` and public weights alone.
+
+        Random ones, independent of each other; or, unless `fresh`, the given weights: exactly in the first cluster, and
+        in the others with a random vector of the same law, times `PERTURBATION`, added. Clusters that start equal
+        would be told apart by chance and noise alone.
+        """
+        if self.fresh:
+            return np.stack([self.init(rng=rng) for _ in range(count)])
+        given = self.given
+        changes = [self.init(rng=rng, elsewhere=0.0) for _ in range(count - 1)]
+        return np.stack([given, *(given + np.float32(PERTURBATION) * change for change in changes)])
+
+    def init(self, *, rng: Rng, elsewhere: float | None = None) -> Array:
         """A fresh random vector (d,), float32, that depends only on `rng`, never on data.
 
         Linear, convolutional and recurrent weights and biases: uniform within 1/sqrt(fan in), PyTorch's own default
         law. Embeddings: standard normal. Both times `init_scale`. Anything else (norm scales, say) keeps the value it
-        has in `module`.
+        has in `module`, or is `elsewhere`.
         """
         values = {name: value.detach().cpu().numpy() for name, value in self.module.named_parameters()}
+        if elsewhere is not None:
+            values = {name: np.full_like(value, elsewhere) for name, value in values.items()}
         for prefix, part in self.module.named_modules():
             for name, parameter in part.named_parameters(recurse=False):
                 drawn = _draw(part, tuple(parameter.shape), rng)
-                if drawn is not None:
+                if drawn is not None and parameter.requires_grad:
                     values[f"{prefix}.{name}" if prefix else name] = self.init_scale * drawn
         return np.concatenate([values[layer.name].reshape(-1) for layer in self.layers]).astype(np.float32)
 
@@ -186,6 +235,33 @@ def _draw(part: nn.Module, shape: tuple[int, ...], rng: Rng) -> Array | None:
     return rng.uniform(-bound, bound, size=shape)
 
 
-def from_module(module: nn.Module, *, name: str | None = None) -> Model:
-    """Any `nn.Module` a user brings, as a model. Batched over clients by `torch.func.vmap`."""
-    return Model(name or type(module).__name__, module)
+def eval_copy(module: nn.Module) -> nn.Module:
+    """The module in eval mode; its tensors are those of the original."""
+    tensors = {id(value): value for value in (*module.parameters(), *module.buffers())}
+    copied: nn.Module = copy.deepcopy(module, tensors)
+    return copied.eval()
+
+
+def from_module(
+    module: nn.Module,
+    *,
+    name: str | None = None,
+    fresh: bool = False,
+    loss: PerSample | None = None,
+    metric: PerSample | None = None,
+) -> Model:
+    """Any `nn.Module` a user brings, as a model: a copy, so that the module itself is never changed.
+
+    Every cluster starts from the weights that the module has; `fresh` draws new ones from the run's own randomness
+    (`Model.init` says which law). `loss` and `metric` are functions of outputs (s, ...) and targets (s, ...) that give
+    one number per sample, (s,); without them: cross-entropy and accuracy for classes, squared error for numbers.
+    """
+    layers = list(module.modules())
+    return Model(
+        name or type(module).__name__,
+        copy.deepcopy(module),
+        own=True,
+        fresh=fresh,
+        task=Task(loss, metric),
+        slow_stacked=any(isinstance(layer, (nn.modules.conv._ConvNd, nn.RNNBase)) for layer in layers),
+    )

@@ -211,14 +211,17 @@ class AdditiveNet(nn.Module):
         super().__init__()
         self.common, self.residual = copy.deepcopy(network), copy.deepcopy(network)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """Sum of the outputs."""
-        outputs: Tensor = self.common(inputs) + self.residual(inputs)
+        outputs: Tensor = self.common(*inputs, **named) + self.residual(*inputs, **named)
         return outputs
 
 
 def additive(model: Model) -> Model:
-    """`model` twice, summed. Grouped form: the sum of the two grouped forms. Fixed features are those of `model`."""
+    """`model` twice, summed. Grouped form: the sum of the two grouped forms. Fixed features are those of `model`.
+
+    Given weights start as the first of the two; the last layer of the second is 0, so that the sum is what was given.
+    """
 
     def grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
         return model.grouped(_half("common.", parameters), inputs) + model.grouped(
@@ -227,6 +230,11 @@ def additive(model: Model) -> Model:
 
     fixed = None if model.fixed is None else FixedPart(model.fixed.features, additive(model.fixed.rest))
     name, module = f"{model.name}+{model.name}", AdditiveNet(model.module)
+    if not model.fresh:
+        last = [layer.name for layer in model.layers if layer.start in model.head]
+        for place, parameter in module.residual.named_parameters():
+            if place in last:
+                nn.init.zeros_(parameter)
     return replace(model, name=name, module=module, grouped_form=grouped, fixed=fixed, accelerated=None)
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from rrcluster import registry
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model, from_module
@@ -31,9 +33,12 @@ class Shipped:
     shapes: tuple[tuple[int, ...], ...] = ()  # the only input shapes it takes; none: any
     ids: bool = False  # inputs are ids (int64) of a sequence, not numbers
     heavy: bool = False  # training a cohort keeps a GPU busy by itself
+    own: bool = False  # registered: tried on a sample (probe.py) instead
 
     def fits(self, input_shape: tuple[int, ...], ids: bool) -> bool:
         """Whether the model can be trained on such inputs."""
+        if self.own:
+            return True
         one_axis = len(input_shape) == 1 or not self.ids
         return self.ids == ids and (not self.shapes or input_shape in self.shapes) and one_axis
 
@@ -57,16 +62,21 @@ OURS: dict[str, Shipped] = {
 
 
 def shipped_model(name: str) -> Shipped:
-    """How the model of a name is made; a registered function of (input shape, outputs) may give a Model or a module."""
+    """How the model of a name is made; a registered function of (input shape, outputs) may give a Model or a module.
+
+    The function is called under a fixed seed, so that the weights it draws are the same in every process.
+    """
     entry = registry.MODELS.load(name)
     if isinstance(entry, Shipped):
         return entry
 
     def make(input_shape: tuple[int, ...], outputs: int) -> Model:
-        made = entry(input_shape, outputs)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            made = entry(input_shape, outputs)
         return made if isinstance(made, Model) else from_module(made, name=name)
 
-    return Shipped(make, "whatever its author says")
+    return Shipped(make, "whatever its author says", own=True)
 
 
 def make_model(name: str, *, input_shape: tuple[int, ...], num_classes: int, ids: bool | None = None) -> Model:
@@ -78,7 +88,7 @@ def make_model(name: str, *, input_shape: tuple[int, ...], num_classes: int, ids
     shipped = shipped_model(name)
     shape, kind = tuple(input_shape), shipped.ids if ids is None else ids
     if not shipped.fits(shape, kind):
-        fitting = [other for other in registry.MODELS if shipped_model(other).fits(shape, kind)]
+        fitting = [other for other, ours in OURS.items() if ours.fits(shape, kind)]
         raise ConfigError(
             f"model = {name} takes {shipped.takes}, not {'ids' if kind else 'numbers'} of shape {shape}; "
             f"use model = {' or '.join(fitting) or 'one of your own'}."

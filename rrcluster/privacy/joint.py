@@ -11,7 +11,7 @@ from rrcluster import checks
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.clip import check_clip, check_sums_fit, clip_to_grid, grid_step
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
-from rrcluster.privacy.mechanism import Description, MechanismKind, PlanInputs
+from rrcluster.privacy.mechanism import SIZE_NOISE, Description, MechanismKind, PlanInputs
 from rrcluster.privacy.relation import joint_sensitivity
 from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, as_numpy, check_distinct, check_reports
 from rrcluster.privacy.sampling import PoissonSampler
@@ -153,7 +153,7 @@ class JointMechanism:
         self._check_complete(reports)
         checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True)
         self._check_sums_fit(len(checked.valid))
-        shared, sums = self._sums(checked)
+        shared, sums = reports.clipped[self._clipping] = self._sums(checked)
         counts = np.bincount(checked.choices[checked.valid], minlength=self.num_clusters)
         return np.concatenate([shared, sums.ravel(), counts * self.count_units, self._evaluation_units(checked)])
 
@@ -177,9 +177,13 @@ class JointMechanism:
         )
 
     def clipped_sums(self, reports: Reports) -> tuple[Array, Array]:
-        """(shared, per cluster) exact sums of clipped updates."""
-        checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True)
-        shared, sums = self._sums(checked)
+        """(shared, per cluster) exact sums of clipped updates: those of the release, where it was made of `reports`."""
+        if self._clipping not in reports.clipped:
+            checked = check_reports(
+                reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True
+            )
+            reports.clipped[self._clipping] = self._sums(checked)
+        shared, sums = reports.clipped[self._clipping]
         step = grid_step(self.update_clip)
         return shared * step, sums * step
 
@@ -191,7 +195,7 @@ class JointMechanism:
             sizes += ", and the noisy mean accuracy and clipped loss of earlier models on the cohort's own samples"
         noise_per_part = {"sum noise std / clip": self.noise_std / self.update_clip}
         if self.count_weight:
-            noise_per_part["size noise std, clients"] = self.noise_std / self.count_weight
+            noise_per_part[SIZE_NOISE] = self.noise_std / self.count_weight
         if self.evaluation_weight:
             noise_per_part["accuracy noise std x clients"] = self.noise_std / self.evaluation_weight
         return Description(
@@ -206,6 +210,11 @@ class JointMechanism:
             },
             noise_per_part=noise_per_part,
         )
+
+    @property
+    def _clipping(self) -> tuple[Any, ...]:
+        """What sums of clipped updates depend on, besides the reports."""
+        return self.update_clip, self.coordinates, self.num_clusters
 
     def _sums(self, checked: CheckedReports) -> tuple[Array, Array]:
         messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms)

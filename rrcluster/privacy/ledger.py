@@ -118,6 +118,16 @@ class Ledger:
         self._charges.append(entry)
         self._rounds.add(entry["round"])
 
+    def check_model(self) -> None:
+        """Refuse to continue a run with another network than the one that it was started with."""
+        started = [charge["made_by"].get("model") for charge in self._charges[:1]]
+        now = (self._made_by or {}).get("model")
+        if started not in ([], [None], [now]):
+            raise RunFolderError(
+                f"{self._path}: the run was started with another model (its layers, weights or loss, digest "
+                f"{started[0]}, now {now}); resume with the model that it was started with, or start a new run."
+            )
+
     def check_covers(self, num_rounds: int) -> None:
         """Refuse a ledger that lacks a charge for one of the first `num_rounds` rounds, which were released."""
         missing = next((index for index in range(num_rounds) if index not in self._rounds), None)

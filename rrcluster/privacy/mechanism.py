@@ -84,6 +84,9 @@ class Mechanism(Protocol):
         """What a statement says of it."""
 
 
+SIZE_NOISE = "size noise std, clients"  # of every released size, under this name in `Description.noise_per_part`
+
+
 @dataclass(frozen=True)
 class Description:
     """A mechanism in the words and numbers of the privacy statement."""

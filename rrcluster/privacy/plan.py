@@ -56,7 +56,7 @@ class PrivacyPlan:
         """
         settings = changed(settings or PrivacySettings(), changes)
         kind: MechanismKind = registry.MECHANISMS.load(settings.mechanism)
-        _check_sizes(settings, num_clients, num_clusters, min_cluster_size)
+        check_budget(settings, num_clients, num_clusters, min_cluster_size, noisy=kind.noisy)
         inputs = PlanInputs(settings, coordinates, num_clusters, num_clients, min_cluster_size, size_floor)
         make = kind.maker(inputs)
         if not kind.noisy:
@@ -66,7 +66,6 @@ class PrivacyPlan:
                     f"mechanism = {kind.name} adds no noise and claims to be private; it cannot be both."
                 )
             return plan
-        _check_delta(settings.delta, num_clients)
         noise = _resolve_noise(make, settings)
         if getattr(make(noise), "exact_noise", False) != settings.secure:
             raise PrivacyError(f"secure = true needs exact noise, and mechanism = {kind.name} has none to offer.")
@@ -139,6 +138,19 @@ class PrivacyPlan:
         return epsilon(self.event, num_rounds=rounds, delta=self.delta, accountant=accountant or self.accountant)
 
 
+def check_budget(
+    settings: PrivacySettings, num_clients: int, num_clusters: int, min_cluster_size: int, *, noisy: bool
+) -> None:
+    """Refuse what needs no calibration to be refused: sizes that do not fit, delta, and two budgets or none."""
+    _check_sizes(settings, num_clients, num_clusters, min_cluster_size)
+    if noisy:
+        _check_delta(settings.delta, num_clients)
+    if noisy and (settings.epsilon is None) == (settings.noise_multiplier is None):
+        raise ConfigError(
+            "give exactly one of epsilon (the noise is calibrated) and noise_multiplier (epsilon follows)."
+        )
+
+
 def _check_sizes(settings: PrivacySettings, num_clients: int, num_clusters: int, min_cluster_size: int) -> None:
     """Refuse numbers that are out of range, or that leave no room for the clusters asked for."""
     checks.count(num_clients=num_clients)
@@ -166,10 +178,6 @@ def _check_delta(delta: float, num_clients: int) -> None:
 
 
 def _resolve_noise(make: Callable[[float], Mechanism], settings: PrivacySettings) -> float:
-    if (settings.epsilon is None) == (settings.noise_multiplier is None):
-        raise ConfigError(
-            "give exactly one of epsilon (the noise is calibrated) and noise_multiplier (epsilon follows)."
-        )
     if settings.noise_multiplier is not None:
         return settings.noise_multiplier
     from rrcluster.privacy.calibrate import calibrate

@@ -139,3 +139,15 @@ def value_text(value: object) -> str:
 def words(name: str) -> str:
     """A field's name as words: noise_multiplier -> noise multiplier."""
     return name.replace("_", " ").strip()
+
+
+def dead_text(clusters: object) -> str:
+    """A warning of clusters that released sizes say are empty; empty without any."""
+    named = [str(cluster) for cluster in clusters if isinstance(cluster, int)] if isinstance(clusters, list) else []
+    if not named:
+        return ""
+    which = f"cluster {named[0]} looks" if len(named) == 1 else f"clusters {', '.join(named)} look"
+    return (
+        f"By the released sizes {which} empty: hardly a client chooses that model, and it holds little but noise. Use "
+        "fewer clusters (-k), or another --init."
+    )

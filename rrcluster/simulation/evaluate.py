@@ -2,9 +2,9 @@
 
 The diagnostic is never part of a release. Its protocol: each client picks the model with the least loss on its own
 *training* data; its accuracy is that model's on the client's test set (its group's, or its own). Means are over all
-clients; of a population of more than 10,000, over 2,000 drawn once, the same in every round and run, so that the cost
-does not grow with the population. Where a population has no true groups, the clustering accuracy is NaN and there are
-no group accuracies.
+clients that have test samples; of a population of more than 10,000, over 2,000 drawn once, the same in every round and
+run, so that the cost does not grow with the population. Where a population has no true groups, the clustering accuracy
+is NaN and there are no group accuracies.
 """
 
 import math
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from rrcluster.data.federated import Cohort, FederatedData
+from rrcluster.data.federated import FederatedData
 from rrcluster.engine import calls
 from rrcluster.engine.protocol import Engine, LocalSettings
 from rrcluster.methods.coordinate_split import Split
@@ -74,20 +74,24 @@ def evaluate(
         loss, accuracy = _own_models(models, choices, data, ids, algorithm=algorithm, tools=tools, memory=recalled)
     else:
         loss, accuracy = _cluster_models(models, choices, data, ids, split=split, engine=engine)
-    groups, tenth = data.groups[ids], max(1, len(accuracy) // 10)
-    ordered, sizes = np.sort(accuracy), np.bincount(choices, minlength=models.num_clusters)
+    groups, sizes = data.groups[ids], np.bincount(choices, minlength=models.num_clusters)
+    tested = data.test_of[ids] >= 0  # a client without test rows is in no mean
+    ordered = np.sort(accuracy[tested])
+    tenth = max(1, len(ordered) // 10)
     return Evaluation(
-        accuracy=float(accuracy.mean()),
-        loss=float(loss.mean()),
+        accuracy=_mean(accuracy[tested]),
+        loss=_mean(loss[tested]),
         clustering_accuracy=clustering_accuracy(choices, groups, models.num_clusters, data.num_groups),
-        worst_decile=float(ordered[:tenth].mean()),
-        group_accuracy=tuple(_mean(accuracy[groups == group]) for group in range(data.num_groups)),
+        worst_decile=_mean(ordered[:tenth]),
+        group_accuracy=tuple(_mean(accuracy[tested & (groups == group)]) for group in range(data.num_groups)),
         confusion=tuple(map(tuple, confusion(choices, groups, models.num_clusters, data.num_groups).tolist())),
         evaluated_clients=None if len(ids) == data.num_clients else len(ids),
         choice_sizes=tuple(int(size) for size in sizes),
-        best_decile=float(ordered[-tenth:].mean()),
-        median=float(np.median(accuracy)),
-        cluster_accuracy=tuple(_mean(accuracy[choices == cluster]) for cluster in range(models.num_clusters)),
+        best_decile=_mean(ordered[-tenth:]),
+        median=float(np.median(ordered)) if len(ordered) else math.nan,
+        cluster_accuracy=tuple(
+            _mean(accuracy[tested & (choices == cluster)]) for cluster in range(models.num_clusters)
+        ),
         adjusted_rand=adjusted_rand(choices, groups, models.num_clusters, data.num_groups),
         clusters_alive=int((sizes > 0).sum()),
     )
@@ -105,15 +109,19 @@ def judged_clients(num_clients: int, *, personal: bool = False) -> Array:
     return np.sort(stream(0, "evaluation").choice(num_clients, size=_OF_LARGER, replace=False))
 
 
-def choose_all(models: Models, data: FederatedData, *, algorithm: Method, split: Split, engine: Engine) -> Array:
-    """(M,) the cluster every client of the population would choose now, without exploration."""
+def score_all(models: Models, data: FederatedData, *, algorithm: Method, split: Split, engine: Engine) -> Array:
+    """(M, k) how badly each cluster suits every client of the population, without exploration; the least is chosen."""
     tools = Tools(split, engine, LocalSettings(), key=(0, 0))
-    return _choices(models, data, np.arange(data.num_clients), algorithm=algorithm, tools=tools)
+    return _scores(models, data, np.arange(data.num_clients), algorithm=algorithm, tools=tools)
 
 
 def _choices(models: Models, data: FederatedData, ids: Array, *, algorithm: Method, tools: Tools) -> Array:
+    return np.asarray(_scores(models, data, ids, algorithm=algorithm, tools=tools).argmin(axis=1))
+
+
+def _scores(models: Models, data: FederatedData, ids: Array, *, algorithm: Method, tools: Tools) -> Array:
     parts = [
-        algorithm.scores(models, Clients.without_memory(data.cohort(part)), tools=tools).argmin(axis=1)
+        algorithm.scores(models, Clients.without_memory(data.cohort(part)), tools=tools)
         for part in _parts(ids, _CLIENTS_AT_ONCE)
     ]
     return np.concatenate(parts)
@@ -228,29 +236,3 @@ def adjusted_rand(choices: Array, groups: Array, num_clusters: int, num_groups: 
 
 def _pairs(counts: Array) -> Array:
     return np.asarray(counts * (counts - 1) / 2)
-
-
-def own_evaluations(
-    models: Models, cohort: Cohort, *, loss_bound: float | None, algorithm: Method, tools: Tools
-) -> Array | None:
-    """(n, 2) accuracy, and loss in units of the loss bound, of each client's own best model on its own samples.
-
-    These are the two numbers in [0, 1] that travel inside a report. A client judges the models that would be handed out
-    if the run stopped now (`ServerState.average`): they are made of earlier releases alone, so Theorem 1 of
-    docs/privacy.md covers what it says about them. It picks the model of least loss on its own samples and reports that
-    model's accuracy and clipped loss on the same samples. Those are the samples it trains on: holding some back would
-    cost training data and leave a handful per client, while client-level noise keeps a model from telling its own
-    clients' samples from others' (docs/tuning.md has the measured gap).
-
-    None without a loss bound: then nothing is evaluated. A client without samples says 1/2 to both, which is zero in
-    its message; a loss that is infinite or no number is reported as the bound, or a model's failures would drop out of
-    the mean. Clipping is the mechanism's business.
-    """
-    if loss_bound is None:
-        return None
-    chosen = algorithm.scores(models, Clients.without_memory(cohort), tools=tools).argmin(axis=1)
-    loss, accuracy = calls.measure(tools.engine, tools.split.vectors(models), cohort)
-    rows = np.arange(len(chosen))
-    share = np.nan_to_num(loss[rows, chosen] / loss_bound, nan=1.0, posinf=1.0)
-    own = np.stack([accuracy[rows, chosen], share], axis=1)
-    return np.where(cohort.sizes[:, None] > 0, own, 0.5)

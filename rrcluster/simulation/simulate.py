@@ -2,30 +2,27 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from rrcluster.clusters.choice import choose
-from rrcluster.clusters.rebalancing import flip_coins
+from rrcluster.client import ClientKeys, ClientSide
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import StreamSource
-from rrcluster.errors import PrivacyError
+from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.methods.coordinate_split import Split
-from rrcluster.methods.method import Method, Tools
+from rrcluster.methods.method import Method
 from rrcluster.models.model import Model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports
-from rrcluster.rng import client_uniforms
 from rrcluster.server import Charge, Guidance, Server, run_rounds
 from rrcluster.server_state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.clients import ClientMemory, Faults, Incidents
-from rrcluster.simulation.evaluate import own_evaluations
-from rrcluster.types import Array, Release
+from rrcluster.types import Array, Models, Release
 
 
 @dataclass(frozen=True)
@@ -87,29 +84,10 @@ class SimulatedClients:
 
     def _compute(self, guidance: Guidance, ids: Array) -> tuple[Reports, ClientMemory]:
         """What these clients report, and what all clients remember afterwards."""
-        t, streams, rules = guidance.round_index, self.streams, guidance.rules
-        tools = Tools(self.split, self.engine, self.local, key=streams.client_key("batches", t))
-        clients = self.memory.recall(self.data.cohort(ids))
-        draws = client_uniforms(
-            streams.client_key("choice", t), ids, guidance.models.num_clusters if rules.uses_chance else 0
-        )
-        choices = choose(self.algorithm.scores(guidance.models, clients, tools=tools), rules, uniforms=draws)
-        destinations = None
-        if self.plan.mechanism.flips_coins:
-            coins = client_uniforms(streams.client_key("coin", t), ids)[:, 0]
-            destinations = flip_coins(choices, rules.transition, uniforms=coins)
-        evaluations = own_evaluations(
-            guidance.average,
-            clients.cohort,
-            loss_bound=self.plan.mechanism.loss_bound,
-            algorithm=self.algorithm,
-            tools=tools,
-        )
-        clusters = choices if destinations is None else destinations
-        trained = self.algorithm.local(guidance.models, clients, clusters, tools=tools)
-        return Reports(trained.updates, choices, destinations, ids, evaluations), self.memory.updated(
-            ids, trained.memory
-        )
+        side = ClientSide(self.algorithm, self.split, self.engine, self.local, self.plan.mechanism)
+        keys = ClientKeys.of_round(self.streams, guidance.round_index)
+        reports, remembered = side.answer(guidance, self.memory.recall(self.data.cohort(ids)), keys)
+        return reports, self.memory.updated(ids, remembered)
 
     def _answers(self, guidance: Guidance, ids: Array) -> tuple[Reports, ClientMemory]:
         """As `_compute`, in a secure run: a client whose computation fails sends nothing, and the round goes on.
@@ -133,11 +111,14 @@ class SimulatedClients:
 def make_server(
     *, model: Model, algorithm: Method, plan: PrivacyPlan, settings: ServerSettings, streams: StreamSource
 ) -> Server:
-    """The server for a method: its first models are random, and it explores if clients choose by loss."""
+    """The server for a method: its first models are the model's own, and it explores if clients choose by loss."""
     k = plan.mechanism.num_clusters
-    return Server(
-        plan, settings, algorithm.chooses_by_loss, lambda name: algorithm.init(model, num_clusters=k, rng=streams(name))
-    )
+
+    def first_or_random(name: str) -> Models:
+        start = model if name == "init" else replace(model, fresh=True)
+        return algorithm.init(start, num_clusters=k, rng=streams(name))
+
+    return Server(plan, settings, algorithm.chooses_by_loss, first_or_random)
 
 
 def simulate(
@@ -162,6 +143,7 @@ def simulate(
     each release. `faults` makes some clients drop out or lie. A secure plan needs `SecureStreams`.
     """
     check_memory(algorithm, model, plan)
+    check_parts(data, model, algorithm, plan, engine)
     clients = SimulatedClients(
         data=data,
         model=model,
@@ -190,6 +172,28 @@ def simulate(
             done.round_index, done.state, done.release, seconds, clients.incidents, clients.memory, clients.reports
         )
         began = time.perf_counter()
+
+
+def check_parts(data: FederatedData, model: Model, algorithm: Method, plan: PrivacyPlan, engine: Engine) -> None:
+    """Refuse parts that were made for another population or model, as after replacing one of them."""
+    declared = getattr(plan.sampler, "num_clients", data.num_clients)
+    if declared != data.num_clients:
+        raise ConfigError(
+            f"the plan is for num_clients = {declared} and {data.name} has {data.num_clients}; build the plan for the "
+            "number that you declare, and give data of that many clients."
+        )
+    own, reported = algorithm.split(model).coordinates, plan.mechanism.coordinates
+    if own != reported:
+        raise ConfigError(
+            f"the plan is for {reported.shared} shared and {reported.clustered} clustered coordinates, and model "
+            f"{model.name} under {algorithm.name} has {own.shared} and {own.clustered}; use plan.with_coordinates."
+        )
+    runs = getattr(getattr(engine, "own", engine), "model", model)
+    if runs is not model and runs.signature != model.signature:
+        raise ConfigError(
+            f"the engine runs model {runs.name} ({runs.num_parameters} parameters), and the model given is "
+            f"{model.name} ({model.num_parameters}); make the engine from the model that is trained."
+        )
 
 
 def check_memory(algorithm: Method, model: Model, plan: PrivacyPlan) -> None:

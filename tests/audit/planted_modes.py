@@ -87,7 +87,7 @@ MODES = {
     "secure noise for C instead of S": ("noise scale", {JOINT + "noise_std": property(secure_noise_without_w)}),
     "scores relative to the least of all clients": (
         "strangers",
-        {"rrcluster.simulation.simulate.choose": least_over_all},
+        {"rrcluster.client.choose": least_over_all},
     ),
     "norms in the type that was sent": (
         "types",

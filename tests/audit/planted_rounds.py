@@ -95,7 +95,7 @@ def simulate_with_one_stream(*, streams, **rest):
 CLIENTS, SERVER = "rrcluster.simulation.simulate.", "rrcluster.server."
 # name -> (the check that must catch it, functions to replace, simulator)
 ROUNDS = {
-    "coins from this round's raw sizes": ("messages", {CLIENTS + "flip_coins": coins_from_this_round}, None),
+    "coins from this round's raw sizes": ("messages", {"rrcluster.client.flip_coins": coins_from_this_round}, None),
     "updates centred on the cohort's mean": (
         "messages",
         {CLIENTS + "SimulatedClients.collect": updates_centred},

@@ -1,41 +1,58 @@
-"""The command line as a person meets it: in a process of its own."""
+"""The command line as a person meets it; where no process of its own is needed, in this one, which saves seconds."""
 
+import contextlib
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from rrcluster.cli import main
+
 TINY = [
-    *("--clients", "60", "--rounds", "4", "--sample-rate", "0.5", "--local-epochs", "1"),
+    *("--clients", "60", "--max-samples", "20", "--rounds", "4", "--sample-rate", "0.5", "--local-epochs", "1"),
     *("--noise-multiplier", "1", "--delta", "1e-3", "--device", "cpu"),
 ]
 
 
-def rrcluster(*arguments, cwd=None, **environment):
+def rrcluster(*arguments, cwd="."):
+    """Run a command in this process: its exit status and what it wrote."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(list(arguments))
+        except SystemExit as stop:
+            status = stop.code or 0
+    return SimpleNamespace(returncode=status, stdout=out.getvalue(), stderr=err.getvalue())
+
+
+def rrcluster_process(*arguments, cwd=None):
     return subprocess.run(
         [sys.executable, "-c", "from rrcluster.cli import main; raise SystemExit(main())", *arguments],
         capture_output=True,
         text=True,
         cwd=cwd,
-        env=os.environ | environment | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         timeout=120,
     )
 
 
 def test_help_answers_at_once_and_lists_the_commands():
     began = time.perf_counter()
-    answer = rrcluster("--help")
+    answer = rrcluster_process("--help")
     assert time.perf_counter() - began < 0.5
     assert answer.returncode == 0
-    for word in ("run", "sweep", "account", "audit", "theory", "data", "report", "Start here"):
+    for word in ("run", "sweep", "account", "audit", "theory", "data", "assign", "report", "Start here"):
         assert word in answer.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "sweep", "account", "audit", "theory", "data", "report"])
+@pytest.mark.parametrize("command", ["run", "sweep", "account", "audit", "theory", "data", "assign", "report"])
 def test_every_command_explains_itself(command):
     answer = rrcluster(command, "--help")
     assert answer.returncode == 0
@@ -55,12 +72,13 @@ def test_run_help_uses_the_documented_flags():
 
 
 def test_a_run_prints_a_table_and_names_its_folder(tmp_path):
-    answer = rrcluster("run", *TINY, "--out", "here", cwd=tmp_path)
+    answer = rrcluster_process("run", *TINY, "--out", "here", cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
     assert "DP-IFCA" in answer.stdout
     assert "diagnostic, not private" in answer.stdout
     assert "for research only" in answer.stderr
-    assert "rrcluster report here" in answer.stderr
+    for step in ("rrcluster report here", "rrcluster assign here --out", 'rr.load("here").module(0)'):
+        assert step in answer.stderr
     assert (tmp_path / "here" / "models.safetensors").exists()
 
 
@@ -179,8 +197,6 @@ def test_bad_usage_is_one_line_with_the_way_out(arguments, text, tmp_path):
     answer = rrcluster(*arguments, cwd=tmp_path)
     assert answer.returncode == 2
     first = answer.stderr.splitlines()[0]
-    import re
-
     assert re.search(text, first), first
     assert "Traceback" not in answer.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -190,9 +206,135 @@ def test_bad_usage_is_one_line_with_the_way_out(arguments, text, tmp_path):
     ]  # nothing half-written
 
 
+def test_a_mistake_ends_a_process_with_status_2_and_no_traceback(tmp_path):
+    answer = rrcluster_process("run", "--resume", "nothing", cwd=tmp_path)
+    assert answer.returncode == 2
+    assert answer.stderr.startswith("rrcluster run: nothing holds no run to resume")
+    assert len(answer.stderr.splitlines()) == 1
+
+
+EARLY = {
+    "B": (["-B", "30"], "lower B"),
+    "delta": (["--delta", "0.01"], "more than 1/num_clients"),
+    "two budgets": (["--epsilon", "2", "--noise-multiplier", "1"], "give exactly one of epsilon"),
+    "taken folder": (["--out", "taken"], "taken already holds a run"),
+    "taken name": (["--name", "mine"], "already holds a run"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "text"), EARLY.values(), ids=EARLY.keys())
+def test_what_needs_no_torch_is_refused_before_it_is_imported(arguments, text, tmp_path):
+    for folder in ("taken", "runs/mine"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "config.yaml").write_text("")
+    code = (
+        "import sys\nfrom rrcluster.cli import main\nstatus = main()\n"
+        "sys.exit(3 if 'torch' in sys.modules or 'scipy' in sys.modules else status)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code, "run", *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert answer.returncode == 2
+    assert text in answer.stderr
+
+
+def test_help_names_types_and_no_none():
+    text = rrcluster("run", "--help").stdout
+    assert "{None}" not in text
+    assert "--epsilon FLOAT" in text
+
+
+def test_default_runs_do_not_collide_and_a_stopped_sweep_of_seeds_goes_on(tmp_path, monkeypatch):
+    """In one process: imports of torch would take longer than the runs."""
+    from rrcluster.cli import main
+    from rrcluster.experiments import run
+
+    monkeypatch.chdir(tmp_path)
+    few = [*TINY, "--rounds", "1", "--quiet"]
+    assert main(["run", *few]) == 0
+    assert main(["run", *few]) == 0
+    first = tmp_path / "runs" / "fashion-mini-ifca-joint-noise1"
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [first.name, f"{first.name}-2"]
+
+    honest, begun = run.start, []
+
+    def start(experiment):
+        begun.append(experiment.config.seed)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return honest(experiment)
+
+    monkeypatch.setattr(run, "start", start)
+    assert main(["run", *few, "--seeds", "0", "1", "2"]) == 130
+    third = tmp_path / "runs" / f"{first.name}-3"
+    assert [path.name for path in third.iterdir()] == ["seed-0"]
+    before = (third / "seed-0" / "ledger.jsonl").stat().st_mtime_ns
+    assert main(["run", *few, "--seeds", "0", "1", "2"]) == 0
+    assert begun == [0, 1, 1, 2]  # seed 0 was not run again
+    assert sorted(path.name for path in third.iterdir()) == ["seed-0", "seed-1", "seed-2"]
+    assert (third / "seed-0" / "ledger.jsonl").stat().st_mtime_ns == before
+    assert main(["run", *few, "--seeds", "0", "1", "--local-lr", "0.1"]) == 0  # other settings, other folder
+    assert (tmp_path / "runs" / f"{first.name}-4" / "seed-1").exists()
+
+
+def test_ctrl_c_outside_of_a_run_ends_without_a_traceback(monkeypatch, capsys):
+    from rrcluster.cli import main, report_command
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report_command, "main", interrupted)
+    assert main(["report", "x"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("moment", [0.05, 0.2, 0.6, 1.5])
+def test_ctrl_c_at_any_moment_ends_without_a_traceback(moment, tmp_path):
+    code = "import sys\nfrom rrcluster.cli import main\nprint('up', flush=True)\nsys.exit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "run", *TINY, "--rounds", "4000", "--out", "here"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdout.readline() == "up\n"
+    time.sleep(moment)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed_where_the_shell_looks(shell, tmp_path, monkeypatch, capsys):
+    from rrcluster.cli import COMMANDS, completion, main
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(completion, "_options", lambda name: [f"--of-{name}"])
+    assert main(["--install-completion", shell]) == 0
+    (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert str(path) in capsys.readouterr().out
+    text = path.read_text()
+    for command in COMMANDS:
+        assert command in text
+        assert f"of-{command}" in text
+    assert main(["--install-completion", "tcsh"]) == 2
+    assert "give one of bash, zsh, fish" in capsys.readouterr().err
+
+
+def test_completion_offers_the_options_of_a_command():
+    from rrcluster.cli.completion import _options
+
+    assert {"--epsilon", "--resume", "--start-from", "--help"} <= set(_options("run"))
+    assert {"--out", "--client-column"} & set(_options("assign"))
+
+
 def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path):
     command = [sys.executable, "-c", "from rrcluster.cli import main; raise SystemExit(main())"]
-    arguments = ["run", *TINY, "--rounds", "4000", "--out", "here", "--evaluate-every", "10000"]
+    everybody = ["--sample-rate", "1"]  # accounted in closed form
+    arguments = ["run", *TINY, *everybody, "--rounds", "4000", "--out", "here", "--evaluate-every", "10000"]
     process = subprocess.Popen(
         [*command, *arguments],
         cwd=tmp_path,
@@ -201,7 +343,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     rounds = tmp_path / "here" / "rounds.jsonl"
-    for _ in range(600):
+    for _ in range(1200):
         if rounds.exists() and rounds.read_text().count("\n") >= 2:
             break
         time.sleep(0.1)

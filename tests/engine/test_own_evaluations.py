@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rrcluster.client import own_evaluations
 from rrcluster.data import from_arrays
 from rrcluster.engine import calls
 from rrcluster.engine.reference import ReferenceEngine
@@ -12,7 +13,6 @@ from rrcluster.methods import ALGORITHMS
 from rrcluster.methods.method import Tools
 from rrcluster.models import make_model
 from rrcluster.settings import LocalSettings
-from rrcluster.simulation.evaluate import own_evaluations
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_b_zero_is_the_base_method_bit_for_bit_under_joint(data, monkeypatch):
     def flip_coins(*_, **__):
         raise AssertionError("there are no coins without B")
 
-    monkeypatch.setattr("rrcluster.simulation.simulate.flip_coins", flip_coins)
+    monkeypatch.setattr("rrcluster.client.flip_coins", flip_coins)
     assert same(rounds(data), zero)
 
 

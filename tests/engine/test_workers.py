@@ -172,7 +172,7 @@ def test_pytorch_one_client_at_a_time_equals_the_reference(name, rng):
     slow = ReferenceEngine(model)
     expected = calls.train(slow, start, cohort, local=local, key=KEY, anchor=anchor, trainable=moving)
     orders = batch_orders(KEY, cohort.clients, cohort.sizes, epochs=2)[0]
-    trainer, steps = TorchClientTrainer(model.module, samples_at_once=4), Steps(0.1, 2, 3, 0.3)
+    trainer, steps = TorchClientTrainer(model.module, model.task, samples_at_once=4), Steps(0.1, 2, 3, 0.3)
     trained = trainer.train(
         ClientCall(start[0], cohort.inputs[0], cohort.targets[0], orders, steps, anchor[0], trainable=moving)
     )

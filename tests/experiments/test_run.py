@@ -8,6 +8,7 @@ from safetensors.numpy import load_file
 
 import rrcluster as rr
 from rrcluster.data import load_federated
+from rrcluster.data.arrays import at_most
 from rrcluster.errors import ConfigError, DataError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.run import finish, resume, start
@@ -33,6 +34,7 @@ def test_a_run_leaves_the_folder_it_promises(tiny, tmp_path):
         "diagnostics.jsonl",
         "summary.json",
         "models.safetensors",
+        *(f"cluster-{cluster}.safetensors" for cluster in range(4)),
     }
     assert from_flat(yaml.safe_load((folder / "config.yaml").read_text())) == from_flat(tiny)
     assert [line["round"] for line in lines(folder / "rounds.jsonl")] == [0, 1, 2, 3]
@@ -216,7 +218,7 @@ def test_models_are_shared_and_clustered_coordinates_alone(tiny, tmp_path):
 def test_load_and_assign_agree_with_the_evaluation(tiny):
     result = rr.run(**tiny)
     models = rr.load(result.folder)
-    data = load_federated("fashion-mini", num_clients=60, seed=0)
+    data = at_most(load_federated("fashion-mini", num_clients=60, seed=0), tiny["max_samples"])
     everybody = rr.assign(models, data)
     assert tuple(np.bincount(everybody, minlength=4)) == result.evaluation.choice_sizes
     client = data.cohort(np.array([5]))
@@ -241,12 +243,13 @@ def test_run_takes_a_config_or_settings(tiny):
 
 def test_tensorboard_tags_diagnostics_as_such(tmp_path):
     pytest.importorskip("tensorboard")
-    from rrcluster.experiments.run import Progress
+    from rrcluster.experiments.outcome import Progress
     from rrcluster.experiments.tensorboard import EventWriter
     from rrcluster.simulation.evaluate import Evaluation
 
     with EventWriter(tmp_path) as events:
-        events.add(Progress(0, 1, np.array([3.0, 4.0]), 0.5, Evaluation(0.5, 1.0, 0.9, 0.4, (0.5,), (3, 4))))
+        judged = Evaluation(0.5, 1.0, 0.9, 0.4, (0.5,), (3, 4))
+        events(0, Progress(0, 1, np.array([3.0, 4.0]), 0.5, judged).figures)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     reader = EventAccumulator(str(tmp_path / "tensorboard"))

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from torch import nn
 
 import rrcluster as rr
 from rrcluster.cli import main
@@ -15,7 +14,6 @@ from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.run import finish, resume, start
 from rrcluster.methods import Method
 from rrcluster.methods.method import train_from_cluster
-from rrcluster.models import from_module
 from rrcluster.privacy.mechanism import MechanismKind
 from rrcluster.simulation.simulate import SimulatedClients
 from rrcluster.types import Coordinates
@@ -121,15 +119,6 @@ def test_a_ledger_without_a_limit_does_not_lengthen_the_plan(tiny):
     plan = rr.experiment(**tiny).plan
     limited = rr.experiment(**tiny, max_epsilon=plan.epsilon(num_rounds=1) * 1.001)
     assert len(list(limited.rounds(ledger=Ledger()))) == 1
-
-
-@pytest.mark.parametrize(
-    "layer", [nn.Dropout(0.5), nn.RReLU(), nn.LSTM(4, 4, num_layers=2, dropout=0.1)], ids=["dropout", "rrelu", "lstm"]
-)
-def test_a_module_that_draws_random_numbers_is_refused(layer):
-    with pytest.raises(ConfigError, match="draws random numbers"):
-        from_module(nn.Sequential(nn.Linear(4, 4), layer))
-    from_module(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0)))
 
 
 def test_a_mechanism_without_exact_noise_is_no_secure_one():

@@ -16,6 +16,7 @@ from rrcluster.engine.batched.evaluator import Evaluator
 from rrcluster.engine.batched.precision import matmul_precision
 from rrcluster.engine.batched.training import Trainer, join, program_key
 from rrcluster.engine.protocol import CPU, Measured, Question, TrainingCall, Updates
+from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 
@@ -42,6 +43,10 @@ class BatchedEngine:
 
     def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
         """(n, d) for each call; calls on one population that can share a program run together."""
+        if self.model.not_batched:
+            raise ConfigError(
+                f"engine = batched cannot train {self.model.name}: {self.model.not_batched}; use engine = reference."
+            )
         tables = [self._table(call.cohort) for call in calls]
         results: list[Updates] = [None] * len(calls)
         with matmul_precision(self.precision, self.device):

@@ -21,7 +21,7 @@ class SampleTable:
     """The samples of some clients, one after another: sample i of the client at `place` is row offsets[place] + i."""
 
     inputs: Tensor  # (rows, *input_shape), or their features where a model begins with fixed ones
-    targets: Tensor  # (rows,)
+    targets: Tensor  # (rows, *target_shape)
     offsets: Array  # (places,) int64, on the host
     of_population: bool  # places are client ids; else positions in the cohort
 
@@ -37,7 +37,8 @@ class SampleTable:
 
 def population_bytes(data: FederatedData) -> int:
     """Device memory that the samples of a whole population take."""
-    return int(data.sizes.sum()) * (prod(data.input_shape) * data.input_dtype.itemsize + 8)
+    numbers = prod(data.input_shape) * data.input_dtype.itemsize + 8 * prod(data.target_shape)
+    return int(data.sizes.sum()) * numbers
 
 
 def population_table(data: FederatedData, device: torch.device, *, fixed: FixedPart | None = None) -> SampleTable:

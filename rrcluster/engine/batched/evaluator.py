@@ -12,7 +12,6 @@ from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine.batched.cuda_graphs import GraphCache, GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
 from rrcluster.engine.fast_cnn.gpu import CnnKernels, cnn_kernels
-from rrcluster.models.losses import sample_losses
 from rrcluster.models.model import FixedPart, Model
 from rrcluster.types import Array
 
@@ -167,7 +166,7 @@ def _by_module(model: Model, models: Tensor, table: SampleTable, rows: Tensor, s
         parameters = model.unflatten(vector)
         chunks = torch.split(inputs, model.samples_at_once) if len(inputs) else (inputs,)
         outputs = torch.cat([model.single(parameters, chunk).float() for chunk in chunks])
-        columns.append(torch.stack([_sums(figure, real) for figure in _figures(outputs, targets)], dim=-1))
+        columns.append(torch.stack([_sums(figure, real) for figure in _figures(model, outputs, targets)], dim=-1))
     means = torch.stack(columns, dim=1) / sizes.clamp(min=1)[:, None, None]
     return torch.where((sizes > 0)[:, None, None], means, 0.0)
 
@@ -179,18 +178,16 @@ def _padded_by_module(model: Model, table: SampleTable, models: Tensor, rows: Te
     inputs, targets = table.inputs.index_select(0, chosen), table.targets.index_select(0, chosen)
     columns = []
     for vector in models.unbind():
-        figures = _figures(model.single(model.unflatten(vector), inputs).float(), targets)
+        figures = _figures(model, model.single(model.unflatten(vector), inputs).float(), targets)
         totals = [torch.where(real, figure.reshape(real.shape).double(), 0.0).sum(1) for figure in figures]
         columns.append(torch.stack(totals, dim=-1))
     means = torch.stack(columns, dim=1) / sizes.clamp(min=1)[:, None, None]
     return torch.where((sizes > 0)[:, None, None], means, 0.0)
 
 
-def _figures(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss and correctness of each sample."""
-    hits = (outputs.argmax(-1) == targets).float()
-    missing = torch.full_like(hits, float("nan"))
-    return sample_losses(outputs, targets), missing if targets.is_floating_point() else hits
+def _figures(model: Model, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss and metric of each sample."""
+    return model.task.losses(outputs, targets), model.task.metrics(outputs, targets)
 
 
 def _sums(figures: Tensor, real: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rrcluster.engine.batched.cuda_graphs import GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
+from rrcluster.engine.optimisers import direction
 from rrcluster.models.losses import Losses
 from rrcluster.models.model import Model
 
@@ -18,15 +19,26 @@ _COMPILED_BUCKET = 64  # where every number of them needs its own compilation
 
 @dataclass(frozen=True, eq=False)
 class SgdOptions:
-    """Additions to a plain step: a proximal term towards `anchors`, and a mask of the coordinates that move."""
+    """Additions to a plain step: a proximal term towards `anchors`, a mask of the coordinates that move, and what the
+    clients' optimiser remembers from step to step."""
 
     proximal: float = 0.0
     anchors: Tensor | None = None  # (G, d)
     trainable: Tensor | None = None  # (d,) bool
+    momentum: float = 0.0
+    state: tuple[Tensor, ...] = ()  # (G, d) each: one for momentum, two for Adam; changed in place
+    steps: Tensor | None = None  # (G, 1) steps taken, where there is a state
 
     def first(self, count: int) -> "SgdOptions":
         """For the first `count` clients."""
-        return SgdOptions(self.proximal, None if self.anchors is None else self.anchors[:count], self.trainable)
+        return SgdOptions(
+            self.proximal,
+            None if self.anchors is None else self.anchors[:count],
+            self.trainable,
+            self.momentum,
+            tuple(part[:count] for part in self.state),
+            None if self.steps is None else self.steps[:count],
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +60,13 @@ class StackedSgd:
         targets = table.targets[rows]
         if batch.is_cuda or not present.all():  # a captured step cannot branch on data
             batch = torch.where(present.reshape(*present.shape, *[1] * (batch.ndim - 2)), batch, 0)
-            targets = torch.where(present, targets, 0)
+            targets = torch.where(present.reshape(*present.shape, *[1] * (targets.ndim - 2)), targets, 0)
         leaves = {name: value.detach().requires_grad_() for name, value in self.model.unflatten(params).items()}
         losses = self.losses_of(leaves, batch, targets, present)
-        parts = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        parts = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         with torch.no_grad():
+            if options.steps is not None:
+                options.steps.add_(1)
             for layer, part in zip(self.model.layers, parts, strict=True):
                 place, gradient = slice(layer.start, layer.stop), part.flatten(1)
                 if options.anchors is not None:
@@ -60,6 +74,9 @@ class StackedSgd:
                     gradient = gradient + torch.where(present.any(1)[:, None], towards, 0.0)
                 if options.trainable is not None:
                     gradient = torch.where(options.trainable[place], gradient, 0.0)
+                if options.state:
+                    state = [values[:, place] for values in options.state]
+                    gradient = direction(options.momentum, state, gradient, options.steps)
                 params[:, place].addcmul_(gradient, rates, value=-1.0)
 
     def run(self, params: Tensor, where: Tensor, active: Sequence[int], rates: Tensor, options: SgdOptions) -> None:

@@ -14,6 +14,7 @@ from rrcluster.engine.batched.device_tables import SampleTable
 from rrcluster.engine.batched.sample_order import visits
 from rrcluster.engine.batched.steps import CapturedSgd, SgdOptions, StackedSgd
 from rrcluster.engine.fast_cnn.gpu import LARGEST_BATCH, CnnKernels, cnn_kernels
+from rrcluster.engine.optimisers import state_size
 from rrcluster.engine.protocol import LocalSettings, TrainingCall
 from rrcluster.models.losses import losses_of
 from rrcluster.models.model import Model
@@ -64,6 +65,11 @@ class ClientBatch:
         return min(self.local.batch_size, int(self.sizes.max(initial=0)))
 
     @property
+    def remembered(self) -> int:
+        """How many numbers per coordinate the clients' optimiser remembers."""
+        return state_size(self.local.local_optimizer, self.local.local_momentum)
+
+    @property
     def integers(self) -> Array:
         """(G, 6) the integers that describe each client, in one array to upload."""
         columns = self.model_of, self.clients, self.starts, self.sizes, self.keys[:, 0], self.keys[:, 1]
@@ -73,7 +79,8 @@ class ClientBatch:
 def program_key(call: TrainingCall) -> tuple[object, ...]:
     """Calls with equal keys can run as one program."""
     local, mask = call.local, None if call.trainable is None else call.trainable.tobytes()
-    return local.local_epochs, local.batch_size, local.proximal, call.anchor is None, mask
+    optimiser = local.local_optimizer, local.local_momentum
+    return local.local_epochs, local.batch_size, local.proximal, optimiser, call.anchor is None, mask
 
 
 def join(calls: Sequence[TrainingCall], table: SampleTable) -> ClientBatch:
@@ -123,7 +130,7 @@ class Trainer:
         return self._by_autograd(batch, table) if kernels is None else self._by_kernels(kernels, batch, table)
 
     def _kernels_for(self, batch: ClientBatch) -> CnnKernels | None:
-        plain = batch.local.proximal == 0 and batch.trainable is None
+        plain = batch.local.proximal == 0 and batch.trainable is None and batch.remembered == 0
         return self._kernels if plain and batch.step_size <= LARGEST_BATCH else None
 
     def _at_once(self, batch: ClientBatch) -> int:
@@ -151,7 +158,11 @@ class Trainer:
         active = [int((batch.sizes > first).sum()) for first in range(0, width, step)] * local.local_epochs
         anchors = start if batch.anchor is None else self._tensor(np.asarray(batch.anchor, dtype=np.float32))
         mask = None if batch.trainable is None else self._tensor(batch.trainable)
-        options = SgdOptions(local.proximal, anchors if local.proximal else None, mask)
+        state = tuple(torch.zeros_like(start) for _ in range(batch.remembered))
+        steps = torch.zeros(len(start), 1, device=self._device) if state else None
+        options = SgdOptions(
+            local.proximal, anchors if local.proximal else None, mask, local.local_momentum, state, steps
+        )
         params, rates = start.clone(), self._tensor(batch.rates)[:, None]
         self._sgd(table, len(params), step, options).run(params, where, active, rates, options)
         return params - start
@@ -166,7 +177,7 @@ class Trainer:
 
     def _sgd(self, table: SampleTable, count: int, step: int, options: SgdOptions) -> StackedSgd | CapturedSgd:
         sgd = StackedSgd(self._model, self._losses_of, table)
-        if self._device.type != "cuda" or count > _LARGEST_CAPTURED or not table.of_population:
+        if self._device.type != "cuda" or count > _LARGEST_CAPTURED or not table.of_population or options.state:
             return sgd
         bucket = 2 * _BUCKET if self._model.convolutional else _BUCKET
         room = -(-count // bucket) * bucket

@@ -29,6 +29,8 @@ class NativeCnn:
 
     def train(self, call: ClientCall) -> Array:
         """(d,) -> (d,)."""
+        if not call.steps.plain:
+            raise ValueError("the compiled cnn computes plain SGD alone")
         images, classes = self._samples(call.inputs, call.targets)
         orders, steps = np.ascontiguousarray(call.orders, dtype=np.int64), call.steps
         weights, anchor = self._pack(call.start), self._pack(call.anchor) if steps.proximal else None

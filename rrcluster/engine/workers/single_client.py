@@ -11,12 +11,19 @@ MeasureClient = Callable[[Array, Array], Array]  # inputs (n, *input), targets (
 
 @dataclass(frozen=True)
 class Steps:
-    """SGD settings of a client: `LocalSettings`, whose module imports torch, as plain numbers."""
+    """`LocalSettings` of a client as plain values, so that a worker imports nothing for them."""
 
     rate: float
     epochs: int
     batch_size: int
     proximal: float
+    optimizer: str = "sgd"
+    momentum: float = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """SGD without momentum."""
+        return self.optimizer == "sgd" and not self.momentum
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +37,7 @@ class ClientCall:
     steps: Steps
     anchor: Array  # (d,) used when steps.proximal is above 0
     trainable: Array | None = None  # (d,) above 0 where a coordinate moves; None: all move
+    seeds: Array | None = None  # (steps,) of what random layers draw in each step; None: the network has none
 
 
 class ClientTrainer(Protocol):

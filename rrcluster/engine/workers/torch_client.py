@@ -6,19 +6,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rrcluster.engine.optimisers import direction, state_size
 from rrcluster.engine.workers.single_client import ClientCall, MeasureClient, Steps
-from rrcluster.models.losses import sample_losses
+from rrcluster.models.model import eval_copy
+from rrcluster.models.task import Task
 from rrcluster.types import Array
 
 
 class TorchClientTrainer:
     """A client trainer that reuses one module for every client."""
 
-    def __init__(self, module: nn.Module, samples_at_once: int) -> None:
+    def __init__(self, module: nn.Module, task: Task, samples_at_once: int) -> None:
         """`samples_at_once`: most samples of one forward pass without gradients."""
-        self._module, self._parameters = module, list[Tensor](module.parameters())
-        for parameter in self._parameters:
+        for parameter in module.parameters():
             parameter.data = _channels_last(parameter.data)
+        self._module, self._measured, self._task = module, eval_copy(module), task
+        self._parameters: list[Tensor] = [part for part in module.parameters() if part.requires_grad]
         self._samples_at_once = samples_at_once
 
     def train(self, call: ClientCall) -> Array:
@@ -27,9 +30,14 @@ class TorchClientTrainer:
         inputs, targets, orders, steps = _tensor(call.inputs), _tensor(call.targets), _tensor(call.orders), call.steps
         anchor = self._parts(call.anchor) if steps.proximal else None
         masks = None if call.trainable is None else [part > 0 for part in self._parts(call.trainable)]
-        for epoch in orders:
-            for batch in torch.split(epoch, steps.batch_size):
-                self._step(_channels_last(inputs[batch]), targets[batch], steps, anchor, masks)
+        size = state_size(steps.optimizer, steps.momentum)
+        states = [[torch.zeros_like(part) for _ in range(size)] for part in self._parameters] if size else None
+        batches = [batch for epoch in orders for batch in torch.split(epoch, steps.batch_size)]
+        for number, batch in enumerate(batches):
+            if call.seeds is not None:
+                torch.manual_seed(int(call.seeds[number]))
+            gradients = self._gradients(_channels_last(inputs[batch]), targets[batch])
+            self._move(gradients, steps, anchor, masks, states, number + 1)
         return self._dump()
 
     def evaluator(self, models: Array) -> MeasureClient:
@@ -44,23 +52,34 @@ class TorchClientTrainer:
         for row, model in enumerate(models):
             self._load(model)
             for batch, truth in zip(batches, labels, strict=True):
-                outputs = self._module(batch)
-                sums[row, 0] += sample_losses(outputs, truth).double().sum().item()
-                sums[row, 1] += (outputs.argmax(-1) == truth).sum().item()
+                outputs = self._task.outputs(self._measured, batch)
+                sums[row, 0] += self._task.losses(outputs, truth).double().sum().item()
+                sums[row, 1] += self._task.metrics(outputs, truth).double().sum().item()
         return sums
 
-    def _step(
-        self, inputs: Tensor, targets: Tensor, steps: Steps, anchor: list[Tensor] | None, masks: list[Tensor] | None
+    def _gradients(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+        loss = self._task.losses(self._task.outputs(self._module, inputs), targets).mean()
+        return list(torch.autograd.grad(loss, self._parameters, materialize_grads=True))
+
+    @torch.no_grad()
+    def _move(
+        self,
+        gradients: list[Tensor],
+        steps: Steps,
+        anchor: list[Tensor] | None,
+        masks: list[Tensor] | None,
+        states: list[list[Tensor]] | None,
+        number: int,
     ) -> None:
-        loss = sample_losses(self._module(inputs), targets).mean()
-        gradients = list(torch.autograd.grad(loss, self._parameters))
-        with torch.no_grad():
-            if anchor is not None:
-                distances = [parameter - centre for parameter, centre in zip(self._parameters, anchor, strict=True)]
-                torch._foreach_add_(gradients, distances, alpha=steps.proximal)
-            if masks is not None:
-                gradients = [torch.where(mask, part, 0.0) for mask, part in zip(masks, gradients, strict=True)]
-            torch._foreach_add_(self._parameters, gradients, alpha=-steps.rate)
+        if anchor is not None:
+            distances = [parameter - centre for parameter, centre in zip(self._parameters, anchor, strict=True)]
+            torch._foreach_add_(gradients, distances, alpha=steps.proximal)
+        if masks is not None:
+            gradients = [torch.where(mask, part, 0.0) for mask, part in zip(masks, gradients, strict=True)]
+        if states is not None:
+            pairs = zip(states, gradients, strict=True)
+            gradients = [direction(steps.momentum, state, part, number) for state, part in pairs]
+        torch._foreach_add_(self._parameters, gradients, alpha=-steps.rate)
 
     def _parts(self, vector: Array) -> list[Tensor]:
         """A flat vector in the shapes of the parameters."""

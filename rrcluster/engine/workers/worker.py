@@ -18,7 +18,7 @@ from rrcluster.types import Array
 
 @dataclass(frozen=True)
 class TrainerSpec:
-    """What a worker builds its trainer from: the compiled `cnn`, or a module pickled by the parent process."""
+    """What a worker builds its trainer from: the compiled `cnn`, or a module and task pickled by the parent process."""
 
     library: Path | None = None  # of the compiled cnn
     outputs: int = 0  # of the compiled cnn
@@ -36,7 +36,8 @@ class TrainerSpec:
         from rrcluster.engine.workers.torch_client import TorchClientTrainer
 
         torch.set_num_threads(1)
-        return TorchClientTrainer(pickle.loads(self.module), self.samples_at_once)
+        module, task = pickle.loads(self.module)
+        return TorchClientTrainer(module, task, self.samples_at_once)
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class WorkerJob:
     """Arrays in shared memory, and what to compute for each of their rows.
 
     `spans` (P, 2) says which samples of `inputs` and `targets` belong to a row. To train: `orders` (P, epochs, s),
-    `start` (P, d), optionally `anchor` (P, d) and `trainable` (d,); `result` is (P, d). To measure: `models` (k, d);
-    `result` is (P, k, 2).
+    `start` (P, d), optionally `anchor` (P, d), `trainable` (d,) and `seeds` (P, steps); `result` is (P, d). To measure:
+    `models` (k, d); `result` is (P, k, 2).
     """
 
     size: int  # of the shared memory, in bytes
@@ -72,7 +73,8 @@ def _train_row(trainer: ClientTrainer, steps: Steps, arrays: Mapping[str, Array]
         return start
     orders = arrays["orders"][row, :, : len(inputs)]
     anchor = arrays["anchor"][row] if "anchor" in arrays else start
-    return trainer.train(ClientCall(start, inputs, targets, orders, steps, anchor, arrays.get("trainable")))
+    seeds = arrays["seeds"][row] if "seeds" in arrays else None
+    return trainer.train(ClientCall(start, inputs, targets, orders, steps, anchor, arrays.get("trainable"), seeds))
 
 
 def serve(connection: Connection, descriptor: int) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine.batched.sample_order import batch_orders
 from rrcluster.engine.fast_cnn.native_build import native_library
+from rrcluster.engine.optimisers import step_seeds
 from rrcluster.engine.protocol import Measured, Question, TrainingCall, Updates
 from rrcluster.engine.workers.pool import WorkerPool
 from rrcluster.engine.workers.single_client import Steps
@@ -41,7 +42,7 @@ class WorkersEngine:
         if library is not None and self.model.accelerated is not None:
             return TrainerSpec(library, self.model.accelerated.outputs)
         try:
-            module = pickle.dumps(self.model.module)
+            module = pickle.dumps((self.model.module, self.model.task))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ConfigError(
                 f"model {self.model.name} cannot be sent to worker processes ({error}); use engine = batched."
@@ -80,11 +81,22 @@ class WorkersEngine:
 
     def _train(self, call: TrainingCall) -> Array:
         local, trained = call.local, call.start
-        steps = Steps(local.local_lr, local.local_epochs, local.batch_size, local.proximal)
+        steps = Steps(
+            local.local_lr,
+            local.local_epochs,
+            local.batch_size,
+            local.proximal,
+            local.local_optimizer,
+            local.local_momentum,
+        )
         for rows, part in _passes(call.cohort, self.capacity):
             inputs, targets, spans = _flat(part)
             arrays = {"inputs": inputs, "targets": targets, "spans": spans, "start": trained[rows]}
             arrays["orders"] = batch_orders(call.key, part.clients, part.sizes, epochs=local.local_epochs)
+            if self.model.own:  # those we ship draw no random numbers
+                longest = int(part.sizes.max(initial=0))
+                count = local.local_epochs * -(-longest // local.batch_size)
+                arrays["seeds"] = step_seeds(call.key, part.clients, count)
             if call.anchor is not None and local.proximal:
                 arrays["anchor"] = np.asarray(call.anchor[rows], dtype=np.float32)
             if call.trainable is not None:
@@ -97,10 +109,10 @@ class WorkersEngine:
             starts = np.arange(0, len(samples.targets), _TEST_SAMPLES)
             spans = np.stack([starts, np.minimum(starts + _TEST_SAMPLES, len(samples.targets))], axis=1)
             sums = self._sums(models, samples.inputs, samples.targets, spans).sum(axis=0, keepdims=True)
-            return _means(sums, np.array([[len(samples.targets)]]), samples.targets)
+            return _means(sums, np.array([[len(samples.targets)]]))
         parts = [self._sums(models, *_flat(part)) for _, part in _passes(samples, self.capacity)]
         sums = np.concatenate([np.zeros((0, len(models), 2)), *parts])
-        return _means(sums, samples.sizes[:, None], samples.targets)
+        return _means(sums, samples.sizes[:, None])
 
     def _sums(self, models: Array, inputs: Array, targets: Array, spans: Array) -> Array:
         """(k, d) -> (P, k, 2): loss and correct answers, summed over the samples of each span."""
@@ -143,16 +155,15 @@ def _passes(cohort: Cohort, capacity: int) -> Iterator[tuple[slice, Cohort]]:
 
 
 def _flat(cohort: Cohort) -> tuple[Array, Array, Array]:
-    """All samples one after the other, and which belong to each client: (n s, *input), (n s,), (n, 2)."""
-    count, longest = cohort.targets.shape
+    """All samples one after the other, and which belong to each client: (n s, *input), (n s, ...), (n, 2)."""
+    count, longest = cohort.targets.shape[:2]
     first = np.arange(count) * longest
     spans = np.stack([first, first + cohort.sizes], axis=1)
-    return cohort.inputs.reshape(count * longest, *cohort.inputs.shape[2:]), cohort.targets.reshape(-1), spans
+    inputs = cohort.inputs.reshape(count * longest, *cohort.inputs.shape[2:])
+    return inputs, cohort.targets.reshape(count * longest, *cohort.targets.shape[2:]), spans
 
 
-def _means(sums: Array, sizes: Array, targets: Array) -> Measured:
-    """Mean loss and accuracy; 0 for a client without samples, and no accuracy for regression."""
+def _means(sums: Array, sizes: Array) -> Measured:
+    """Mean loss and accuracy; 0 for a client without samples."""
     loss, accuracy = np.moveaxis(sums, -1, 0) / np.maximum(sizes, 1)
-    if np.issubdtype(targets.dtype, np.floating):
-        accuracy = np.full_like(accuracy, np.nan)
     return Measured(loss, accuracy)

@@ -6,6 +6,7 @@ line per run.
 
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,10 @@ from rich.table import Table
 from rrcluster.experiments.config import RunConfig
 
 if TYPE_CHECKING:
-    from rrcluster.experiments.run import Progress
+    from rrcluster.experiments.outcome import Progress
     from rrcluster.experiments.sweep import Job, Step
     from rrcluster.privacy.plan import PrivacyPlan
+    from rrcluster.simulation.evaluate import Evaluation
     from rrcluster.types import NoisyEvaluation
 
 
@@ -30,7 +32,7 @@ class ProgressBar:
     def __init__(self, config: RunConfig, plan: "PrivacyPlan", *, hidden: bool) -> None:
         """Prepare; nothing is drawn before `with`."""
         self._console = Console(stderr=True, quiet=hidden)
-        self._drawn = self._console.is_terminal and not hidden
+        self._drawn = (self._console.is_terminal or _has_widgets()) and not hidden
         self._bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -77,11 +79,7 @@ class ProgressBar:
         """Show one finished round."""
         sizes = "sizes " + " ".join(f"{size:.0f}" for size in progress.sizes)
         if progress.evaluation is not None:
-            figure = progress.evaluation
-            value = (
-                f"loss {figure.loss:.4g}" if figure.accuracy != figure.accuracy else f"accuracy {figure.accuracy:.1%}"
-            )
-            self._accuracy = f"{value} (diagnostic, not private)"
+            self._accuracy = _diagnostic_text(progress.evaluation, "accuracy ")
         private = _private_text(progress.private_evaluation)
         done = progress.round_index + 1
         self._bar.update(self._task, completed=done, sizes=sizes, accuracy=private or self._accuracy)
@@ -89,6 +87,16 @@ class ProgressBar:
         if not self._drawn and (tenth or progress.evaluation is not None):
             line = "  ".join(part for part in (sizes, private, self._accuracy) if part)
             self._console.print(f"round {done}/{progress.num_rounds}  {line}", highlight=False, soft_wrap=True)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    return Console().is_jupyter
+
+
+def _has_widgets() -> bool:
+    """Whether a notebook can draw a bar; without ipywidgets it gets lines of text instead."""
+    return in_notebook() and find_spec("ipywidgets") is not None
 
 
 def _private_text(evaluation: "NoisyEvaluation | None") -> str:
@@ -183,9 +191,13 @@ def _accuracy(progress: "Progress") -> str:
     private, diagnostic = progress.private_evaluation, progress.evaluation
     if private is not None:
         return f"{private.accuracy:.1%} ± {100 * private.accuracy_noise_std:.1f} (private)"
-    if diagnostic is None:
+    return "" if diagnostic is None else _diagnostic_text(diagnostic)
+
+
+def _diagnostic_text(evaluation: "Evaluation", before_accuracy: str = "") -> str:
+    """Accuracy, or the loss where there is none; nothing where no client has test samples."""
+    measured = evaluation.accuracy == evaluation.accuracy
+    if not measured and evaluation.loss != evaluation.loss:
         return ""
-    figure = (
-        f"loss {diagnostic.loss:.4g}" if diagnostic.accuracy != diagnostic.accuracy else f"{diagnostic.accuracy:.1%}"
-    )
+    figure = f"{before_accuracy}{evaluation.accuracy:.1%}" if measured else f"loss {evaluation.loss:.4g}"
     return f"{figure} (diagnostic, not private)"

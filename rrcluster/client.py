@@ -1,0 +1,99 @@
+"""The clients' half of a round: choose, flip the coin, evaluate, train, report. Simulator and federation run this code.
+
+It is written for many clients at once, so that an engine can batch them, and treats every client alone: a report
+depends on the client's own data, memory and draws and on what the server says, on nothing else. That is what Theorem 1
+of docs/privacy.md asks for.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rrcluster.clusters.choice import choose
+from rrcluster.clusters.rebalancing import flip_coins
+from rrcluster.data.federated import Cohort
+from rrcluster.engine import calls
+from rrcluster.engine.protocol import Engine
+from rrcluster.entropy import StreamSource
+from rrcluster.methods.coordinate_split import Split
+from rrcluster.methods.method import Clients, Method, Tools
+from rrcluster.privacy.mechanism import Mechanism
+from rrcluster.privacy.reports import Reports
+from rrcluster.rng import client_uniforms
+from rrcluster.server import Guidance
+from rrcluster.settings import LocalSettings
+from rrcluster.types import Array, Models
+
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ClientKeys:
+    """Under which keys the clients of a round draw; a client's own number makes the draw its own."""
+
+    batches: Key
+    choice: Key
+    coin: Key
+
+    @classmethod
+    def of_round(cls, streams: StreamSource, round_index: int) -> "ClientKeys":
+        """The keys of a round: from the run's seed, or fresh from the operating system."""
+        return cls(*(streams.client_key(name, round_index) for name in ("batches", "choice", "coin")))
+
+
+@dataclass(frozen=True)
+class ClientSide:
+    """What a client computes with. All of it is public but the data it is given."""
+
+    algorithm: Method
+    split: Split
+    engine: Engine
+    local: LocalSettings
+    mechanism: Mechanism
+
+    def answer(self, guidance: Guidance, clients: Clients, keys: ClientKeys) -> tuple[Reports, Array]:
+        """What these clients report, and what each will remember, (n, m). Both are private."""
+        ids, rules = clients.cohort.clients, guidance.rules
+        tools = Tools(self.split, self.engine, self.local, key=keys.batches)
+        draws = client_uniforms(keys.choice, ids, guidance.models.num_clusters if rules.uses_chance else 0)
+        choices = choose(self.algorithm.scores(guidance.models, clients, tools=tools), rules, uniforms=draws)
+        destinations = None
+        if self.mechanism.flips_coins:
+            coins = client_uniforms(keys.coin, ids)[:, 0]
+            destinations = flip_coins(choices, rules.transition, uniforms=coins)
+        evaluations = own_evaluations(
+            guidance.average,
+            clients.cohort,
+            loss_bound=self.mechanism.loss_bound,
+            algorithm=self.algorithm,
+            tools=tools,
+        )
+        clusters = choices if destinations is None else destinations
+        trained = self.algorithm.local(guidance.models, clients, clusters, tools=tools)
+        return Reports(trained.updates, choices, destinations, ids, evaluations), trained.memory
+
+
+def own_evaluations(
+    models: Models, cohort: Cohort, *, loss_bound: float | None, algorithm: Method, tools: Tools
+) -> Array | None:
+    """(n, 2) accuracy, and loss in units of the loss bound, of each client's own best model on its own samples.
+
+    These are the two numbers in [0, 1] that travel inside a report. A client judges the models that would be handed out
+    if the run stopped now (`ServerState.average`): they are made of earlier releases alone, so Theorem 1 of
+    docs/privacy.md covers what it says about them. It picks the model of least loss on its own samples and reports that
+    model's accuracy and clipped loss on the same samples. Those are the samples it trains on: holding some back would
+    cost training data and leave a handful per client, while client-level noise keeps a model from telling its own
+    clients' samples from others' (docs/tuning.md has the measured gap).
+
+    None without a loss bound: then nothing is evaluated. A client without samples says 1/2 to both, which is zero in
+    its message; a loss that is infinite or no number is reported as the bound, or a model's failures would drop out of
+    the mean. Clipping is the mechanism's business.
+    """
+    if loss_bound is None:
+        return None
+    chosen = algorithm.scores(models, Clients.without_memory(cohort), tools=tools).argmin(axis=1)
+    loss, accuracy = calls.measure(tools.engine, tools.split.vectors(models), cohort)
+    rows = np.arange(len(chosen))
+    share = np.nan_to_num(loss[rows, chosen] / loss_bound, nan=1.0, posinf=1.0)
+    own = np.stack([accuracy[rows, chosen], share], axis=1)
+    return np.where(cohort.sizes[:, None] > 0, own, 0.5)

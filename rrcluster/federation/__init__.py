@@ -1,0 +1,1 @@
+"""A federation: the server's rounds over real clients, which answer over a transport."""

@@ -1,0 +1,215 @@
+"""A network that a user brings, tried on made-up samples before anything runs: whether it fits, and can be stacked.
+
+The sample has the shape of the data and none of its values: ids are 0, numbers are drawn under a fixed seed. So what is
+decided here depends on public shapes alone.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rrcluster.data.federated import IDS, FederatedData
+from rrcluster.errors import ConfigError
+from rrcluster.models.model import Model, eval_copy
+
+_SAMPLES, _CLIENTS = 3, 2
+_CLOSE = 1e-4  # relative; what two orders of the same float32 sums may differ by
+
+
+def fitted(model: Model, data: FederatedData) -> Model:
+    """The model for this data: its inputs laid out, and `not_batched` set where clients cannot be stacked.
+
+    `ConfigError` where the network cannot be trained on such samples. Those that we ship are checked by name and shape
+    instead (models/zoo.py).
+    """
+    if not model.own:
+        return model
+    model = replace(model, task=replace(model.task, layout=data.layout))
+    inputs, targets = _made_up(data)
+    module = eval_copy(model.module)
+    with _own_generator(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outputs = _outputs(model, module, inputs, data)
+        _check_outputs(model, outputs, targets, data)
+        _check_alone(model, module, inputs, outputs)
+        _check_constant(model, module, inputs)
+        random = _trained_once(model, inputs, targets)
+    reason = "it draws random numbers while it trains" if random else _why_not_stacked(model, inputs, targets)
+    return replace(model, not_batched=reason)
+
+
+def _made_up(data: FederatedData) -> tuple[Tensor, Tensor]:
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(_SAMPLES, *data.input_shape)).astype(data.input_dtype)
+    if data.input_dtype == IDS:
+        inputs[:] = 0
+    if data.layout is not None:
+        for part in data.layout.parts:
+            if part.ids:
+                inputs[:, part.start : part.stop] = 0
+    targets = np.zeros((_SAMPLES, *data.target_shape), dtype=np.int64 if data.num_classes else np.float32)
+    return torch.as_tensor(inputs), torch.as_tensor(targets)
+
+
+@contextmanager
+def _own_generator() -> Iterator[None]:
+    """torch's generator is as before afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def _outputs(model: Model, module: nn.Module, inputs: Tensor, data: FederatedData) -> Tensor:
+    try:
+        with torch.no_grad():
+            outputs = model.task.outputs(module, inputs)
+    except Exception as error:  # whatever a network may raise
+        raise ConfigError(
+            f"model {model.name} cannot take {_described(data)}: {_first_line(error)}. Change its first layer or "
+            "forward, or the shape of the data."
+        ) from error
+    if not isinstance(outputs, Tensor):
+        raise ConfigError(f"model {model.name} returns a {type(outputs).__name__}; return the tensor of outputs alone.")
+    if not outputs.is_floating_point() or not torch.isfinite(outputs).all():
+        raise ConfigError(f"model {model.name} returns {outputs.dtype} outputs that are not all finite numbers.")
+    return outputs
+
+
+def _described(data: FederatedData) -> str:
+    if data.layout is None:
+        kind = "ids (int64)" if data.input_dtype == IDS else "numbers (float32)"
+        return f"{kind} of shape (s, {', '.join(map(str, data.input_shape))})".replace(", )", ")")
+    kinds = (f"{part.name}: {'ids' if part.ids else 'numbers'} {part.shape}" for part in data.layout.parts)
+    return f"samples of {', '.join(kinds)}"
+
+
+def _check_outputs(model: Model, outputs: Tensor, targets: Tensor, data: FederatedData) -> None:
+    shape = tuple(outputs.shape)
+    if model.task.loss is None:
+        wanted = (*targets.shape, data.num_classes) if data.num_classes else tuple(targets.shape)
+        if shape != wanted and not (not data.num_classes and shape == (*wanted, 1)):
+            what = f"{data.num_classes} classes" if data.num_classes else "numbers"
+            fix = f"make its last layer {wanted[-1]} wide" if shape[:-1] == wanted[:-1] else "change its last layer"
+            if data.num_classes and data.target_shape:
+                fix += "; targets that are 0 or 1 for each of several labels must be floats, and need a loss"
+            raise ConfigError(
+                f"model {model.name} gives outputs of shape {_per(shape)} for targets of {what}, which need "
+                f"{_per(wanted if data.num_classes or data.target_shape else (*wanted, 1))}; {fix}."
+            )
+    for what, function in (("loss", model.task.loss), ("metric", model.task.metric)):
+        if function is not None:
+            _check_function(what, function, outputs, targets)
+
+
+def _check_function(what: str, function: Any, outputs: Tensor, targets: Tensor) -> None:
+    name = getattr(function, "__name__", type(function).__name__)
+    try:
+        figures = function(outputs, targets)
+    except Exception as error:
+        raise ConfigError(
+            f"{what} = {name} cannot take outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} of type "
+            f"{targets.dtype}: {_first_line(error)}."
+        ) from error
+    if not isinstance(figures, Tensor) or tuple(figures.shape) != (len(outputs),):
+        found = f"shape {tuple(figures.shape)}" if isinstance(figures, Tensor) else type(figures).__name__
+        raise ConfigError(
+            f"{what} = {name} gives {found} for {len(outputs)} samples; it must give one number per sample, shape "
+            f"({len(outputs)},): use reduction='none' and the mean over all other axes."
+        )
+
+
+def _check_alone(model: Model, module: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
+    """Samples of many clients are measured together: the outputs of one must not depend on the others."""
+    with torch.no_grad():
+        alone = torch.cat([model.task.outputs(module, row[None]) for row in inputs])
+    if alone.shape != outputs.shape or not _equal(alone, outputs):
+        raise ConfigError(
+            f"model {model.name} gives a sample other outputs when it is alone than among others: it mixes the samples "
+            "of a batch, and clients with them. Normalise each sample by itself (GroupNorm, LayerNorm)."
+        )
+
+
+def _check_constant(model: Model, module: nn.Module, inputs: Tensor) -> None:
+    """Neither random numbers nor changing buffers when it is measured."""
+    state = torch.get_rng_state()
+    with torch.no_grad():
+        model.task.outputs(module, inputs)
+    if not torch.equal(state, torch.get_rng_state()):
+        raise ConfigError(f"model {model.name} draws random numbers in eval mode; draw them in training mode alone.")
+
+
+def _trained_once(model: Model, inputs: Tensor, targets: Tensor) -> bool:
+    """Whether a training step draws random numbers; a `ConfigError` if it changes a buffer or moves no parameter."""
+    before = {name: value.clone() for name, value in model.module.named_buffers()}
+    state = torch.get_rng_state()
+    losses = model.task.losses(model.task.outputs(model.module, inputs), targets)
+    trained = [value for value in model.module.parameters() if value.requires_grad]
+    random = not torch.equal(state, torch.get_rng_state())
+    try:
+        gradients = torch.autograd.grad(losses.mean(), trained, allow_unused=True)
+    except RuntimeError as error:
+        raise ConfigError(f"model {model.name} cannot be trained: {_first_line(error)}.") from error
+    if all(gradient is None for gradient in gradients):
+        raise ConfigError(f"model {model.name} has no parameter that its outputs depend on; check its forward.")
+    for name, value in model.module.named_buffers():
+        if not torch.equal(before[name], value):
+            value.copy_(before[name])
+            raise ConfigError(
+                f"model {model.name} changes its buffer {name} while it trains, which would leave the client "
+                "unclipped; use layers without running statistics, or put that layer into eval mode."
+            )
+    return random
+
+
+def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor) -> str:
+    """Why the stacked form fails or differs from the module itself; empty where it is equal."""
+    start = torch.cat([value.detach().flatten() for value in model.module.parameters() if value.requires_grad])
+    vectors = torch.stack([start, 0.9 * start])
+    batches = torch.stack([inputs, inputs.flip(0)])
+    labels = torch.stack([targets, targets])
+    try:
+        with _own_generator(), warnings.catch_warnings():
+            warnings.simplefilter("error")  # torch warns where it loops over clients one at a time
+            stacked = _gradients(model, vectors, batches, labels)
+    except Exception as error:
+        return f"torch cannot stack it ({_first_line(error)})"
+    one_by_one = [_own_gradient(model, *one) for one in zip(vectors, batches, labels, strict=True)]
+    return "" if _equal(stacked, torch.stack(one_by_one)) else "stacked clients differ from single ones"
+
+
+def _gradients(model: Model, vectors: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    leaves = {name: value.detach().requires_grad_() for name, value in model.unflatten(vectors).items()}
+    losses = model.task.losses(model.grouped(leaves, inputs), targets, axes=2)
+    parts = torch.autograd.grad(losses.mean(1).sum(), list(leaves.values()), materialize_grads=True)
+    return model.flatten(dict(zip(leaves, parts, strict=True)))
+
+
+def _own_gradient(model: Model, vector: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    leaves = {name: value.detach().clone().requires_grad_() for name, value in model.unflatten(vector).items()}
+
+    def call(*arguments: Tensor, **named: Tensor) -> Any:
+        return torch.func.functional_call(model.module, leaves, arguments, named)
+
+    losses = model.task.losses(model.task.outputs(call, inputs), targets)
+    parts = torch.autograd.grad(losses.mean(), list(leaves.values()), materialize_grads=True)
+    return torch.cat([part.flatten() for part in parts])
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    return bool((first - second).abs().max() <= _CLOSE * (1 + second.abs().max()))
+
+
+def _per(shape: tuple[int, ...]) -> str:
+    """A shape without its number of samples."""
+    return f"({', '.join(('s', *map(str, shape[1:])))})"
+
+
+def _first_line(error: BaseException) -> str:
+    line = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+    return f"{type(error).__name__}: {line[:200]}"

@@ -1,0 +1,79 @@
+"""How a network is called and judged: the arrays it takes, the loss of a sample, and the metric that is reported."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rrcluster.data.input_layout import Layout
+
+PerSample = Callable[[Tensor, Tensor], Tensor]  # outputs (s, ...), targets (s, ...) -> (s,)
+
+
+@dataclass(frozen=True)
+class Task:
+    """The defaults: one input; cross-entropy for classes, squared error for numbers; accuracy for classes.
+
+    `loss` and `metric` are functions of outputs (s, ...) and targets (s, ...) that give one number per sample, (s,).
+    """
+
+    loss: PerSample | None = None
+    metric: PerSample | None = None
+    layout: Layout | None = None  # of inputs that consist of several arrays
+
+    def outputs(self, module: Callable[..., Any], inputs: Tensor) -> Any:
+        """What the network returns for inputs (s, ...), unpacked where they consist of several arrays."""
+        arguments, named = self.arguments(inputs)
+        return module(*arguments, **named)
+
+    def arguments(self, inputs: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """The arguments that the network is called with, by position and by name."""
+        if self.layout is None:
+            return (inputs,), {}
+        values = []
+        for part in self.layout.parts:
+            value = inputs[..., part.start : part.stop].reshape(*inputs.shape[:-1], *part.shape)
+            values.append(value.long() if part.ids else value)
+        if not self.layout.by_name:
+            return tuple(values), {}
+        return (), {part.name: value for part, value in zip(self.layout.parts, values, strict=True)}
+
+    def losses(self, outputs: Tensor, targets: Tensor, *, axes: int = 1) -> Tensor:
+        """One loss per sample. The first `axes` axes count samples: 1, or 2 for (clients, samples)."""
+        return _per_sample(self.loss or default_losses, outputs, targets, axes)
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One figure per sample, (s,): more is better. NaN for numbers without a metric of their own."""
+        return _per_sample(self.metric or default_metrics, outputs, targets, 1)
+
+
+def _per_sample(function: PerSample, outputs: Tensor, targets: Tensor, axes: int) -> Tensor:
+    shape = targets.shape[:axes]
+    figures = function(outputs.flatten(0, axes - 1), targets.flatten(0, axes - 1))
+    return figures.reshape(shape)
+
+
+def default_losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Integer targets are classes: cross-entropy; floating ones are numbers: squared error. The mean over a sequence.
+
+    Classes: outputs (s, ..., classes), targets (s, ...). Numbers: outputs of the shape of the targets, or (s, 1) for
+    targets (s,).
+    """
+    if targets.is_floating_point():
+        return _mean((outputs.reshape(targets.shape) - targets) ** 2)
+    flat = nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+    return _mean(flat.reshape(targets.shape))
+
+
+def default_metrics(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 where the largest output is the class, else 0; NaN for numbers."""
+    if targets.is_floating_point():
+        return torch.full(targets.shape[:1], float("nan"), device=targets.device)
+    return _mean((outputs.argmax(-1) == targets).float())
+
+
+def _mean(figures: Tensor) -> Tensor:
+    """(s, ...) -> (s,)."""
+    return figures if figures.ndim == 1 else figures.flatten(1).mean(1)

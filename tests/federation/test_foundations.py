@@ -1,0 +1,175 @@
+"""What a federation rests on: messages that execute nothing, a signed agreement, a ledger of the client's own."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from rrcluster.errors import ConfigError, PrivacyError, ProtocolError, RunFolderError
+from rrcluster.federation.agreement import Agreement, Member
+from rrcluster.federation.client_ledger import ClientLedger
+from rrcluster.federation.wire import Letter, decode
+
+KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(1, 5)]
+MEMBERS = tuple(
+    Member(name, key.public_key().public_bytes_raw(), 100 + place)
+    for place, (name, key) in enumerate(zip(("north", "east", "south", "west"), KEYS, strict=True))
+)
+AGREEMENT = Agreement({"epsilon": 4, "num_rounds": 10}, MEMBERS, least_honest=2, most_colluders=1)
+FEDERATION = AGREEMENT.digest
+
+
+def letter():
+    return Letter("train", {"round": 3, "keys": [1, 2]}, {"models": np.arange(6, dtype=np.float32).reshape(2, 3)})
+
+
+def test_a_message_comes_back_as_it_was_sent():
+    sent = letter()
+    received = decode(sent.encode(), longest=10_000)
+    assert (received.name, received.facts) == (sent.name, sent.facts)
+    np.testing.assert_array_equal(received.arrays["models"], sent.arrays["models"])
+    assert decode(Letter("hello").encode(), longest=1000).arrays == {}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00" * 7,
+        b"\xff" * 64,
+        b"\x05\x00\x00\x00\x00\x00\x00\x00hello",
+        b"\x02\x00\x00\x00\x00\x00\x00\x00{}",
+        (2**40).to_bytes(8, "little") + b"{}",
+        b"\x80\x04\x95.",  # a pickle
+    ],
+)
+def test_bytes_that_are_no_message_are_refused_without_a_word_of_them(content):
+    with pytest.raises(ProtocolError, match="a message cannot be read") as error:
+        decode(content, longest=1000)
+    assert error.value.__context__ is None or error.value.__suppress_context__ or "hello" not in str(error.value)
+
+
+def test_every_cut_of_a_message_is_refused():
+    content = letter().encode()
+    for length in range(len(content)):
+        with pytest.raises(ProtocolError):
+            decode(content[:length], longest=10_000)
+
+
+def test_a_message_that_is_too_long_is_refused_before_it_is_parsed():
+    with pytest.raises(ProtocolError, match=r"longer than the 100 that it may have"):
+        decode(letter().encode(), longest=100)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("share", {"models": ("f4", (2, 3))}),
+        ("train", {"models": ("f8", (2, 3))}),
+        ("train", {"models": ("f4", (2, 4))}),
+        ("train", {"models": ("f4", (6,))}),
+        ("train", {}),
+        ("train", {"models": ("f4", (2, 3)), "average": ("f4", (2, 3))}),
+    ],
+)
+def test_a_message_of_another_name_type_or_shape_is_refused(name, wanted):
+    letter().expect("train", models=("f4", (None, 3)))
+    with pytest.raises(ProtocolError):
+        letter().expect(name, **wanted)
+
+
+def test_a_letter_shows_nothing_of_its_content():
+    assert "models" not in repr(letter())
+
+
+def test_everything_agreed_on_is_in_the_digest():
+    others = [
+        replace(AGREEMENT, settings={"epsilon": 5, "num_rounds": 10}),
+        replace(AGREEMENT, least_honest=3),
+        replace(AGREEMENT, most_colluders=0),
+        replace(AGREEMENT, members=MEMBERS[::-1]),
+        replace(AGREEMENT, members=(replace(MEMBERS[0], num_clients=1), *MEMBERS[1:])),
+        replace(AGREEMENT, members=(replace(MEMBERS[0], identity=bytes(32)), *MEMBERS[1:])),
+        replace(AGREEMENT, members=(replace(MEMBERS[0], name="north-east"), *MEMBERS[1:])),
+    ]
+    assert len({AGREEMENT.digest, *(other.digest for other in others)}) == 8
+    assert replace(AGREEMENT, settings={"num_rounds": 10, "epsilon": 4}).digest == AGREEMENT.digest  # order is nothing
+
+
+def test_consent_is_one_members_to_one_agreement():
+    signature = AGREEMENT.sign(KEYS[1])
+    AGREEMENT.check_consent(1, signature)
+    with pytest.raises(ProtocolError, match="north has not signed these settings"):
+        AGREEMENT.check_consent(0, signature)
+    with pytest.raises(ProtocolError, match="east has not signed these settings"):
+        replace(AGREEMENT, settings={"epsilon": 400}).check_consent(1, signature)
+    with pytest.raises(ProtocolError):
+        AGREEMENT.check_consent(1, b"short")
+
+
+def test_clients_have_numbers_of_their_own():
+    assert [AGREEMENT.first_client(place) for place in range(4)] == [0, 100, 201, 303]
+    assert AGREEMENT.num_clients == 406
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"members": MEMBERS[:2]}, "need 3 members, and 2 are enrolled"),
+        ({"least_honest": 1}, "least_honest"),
+        ({"members": (*MEMBERS, MEMBERS[0])}, "two members have the same"),
+    ],
+)
+def test_agreements_that_cannot_be_kept_are_refused(changes, text):
+    with pytest.raises(ConfigError, match=text):
+        replace(AGREEMENT, **changes)
+
+
+@pytest.mark.parametrize(("name", "identity"), [("", bytes(32)), ("a\x1b[2J", bytes(32)), ("ok", bytes(31))])
+def test_members_with_odd_names_or_keys_are_refused(name, identity):
+    with pytest.raises(ConfigError):
+        Member(name, identity, 10)
+
+
+def test_the_ledger_refuses_a_replay_and_survives_a_restart(tmp_path):
+    path = tmp_path / "own" / "ledger.jsonl"
+    ledger = ClientLedger(path)
+    ledger.join(FEDERATION, 0, 0)
+    ledger.reveal(FEDERATION, 0, 0, limit=2)
+    ledger.join(FEDERATION, 1, 0)  # and here the daemon dies, its secrets with it
+    for opened in (ledger, again := ClientLedger(path)):
+        for round_index, attempt in ((1, 0), (0, 0), (0, 5)):
+            with pytest.raises(ProtocolError, match="not later than the last one joined"):
+                opened.join(FEDERATION, round_index, attempt)
+        assert opened.revealed(FEDERATION) == 1
+    again.join(FEDERATION, 1, 1)
+    again.join(b"another federation", 0, 0)
+
+
+def test_the_ledger_ends_where_the_plan_does(tmp_path):
+    ledger = ClientLedger(tmp_path / "ledger.jsonl")
+    for round_index in range(3):
+        ledger.join(FEDERATION, round_index, 0)
+        if round_index < 2:
+            ledger.reveal(FEDERATION, round_index, 0, limit=2)
+    with pytest.raises(PrivacyError, match="the 2 releases that were agreed on"):
+        ledger.reveal(FEDERATION, 2, 0, limit=2)
+    with pytest.raises(ProtocolError, match="never joined"):
+        ledger.reveal(FEDERATION, 7, 0, limit=10)
+
+
+def test_a_torn_line_is_dropped_and_a_damaged_ledger_refused(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ClientLedger(path).join(FEDERATION, 0, 0)
+    whole = path.read_text()
+    path.write_text(whole + '{"joined": tr')
+    with pytest.raises(ProtocolError):
+        ClientLedger(path).join(FEDERATION, 0, 0)
+    path.write_text("nonsense\n" + whole)
+    with pytest.raises(RunFolderError, match="the budget spent is unknown"):
+        ClientLedger(path)
+    path.write_text(json.dumps({"joined": True, "federation": "x"}) + "\n")
+    with pytest.raises(RunFolderError, match="the budget spent is unknown"):
+        ClientLedger(path)

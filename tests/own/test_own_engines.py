@@ -1,0 +1,157 @@
+"""Networks that people bring: every engine gives the same numbers, and nobody's depend on who else takes part."""
+
+import numpy as np
+import pytest
+import torch
+from own_networks import CASES, SIZES, Encoder, make
+from torch import nn
+
+import rrcluster as rr
+from rrcluster.engine import calls
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.pick_engine import pick_engine
+from rrcluster.engine.protocol import CPU, LocalSettings
+from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.engine.workers.workers_engine import WorkersEngine
+from rrcluster.errors import ConfigError
+from rrcluster.models import fitted
+from rrcluster.rng import Streams
+
+KEY = Streams(1).client_key("batches", 0)
+OPTIMISERS = {
+    "sgd": {"local_lr": 0.1},
+    "momentum": {"local_lr": 0.05, "local_momentum": 0.9},
+    "adam": {"local_lr": 0.01, "local_optimizer": "adam"},
+}
+
+
+def local(**changes):
+    return LocalSettings(**({"local_epochs": 2, "batch_size": 5} | changes))
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+@pytest.mark.parametrize("name", CASES)
+def test_the_engine_that_runs_equals_the_reference(name, optimiser, rng):
+    model, data = make(name, rng)
+    cohort, start = data.cohort(np.arange(len(SIZES))), model.starts(len(SIZES), rng=rng)
+    slow, settings = ReferenceEngine(model), local(**OPTIMISERS[optimiser])
+    expected = calls.train(slow, start, cohort, local=settings, key=KEY)
+    assert np.abs(expected - start).max() > 1e-3
+    alone = calls.train(slow, start[2:3], data.cohort([2]), local=settings, key=KEY)
+    assert np.array_equal(alone[0], expected[2])
+    assert (model.not_batched == "") == CASES[name][3], model.not_batched
+    fast = BatchedEngine(model)
+    if CASES[name][3]:
+        trained = calls.train(fast, start, cohort, local=settings, key=KEY)
+        assert np.abs(trained - expected).max() < 1e-4
+    for ours, theirs in zip(
+        calls.measure(fast, start[:2], cohort), calls.measure(slow, start[:2], cohort), strict=True
+    ):
+        assert np.allclose(ours, theirs, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["dropout", "lstm", "recommender", "frozen"])
+def test_workers_equal_the_reference(name, rng):
+    model, data = make(name, rng)
+    cohort, start = data.cohort(np.arange(len(SIZES))), model.starts(len(SIZES), rng=rng)
+    settings = local(local_optimizer="adam", local_lr=0.01)
+    expected = calls.train(ReferenceEngine(model), start, cohort, local=settings, key=KEY)
+    with WorkersEngine(model, num_workers=1) as workers:
+        assert np.abs(calls.train(workers, start, cohort, local=settings, key=KEY) - expected).max() < 1e-4
+        measured = calls.measure(workers, start, cohort)
+    assert np.allclose(measured.loss, calls.losses(ReferenceEngine(model), start, cohort), atol=1e-5)
+
+
+@pytest.mark.parametrize("optimiser", ["momentum", "adam"])
+def test_the_optimisers_are_those_of_torch(optimiser, rng):
+    model, data = make("two numbers", rng)
+    settings = local(**OPTIMISERS[optimiser])
+    module = nn.Linear(4, 2)
+    nn.utils.vector_to_parameters(torch.as_tensor(model.given), module.parameters())
+    made = {
+        "momentum": lambda: torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9),
+        "adam": lambda: torch.optim.Adam(module.parameters(), lr=0.01),
+    }[optimiser]()
+    cohort = data.cohort([0])  # one sample: the order does not matter
+    for _ in range(2):
+        made.zero_grad()
+        outputs = module(torch.as_tensor(cohort.inputs[0]))
+        ((outputs - torch.as_tensor(cohort.targets[0])) ** 2).mean().backward()
+        made.step()
+    expected = nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
+    trained = calls.train(ReferenceEngine(model), model.given[None], cohort, local=settings, key=KEY)
+    assert trained[0] == pytest.approx(expected, abs=1e-6)
+
+
+def test_masks_are_the_clients_own_and_differ_from_step_to_step(rng):
+    model, data = make("dropout", rng)
+    engine, start = ReferenceEngine(model), np.stack([model.given] * 2)
+    twice = calls.train(engine, start, data.cohort([2, 2]), local=local(), key=KEY)
+    assert np.array_equal(twice[0], twice[1])
+    before = torch.get_rng_state()
+    other = calls.train(engine, start, data.cohort([2, 2]), local=local(), key=(KEY[0] + 1, KEY[1]))
+    assert torch.equal(before, torch.get_rng_state())  # nothing is drawn from the generator of the program around it
+    assert not np.array_equal(other[0], twice[0])
+    measured = [calls.losses(engine, start[:1], data.cohort([2])) for _ in range(2)]
+    assert np.array_equal(*measured)  # no dropout when models are measured
+
+
+def test_the_module_that_was_given_never_changes(rng):
+    module = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    model = rr.from_module(module)
+    _, data = make("scaled", rng)
+    model = fitted(model, data)
+    for engine in (ReferenceEngine(model), BatchedEngine(model)):
+        calls.train(engine, model.starts(4, rng=rng), data.cohort(np.arange(4)), local=local(), key=KEY)
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+    assert np.array_equal(model.given, torch.cat([value.flatten() for value in before.values()]).numpy())
+
+
+def test_frozen_parameters_and_buffers_are_no_coordinates(rng):
+    model, data = make("frozen", rng)
+    assert [layer.name for layer in model.layers] == ["1.weight", "1.bias"]
+    assert model.num_parameters == 8 * 3 + 3
+    before = {name: value.clone() for name, value in model.module.state_dict().items()}
+    engine = ReferenceEngine(model)
+    calls.train(engine, model.starts(4, rng=rng), data.cohort(np.arange(4)), local=local(), key=KEY)
+    for name, value in engine._module.state_dict().items():
+        assert torch.equal(before[name], value) == (not name.startswith("1.")), name
+
+
+def test_every_cluster_starts_from_the_given_weights(rng):
+    model, _ = make("frozen", rng)
+    starts = model.starts(3, rng=np.random.default_rng(0))
+    assert np.array_equal(starts[0], model.given)
+    apart = np.abs(starts - model.given).max(axis=1)
+    assert (apart[1:] > 0).all()
+    assert (apart <= 0.1 * 8**-0.5).all()
+    assert np.array_equal(starts, model.starts(3, rng=np.random.default_rng(0)))
+    fresh = rr.from_module(model.module, fresh=True).starts(3, rng=np.random.default_rng(0))
+    assert np.abs(fresh - model.given).max(axis=1).min() > 0.1 * 8**-0.5
+
+
+def test_given_weights_are_those_of_the_sum_under_fedcam(rng):
+    from rrcluster.models.networks import additive
+
+    model, data = make("scaled", rng)
+    inputs = torch.as_tensor(data.cohort([1]).inputs[0])
+    both = additive(model)
+    summed = both.single(both.unflatten(torch.as_tensor(both.given)), inputs)
+    assert torch.allclose(summed, model.single(model.unflatten(torch.as_tensor(model.given)), inputs))
+
+
+def test_a_network_that_cannot_be_stacked_says_which_engine_runs(rng, caplog):
+    model, _ = make("lstm", rng)
+    assert isinstance(pick_engine("auto", model=model, device=CPU), ReferenceEngine)
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert "one at a time (engine = reference)" in line
+    assert "lstm" in line
+    with pytest.raises(ConfigError, match="engine = batched cannot train NextToken"):
+        pick_engine("batched", model=model, device=CPU)
+
+
+def test_a_transformer_in_eval_mode_trains_without_dropout(rng):
+    data = rr.from_arrays(rng.normal(size=(2, 3, 5, 8)), rng.integers(3, size=(2, 3)), num_classes=3)
+    quiet = fitted(rr.from_module(Encoder(dropout=0.1).eval()), data)
+    assert "random" not in quiet.not_batched
