@@ -157,7 +157,7 @@ def advise(
 
     With exploration B is an insurance: as large as coins stay still while every group has the size expected of it, so
     that they act where a cluster starves. None is advised where `expected_ratio` is not given (with more clusters than
-    groups coins have cost 3 points), where the signal is weak, where released sizes are too noisy to tell a starving
+    groups coins have cost 2 points), where the signal is weak, where released sizes are too noisy to tell a starving
     cluster, or without exploration. docs/choosing.md has what following it gave.
 
     `by_model`: B by noise against bias instead (docs/theory.md), where B = 0 starves a cluster and this B does not, if
