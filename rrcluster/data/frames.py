@@ -78,6 +78,8 @@ def is_frame(value: Any) -> bool:
 def to_table(frame: Any) -> Any:
     """The frame as an Arrow table."""
     pa = arrow()
+    if isinstance(frame, Mapping) and hasattr(frame, "with_format"):
+        raise DataError(f"the data has the splits {', '.join(map(str, frame))}; give one of them, data[...].")
     try:
         if isinstance(frame, pa.Table):
             table = frame
