@@ -155,9 +155,10 @@ def _feature_names(table: Any, client: str, columns: ColumnSettings) -> list[str
     names = list(columns.features) or [name for name in table.column_names if name not in roles]
     if not names:
         raise DataError("no column is left to predict from; give a table with features.")
-    unused = sorted((columns.vocabulary.keys() | columns.ranges.keys() | columns.fills.keys()) - {*names} - roles)
+    ranges = columns.ranges.keys() - ({columns.target} if columns.regression else set())
+    unused = sorted((columns.vocabulary.keys() | ranges | columns.fills.keys() - {columns.test_column}) - {*names})
     if unused:
-        raise ConfigError(f"column {unused[0]!r} has a rule but is not among the features; add it, or drop the rule.")
+        raise ConfigError(f"column {unused[0]!r} has a rule and is not among the features; add it, or drop the rule.")
     return names
 
 
@@ -167,7 +168,7 @@ def _test_rows(
     """(rows,) whether a row is held out; every client keeps at least one to train on."""
     tested = np.zeros(len(table), dtype=bool)
     if columns.test_column is not None:
-        tested = encode_test_rows(table, columns.test_column, row=row)
+        tested = encode_test_rows(table, columns, row=row)
         for client, part in zip(names, rows, strict=True):
             if tested[part].all():
                 raise DataError(

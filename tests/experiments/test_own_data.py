@@ -254,6 +254,7 @@ MISTAKES = {
         [*ROLE, "--partition", "dirichlet"],
         "partition = dirichlet divides a dataset among clients, and x.csv has",
     ),
+    "rule without use": (GOOD, [*ROLE, "--missing", "who=c9"], "column 'who' has a rule and is not among the features"),
     "two roles": (GOOD, [*ROLE, "--group-column", "who"], "column 'who' has two roles"),
 }
 
