@@ -14,8 +14,9 @@ COMMANDS = {
     "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
     "audit": "try to refute the privacy claims of the installed code; exit status 1 when one fails",
     "theory": "the convergence bounds term by term, as printed and as corrected, over B",
-    "data": "what data is here, where to get more, and whether it is intact",
+    "data": "list datasets and where their files are, download them, verify them",
     "assign": "which client belongs to which cluster of a run: a table, for you alone",
+    "watch": "follow runs on a local page while they go",
     "report": "tables, figures and one self-contained HTML page from run folders",
 }
 

@@ -238,10 +238,10 @@ def _together(jobs: Sequence[Job]) -> Iterator[Step]:
     threads = [threading.Thread(target=work, args=(place % 2, job), daemon=True) for place, job in enumerate(jobs)]
     for thread in threads:
         thread.start()
-    left = len(threads)
-    while left:
+    running = len(threads)
+    while running:
         step = steps.get()
         if step is None:
-            left -= 1
+            running -= 1
         else:
             yield step

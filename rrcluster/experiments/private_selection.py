@@ -232,7 +232,7 @@ def _configs(grid: Grid, settings: SelectSettings) -> list[RunConfig]:
 def _check_privacy(config: RunConfig, settings: SelectSettings) -> None:
     if config.privacy.max_epsilon is not None or config.privacy.reserve_rounds:
         raise PrivacyError(
-            "max_epsilon and reserve_rounds belong to a single run; a selection is charged as a whole. Leave offer out."
+            "max_epsilon and reserve_rounds belong to a single run; a selection is charged as a whole. Remove both."
         )
     if config.server.start_from is not None:
         raise PrivacyError("start_from adds another run's cost, which a selection does not state; leave it out.")
