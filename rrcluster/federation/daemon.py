@@ -85,13 +85,12 @@ class Daemon:
         return Letter("here", {"member": self.place}, {"consent": consent})
 
     def _train(self, letter: Letter) -> Letter:
-        """Plain mode: the reports of the clients that the server names, raw. Refused where sums alone were agreed on."""
+        """Plain mode: the raw reports of the clients that the server names. Refused where sums alone were agreed on."""
         if self.secure is not None:
             raise ProtocolError("the server asks for single reports, and sums alone were agreed on.")
         guidance, keys = read_task(letter, "train", self.side.mechanism, clients=("i8", (None,)))
         attempt = _whole(letter.facts, "attempt")
-        self.ledger.join(self.agreement.digest, guidance.round_index, attempt)
-        self.ledger.reveal(self.agreement.digest, guidance.round_index, attempt, limit=self.num_releases)
+        self.ledger.join(self.agreement.digest, guidance.round_index, attempt, limit=self.num_releases)
         ids = letter.arrays["clients"]
         clients = self.memory.recall(self._cohort(ids))
         keys = keys or ClientKeys.of_round(SecureStreams(), guidance.round_index)
@@ -111,10 +110,16 @@ class Daemon:
         return Letter("envelopes", {}, tell_envelopes(self._attempting(letter).share(read_keys(letter))))
 
     def _mask(self, letter: Letter) -> Letter:
-        """Train all clients, add up their clipped messages and the member's noise share, and hide the sum."""
+        """Train all clients, add up their clipped messages and the member's noise share, and hide the sum.
+
+        It is in the ledger first: others can unmask what is sent here without this member's help.
+        """
         client, plan = self._attempting(letter), self._secure_plan
         guidance, _ = read_task(letter, "mask", plan.plan.mechanism, **ENVELOPES)
-        self.ledger.join(self.agreement.digest, client.attempt.round_index, client.attempt.number)
+        attempt = client.attempt
+        if guidance.round_index != attempt.round_index:
+            raise ProtocolError("the models are of another round than the keys.")
+        self.ledger.join(self.agreement.digest, attempt.round_index, attempt.number, limit=self.num_releases)
         ids = self.agreement.first_client(self.place) + np.arange(self.data.num_clients)
         ids = ids[self.data.usable(ids - ids[0])]  # a client whose samples cannot be used sends the zero message
         keys = ClientKeys.of_round(SecureStreams(), guidance.round_index)
@@ -131,12 +136,7 @@ class Daemon:
         return Letter("signature", {}, {"signature": np.frombuffer(signature, dtype=np.uint8)})
 
     def _reveal(self, letter: Letter) -> Letter:
-        """The last stage: from here on the server may know the sum, so it is in the ledger first."""
-        client, signatures = self._attempting(letter), read_signatures(letter)
-        shares = client.reveal(signatures)
-        attempt = client.attempt
-        self.ledger.reveal(self.agreement.digest, attempt.round_index, attempt.number, limit=self.num_releases)
-        return shares_letter(shares)
+        return shares_letter(self._attempting(letter).reveal(read_signatures(letter)))
 
     @property
     def _secure_plan(self) -> SecurePlan:

@@ -90,7 +90,7 @@ def _check_plan(plan: PrivacyPlan, agreement: Agreement) -> None:
         )
     if not plan.secure:
         raise PrivacyError("noise shares are exact and drawn from the operating system; build the plan with secure.")
-    if not plan.event.is_gaussian or mechanism.slots.count > 1:
+    if not plan.event.plain_gaussian or mechanism.slots.count > 1:
         raise PrivacyError(
             "the server of a federation sees who takes part, so sampled cohorts hide nothing from it, and members do "
             "not hold the noise of earlier rounds; use participation = everybody."

@@ -63,9 +63,9 @@ def grid_step(update_clip: float, bits: int = GRID_BITS) -> float:
 def clip_to_grid(updates: Any, *, update_clip: float, known: Array | None = None, bits: int = GRID_BITS) -> Any:
     """Scale each row to norm at most `update_clip` and round towards zero: (n, d) float -> (n, d) int64 grid units.
 
-    Guarantee: for every finite row, ||row of the result|| * grid_step(update_clip, bits) <= update_clip. A row whose norm is
-    not finite becomes zero. A row is at most 2^31 units long (`check_sums_fit` says how many may be summed). `known`
-    are `norms` of these very rows where the caller has them: the guarantee rests on them.
+    Guarantee: for every finite row, ||row of the result|| * grid_step(update_clip, bits) <= update_clip. A row whose
+    norm is not finite becomes zero. A row is at most 2^31 units long (`check_sums_fit` says how many may be summed).
+    `known` are `norms` of these very rows where the caller has them: the guarantee rests on them.
     """
     check_clip(update_clip)
     size = norms(updates) if known is None else known
