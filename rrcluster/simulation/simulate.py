@@ -69,6 +69,13 @@ class SimulatedClients:
         """Which coordinates are shared, clustered, personal."""
         return self.algorithm.split(self.model)
 
+    def remember_with(self, ledger: Ledger, round_index: int) -> None:
+        """Write clients' memory down with a drawn round, and take up that of one which is not collected again."""
+        drawn = ledger.noise.drawn
+        if self.plan.secure and drawn is not None and drawn.round_index == round_index:
+            self.memory = ClientMemory.from_tensors(drawn.memory)
+        ledger.noise.memory = lambda: self.memory.tensors()
+
     def collect(self, guidance: Guidance, charge: Charge) -> Reports:
         """Draw the cohort, let every client choose, train and report, and charge the round."""
         t, streams = guidance.round_index, self.streams
@@ -158,10 +165,7 @@ def simulate(
         memory=memory or ClientMemory(algorithm.memory_width(model)),
     )
     ledger = ledger or ledger_of(plan)
-    drawn = ledger.noise.drawn
-    if plan.secure and drawn is not None and drawn.round_index == (0 if state is None else state.round_index):
-        clients.memory = ClientMemory.from_tensors(drawn.memory)  # this round is not collected again
-    ledger.noise.memory = lambda: clients.memory.tensors()
+    clients.remember_with(ledger, 0 if state is None else state.round_index)
     made = make_server(
         model=model, algorithm=algorithm, plan=plan, settings=server or ServerSettings(), streams=streams
     )
@@ -175,16 +179,8 @@ def simulate(
     began = time.perf_counter()
     for done in rounds:
         seconds = time.perf_counter() - began
-        yield RoundRecord(
-            done.round_index,
-            done.state,
-            done.release,
-            seconds,
-            clients.incidents,
-            clients.memory,
-            clients.reports,
-            done.past,
-        )
+        private = clients.incidents, clients.memory, clients.reports, done.past
+        yield RoundRecord(done.round_index, done.state, done.release, seconds, *private)
         began = time.perf_counter()
 
 
