@@ -25,7 +25,7 @@ class MethodSettings:
     """The method and its models."""
 
     algorithm: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.METHODS.hint)] = "ifca"
-    """Federated method; local and oracle are the floor and the ceiling."""
+    """Federated method; local (no federation) and oracle (true groups given) are reference points."""
     num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
     """Models to train (k); methods without clusters always train one."""
     model: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.MODELS.hint)] = "auto"
@@ -196,13 +196,13 @@ class ServerSettings:
     memory: float = 0.9
     """Memory of the running average of released sizes."""
     exploration: float = 1.0
-    """How strongly early rounds tell clusters apart; 0 is the base method throughout, better where no groups exist."""
+    """Strength of exploration in early rounds, which separates the clusters; 0: none (better where no groups exist)."""
     average_last: float = 0.5
-    """Hand out the mean of the models over this last part of the rounds; 0: the last models."""
+    """Part of the rounds, from the end, over which the final models are averaged; 0: the last models."""
     init: Literal["independent", "kmeans++", "warm"] = "independent"
-    """How the k models come to differ: from the start, opened one after another, or copies of a FedAvg phase."""
+    """First models: independent random ones; opened one after another (kmeans++); copies of a FedAvg model (warm)."""
     init_rounds: int | None = None
-    """Rounds that kmeans++ or warm take, of the run's own; default: a tenth, kmeans++ at least one per cluster."""
+    """How many of the run's rounds kmeans++ or warm take; default: a tenth, kmeans++ at least one per cluster."""
     start_from: Annotated[str | None, Flag(metavar="RUN")] = None
     """Start from the models of this finished run, not from random ones; what both cost adds up, and is stated."""
 
@@ -224,12 +224,12 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class FaultSettings:
-    """Clients that fail or lie (simulated; the guarantee stays what it is)."""
+    """Simulated clients that drop out or send invalid reports; the guarantee is unaffected."""
 
     dropout: float = 0.0
     """Share of the sampled clients that drop out; nobody replaces them."""
     hostile: float = 0.0
-    """Share of the others that send nonsense: NaN, huge norms, wrong shapes, duplicates."""
+    """Share of the others that send invalid reports: NaN, huge norms, wrong shapes, duplicates."""
 
     def __post_init__(self) -> None:
         checks.share(dropout=self.dropout)

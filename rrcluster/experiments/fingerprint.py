@@ -84,8 +84,8 @@ def _describe_model(model: "Model") -> str:
 
 def describe_selection(experiments: "Sequence[Experiment]", selection: "Selection") -> dict[str, Any]:
     """What the outcome of a selection depends on: the fingerprint of its first run, and of all settings on offer."""
-    first, *others = (fingerprint(it.config, it.engine) | describe_parts(it) for it in experiments)
-    offered = [first["config"], *([it["config"], it["model"], it["method"], it["engine"]] for it in others)]
+    first, *others = (fingerprint(run.config, run.engine) | describe_parts(run) for run in experiments)
+    offered = [first["config"], *([run["config"], run["model"], run["method"], run["engine"]] for run in others)]
     return first | {"config": _digest([offered, selection.score, list(selection.among)])}
 
 

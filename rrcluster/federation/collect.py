@@ -73,7 +73,7 @@ class PlainCollect:
 
     def _reports(self, parts: list[dict[str, Array]]) -> Reports:
         mechanism = self.plan.mechanism
-        empty = {"updates": np.zeros((0, mechanism.coordinates.width), dtype=np.float32)}
+        empty: dict[str, Array] = {"updates": np.zeros((0, mechanism.coordinates.width), dtype=np.float32)}
         empty |= {name: np.zeros(0, dtype=np.int64) for name in ("choices", "clients")}
         if mechanism.flips_coins:
             empty["destinations"] = np.zeros(0, dtype=np.int64)

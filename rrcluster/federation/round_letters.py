@@ -28,7 +28,7 @@ def task(
 ) -> Letter:
     """What clients of a round are told; `keys` only in seeded runs, where the simulator must be matched."""
     rules = guidance.rules
-    arrays = {
+    arrays: dict[str, Array] = {
         "shared": guidance.models.shared.astype(np.float32),
         "clustered": guidance.models.clustered.astype(np.float32),
         "prices": np.asarray(rules.prices, dtype=np.float64),
@@ -64,9 +64,11 @@ def read_task(letter: Letter, name: str, mechanism: Mechanism, **more: _Shape) -
             float(facts["newcomer_power"]),
         )
         keys = facts["keys"]
-        client_keys = None if keys is None else ClientKeys(**{part: tuple(map(int, key)) for part, key in keys.items()})
+        client_keys = (
+            None if keys is None else ClientKeys(**{part: (int(key[0]), int(key[1])) for part, key in keys.items()})
+        )
         round_index = int(facts["round"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, IndexError, TypeError, ValueError):
         raise ProtocolError(f"the message {name} lacks facts that were agreed on.") from None
     average = "average " if mechanism.loss_bound is not None else ""
     return (
@@ -82,7 +84,7 @@ def read_task(letter: Letter, name: str, mechanism: Mechanism, **more: _Shape) -
 
 def report_letter(reports: Reports) -> Letter:
     """What clients report in plain mode. Raw and private: to a server that is trusted with it."""
-    arrays = {
+    arrays: dict[str, Array] = {
         "updates": np.asarray(as_numpy(reports.updates), dtype=np.float32),
         "choices": np.asarray(reports.choices, dtype=np.int64),
         "clients": np.asarray(reports.client_ids, dtype=np.int64),

@@ -218,9 +218,9 @@ def reproduce_section(groups: Sequence[RunGroup], *, out: Path) -> str:
     versions = sorted(
         {str(run.summary["version"]) for group in groups for run in group.runs if "version" in run.summary}
     )
-    made = f"The runs were made with rrcluster {html.escape(', '.join(versions))}. " if versions else ""
+    origin = f"The runs were made with rrcluster {html.escape(', '.join(versions))}. " if versions else ""
     return (
-        f"<p>{made}From the folder that holds this page, the commands below repeat every run with its settings and "
+        f"<p>{origin}From the folder that holds this page, the commands below repeat every run with its settings and "
         f'seeds, and write a report like this one:</p>\n<pre class="scroll" tabindex="0"><code>{lines}</code></pre>'
     )
 

@@ -341,9 +341,11 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--mode", choices=MODES, required=True)
     parser.add_argument("--interruptions", type=int, default=100)
+    parser.add_argument("--sample-rate", type=float, default=SETTINGS["sample_rate"])  # 1: accounted in closed form
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    SETTINGS["sample_rate"] = given.sample_rate
     import rrcluster.experiments.run
     from rrcluster.privacy.statement import statement
 

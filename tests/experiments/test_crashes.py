@@ -11,9 +11,9 @@ import pytest
 LAB = Path(__file__).with_name("crash_lab.py")
 
 
-def interrupted(tmp_path, mode, interruptions):
+def interrupted(tmp_path, mode, interruptions, *more):
     answer = subprocess.run(
-        [sys.executable, LAB, tmp_path / "lab", "--mode", mode, "--interruptions", str(interruptions)],
+        [sys.executable, LAB, tmp_path / "lab", "--mode", mode, "--interruptions", str(interruptions), *more],
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -24,7 +24,7 @@ def interrupted(tmp_path, mode, interruptions):
 
 @pytest.mark.parametrize("mode", ["seeded", "secure", "seeded-slots", "secure-slots"])
 def test_three_kills(tmp_path, mode):
-    told = interrupted(tmp_path, mode, 3)
+    told = interrupted(tmp_path, mode, 3, "--sample-rate", "1")  # every child accounts for itself: quickly
     assert told["interruptions"] == 3
     assert told["runs"] >= 1
     assert told["epsilons_compared"] >= 4
