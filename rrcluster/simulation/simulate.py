@@ -19,7 +19,7 @@ from rrcluster.privacy.correlation import PastNoise
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports
-from rrcluster.server import Charge, Guidance, Server, ledger_of, run_rounds
+from rrcluster.server import Charge, Guidance, Server, run_rounds
 from rrcluster.server_state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.clients import ClientMemory, Faults, Incidents
@@ -79,7 +79,7 @@ class SimulatedClients:
     def collect(self, guidance: Guidance, charge: Charge) -> Reports:
         """Draw the cohort, let every client choose, train and report, and charge the round."""
         t, streams = guidance.round_index, self.streams
-        sampled = self.plan.sampler.draw(self.data.num_clients, rng=streams("cohort", t), round_index=t)
+        sampled = self.plan.sampler.draw(self.data.num_clients, round_index=t, rng=streams("cohort", t))
         ids = self.faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
         if self.plan.secure:  # a client whose samples cannot be used sends nothing, and no error names it
             ids = ids[self.data.usable(ids)]
@@ -164,7 +164,7 @@ def simulate(
         faults=faults or Faults(),
         memory=memory or ClientMemory(algorithm.memory_width(model)),
     )
-    ledger = ledger or ledger_of(plan)
+    ledger = ledger or Ledger(secure=plan.secure, limit=plan.num_releases, stored=plan.stores_rounds)
     clients.remember_with(ledger, 0 if state is None else state.round_index)
     made = make_server(
         model=model, algorithm=algorithm, plan=plan, settings=server or ServerSettings(), streams=streams
