@@ -15,8 +15,8 @@ from rrcluster.experiments.setup import make_experiment
 from rrcluster.privacy.together import account_runs
 from rrcluster.report import make_report
 
-TINY = {"data": "fashion-mini", "num_clients": 60, "sample_rate": 0.5, "local_epochs": 1, "noise_multiplier": 1.0}
-TINY |= {"delta": 1e-3, "device": "cpu", "evaluate_every": 2}
+TINY = {"data": "fashion-mini", "num_clients": 60, "max_samples": 20, "sample_rate": 0.5}
+TINY |= {"local_epochs": 1, "noise_multiplier": 1.0, "delta": 1e-3, "device": "cpu", "evaluate_every": 2}
 
 
 @pytest.fixture(scope="module")
