@@ -32,6 +32,8 @@ class RunCommand:
 
     rrcluster run --data fashion-mnist --model cnn --epsilon 8 --delta 1e-3
 
+    rrcluster run --data clients.csv --client-column client_id --target-column label --test-share 0.2
+
     rrcluster run --secure --reserve-rounds 5 --epsilon 2
 
     rrcluster run --resume runs/my-run
