@@ -7,10 +7,9 @@
 A simulation and a federation differ in `collect` alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, cast
 
 from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_prices, fading
@@ -21,7 +20,7 @@ from rrcluster.errors import PrivacyError, RoundError, RunFolderError
 from rrcluster.privacy.correlation import PastNoise
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.mechanism import SlottedMechanism
-from rrcluster.privacy.noise_store import NoiseStore
+from rrcluster.privacy.noise_store import DrawnRound
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.rng import Rng
@@ -123,18 +122,6 @@ class Server:
         )
 
 
-def ledger_of(
-    plan: PrivacyPlan,
-    path: Path | None = None,
-    *,
-    made_by: Mapping[str, Any] | None = None,
-    noise: NoiseStore | None = None,
-) -> Ledger:
-    """The ledger of a plan: its limit, and what a repeated round costs under it."""
-    stored = plan.secure and plan.repeats_exactly
-    return Ledger(path, secure=plan.secure, limit=plan.num_releases, made_by=made_by, noise=noise, stored=stored)
-
-
 class Charge:
     """The charge of one attempt at a round: on disk when the call returns, once however often it is called.
 
@@ -144,7 +131,7 @@ class Charge:
     def __init__(self, ledger: Ledger, round_index: int, plan: PrivacyPlan) -> None:
         """Nothing is charged yet."""
         self._ledger, self._round_index, self._plan, self.made = ledger, round_index, plan, False
-        self._stored = plan.secure and plan.repeats_exactly
+        self._stored = plan.stores_rounds
 
     def __call__(self) -> None:
         """Charge the round, before anything of it is revealed."""
@@ -183,97 +170,108 @@ def run_rounds(
     plan = server.plan
     if ledger.secure != plan.secure or isinstance(streams, SecureStreams) != plan.secure:
         raise PrivacyError("plan, ledger and streams must all be secure or all seeded; build them from one plan.")
-    past = ledger.noise.past if state.round_index else None
+    slotted = _SlottedCollect(plan, collect, ledger, streams) if plan.mechanism.slots.count > 1 else None
     while state.round_index < plan.num_rounds and ledger.affords(state.round_index, limit=plan.num_releases):
-        t = state.round_index
-        attempt = _Attempt(server, collect, state, Charge(ledger, t, plan), streams("release", t), ledger, past)
-        state, release, past = attempt.discreetly() if plan.secure else attempt.make()
-        yield FinishedRound(t, state, release, past)
+        t, asked = state.round_index, server
+        if slotted is not None:
+            asked, state = slotted.repeated(server, state)
+        charge, rng = Charge(ledger, t, plan), streams("release", t)
+        state, release = attempt_round(asked, slotted or collect, state, charge, rng)
+        yield FinishedRound(t, state, release, None if slotted is None else slotted.past)
 
 
-def attempt_round(
-    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
-) -> tuple[ServerState, Release]:
-    """One round, without slots: what clients are told, what they answer, the release, and the state after it."""
-    attempt = _Attempt(server, collect, state, charge, rng)
-    after, release, _ = attempt.discreetly() if server.plan.secure else attempt.make()
-    return after, release
+class _SlottedCollect:
+    """Collects the rounds of a plan with slots as noisy sums, each noise building on that of the rounds before.
 
+    In a secure run a round is on disk before its charge, and one that was drawn before a crash is not drawn again.
+    """
 
-@dataclass(frozen=True)
-class _Attempt:
-    """One attempt at a round. With slots it needs the ledger, and the noise of the rounds before."""
+    def __init__(self, plan: PrivacyPlan, collect: Collect, ledger: Ledger, streams: StreamSource) -> None:
+        self._plan, self._collect, self._ledger, self._streams = plan, collect, ledger, streams
+        self.past = ledger.noise.past  # private
 
-    server: Server
-    collect: Collect
-    state: ServerState
-    charge: Charge
-    rng: Rng
-    ledger: Ledger | None = None
-    past: PastNoise | None = None
-
-    def make(self) -> tuple[ServerState, Release, PastNoise | None]:
-        """Tell, collect, charge, finish."""
-        guidance = self.server.tell(self.state)
-        if self.server.plan.mechanism.slots.count > 1:
-            if self.ledger is None:
-                raise PrivacyError("rounds of a plan with slots build on one another; let run_rounds make them.")
-            return self._make_with_slots(guidance, self.ledger)
-        reports = self.collect(guidance, self.charge)
-        self._check_charged()
-        return *self.server.finish(self.state, guidance, reports, rng=self.rng), None
-
-    def _make_with_slots(self, guidance: Guidance, ledger: Ledger) -> tuple[ServerState, Release, PastNoise]:
-        """A round whose noise builds on that of the rounds before.
-
-        In a secure run it is on disk before the charge, and a round that was drawn before a crash is not drawn again.
-        """
-        t, state = guidance.round_index, self.state
-        if not self.server.plan.secure:
-            noisy_sum, past = self._noisy_sum(guidance)
-            self._check_charged()
-            return *self.server.finish(state, guidance, noisy_sum, rng=self.rng), past
-        drawn = ledger.noise.recall(t, charged=ledger.charged(t))
+    def repeated(self, server: Server, state: ServerState) -> tuple[Server, ServerState]:
+        """Server and state as they were when the round was drawn, if it was: its models may have been random."""
+        drawn = self._recall(state.round_index)
         if drawn is None:
-            noisy_sum, past = self._noisy_sum(guidance)
-            drawn = ledger.noise.keep(t, noisy_sum.total, past, guidance.models)
-        self.charge.settle()
-        guidance, state = replace(guidance, models=drawn.models), state if t else ServerState.fresh(drawn.models)
-        return *self.server.finish(state, guidance, NoisySum(drawn.total), rng=self.rng), drawn.past
+            return server, state
+        again = _RepeatingServer(server.plan, server.settings, server.explores, server.random_models, drawn.models)
+        return again, state if state.round_index else ServerState.fresh(drawn.models)
 
-    def _noisy_sum(self, guidance: Guidance) -> tuple[NoisySum, PastNoise]:
-        mechanism, t = cast(SlottedMechanism, self.server.plan.mechanism), guidance.round_index
+    def __call__(self, guidance: Guidance, charge: Charge) -> NoisySum:
+        t = guidance.round_index
+        drawn = self._recall(t)
+        if drawn is None:
+            noisy_sum, self.past = self._noisy_sum(guidance, charge)
+            if not self._plan.stores_rounds:
+                return noisy_sum
+            drawn = self._ledger.noise.keep(t, noisy_sum.total, self.past, guidance.models)
+        charge.settle()
+        self.past = drawn.past
+        return NoisySum(drawn.total)
+
+    def _recall(self, t: int) -> DrawnRound | None:
+        return self._ledger.noise.recall(t, charged=self._ledger.charged(t)) if self._plan.stores_rounds else None
+
+    def _noisy_sum(self, guidance: Guidance, charge: Charge) -> tuple[NoisySum, PastNoise]:
+        mechanism, t = cast(SlottedMechanism, self._plan.mechanism), guidance.round_index
         past = mechanism.first_past() if t == 0 else mechanism.check_past(self.past, t)
-        reports = self.collect(guidance, self.charge)
+        reports = self._collect(guidance, charge)
         if isinstance(reports, NoisySum):
             raise PrivacyError(
                 "noise that clients made cannot be correlated over rounds: they do not hold that of the rounds before. "
                 "Use participation = poisson or everybody."
             )
-        return mechanism.noisy_sum(reports, past, rng=self.rng)
+        return mechanism.noisy_sum(reports, past, rng=self._streams("release", t))
 
-    def _check_charged(self) -> None:
-        if not self.charge.made:
-            raise PrivacyError(
-                f"round {self.state.round_index} was collected but not charged; collect must call charge() first."
-            )
 
-    def discreetly(self) -> tuple[ServerState, Release, PastNoise | None]:
-        """As `make`, for secure runs: no error says more than that a round failed.
+@dataclass(frozen=True)
+class _RepeatingServer(Server):
+    """Tells clients of the models that a round was drawn with."""
 
-        Its text may depend on who took part: an allocation names the size of the cohort, a reader the client. What
-        budget and disk have to say does not, and is let through.
-        """
-        try:
-            return self.make()
-        except (PrivacyError, RunFolderError):
-            raise
-        except Exception:  # whatever it was: the error below must not carry it as its context
-            pass
-        raise RoundError(
-            "a round failed; the reason is withheld because it may depend on private data. Resume the run; if it fails "
-            "again, rehearse without secure on data that may be looked at, or lower capacity."
+    models: Models
+
+    def tell(self, state: ServerState) -> Guidance:
+        return replace(super().tell(state), models=self.models)
+
+
+def attempt_round(
+    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
+) -> tuple[ServerState, Release]:
+    """One round: what clients are told, what they answer, the release, and the state after it."""
+    return (_discreet_attempt if server.plan.secure else _attempt)(server, collect, state, charge, rng)
+
+
+def _attempt(
+    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
+) -> tuple[ServerState, Release]:
+    guidance = server.tell(state)
+    reports = collect(guidance, charge)
+    if not charge.made:
+        raise PrivacyError(
+            f"round {state.round_index} was collected but not charged; collect must call charge() first."
         )
+    return server.finish(state, guidance, reports, rng=rng)
+
+
+def _discreet_attempt(
+    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
+) -> tuple[ServerState, Release]:
+    """As `_attempt`, for secure runs: no error says more than that a round failed.
+
+    Its text may depend on who took part: an allocation names the size of the cohort, a reader the client. What budget
+    and disk have to say does not, and is let through.
+    """
+    try:
+        return _attempt(server, collect, state, charge, rng)
+    except (PrivacyError, RunFolderError):
+        raise
+    except Exception:  # whatever it was: the error below must not carry it as its context
+        pass
+    raise RoundError(
+        "a round failed; the reason is withheld because it may depend on private data. Resume the run; if it fails "
+        "again, rehearse without secure on data that may be looked at, or lower capacity."
+    )
 
 
 def release(

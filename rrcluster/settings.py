@@ -106,7 +106,7 @@ class PrivacySettings:
             raise ConfigError(
                 f"reserve_rounds = {self.reserve_rounds} is more than {MAX_ROUNDS}, the most that is accounted."
             )
-        self._check_slots()
+        checks.slots(self.participation, self.slots, num_rounds=self.num_rounds, reserve_rounds=self.reserve_rounds)
         checks.positive(delta=self.delta)
         checks.positive(update_clip=self.update_clip)
         checks.non_negative(count_weight=self.count_weight)
@@ -123,29 +123,6 @@ class PrivacySettings:
             checks.positive(epsilon=self.epsilon)
         if self.noise_multiplier is not None:
             checks.positive(noise_multiplier=self.noise_multiplier)
-
-    def _check_slots(self) -> None:
-        checks.one_of(("poisson", "schedule", "within-slot", "everybody"), participation=self.participation)
-        slotted = self.participation in ("schedule", "within-slot")
-        if not slotted and self.slots is not None:
-            raise ConfigError(
-                f"slots = {self.slots} with participation = {self.participation}, which has none; use schedule or "
-                "within-slot, or leave slots out."
-            )
-        if not slotted:
-            return
-        if self.slots is None:
-            raise ConfigError(f"participation = {self.participation} needs slots, the number of slots (b).")
-        if checks.count(slots=self.slots, at_least=2) > self.num_rounds:
-            raise ConfigError(
-                f"slots = {self.slots} is more than num_rounds = {self.num_rounds}: the last slots would never take "
-                f"part; use at most {self.num_rounds}."
-            )
-        if self.reserve_rounds:
-            raise ConfigError(
-                f"reserve_rounds = {self.reserve_rounds} with slots: a round is repeated exactly after a crash and is "
-                "charged once; leave reserve_rounds out."
-            )
 
     @property
     def num_slots(self) -> int:

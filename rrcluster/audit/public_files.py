@@ -106,10 +106,15 @@ def check_public_files() -> Finding:
     return Finding("run folder", "public files", claim, measured, not wrong)
 
 
+def listed_name(file: str) -> str:
+    """The name under which a file is on the list: one entry stands for the files of all clusters."""
+    return re.sub(r"^cluster-\d+\.", "cluster-N.", file)
+
+
 def _unlisted(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        listed = ALLOWED.get(re.sub(r"^cluster-\d+\.", "cluster-N.", name))
+        listed = ALLOWED.get(listed_name(name))
         if listed is None:
             yield name
             continue

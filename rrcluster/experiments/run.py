@@ -24,7 +24,6 @@ from rrcluster.experiments.setup import Experiment, build_experiment, make_exper
 from rrcluster.experiments.start_from import full_statement
 from rrcluster.experiments.summary import summarise
 from rrcluster.privacy.ledger import Ledger
-from rrcluster.server import ledger_of
 from rrcluster.server_state import ServerState
 from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation, evaluate, judged_clients
@@ -152,11 +151,13 @@ resume_run = resume  # `run` has an argument of that name
 def _running(experiment: Experiment, folder: RunFolder) -> "Running":
     plan = experiment.plan
     try:
-        ledger = ledger_of(
-            plan,
+        ledger = Ledger(
             folder.path / "ledger.jsonl",
+            secure=plan.secure,
+            limit=plan.num_releases,
             made_by=fingerprint(experiment.config, experiment.engine) | describe_parts(experiment),
             noise=folder.load_noise(),
+            stored=plan.stores_rounds,
         )
         running = Running(experiment, folder, ledger)
         ledger.check_model()

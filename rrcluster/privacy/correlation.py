@@ -126,6 +126,21 @@ class Correlation:
                 "participation = everybody or poisson, which keep none."
             )
 
+    def check_past(self, past: PastNoise | None, round_index: int, *, width: int, exact: bool) -> PastNoise:
+        """The noise that a round builds on; PrivacyError where it is lost, or that of another run or round."""
+        if past is None:
+            raise PrivacyError(
+                f"round {round_index} builds on the noise of the rounds before it, and that is lost: checkpoint/ does "
+                "not hold it. Fresh noise would not cancel, and the guarantee would be another one; start a new run."
+            )
+        rows, kind = len(self.parts) - 1, "i" if exact else "f"
+        if past.round_index != round_index or past.vectors.shape != (rows, width) or past.vectors.dtype.kind != kind:
+            raise PrivacyError(
+                f"round {round_index} builds on the noise of the {rows} rounds before it, and checkpoint/ holds noise "
+                "of another round or shape: it was changed. Start a new run."
+            )
+        return past
+
     def check_fits(self, sigma: int) -> None:
         """Refuse exact noise whose weighted sums could leave 64 bits."""
         largest = _MOST_DEVIATIONS * sigma * float(np.abs(self.inverse).sum())
@@ -144,19 +159,3 @@ def after(past: PastNoise, noise: Array) -> PastNoise:
     if not len(past.vectors):
         return PastNoise(past.round_index + 1, past.vectors)
     return PastNoise(past.round_index + 1, np.concatenate([noise[None], past.vectors[:-1]]))
-
-
-def check_past(past: PastNoise | None, *, round_index: int, rows: int, width: int, exact: bool) -> PastNoise:
-    """The noise that round `round_index` builds on; PrivacyError where it is lost or that of another run or round."""
-    if past is None:
-        raise PrivacyError(
-            f"round {round_index} builds on the noise of the rounds before it, and that is lost: checkpoint/ does not "
-            "hold it. Fresh noise would not cancel, and the guarantee would be another one; start a new run."
-        )
-    kind = "i" if exact else "f"
-    if past.round_index != round_index or past.vectors.shape != (rows, width) or past.vectors.dtype.kind != kind:
-        raise PrivacyError(
-            f"round {round_index} builds on the noise of the {rows} rounds before it, and checkpoint/ holds noise of "
-            "another round or shape: it was changed. Start a new run."
-        )
-    return past

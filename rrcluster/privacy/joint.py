@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rrcluster import checks
-from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.errors import ConfigError
 from rrcluster.privacy.clip import GRID_BITS, check_clip, check_sums_fit, clip_to_grid, grid_step
 from rrcluster.privacy.coefficients import make_correlation
-from rrcluster.privacy.correlation import FINER, INDEPENDENT, Correlation, PastNoise, after, check_past
+from rrcluster.privacy.correlation import FINER, INDEPENDENT, Correlation, PastNoise, after
 from rrcluster.privacy.discrete import grid_sigma
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
 from rrcluster.privacy.mechanism import SIZE_NOISE, Description, MechanismKind, PlanInputs
@@ -135,10 +135,7 @@ class JointMechanism:
 
     @property
     def noise_std(self) -> float:
-        """Std of the noise on every coordinate of every sum, counts and evaluations (in units of w and u) too.
-
-        Correlated noise has it in the last round, and less in earlier ones.
-        """
+        """Std of the noise on every coordinate, counts and evaluations too; correlated noise: in the last round."""
         return self.noise_multiplier * self.sensitivity * self.correlation.spread
 
     @property
@@ -168,22 +165,16 @@ class JointMechanism:
 
     def release(self, reports: Reports, *, rng: Rng) -> Release:
         """Validate, clip, sum and add noise: the only look at raw reports. PrivacyError with several slots."""
-        if self.slots.count > 1:
-            raise PrivacyError(
-                f"a round of a plan with {self.slots.count} slots cannot be released by itself: it needs the round's "
-                "number and the noise of the rounds before. Let rrcluster.server.run_rounds run the rounds, or use "
-                "participation = poisson or everybody."
-            )
+        self.slots.check_alone()
         return self.release_sum(self.noisy_sum(reports, self.first_past(), rng=rng)[0])
 
     def first_past(self) -> PastNoise:
-        """The noise before the first round: none."""
+        """None, before the first round."""
         return self.correlation.first_past(self.message_width, exact=self.exact_noise)
 
     def check_past(self, past: PastNoise | None, round_index: int) -> PastNoise:
         """The noise that a round builds on; PrivacyError where it is lost, or that of another round."""
-        rows, width = len(self.correlation.parts) - 1, self.message_width
-        return check_past(past, round_index=round_index, rows=rows, width=width, exact=self.exact_noise)
+        return self.correlation.check_past(past, round_index, width=self.message_width, exact=self.exact_noise)
 
     def noisy_sum(self, reports: Reports, past: PastNoise, *, rng: Rng) -> tuple[NoisySum, PastNoise]:
         """(noisy sum of round `past.round_index`, what the next one needs): the look at raw reports of `release`.
@@ -194,10 +185,9 @@ class JointMechanism:
         fresh = grid_noise(self.message_width, noise_std=self.fresh_noise_std, step=step, exact=exact, rng=rng)
         noise = self.correlation.next_noise(fresh, past)
         later = after(past, noise)
-        messages = self.sum_messages(from_slot(reports, self.slots, past.round_index))
-        if self._finer > 1:
-            return NoisySum((noise + self._finer * messages) / self._finer), later
-        noise += messages  # ours: `later` has a copy
+        reports = from_slot(reports, self.slots, past.round_index)
+        noise = noise / self._finer if self._finer > 1 else noise  # both exact
+        noise += self.sum_messages(reports)  # ours: `later` has a copy
         return NoisySum(noise), later
 
     def message(self, update: Any, choice: Any, *, destination: Any = None, evaluation: Any = None) -> Array:

@@ -116,9 +116,9 @@ class PrivacyPlan:
         return self.mechanism.slots.most_rounds(self.num_releases)
 
     @property
-    def repeats_exactly(self) -> bool:
-        """Whether a round that is run again makes the identical release, charged once."""
-        return not self.secure or self.mechanism.slots.count > 1
+    def stores_rounds(self) -> bool:
+        """Whether rounds are written down before their charge, to be repeated exactly: a secure plan with slots."""
+        return self.secure and self.mechanism.slots.count > 1
 
     def with_coordinates(self, coordinates: Coordinates) -> "PrivacyPlan":
         """The same plan for reports of another shape: neither noise nor cost depends on it."""
@@ -153,7 +153,8 @@ class PrivacyPlan:
         if self.selection is not None:
             chosen = self.selection
             return epsilon(chosen.event, num_rounds=chosen.charges, delta=self.delta, accountant=accountant or "rdp")
-        rounds = self.mechanism.slots.most_rounds(self.num_releases if num_rounds is None else num_rounds)
+        rounds = self.num_releases if num_rounds is None else num_rounds
+        rounds = self.mechanism.slots.most_rounds(rounds)
         return epsilon(self.event, num_rounds=rounds, delta=self.delta, accountant=accountant or self.accountant)
 
     def epsilon_seen(self) -> float:

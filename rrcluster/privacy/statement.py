@@ -92,7 +92,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
     rows = account(event, num_rounds=count, delta=plan.delta)
     return {
         "private": True,
-        "artefacts": _SECURE_SLOTS if plan.secure and plan.repeats_exactly else SECURE if plan.secure else SEEDED,
+        "artefacts": _SECURE_SLOTS if plan.stores_rounds else SECURE if plan.secure else SEEDED,
         "secure": plan.secure,
         "unit": "one client, with all of its data, over the whole run",
         "mechanism": plan.mechanism.name,
@@ -119,7 +119,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
             _TRUST[0],
             *secrets(plan),
             *_TRUST[1:],
-            *((*_EXACT, _EXACT_REPEAT if plan.repeats_exactly else _FRESH_REPEAT) if plan.secure else _FLOATING),
+            *((*_EXACT, _EXACT_REPEAT if plan.stores_rounds else _FRESH_REPEAT) if plan.secure else _FLOATING),
         ],
         "not_covered": [
             *([_UNACCOUNTED_TUNING] if selection is None else _SELECTED),

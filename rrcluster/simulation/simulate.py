@@ -19,7 +19,7 @@ from rrcluster.privacy.correlation import PastNoise
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports
-from rrcluster.server import Charge, Guidance, Server, ledger_of, run_rounds
+from rrcluster.server import Charge, Guidance, Server, run_rounds
 from rrcluster.server_state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.clients import ClientMemory, Faults, Incidents
@@ -69,10 +69,17 @@ class SimulatedClients:
         """Which coordinates are shared, clustered, personal."""
         return self.algorithm.split(self.model)
 
+    def remember_with(self, ledger: Ledger, round_index: int) -> None:
+        """Write clients' memory down with a drawn round, and take up that of one which is not collected again."""
+        drawn = ledger.noise.drawn
+        if self.plan.secure and drawn is not None and drawn.round_index == round_index:
+            self.memory = ClientMemory.from_tensors(drawn.memory)
+        ledger.noise.memory = lambda: self.memory.tensors()
+
     def collect(self, guidance: Guidance, charge: Charge) -> Reports:
         """Draw the cohort, let every client choose, train and report, and charge the round."""
         t, streams = guidance.round_index, self.streams
-        sampled = self.plan.sampler.draw(self.data.num_clients, rng=streams("cohort", t), round_index=t)
+        sampled = self.plan.sampler.draw(self.data.num_clients, round_index=t, rng=streams("cohort", t))
         ids = self.faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
         if self.plan.secure:  # a client whose samples cannot be used sends nothing, and no error names it
             ids = ids[self.data.usable(ids)]
@@ -157,11 +164,8 @@ def simulate(
         faults=faults or Faults(),
         memory=memory or ClientMemory(algorithm.memory_width(model)),
     )
-    ledger = ledger or ledger_of(plan)
-    drawn = ledger.noise.drawn
-    if plan.secure and drawn is not None and drawn.round_index == (0 if state is None else state.round_index):
-        clients.memory = ClientMemory.from_tensors(drawn.memory)  # this round is not collected again
-    ledger.noise.memory = lambda: clients.memory.tensors()
+    ledger = ledger or Ledger(secure=plan.secure, limit=plan.num_releases, stored=plan.stores_rounds)
+    clients.remember_with(ledger, 0 if state is None else state.round_index)
     made = make_server(
         model=model, algorithm=algorithm, plan=plan, settings=server or ServerSettings(), streams=streams
     )
@@ -175,16 +179,8 @@ def simulate(
     began = time.perf_counter()
     for done in rounds:
         seconds = time.perf_counter() - began
-        yield RoundRecord(
-            done.round_index,
-            done.state,
-            done.release,
-            seconds,
-            clients.incidents,
-            clients.memory,
-            clients.reports,
-            done.past,
-        )
+        private = clients.incidents, clients.memory, clients.reports, done.past
+        yield RoundRecord(done.round_index, done.state, done.release, seconds, *private)
         began = time.perf_counter()
 
 
