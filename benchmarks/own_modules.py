@@ -112,9 +112,7 @@ def seconds(function, *arguments):
 def main():
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
-    print(
-        f"{platform.machine()}, torch {torch.__version__}: {CLIENTS} clients x {SAMPLES} samples, {LOCAL.local_epochs} epochs"
-    )
+    print(f"{platform.machine()}, torch {torch.__version__}, {CLIENTS} clients x {SAMPLES} samples")
     print(f"{'module':20} {'parameters':>10} {'engine':22} {'difference':>10} {'ratio':>6}   plain loop / ours")
     for name, (make, shape, ids) in MODULES.items():
         size = (CLIENTS, SAMPLES, *shape)
