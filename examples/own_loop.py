@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 import rrcluster as rr
 from rrcluster.types import Coordinates
 
-M, K, ROUNDS = 400, 2, 20
+M, K, ROUNDS = 300, 2, 12
 torch.manual_seed(0)
 rng = np.random.default_rng(0)  # stands for the clients' own randomness
 net = nn.Linear(5, 2)
@@ -54,5 +54,6 @@ with rr.Server(plan, rng.normal(size=(K, d)) * 0.1, folder=tempfile.mkdtemp(), s
         updates = [train(client, guidance.vectors[j]) for client, j in zip(cohort, destinations, strict=True)]
         server.finish(updates, choices, destinations=destinations, client_ids=cohort)
     mine = np.array([np.argmin(losses(client, server.models)) for client in range(M)])
-    print(f"epsilon {server.epsilon:.2f}: {np.mean(mine == np.arange(M) % 2):.0%} in the cluster of their group")
-assert abs(np.mean(mine == np.arange(M) % 2) - 0.5) > 0.4
+    agree = np.mean(mine == np.arange(M) % 2)  # clusters have no names of their own: 0 and 1 may be exchanged
+print(f"epsilon {server.epsilon:.2f}: {max(agree, 1 - agree):.0%} of the clients are with their group")
+assert max(agree, 1 - agree) > 0.9

@@ -12,6 +12,7 @@ from rrcluster.version import __version__
 if TYPE_CHECKING:
     from rrcluster.clusters.rebalancing import rebalance
     from rrcluster.data.arrays import from_arrays
+    from rrcluster.data.frames import from_frame
     from rrcluster.experiments.add_on import AddOnServer as Server
     from rrcluster.experiments.load import assign, load
     from rrcluster.experiments.own_model import personalise
@@ -42,6 +43,7 @@ _HOMES = {
     "calibrate": "rrcluster.privacy.budget",
     "experiment": "rrcluster.experiments.setup:build_experiment",
     "from_arrays": "rrcluster.data.arrays",
+    "from_frame": "rrcluster.data.frames",
     "from_module": "rrcluster.models.model",
     "load": "rrcluster.experiments.load",
     "personalise": "rrcluster.experiments.own_model",
@@ -69,6 +71,7 @@ __all__ = [
     "calibrate",
     "experiment",
     "from_arrays",
+    "from_frame",
     "from_module",
     "load",
     "personalise",

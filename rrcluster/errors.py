@@ -54,3 +54,7 @@ class RankError(RRClusterError):
 
 class WorkerError(RRClusterError):
     """A worker process could not be started, died or failed; no other is left running."""
+
+
+class NotDeclared(UserWarning):
+    """A constant that should be public was counted from the clients' data instead; a secure run refuses that."""

@@ -10,52 +10,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-import tyro
-
 from rrcluster import checks, registry
+from rrcluster.data_settings import DISPLAY, PLACE, ColumnSettings, DataSettings, Flag
 from rrcluster.errors import ConfigError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Flag = tyro.conf.arg
 Section = TypeVar("Section", bound="DataclassInstance")
-
-# What a setting affects beside the result itself; the default is the result.
-PLACE = {"affects": "place"}  # where, and on which machine, a run is made: no number depends on it
-DISPLAY = {"affects": "display"}  # how closely a run is watched and what is written beside it
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """The population: who the clients are and how they differ."""
-
-    data: Annotated[str, Flag(metavar="NAME")] = "fashion-mini"
-    """Dataset; fashion-mini comes with the package, `rrcluster data list` names all, `data get NAME` gets them."""
-    partition: Literal["rotation", "rotation-imbalanced", "dirichlet", "role", "label-flip"] = "rotation"
-    """How clients differ (shakespeare is by role; the synthetic sets draw their own groups)."""
-    concentration: float = 0.5
-    """dirichlet: how even a client's labels are; small values give it few classes."""
-    num_clients: Annotated[int, Flag(name="clients")] = 1000
-    """Clients in the population (M), a declared constant."""
-    samples_per_client: int | None = None
-    """Every client draws this many images for itself, by formula, instead of being dealt its share of them: for
-    populations of any size. Default: dealt; 40 where fashion-mini has more clients in a group than images."""
-    max_samples: int | None = None
-    """Most samples of a client, for training and for testing, taken at equal distances; default all."""
-    data_folder: str | None = field(default=None, metadata=PLACE)
-    """Where the files of `data` are; default: the usual places."""
-
-    def __post_init__(self) -> None:
-        registry.DATASETS.check(data=self.data)
-        checks.count(num_clients=self.num_clients)
-        if self.max_samples is not None:
-            checks.count(max_samples=self.max_samples)
-        checks.positive(concentration=self.concentration)
-        if self.samples_per_client is not None:
-            checks.count(samples_per_client=self.samples_per_client)
-        if self.data_folder is not None:
-            checks.path(data_folder=self.data_folder)
 
 
 @dataclass(frozen=True)
@@ -63,7 +25,7 @@ class MethodSettings:
     """The method and its models."""
 
     algorithm: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.METHODS.hint)] = "ifca"
-    """Federated method; local and oracle are the floor and the ceiling."""
+    """Federated method; local (no federation) and oracle (true groups given) are reference points."""
     num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
     """Models to train (k); methods without clusters always train one."""
     model: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.MODELS.hint)] = "auto"
@@ -205,13 +167,13 @@ class ServerSettings:
     memory: float = 0.9
     """Memory of the running average of released sizes."""
     exploration: float = 1.0
-    """How strongly early rounds tell clusters apart; 0 is the base method throughout, better where no groups exist."""
+    """Strength of exploration in early rounds, which separates the clusters; 0: none (better where no groups exist)."""
     average_last: float = 0.5
-    """Hand out the mean of the models over this last part of the rounds; 0: the last models."""
+    """Part of the rounds, from the end, over which the final models are averaged; 0: the last models."""
     init: Literal["independent", "kmeans++", "warm"] = "independent"
-    """How the k models come to differ: from the start, opened one after another, or copies of a FedAvg phase."""
+    """First models: independent random ones; opened one after another (kmeans++); copies of a FedAvg model (warm)."""
     init_rounds: int | None = None
-    """Rounds that kmeans++ or warm take, of the run's own; default: a tenth, kmeans++ at least one per cluster."""
+    """How many of the run's rounds kmeans++ or warm take; default: a tenth, kmeans++ at least one per cluster."""
     start_from: Annotated[str | None, Flag(metavar="RUN")] = None
     """Start from the models of this finished run, not from random ones; what both cost adds up, and is stated."""
 
@@ -233,12 +195,12 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class FaultSettings:
-    """Clients that fail or lie (simulated; the guarantee stays what it is)."""
+    """Simulated clients that drop out or send invalid reports; the guarantee is unaffected."""
 
     dropout: float = 0.0
     """Share of the sampled clients that drop out; nobody replaces them."""
     hostile: float = 0.0
-    """Share of the others that send nonsense: NaN, huge norms, wrong shapes, duplicates."""
+    """Share of the others that send invalid reports: NaN, huge norms, wrong shapes, duplicates."""
 
     def __post_init__(self) -> None:
         checks.share(dropout=self.dropout)
@@ -293,6 +255,7 @@ class OutputSettings:
 
 SECTIONS: dict[str, type] = {
     "data": DataSettings,
+    "columns": ColumnSettings,
     "method": MethodSettings,
     "privacy": PrivacySettings,
     "local": LocalSettings,

@@ -167,8 +167,8 @@ def drop_torn_line(path: Path) -> None:
 def drop_temporaries(folder: Path, names: Collection[str]) -> None:
     """Remove what processes that were killed while they replaced one of `names` left: no other file."""
     for path in folder.iterdir():
-        made = _TEMPORARY.fullmatch(path.name)
-        if made and made[1] in names and stat.S_ISREG(path.lstat().st_mode):
+        temporary = _TEMPORARY.fullmatch(path.name)
+        if temporary and temporary[1] in names and stat.S_ISREG(path.lstat().st_mode):
             path.unlink(missing_ok=True)
 
 
@@ -187,7 +187,7 @@ def printable(text: str) -> str:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The named values in a JSON or YAML file of a run folder, told apart by the name's ending."""
+    """The named values in a JSON or YAML file of a run folder, by the ending of its name."""
     parse, kind = (parse_yaml, "YAML") if path.suffix == ".yaml" else (parse_json, "JSON")
     text = _read_run_file(path)
     try:
@@ -242,7 +242,10 @@ def parse_json(text: str) -> Any:
         raise ValueError("it is nested too deeply") from None
     level, depth = [value], 0
     while level := [
-        part for it in level if isinstance(it, (dict, list)) for part in (it.values() if isinstance(it, dict) else it)
+        part
+        for node in level
+        if isinstance(node, (dict, list))
+        for part in (node.values() if isinstance(node, dict) else node)
     ]:
         depth += 1
         if depth > MAX_DEPTH:
@@ -292,9 +295,9 @@ def _read_run_file(path: Path, way_out: str = WAY_OUT) -> str:
 
 def _write_all(descriptor: int, content: bytes) -> None:
     """Write every byte; the operating system may take them in parts, and reports an error only at the next part."""
-    left = memoryview(content)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    remaining = memoryview(content)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def sync_folder(folder: Path) -> None:

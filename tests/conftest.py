@@ -20,7 +20,9 @@ def rng(request):
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
     """Calibrations and downloads of the tests stay out of the user's cache, but are shared among tests."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # all processes of a test run share it
+    monkeypatch.setenv("XDG_CACHE_HOME", str(base / "cache"))
 
 
 @pytest.fixture(autouse=True)

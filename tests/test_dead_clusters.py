@@ -45,13 +45,13 @@ def test_a_mechanism_that_does_not_say_how_noisy_sizes_are_calls_none_dead():
 
 def test_the_summary_and_the_report_say_it(tmp_path, capsys):
     """Two models start far away, and no client ever chooses them."""
-    from rrcluster.cli.run_command import _warn_of_dead_clusters
+    from rrcluster.cli.run_command import _say_remarks
     from rrcluster.experiments.run import finish, start
     from rrcluster.server_state import ServerState
 
     experiment = rr.experiment(
-        data="fashion-mini", model="linear", num_clients=60, num_rounds=2, sample_rate=0.9, local_epochs=1,
-        noise_multiplier=0.02, delta=1e-3, exploration=0.0, device="cpu", out=str(tmp_path / "run"),
+        data="fashion-mini", model="linear", num_clients=60, max_samples=20, num_rounds=2, sample_rate=0.9,
+        local_epochs=1, noise_multiplier=0.02, delta=1e-3, exploration=0.0, device="cpu", out=str(tmp_path / "run"),
     )  # fmt: skip
     models = experiment.algorithm.init(experiment.model, num_clusters=4, rng=np.random.default_rng(0))
     models.clustered[2:] *= 1e4  # sure, and wrong
@@ -59,7 +59,7 @@ def test_the_summary_and_the_report_say_it(tmp_path, capsys):
     running.state = ServerState.fresh(models)
     folder = finish(running).folder
     assert json.loads((folder / "summary.json").read_text())["dead_clusters"] == [2, 3]
-    _warn_of_dead_clusters(folder)
+    _say_remarks(folder)
     assert "clusters 2, 3 look empty" in capsys.readouterr().err
     assert "clusters 2, 3 look empty" in make_report([folder], tmp_path / "report").page.read_text()
 

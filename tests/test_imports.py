@@ -17,6 +17,7 @@ ORDER = [
     "checks",
     "storage",
     "registry",
+    "data_settings",
     "settings",
     "rng",
     "types",
@@ -50,6 +51,7 @@ REPORT_MAY_IMPORT = {
     "storage",
     "version",
     "registry",
+    "data_settings",
     "settings",
     "report",
 }  # it reads run folders and recomputes nothing

@@ -17,6 +17,7 @@ PUBLIC = {
     "calibrate",
     "experiment",
     "from_arrays",
+    "from_frame",
     "from_module",
     "load",
     "personalise",

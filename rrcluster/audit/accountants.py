@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from rrcluster.audit.finding import Finding
-from rrcluster.privacy.events import FixedSize, PoissonGaussian, RoundEvent
+from rrcluster.privacy.events import FixedSize, KaryChoice, PoissonGaussian, RoundEvent
 
 SUBJECT = "accountants"
 _DELTA = 1e-4
@@ -103,6 +103,51 @@ def _closed_forms(epsilon: EpsilonOf) -> str:
     return ""
 
 
+def _responses(epsilon: EpsilonOf) -> str:
+    """One round of k-ary randomised response and a Gaussian, everybody in it, and the looser bounds above it."""
+    from scipy.special import ndtr
+
+    for z, p, k in ((1.5, 0.6, 3), (3.0, 0.8, 2)):
+        r = (1 - p) / (k - 1)
+        loss = math.log(p / r)
+
+        def gaussian(eps: float, z: float = z) -> float:
+            return float(ndtr(1 / (2 * z) - eps * z) - math.exp(eps) * ndtr(-1 / (2 * z) - eps * z))
+
+        def cost(eps: float, p: float = p, r: float = r, k: int = k, loss: float = loss) -> float:
+            return p * gaussian(eps - loss) + (k - 2) * r * gaussian(eps) + r * gaussian(eps + loss)
+
+        exact = _solve(cost, _DELTA)
+        event = FixedSize(z, 50, 50, KaryChoice(p, k))
+        found = epsilon(event, num_rounds=1, delta=_DELTA, accountant="pld")
+        if not exact - 1e-6 <= found <= exact * 1.01 + 1e-3:
+            return f"{found:.5g} for {exact:.5g} in one round, z = {z}, p = {p}, k = {k}"
+        for sampled, rounds in ((event, 4), (FixedSize(z, 10, 50, KaryChoice(p, k)), 4)):
+            tight, loose = (
+                epsilon(sampled, num_rounds=rounds, delta=_DELTA, accountant=name) for name in ("pld", "rdp")
+            )
+            if not tight <= loose * 1.001:
+                return f"rdp {loose:.5g} below pld {tight:.5g} for {sampled}, T = {rounds}"
+    return ""
+
+
+def _rare(epsilon: EpsilonOf) -> str:
+    """A client that takes part in few rounds in expectation is not free once that is more than delta."""
+    event = PoissonGaussian(0.5, 1e-3)
+    once, often = (epsilon(event, num_rounds=rounds, delta=2e-3, accountant="pld") for rounds in (1, 40))
+    shown = f"{once:.4g} and {often:.4g} for 1 and 40 rounds at q = 1e-3, delta = 2e-3"
+    return "" if once == 0 < often else shown
+
+
+def _printed(epsilon: EpsilonOf) -> str:
+    """The paper's accountant is valid, and looser than the tightest one."""
+    for event, rounds, delta in ((FixedSize(2.0, 100, 1000), 100, 1e-4), (FixedSize(1.0, 50, 50), 3, 1e-3)):
+        tight, loose = (epsilon(event, num_rounds=rounds, delta=delta, accountant=name) for name in ("pld", "paper"))
+        if not tight <= loose * 1.001:
+            return f"paper {loose:.5g} below pld {tight:.5g} for {event}, T = {rounds}"
+    return ""
+
+
 def _anchors(epsilon: EpsilonOf) -> str:
     for event, rounds, delta, lower, upper in ANCHORS:
         found = epsilon(event, num_rounds=rounds, delta=delta, accountant="pld")
@@ -155,6 +200,9 @@ def _opacus(epsilon: EpsilonOf) -> str:
 
 CHECKS: dict[str, tuple[str, Callable[[EpsilonOf], str]]] = {
     "closed forms": ("epsilon of Gaussians and of one sampled round, exactly", _closed_forms),
+    "randomised response": ("epsilon of a response and a Gaussian, exactly; RDP above it", _responses),
+    "rare clients": ("free only while they take part with probability at most delta", _rare),
+    "paper's bound": ("the paper's accountant is above the tightest", _printed),
     "published values": ("within brackets computed independently", _anchors),
     "RDP above PLD": ("the looser bound is never below the tighter", _ordered),
     "monotone": ("more noise costs less; more rounds, clients, certainty cost more", _monotone),

@@ -18,13 +18,13 @@ from rrcluster.rng import Rng
 from rrcluster.types import Array, Release
 
 RUNS = 1500  # of each of the two rounds; half to choose the statistic and the threshold, half to test
-FAILURE_PROBABILITY = 1e-6  # of each Clopper-Pearson bound
+FAILURE_PROBABILITY = 1e-9  # of each Clopper-Pearson bound
 NOISE_MULTIPLIER = 0.5
 _EPSILONS = np.linspace(-15, 15, 601)
 
 
 def check_distinguishing(target: Target, *, rng: Rng, runs: int = RUNS) -> list[Finding]:
-    """Lower bounds on what two statistics reveal, against the event: valid for any statistic, at 1 - 1e-6 each.
+    """Lower bounds on what two statistics reveal, against the event: valid for any statistic, at 1 - 1e-9 each.
 
     `projection`: the best linear one of sums and sizes. `scale`: of log ||mean||^2 per block, which shows a denominator
     or a noise scale that depends on raw counts. A factor 2 in the noise is found with certainty, 12% is not: that is

@@ -16,6 +16,7 @@ from rrcluster.audit.statistics import (
     SIGNIFICANCE,
     all_distinct,
     binomial_p_value,
+    columns_p_value,
     correlation_p_value,
     gaussian_law_p_value,
     repeats_p_value,
@@ -91,6 +92,8 @@ def _law(target: Target, samples: Samples) -> Finding:
         for one, two in itertools.combinations(_clusters(blocks), 2):
             if correlation_p_value(blocks[one], blocks[two]) < SIGNIFICANCE:
                 wrong = f"{one} and {two} share noise ({cohort})"
+        if columns_p_value(np.hstack(list(blocks.values()))) < SIGNIFICANCE:
+            wrong = wrong or f"two coordinates share noise ({cohort})"
     kind = "discrete Gaussian noise on the messages' grid" if target.secure else "Gaussian noise of full precision"
     claim = f"independent {kind}"
     return Finding(target.name, "noise law", claim, wrong or "no deviation", not wrong)

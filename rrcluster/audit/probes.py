@@ -3,6 +3,9 @@
 A probe delegates to the mechanism it stands for, so that plan, server and simulator run unchanged around it.
 """
 
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,9 +46,10 @@ class GivenCohorts:
 
 
 class Recorder:
-    """A mechanism that remembers every call: `reported`, and in `log` when each release was made.
+    """A mechanism that remembers every call: `raw` and `reported`, and in `log` when each release was made.
 
-    `cohorts` replaces the sampler; `canned` replaces every release by a given one, whatever is reported.
+    `cohorts` replaces the sampler; `canned` replaces the releases by given ones, whatever is reported; the last one
+    repeats.
     """
 
     def __init__(
@@ -54,12 +58,12 @@ class Recorder:
         *,
         log: list[Any] | None = None,
         cohorts: list[Array] | None = None,
-        canned: Release | None = None,
+        canned: Sequence[Release] = (),
     ) -> None:
         """Watch `mechanism`."""
         self._mechanism, self._canned = mechanism, canned
         self.log: list[Any] = [] if log is None else log
-        self.reported: list[Reported] = []
+        self.raw: list[tuple[Reports, Release]] = []
         if cohorts is not None:
             self.sampler = GivenCohorts(cohorts)
 
@@ -70,23 +74,46 @@ class Recorder:
     def release(self, reports: Reports, *, rng: Rng) -> Release:
         """Release as the mechanism does, and remember."""
         self.log.append("release")
-        made: Release = self._canned or self._mechanism.release(reports, rng=rng)
-        moved = np.array(reports.choices if reports.destinations is None else reports.destinations)
-        updates, choices, ids = (np.array(part) for part in (reports.updates, reports.choices, reports.client_ids))
-        judged = None if reports.evaluations is None else np.array(reports.evaluations)
-        self.reported.append(Reported(updates, choices, moved, ids, made, judged))
+        if self._canned:
+            made: Release = self._canned[min(len(self.raw), len(self._canned) - 1)]
+        else:
+            made = self._mechanism.release(reports, rng=rng)
+        self.raw.append((reports, made))
         return made
+
+    @property
+    def reported(self) -> list[Reported]:
+        """The rounds so far, as arrays."""
+        return [_as_arrays(reports, made) for reports, made in self.raw]
+
+
+def _as_arrays(reports: Reports, made: Release) -> Reported:
+    moved = np.array(reports.choices if reports.destinations is None else reports.destinations)
+    updates, choices, ids = (np.array(part) for part in (reports.updates, reports.choices, reports.client_ids))
+    judged = None if reports.evaluations is None else np.array(reports.evaluations)
+    return Reported(updates, choices, moved, ids, made, judged)
 
 
 class WatchedLedger(Ledger):
     """A ledger that writes each charge into the same log as the releases."""
 
-    def __init__(self, log: list[Any]) -> None:
+    def __init__(self, log: list[Any], *, secure: bool = False) -> None:
         """Start empty."""
-        super().__init__()
+        super().__init__(secure=secure)
         self.log = log
 
     def charge(self, round_index: int, event: Event | None) -> None:
         """Charge, and remember when and for what."""
         super().charge(round_index, event)
         self.log.append((round_index, event))
+
+
+@contextmanager
+def entropy_from(source: Callable[[int], bytes]) -> Iterator[None]:
+    """The operating system's generator, replaced: secure runs can be repeated, or what they read be counted."""
+    own = os.urandom
+    os.urandom = source
+    try:
+        yield
+    finally:
+        os.urandom = own

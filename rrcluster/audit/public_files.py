@@ -18,6 +18,12 @@ from rrcluster.experiments.run import run
 from rrcluster.settings import AFFECTS
 
 _EVENT = {"type", "noise_multiplier", "sample_rate", "adjacency", "sampling"}
+_RECOMPUTE = {
+    *("library", "neighboring_relation", "accountant", "reason", "value_discretization_interval"),
+    *(f"event{inside}" for inside in ("", ".class", ".count", ".event", ".event.class", ".event.event")),
+    *("event.event.sampling_probability", "event.event.event.class", "event.event.event.noise_multiplier"),
+    *("event.event.noise_multiplier", "event.event.source_dataset_size", "event.event.sample_size"),
+}
 _NOISE = {"noise_multiplier", "sensitivity", "noise_std", "update_clip", "count_weight", "evaluation_weight"}
 _EVALUATION = {
     *("sums", "clients", "sum_noise_std", "clients_noise_std", "loss_bound", "least_clients"),
@@ -43,6 +49,10 @@ ALLOWED: dict[str, set[str]] = {
         *_under("noise", _NOISE),
         *_under("event", _EVENT),
         *_under("accountants", {"accountant", "epsilon", "reason"}),
+        *_under("bracket", {"least", "most", "reason"}),
+        *_under("profile", {"epsilon", "delta"}),
+        *_under("recompute", _RECOMPUTE),
+        "mu",
         *_under("started_from", {"run", "what", "epsilon_together", "earlier", "earlier.num_releases"}),
         *_under("started_from.earlier.event", _EVENT),
     },
@@ -88,10 +98,15 @@ def check_public_files() -> Finding:
     return Finding("run folder", "public files", claim, measured, not wrong)
 
 
+def listed_name(file: str) -> str:
+    """The name under which a file is on the list: one entry stands for the files of all clusters."""
+    return re.sub(r"^cluster-\d+\.", "cluster-N.", file)
+
+
 def _unlisted(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        listed = ALLOWED.get(re.sub(r"^cluster-\d+\.", "cluster-N.", name))
+        listed = ALLOWED.get(listed_name(name))
         if listed is None:
             yield name
             continue

@@ -107,6 +107,9 @@ def _unusable(mechanism: Mechanism) -> dict[str, tuple[Any, Any, Any]]:
         "a row too long": ([*good[:2], np.zeros(width + 1)], [0, 1, 1], ids),
         "a row of text": ([*good[:2], "text"], [0, 1, 1], ids),
         "the same id again": (good, [0, 1, 1], [7, 8, 8]),
+        "the same id in an array": (good, np.array([0, 1, 1]), np.array([7, 8, 8])),
+        "the same id as another type": (good, [0, 1, 1], [7, 8, np.int64(8)]),
+        "the same id as a text": (good, [0, 1, 1], ["a", "b", "b"]),
     }
 
 

@@ -1,7 +1,7 @@
 """The few statistical tests that the checks are made of.
 
-Every random test here raises a false alarm with probability at most `SIGNIFICANCE`, so that a whole audit, of some two
-hundred of them, does so with probability below 1e-4. The effects looked for are large; a strict level costs little.
+Every random test raises a false alarm with probability at most `SIGNIFICANCE`, so that a whole audit, of some six
+hundred of them, does so with probability below 1e-6. The effects looked for are large; a strict level costs little.
 """
 
 import math
@@ -10,7 +10,7 @@ import numpy as np
 
 from rrcluster.types import Array
 
-SIGNIFICANCE = 1e-7
+SIGNIFICANCE = 1e-9
 
 
 def scale_p_value(samples: Array, std: float) -> float:
@@ -45,6 +45,21 @@ def correlation_p_value(one: Array, two: Array) -> float:
     cosine = float((one * two).sum()) / scale if scale > 0 else 1.0
     spread = max(0.0, 1.0 - cosine**2)
     return float(2 * t.sf(abs(cosine) * math.sqrt((one.size - 1) / spread), one.size - 1)) if spread > 0 else 0.0
+
+
+def columns_p_value(samples: Array) -> float:
+    """Of all pairs of columns of (n, d) independent zero-mean Gaussian samples, the most correlated; corrected."""
+    from scipy.stats import t
+
+    n, d = samples.shape
+    if n < 2 or d < 2:
+        return 1.0
+    scaled = samples / np.maximum(np.sqrt((samples**2).sum(axis=0)), 1e-300)
+    cosines = np.abs(scaled.T @ scaled)
+    np.fill_diagonal(cosines, 0.0)
+    largest = min(float(cosines.max()), 1 - 1e-15)
+    pairs = d * (d - 1) / 2
+    return float(min(1.0, pairs * 2 * t.sf(largest * math.sqrt((n - 1) / (1 - largest**2)), n - 1)))
 
 
 def normal_p_value(score: float) -> float:

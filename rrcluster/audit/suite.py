@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from rrcluster import checks
 from rrcluster.audit.finding import Finding
@@ -36,10 +37,11 @@ class Step:
         return found if isinstance(found, list) else [found]
 
 
-def audit_steps(
-    *, mechanism: str = "all", algorithm: str = "ifca", seed: int = 0, end_to_end: bool = False
-) -> list[Step]:
-    """Every check of the installed code for `mechanism` (joint, identifier or all), training with `algorithm`."""
+def audit_steps(*, mechanism: str = "all", algorithm: str = "ifca", seed: int = 0, deep: bool = False) -> list[Step]:
+    """Every check of the installed code for `mechanism` (joint, identifier or all), training with `algorithm`.
+
+    `deep` repeats what is random with further seeds, trains with every method, and sends more canaries.
+    """
     checks.one_of((*TARGETS, "all"), mechanism=mechanism)
     checks.one_of(ALGORITHMS, algorithm=algorithm)
     names = list(TARGETS) if mechanism == "all" else [mechanism]
@@ -47,10 +49,29 @@ def audit_steps(
     steps = [step for target in targets for step in mechanism_steps(target, seed=seed)]
     steps += [step for name in names for step in variant_steps(name, algorithm=algorithm, seed=seed)]
     steps += [step for target in targets for step in _training_steps(target, algorithm, seed)]
-    steps += _common_steps(seed)
-    if end_to_end:
-        steps += [_end_to_end_step(target, algorithm, seed) for target in targets]
+    steps += [step for name in names for step in canary_steps(name, seed=seed)]
+    steps += common_steps(seed)
+    if deep:
+        steps += [step for name in names for step in _deep_steps(name, algorithm=algorithm, seed=seed)]
     return steps
+
+
+def _deep_steps(mechanism: str, *, algorithm: str, seed: int) -> Iterator[Step]:
+    for further in range(seed + 1, seed + 4):
+        for target in TARGETS[mechanism]:
+            yield from mechanism_steps(target, seed=further)
+        yield from variant_steps(mechanism, algorithm=algorithm, seed=further)
+        yield from canary_steps(mechanism, seed=further, canaries=6000)
+    for target in TARGETS[mechanism]:
+        remembering = () if target.adjacency == "replace-one" else REMEMBERING
+        for name in (*WITHOUT_MEMORY, *remembering):
+            if name != algorithm:
+                yield from _training_steps(target, name, seed)
+
+
+# The methods that report anything, by whether their clients remember their rounds, which `identifier` does not cover.
+WITHOUT_MEMORY = ("ifca", "ifca-shared", "fedcam", "fedavg", "fedprox", "oracle")
+REMEMBERING = ("fesem", "fesem-last", "fedcam-fesem", "fedper", "mr-mtl")
 
 
 def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:
@@ -58,6 +79,7 @@ def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:
     from rrcluster.audit.containers import check_odd_rows, check_types
     from rrcluster.audit.denominators import check_denominators
     from rrcluster.audit.distinguish import check_distinguishing
+    from rrcluster.audit.entry_points import check_message_norm, check_release_function
     from rrcluster.audit.identifier_claims import check_identifiers
     from rrcluster.audit.noise_claims import check_noise, check_noise_reuse
     from rrcluster.audit.samplers import check_sampler
@@ -76,11 +98,15 @@ def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:
     yield Step(name, "denominators", lambda: check_denominators(target, rng=rng(f"denominators {name}")))
     yield Step(name, "types", lambda: check_types(target, rng=rng(f"types {name}")))
     yield Step(name, "odd rows", lambda: check_odd_rows(target))
+    yield Step(name, "release function", lambda: check_release_function(target))
+    if target.adjacency == "add-remove":
+        yield Step(name, "message norm", lambda: check_message_norm(target))
     yield from _cohort_steps(target, rng)
 
 
 def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iterator[Step]:
     """The checks of other weights, of private evaluation and of the secure mode."""
+    from rrcluster.audit.entry_points import check_message_norm
     from rrcluster.audit.evaluations import check_evaluation_scale, check_evaluation_sensitivity
     from rrcluster.audit.noise_claims import check_noise
     from rrcluster.audit.sensitivity import check_sensitivity
@@ -95,6 +121,8 @@ def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iter
             yield from _secure_steps(target, algorithm, seed)
         else:
             yield Step(name, "sensitivity", partial(check_sensitivity, target, brief=True))
+        if target.adjacency == "add-remove":
+            yield Step(name, "message norm", partial(check_message_norm, target))
         if not target.counted:
             yield Step(name, "public sizes", partial(check_public_sizes, target, rng=rng("public sizes")))
     if mechanism == "joint":
@@ -104,7 +132,10 @@ def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iter
 
 def _secure_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]:
     from rrcluster.audit.cohorts import check_round_cohorts, check_secure_sampler
+    from rrcluster.audit.discretion import check_discretion
+    from rrcluster.audit.histories import check_histories
     from rrcluster.audit.samplers import check_sampler
+    from rrcluster.audit.secure_draws import check_entropy
     from rrcluster.audit.variants import check_secure_noise
     from rrcluster.simulation.simulate import simulate
 
@@ -115,6 +146,9 @@ def _secure_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]:
     yield Step(name, "sampler", lambda: check_sampler(target, rng=rng("secure sampler")))
     yield from _cohort_steps(target, rng)
     yield Step(training.subject, "cohorts of rounds", lambda: check_round_cohorts(training))
+    yield Step(name, "entropy", lambda: check_entropy(target))
+    yield Step(name, "discretion", lambda: check_discretion(Training(target, simulate, "ifca", seed)))
+    yield Step(name, "histories", lambda: check_histories(training))
 
 
 def _cohort_steps(target: Target, rng: Streams) -> Iterator[Step]:
@@ -127,7 +161,7 @@ def _cohort_steps(target: Target, rng: Streams) -> Iterator[Step]:
 
 def training_steps(training: Training) -> Iterator[Step]:
     """The checks on a small training run."""
-    from rrcluster.audit import cohorts, rounds, strangers
+    from rrcluster.audit import cohorts, histories, rounds, strangers
 
     for title, check in {
         "ledger": rounds.check_ledger,
@@ -136,6 +170,7 @@ def training_steps(training: Training) -> Iterator[Step]:
         "noise of rounds": rounds.check_round_noise,
         "cohorts of rounds": cohorts.check_round_cohorts,
         "strangers": strangers.check_strangers,
+        "histories": histories.check_histories,
     }.items():
         yield Step(training.subject, title, lambda check=check: check(training))  # type: ignore[misc]
 
@@ -146,22 +181,43 @@ def _training_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]
     return training_steps(Training(target, simulate, algorithm, seed))
 
 
-def _common_steps(seed: int) -> list[Step]:
+def common_steps(seed: int) -> list[Step]:
+    """The checks that no mechanism has a part in."""
+    from rrcluster.audit import ledger_claims, refusals, run_folders, secure_draws, selections, stated_budgets
+    from rrcluster.audit.accountants import CHECKS as ACCOUNTANT_CHECKS
     from rrcluster.audit.accountants import check_accountants
     from rrcluster.audit.denominators import check_rebalancing
     from rrcluster.audit.public_files import check_public_files
     from rrcluster.clusters.rebalancing import rebalance
     from rrcluster.privacy.accounting import epsilon
 
+    rng = Streams(seed)
     return [
+        Step("streams", "streams", lambda: secure_draws.check_streams(seed)),
+        Step("secure randomness", "secure draws", secure_draws.check_secure_draws),
+        Step("secure randomness", "discrete Gaussian", secure_draws.check_discrete_gaussian),
         Step("run folder", "public files", check_public_files),
-        Step("exact rebalancing", "guarantees", lambda: check_rebalancing(rebalance, rng=Streams(seed)("rebalancing"))),
-        Step("accountants", "cross-checks", lambda: check_accountants(epsilon)),
+        Step("run folder", "public values", run_folders.check_public_values),
+        Step("run folder", "stated cost", run_folders.check_stated_cost),
+        Step("run folder", "resumed run", run_folders.check_resumed_run),
+        Step("ledger", "ledger rules", ledger_claims.check_ledger_rules),
+        Step("plan", "stated budget", stated_budgets.check_stated_budget),
+        Step("refusals", "refusals", refusals.check_refusals),
+        Step("selection", "selection", selections.check_selection),
+        Step("selection", "selection cost", selections.check_selection_cost),
+        Step("selection", "selection law", lambda: selections.check_selection_law(rng=rng("selection"))),
+        Step("exact rebalancing", "guarantees", lambda: check_rebalancing(rebalance, rng=rng("rebalancing"))),
+        *(Step("accountants", name, partial(check_accountants, epsilon, only=name)) for name in ACCOUNTANT_CHECKS),
     ]
 
 
-def _end_to_end_step(target: Target, algorithm: str, seed: int) -> Step:
-    from rrcluster.audit.canaries import audit_end_to_end
+def canary_steps(mechanism: str, *, seed: int, canaries: int | None = None) -> Iterator[Step]:
+    """Whole runs of the secure mode with canaries: clustered under `joint`, one model under `identifier`."""
+    from rrcluster.audit.canaries import CANARIES, audit_end_to_end
+    from rrcluster.audit.variants import CANARY_RUNS
     from rrcluster.simulation.simulate import simulate
 
-    return Step(target.name, "canaries", lambda: audit_end_to_end(target, simulate, algorithm=algorithm, seed=seed))
+    for target, algorithm in CANARY_RUNS[mechanism]:
+        name = f"{target.name}, {algorithm}"
+        settings: dict[str, Any] = {"algorithm": algorithm, "seed": seed, "canaries": canaries or CANARIES}
+        yield Step(name, "canaries", partial(audit_end_to_end, target, simulate, **settings))

@@ -26,6 +26,11 @@ VARIANTS = {
     ),
     "identifier": (varied(identifier_target(), "secure", secure=True),),
 }
+# Canaries look at sums alone: counts and evaluations, which share the noise, are as light as usual, or absent.
+CANARY_RUNS = {
+    "joint": ((varied(joint_target(), "secure", secure=True), "ifca"),),
+    "identifier": ((varied(identifier_target(), "secure", secure=True), "fedavg"),),
+}
 
 
 def check_public_sizes(target: Target, *, rng: np.random.Generator) -> Finding:

@@ -12,10 +12,12 @@ COMMANDS = {
     "sweep": "every combination of the settings in a file; or choose the best of them privately",
     "reproduce": "a table or figure of the paper, ours beside theirs, with seeds and intervals",
     "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
+    "advise": "before any data is touched: signal to noise per cluster for your M, d, k and epsilon, and which B",
     "audit": "try to refute the privacy claims of the installed code; exit status 1 when one fails",
     "theory": "the convergence bounds term by term, as printed and as corrected, over B",
-    "data": "what data is here, where to get more, and whether it is intact",
+    "data": "list datasets and where their files are, download them, verify them",
     "assign": "which client belongs to which cluster of a run: a table, for you alone",
+    "watch": "follow runs on a local page while they go",
     "report": "tables, figures and one self-contained HTML page from run folders",
 }
 

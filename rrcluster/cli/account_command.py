@@ -97,6 +97,9 @@ def _print(budget: "Budget") -> None:
         console.print(f"[bold]{row.accountant}[/bold]: {row.description}.", highlight=False)
         if row.reason:
             console.print(f"  No answer: {row.reason}", highlight=False)
+        if row.least is not None and row.most is not None:
+            span = f"  All rounding included, epsilon is between {row.least:.6f} and {row.most:.6f}."
+            console.print(span, highlight=False)
 
 
 def _runs_together(command: RunsCommand) -> int:

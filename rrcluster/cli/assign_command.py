@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from rrcluster import registry
 from rrcluster.cli.terminal import parse, say
+from rrcluster.data_settings import ColumnSettings, DataSettings, names_file
 from rrcluster.errors import ConfigError, RunFolderError
-from rrcluster.settings import DataSettings, without_removed
+from rrcluster.settings import without_removed
 
 if TYPE_CHECKING:
     from rrcluster.experiments.assignment import Assignment
@@ -25,10 +26,11 @@ class AssignCommand:
 
     rrcluster assign runs/my-run --out clusters.csv
 
-    rrcluster assign runs/my-run --data fashion-mini --clients 50 --out clusters.csv
+    rrcluster assign runs/my-run --data new-clients.csv --out clusters.csv (with the columns of the run's own file)
     """
 
     data: DataSettings = field(default_factory=DataSettings)
+    columns: ColumnSettings = field(default_factory=ColumnSettings)
     out: Path | None = None
     """The table, a CSV file outside of every run folder."""
     json: bool = False
@@ -43,14 +45,14 @@ def main(arguments: list[str]) -> int:
         raise ConfigError("assign needs a run folder first: `rrcluster assign runs/my-run --out clusters.csv`.")
     run = Path(arguments[0])
     config = _config(run)
-    command = parse(AssignCommand(config.data), arguments[1:], prog="rrcluster assign")
+    command = parse(AssignCommand(config.data, config.columns), arguments[1:], prog="rrcluster assign")
     if (command.out is None) != command.json:
         raise ConfigError("give one of --out, the CSV file to write (--out clusters.csv), and --json.")
     if command.out is not None:
         from rrcluster.experiments.assignment import check_outside_runs
 
         check_outside_runs(command.out)
-    table = _table(run, replace(config, data=command.data))
+    table = _table(run, _population(config, command))
     if command.out is None:
         sys.stdout.write(table.to_json() + "\n")
         return 0
@@ -68,9 +70,24 @@ def _config(run: Path) -> "RunConfig":
         raise RunFolderError(f"{run}: no run here (no config.yaml); give the folder of a finished run.")
     settings = without_removed(read_mapping(run / "config.yaml"))
     for name, known in (("data", registry.DATASETS), ("model", registry.MODELS)):
-        if settings.get(name) not in known:
+        if settings.get(name) not in known and not (name == "data" and names_file(str(settings.get(name)))):
             settings.pop(name, None)
     return from_flat(settings, source=str(run / "config.yaml"))
+
+
+def _population(config: "RunConfig", command: AssignCommand) -> "RunConfig":
+    """The settings of the clients to be assigned: those of the run, or others in a file with the same columns."""
+    data, columns = command.data, command.columns
+    if data.from_file and data.data != config.data.data:
+        if not columns.classes and not columns.regression:
+            raise ConfigError(
+                "the run counted its classes in its own data, and other data may have others; give all of them with "
+                "--classes, in order of the run's."
+            )
+        if data.num_clients == config.data.num_clients:
+            data = replace(data, num_clients=None)  # they are counted
+    changed = replace(config, data=data, columns=columns, privacy=replace(config.privacy, secure=False))
+    return replace(changed, output=replace(config.output, seed=config.output.seed or 0)).resolved()
 
 
 def _table(run: Path, config: "RunConfig") -> "Assignment":

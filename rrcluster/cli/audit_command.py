@@ -28,8 +28,8 @@ class AuditCommand:
     """Federated method of the training runs that are watched."""
     seed: int = 0
     """Of the audit's own randomness."""
-    end_to_end: bool = False
-    """Also train with canary clients and bound epsilon from below (informative)."""
+    deep: bool = False
+    """Also repeat what is random with further seeds, train with every method, and send more canaries: minutes."""
     json: bool = False
     """Print the answer as JSON."""
 
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
         mechanism=command.mechanism,
         algorithm=command.algorithm,
         seed=command.seed,
-        end_to_end=command.end_to_end,
+        deep=command.deep,
     )
     findings: list[Finding] = []
     for number, step in enumerate(steps, start=1):

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from rrcluster.cli.terminal import say
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.run import MakeExperiment
 from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.methods import Tools
 from rrcluster.simulation.clients import ClientMemory
+from rrcluster.theory.outlook import outlook
 
 
 def show(config: RunConfig, *, as_json: bool, make: MakeExperiment = make_experiment) -> int:
@@ -23,8 +25,12 @@ def show(config: RunConfig, *, as_json: bool, make: MakeExperiment = make_experi
         return 0
     width = max(map(len, answer))
     for name, value in answer.items():
+        if name == "warnings":
+            continue
         text = f"{value:.4g}" if isinstance(value, float) else str(value)
         sys.stdout.write(f"{name.replace('_', ' ').ljust(width)}  {text}\n")
+    for warning in answer["warnings"]:
+        say(warning)
     return 0
 
 
@@ -34,6 +40,8 @@ def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> di
     plan = experiment.plan
     seconds = _one_round(experiment)
     seeds = max(1, len(config.output.seeds))
+    clip, last = config.privacy.update_clip, config.server.average_last
+    seen = outlook(plan, update_clip=clip, average_last=last) if plan.private else None
     return {
         "run": config.label,
         "mechanism": plan.mechanism.name,
@@ -48,9 +56,12 @@ def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> di
         "sum_noise_std": plan.mechanism.noise_std,
         "parameters": experiment.model.num_parameters,
         "expected_cohort": plan.sampler.expected_size,
+        "signal_to_noise_per_round": None if seen is None else min(seen.per_round),
+        "signal_to_noise_over_run": None if seen is None else min(seen.over_run),
         "seconds_per_round": round(seconds, 3),
         "expected_minutes": round(seconds * plan.num_rounds * seeds / 60, 2),
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "warnings": [] if seen is None else list(seen.warnings),
     }
 
 

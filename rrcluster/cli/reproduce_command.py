@@ -159,9 +159,11 @@ def _verdicts(plan: "Reproduction", command: ReproduceCommand) -> Path:
 
     claims = {name: [asdict(claim) for claim in study.claims] for name, study in STUDIES.items()}
     name = "verdicts-quick.md" if plan.quick else "verdicts.md"
-    own = command.out is not None
-    folders = [plan.out] if own else list(plan.out.parent.iterdir())
-    return write_verdicts((plan.out if own else plan.out.parent) / name, folders, quick=plan.quick, claims=claims)
+    own_folder = command.out is not None
+    folders = [plan.out] if own_folder else list(plan.out.parent.iterdir())
+    return write_verdicts(
+        (plan.out if own_folder else plan.out.parent) / name, folders, quick=plan.quick, claims=claims
+    )
 
 
 def _print(report: "ReproductionReport") -> None:
@@ -187,10 +189,10 @@ def _list(command: ReproduceCommand) -> int:
         plans = [
             plan_reproduction(study, out=Path(), quick=quick, changes=_changes(command)) for quick in (False, True)
         ]
-        here = "yes" if not plans[0].absent else f"without {', '.join(plans[0].absent)}"
-        counts = (len(replace(plan, absent={}).jobs) for plan in plans)  # with all data here
+        data_here = "yes" if not plans[0].absent else f"without {', '.join(plans[0].absent)}"
+        counts = (len(replace(plan, absent={}).jobs) for plan in plans)  # as if no data were missing
         rows.append(
-            {"name": name, "reproduces": study.title, "in_the_paper": study.source, "data_here": here}
+            {"name": name, "reproduces": study.title, "in_the_paper": study.source, "data_here": data_here}
             | dict(zip(("runs", "quick_runs"), counts, strict=True))
         )
     if command.json:
@@ -213,9 +215,9 @@ def _list(command: ReproduceCommand) -> int:
 
 
 def _changes(command: ReproduceCommand) -> dict[str, Any]:
-    asked = {"model": command.model, "delta": command.delta, "data_folder": command.data_folder}
+    flags = {"model": command.model, "delta": command.delta, "data_folder": command.data_folder}
     device = {} if command.device == "auto" else {"device": command.device}
-    return {name: value for name, value in asked.items() if value is not None} | device
+    return {name: value for name, value in flags.items() if value is not None} | device
 
 
 def _folder(name: str, command: ReproduceCommand) -> Path:

@@ -13,7 +13,7 @@ import tyro
 
 from rrcluster import registry
 from rrcluster.cli import torchrun_rank
-from rrcluster.cli.terminal import parse, read_yaml, say
+from rrcluster.cli.terminal import parse, read_yaml, say, say_warnings
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 
@@ -31,6 +31,8 @@ class RunCommand:
     rrcluster run --epsilon 2 -B 15 --seeds 0 1 2
 
     rrcluster run --data fashion-mnist --model cnn --epsilon 8 --delta 1e-3
+
+    rrcluster run --data clients.csv --client-column client_id --target-column label --test-share 0.2
 
     rrcluster run --secure --reserve-rounds 5 --epsilon 2
 
@@ -86,18 +88,19 @@ def _check_first(command: RunCommand) -> None:
     clustered = registry.METHODS.fact(config.method.algorithm, "chooses_by_loss", False)  # others are checked later
     k, least = (config.method.num_clusters, config.method.min_cluster_size) if clustered else (1, 0)
     privacy = replace(config.privacy, epsilon=config.privacy.target_epsilon)
-    check_budget(privacy, config.data.num_clients, k, least, noisy=kind.noisy)
+    check_budget(privacy, config.data.population_size, k, least, noisy=kind.noisy)
     if not command.dry_run and (config.output.out is not None or config.output.name is not None):
         refuse_a_second_run(config.folder)
 
 
 def _run(command: RunCommand, make: "MakeExperiment") -> int:
     """The command in a single process, or in rank 0 of several."""
-    if command.dry_run:
-        from rrcluster.cli.dry_run import show
+    with say_warnings():
+        if command.dry_run:
+            from rrcluster.cli.dry_run import show
 
-        return show(command.config, as_json=command.json, make=make)
-    _show(command, list(_runs(command, make)))
+            return show(command.config, as_json=command.json, make=make)
+        _show(command, list(_runs(command, make)))
     return 0
 
 
@@ -109,22 +112,36 @@ def read_command(arguments: list[str]) -> RunCommand:
         default = RunCommand(config=from_flat(settings, source=arguments[0], resolved=False))
         arguments = arguments[1:]
     command = parse(default, arguments, prog="rrcluster run")
-    if command.resume is not None and command.config != RunConfig():
-        raise ConfigError("--resume takes all settings from the run folder; give no others.")
+    if command.resume is not None and _without_data(command.config) != RunConfig():
+        raise ConfigError("--resume takes all settings from the run folder; give no others (--data for a moved file).")
     if command.adopt and command.resume is None:
         raise ConfigError("--adopt belongs to --resume, which names the folder to go on in; add that.")
-    return replace(command, config=command.config.resolved())
+    if command.resume is not None:
+        return command
+    config = command.config.resolved()
+    if config.data.from_file:
+        from rrcluster.data.table_files import check_table
+
+        check_table(Path(config.data.data), config.columns)
+    return replace(command, config=config)
+
+
+def _without_data(config: RunConfig) -> RunConfig:
+    return replace(config, data=replace(config.data, data=RunConfig().data.data))
 
 
 def _runs(command: RunCommand, make: "MakeExperiment") -> Iterator[Path]:
     """The folders of the runs, each when it has finished."""
     from rrcluster.experiments.folder_names import seeds_folder
     from rrcluster.experiments.run import resume, start, start_or_resume
+    from rrcluster.experiments.same_objects import with_objects
 
     config = command.config
     if command.resume is not None:
         if not (command.resume / "config.yaml").exists():
             raise RunFolderError(f"{command.resume} holds no run to resume; start one with `rrcluster run`.")
+        if command.config.data.from_file:  # it has moved
+            make = with_objects(command.resume, {"data": command.config.data.data}, make)
         running = resume(command.resume, make=make, adopt=command.adopt)
         if command.adopt and running.experiment.plan.secure:
             from rrcluster.experiments.place import ADOPTED
@@ -165,7 +182,7 @@ def _show(command: RunCommand, folders: list[Path]) -> None:
 
     show_table(folders)
     for folder in folders:
-        _warn_of_dead_clusters(folder)
+        _say_remarks(folder)
     parent = folders[0] if len(folders) == 1 else folders[0].parent
     say(f"Run folder: {parent}. Next:")
     say(f"  rrcluster report {parent}                         figures and a page")
@@ -173,12 +190,15 @@ def _show(command: RunCommand, folders: list[Path]) -> None:
     say(f'  rr.load("{folders[0]}").module(0)                 in Python: the model of a cluster')
 
 
-def _warn_of_dead_clusters(folder: Path) -> None:
-    from rrcluster.report.values import dead_text
+def _say_remarks(folder: Path) -> None:
+    """What a reader of the table must know beside it."""
+    from rrcluster.report.values import dead_text, start_text
     from rrcluster.storage import read_mapping
 
-    if dead := dead_text(read_mapping(folder / "summary.json").get("dead_clusters")):
-        say(f"{folder}: {dead}")
+    summary, stated = (read_mapping(folder / name) for name in ("summary.json", "privacy.json"))
+    for text in (start_text(stated.get("started_from")), dead_text(summary.get("dead_clusters"))):
+        if text:
+            say(f"{folder}: {text}")
 
 
 def _answer(folder: Path) -> dict[str, Any]:

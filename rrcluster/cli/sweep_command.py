@@ -49,7 +49,7 @@ class SweepCommand:
 
 def main(arguments: list[str]) -> int:
     """Run the command; exit status 1 when no combination could be run."""
-    from rrcluster.experiments.sweep import read_grid
+    from rrcluster.experiments.sweep import check_own_data, read_grid
 
     file = arguments[0] if arguments and not arguments[0].startswith("-") else None
     command = parse(SweepCommand(), arguments[1:] if file else arguments, prog="rrcluster sweep")
@@ -60,11 +60,12 @@ def main(arguments: list[str]) -> int:
         settings["out"] = str(command.out)
     name = Path(file).stem + ("-selected" if command.private_select else "")
     grid = read_grid(settings, source=file, out=Path("runs") / name)
+    check_own_data(grid, source=file)
     if command.private_select:
         return _select(grid, command)
     _refuse_selection_flags(command)
     if (grid.out / "config.yaml").exists():
-        raise RunFolderError(f"{grid.out} holds a run, and a sweep is a folder of runs; choose another with --out.")
+        raise RunFolderError(f"{grid.out} is the folder of a single run; choose another folder with --out.")
     return _sweep(grid, command)
 
 
@@ -72,7 +73,8 @@ def _refuse_selection_flags(command: SweepCommand) -> None:
     default = SweepCommand()
     for name in ("mean_repetitions", "law", "public_score"):
         if getattr(command, name) != getattr(default, name):
-            raise ConfigError(f"--{name.replace('_', '-')} belongs to --private-select; add that, or leave this out.")
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} only applies with --private-select; add that flag, or remove {flag}.")
 
 
 def _sweep(grid: "Grid", command: SweepCommand) -> int:
@@ -88,7 +90,7 @@ def _sweep(grid: "Grid", command: SweepCommand) -> int:
                 outcomes += [step] if isinstance(step, Outcome) else []
         except KeyboardInterrupt:
             view.stop()
-            say("Stopped. The same command goes on where it was.")
+            say("Interrupted. Run the same command again to resume.")
             raise SystemExit(130) from None
     return _show(grid, outcomes, command)
 
@@ -144,25 +146,25 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
         raise RunFolderError(f"{grid.out} already holds a run; choose another folder with --out.")
     if any(any(grid.out.glob(name)) for name in ("sweep.json", "*/config.yaml", "*/seed-*/config.yaml")):
         raise RunFolderError(
-            f"{grid.out} holds a sweep, and what a selection leaves is its winner alone; choose another folder with "
-            "--out."
+            f"{grid.out} already holds a sweep, and a selection needs a folder of its own; choose another with --out."
         )
-    them = candidates(grid, SelectSettings(command.mean_repetitions, command.law, command.public_score))
-    secure = them.experiments[0].plan.secure
+    offer = candidates(grid, SelectSettings(command.mean_repetitions, command.law, command.public_score))
+    secure = offer.experiments[0].plan.secure
     console = Console(stderr=True, quiet=command.quiet or command.json)
     console.print(
-        f"Selecting among {len(them.experiments)} combinations: epsilon {them.epsilon:.4g} at delta "
-        f"{them.experiments[0].plan.delta:g} for the whole selection, "
+        f"Selecting among {len(offer.experiments)} combinations: epsilon {offer.epsilon:.4g} at delta "
+        f"{offer.experiments[0].plan.delta:g} for the whole selection, "
         f"{'from operating-system entropy' if secure else 'seeded: for research only'}",
         highlight=False,
     )
-    working = console.status("working; how far it is stays secret") if console.is_terminal else nullcontext()
+    status = "Selecting (no progress is shown, because the number of runs is private)"
+    working = console.status(status) if console.is_terminal else nullcontext()
     try:
         with working:
-            folder = select(them)
+            folder = select(offer)
     except KeyboardInterrupt:
-        again = "is a new one and is charged again" if secure else "and seed is the same selection again"
-        say(f"Stopped: no run is left, and the charge stands. The same command {again}.")
+        again = "starts a new selection, which is charged again" if secure else "repeats the same selection"
+        say(f"Interrupted: no run was kept, and its privacy cost stays charged. Running the command again {again}.")
         raise SystemExit(130) from None
     _show_selected(folder.path, grid, command)
     return 0

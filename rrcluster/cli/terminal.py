@@ -7,12 +7,13 @@ import contextlib
 import io
 import re
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import tyro
 
-from rrcluster.errors import ConfigError
+from rrcluster.errors import ConfigError, NotDeclared
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -64,6 +65,22 @@ def say(text: str) -> None:
     from rrcluster.storage import printable
 
     sys.stderr.write(printable(text) + "\n")
+
+
+@contextlib.contextmanager
+def say_warnings() -> Iterator[None]:
+    """Say our own warnings in a line each, the same one once."""
+    said: set[str] = set()
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        if str(message) not in said:
+            said.add(str(message))
+            say(str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", NotDeclared)
+        warnings.showwarning = show
+        yield
 
 
 def _one_line(message: str, prog: str) -> str:

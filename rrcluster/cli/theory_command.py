@@ -114,10 +114,10 @@ def _setting(command: TheoryCommand) -> "Setting":
     from rrcluster.theory.lemma import Setting
 
     sensitivity = update_sensitivity(update_clip=command.update_clip, adjacency=REPLACE_ONE)
-    given = asdict(command)
+    constants = asdict(command)
     for name in ("min_cluster_sizes", "noise_multiplier", "update_clip", "plot", "json"):
-        del given[name]
-    return Setting(min_cluster_size=0, noise_std=command.noise_multiplier * sensitivity, **given)
+        del constants[name]
+    return Setting(min_cluster_size=0, noise_std=command.noise_multiplier * sensitivity, **constants)
 
 
 def _print(comparisons: Sequence["Comparison"]) -> None:

@@ -1,7 +1,7 @@
-"""How a client turns its scores into a choice, and how the server helps the clusters apart in early rounds.
+"""How a client turns its scores into a choice of cluster, and the exploration of early rounds.
 
-Plain methods choose the least score. From random first models that is a lottery: two groups of clients often settle on
-one model, and nothing ever separates them. *Exploration* prices crowded clusters, by sizes released in earlier rounds,
+Plain methods choose the least score. From random first models, two groups of clients often settle on one model and stay
+there. *Exploration* prices crowded clusters, by sizes released in earlier rounds,
 and softens the choice by the client's own random draw; both fade to nothing halfway through the run, after which the
 choice is plain again. At strength 0 it is the base method from the first round on.
 

@@ -7,11 +7,11 @@
   the new one. Then all compete.
 
 Privacy: the rounds of an initialisation are rounds of the plan, released by the same mechanism and charged the same
-event, so they count towards T and cost nothing extra. What clients are told follows from the round's number;
+event, so they count towards T and cost nothing extra. The rules of a round follow from its number;
 what a client does is a function of its own data, of released models and of its own coins, which is all that Theorem 1
 of docs/privacy.md asks for (and the soundness of `identifier`). Copying models and holding closed ones still is
 post-processing of releases; the random change is public. The state is a function of releases and of the round's
-number, so a run stopped in the middle goes on as if it had never been.
+number, so a resumed run continues as if it had not been interrupted.
 """
 
 from dataclasses import dataclass, replace
@@ -65,7 +65,7 @@ class Schedule:
 def make_schedule(settings: ServerSettings, *, num_rounds: int, num_clusters: int) -> Schedule:
     """The schedule of a run; ConfigError for one that does not fit into it.
 
-    Unless told, an initialisation takes a tenth of the run, kmeans++ at least one round per cluster.
+    By default an initialisation takes a tenth of the run, kmeans++ at least one round per cluster.
     """
     init, least = settings.init, {"independent": 0, "warm": 1, "kmeans++": num_clusters}[settings.init]
     usual = 0 if init == "independent" else min(max(num_rounds // 10, least), num_rounds)

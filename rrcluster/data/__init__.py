@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rrcluster.data.build import PARTITIONS, load_dataset, load_federated
     from rrcluster.data.catalogue import SOURCES
     from rrcluster.data.federated import Cohort, FederatedData, TestSet
+    from rrcluster.data.frames import from_frame
     from rrcluster.data.images import ImageDataset
     from rrcluster.data.sources import check, get, list_sources
     from rrcluster.data.synthetic import LinearProblem, linear_regression
@@ -25,6 +26,7 @@ _HOMES = {
     "TestSet": "federated",
     "check": "sources",
     "from_arrays": "arrays",
+    "from_frame": "frames",
     "from_rows": "arrays",
     "get": "sources",
     "linear_regression": "synthetic",
@@ -43,6 +45,7 @@ __all__ = [
     "TestSet",
     "check",
     "from_arrays",
+    "from_frame",
     "from_rows",
     "get",
     "linear_regression",

@@ -52,14 +52,14 @@ def from_arrays(
 ) -> FederatedData:
     """A population from one array of inputs (size, ...) and one of targets (size, ...) per client.
 
-    `inputs` and `targets` are lists, one entry per client, of any sizes; or arrays (num_clients, size, ...). Where a
-    network takes several inputs, an entry is a dict of arrays (passed by name) or a tuple of them (by position), each
-    (size, ...); whole numbers in them are ids. Targets are (size,), or (size, m) for m numbers or a sequence.
-    Integer targets are classes 0, 1, ...; float targets, or `num_classes` = 0, mean regression. `num_classes` is a
-    public constant: left out, it is one more than the largest class seen, which no guarantee covers. `groups`
-    (num_clients,), if known, serve diagnostics only; by default there are none (`num_groups` = 0). A test set as an
-    array (t, ...) is shared by all clients; as a list, it is one per group, or one per client where groups are not
-    known. `ids`: inputs are not numbers but ids from 0 (characters, words), kept as int64.
+    `inputs` and `targets` are lists, one entry per client, of any sizes; or arrays (num_clients, size, ...); of numpy,
+    torch or nested lists. Where a network takes several inputs, an entry is a dict of arrays (passed by name) or a
+    tuple of them (by position), each (size, ...); whole numbers in them are ids. Targets are (size,), or (size, m) for
+    m numbers or a sequence. Integer targets are classes 0, 1, ...; float targets, or `num_classes` = 0, mean
+    regression. `num_classes` is a public constant: left out, it is one more than the largest class seen, which no
+    guarantee covers. `groups` (num_clients,), if known, serve diagnostics only. A test set as an array (t, ...) is
+    shared by all clients; a list has one per client, empty where a client has none, or one per known group. `ids`:
+    inputs are not numbers but ids from 0 (characters, words), kept as int64.
 
     Guarantees: inputs are kept as given, in float32 (no normalisation) or, if `ids`, in int64; every client has at
     least one sample; all values are finite; all samples have one shape. Anything else is a `DataError` that names
@@ -72,7 +72,7 @@ def from_arrays(
         raise DataError(f"inputs are of {len(xs)} clients and targets of {len(ys)}; give one of each per client.")
     true_groups = checked_groups(groups, len(xs))
     num_groups = 0 if groups is None else int(true_groups.max()) + 1
-    test_xs, test_ys = test_parts(test_inputs, test_targets, num_groups, len(xs))
+    test_xs, test_ys, test_of = test_parts(test_inputs, test_targets, true_groups, num_groups)
     regression = _is_regression((*ys, *test_ys), num_classes)
     shape, target_shape = xs[0].shape[1:], ys[0].shape[1:]
     labelled = [(f"client {i}", x, y) for i, (x, y) in enumerate(zip(xs, ys, strict=True))]
@@ -84,7 +84,6 @@ def from_arrays(
     classes = 0 if regression else _checked_classes((*ys, *test_ys), num_classes)
     kind, input_dtype = FLOAT if regression else IDS, IDS if ids else FLOAT
     tests = tuple(TestSet(y.astype(kind), Kept(x.astype(input_dtype))) for x, y in zip(test_xs, test_ys, strict=True))
-    own_tests = true_groups.copy() if num_groups else np.arange(len(xs))
     return FederatedData(
         name=name,
         num_classes=classes,
@@ -94,10 +93,11 @@ def from_arrays(
         num_groups=num_groups,
         store=ArrayStore(tuple(x.astype(input_dtype) for x in xs), tuple(y.astype(kind) for y in ys)),
         test_sets=tests,
-        test_of=own_tests if len(tests) > 1 else np.full(len(xs), len(tests) - 1, dtype=np.int64),
+        test_of=test_of,
         input_dtype=input_dtype,
         target_shape=target_shape,
         layout=layout,
+        counted=() if regression or num_classes is not None else ("num_classes",),
     )
 
 
@@ -121,21 +121,32 @@ def _parts(arrays: Arrays) -> Parts:
         raise DataError(f"a part of the data is not one rectangular array: {problem}") from None
 
 
-def test_parts(inputs: Arrays | None, targets: Arrays | None, num_groups: int, num_clients: int) -> tuple[Parts, Parts]:
-    """The test sets as two tuples of equal length: none, one shared by all, or one per group (or client)."""
+def test_parts(
+    inputs: Arrays | None, targets: Arrays | None, groups: NDArray[np.int64], num_groups: int
+) -> tuple[Parts, Parts, NDArray[np.int64]]:
+    """The test sets as two tuples of equal length, and the place of every client's own among them, -1 for none.
+
+    None at all, one that all clients share, one per known group, or one per client, which may be empty.
+    """
     if inputs is None and targets is None:
-        return (), ()
+        return (), (), np.full(len(groups), -1)
     if inputs is None or targets is None:
         raise DataError("test_inputs and test_targets go together; give both or neither.")
-    if isinstance(inputs, np.ndarray) and isinstance(targets, np.ndarray):
-        return (inputs,), (targets,)
-    if isinstance(inputs, np.ndarray) or isinstance(targets, np.ndarray):
-        raise DataError("test_inputs and test_targets must both be arrays (shared by all) or both lists (per group).")
+    one = [not isinstance(part, (list, tuple)) for part in (inputs, targets)]
+    if all(one):
+        return (np.asarray(inputs),), (np.asarray(targets),), np.zeros(len(groups), dtype=np.int64)
+    if any(one):
+        raise DataError("test_inputs and test_targets must both be arrays (shared by all) or both lists.")
     xs, ys = _parts(inputs), _parts(targets)
-    wanted, owner = (num_groups, "group") if num_groups else (num_clients, "client, or groups")
-    if len(xs) != wanted or len(ys) != wanted:
-        raise DataError(f"test lists hold {len(xs)} inputs and {len(ys)} targets; give one per {owner} ({wanted}).")
-    return xs, ys
+    by_group = len(xs) == num_groups
+    if len(xs) != len(ys) or not (by_group or len(xs) == len(groups)):
+        wanted = f"client ({len(groups)})" + (f", or per group ({num_groups})" if num_groups else "")
+        raise DataError(f"test lists hold {len(xs)} inputs and {len(ys)} targets; give one per {wanted}.")
+    owners = groups if by_group else np.arange(len(groups))
+    present = np.array([by_group or len(x) + len(y) > 0 for x, y in zip(xs, ys, strict=True)])
+    place = np.where(present, np.cumsum(present) - 1, -1)
+    used = np.flatnonzero(present).tolist()
+    return tuple(xs[i] for i in used), tuple(ys[i] for i in used), place[owners]
 
 
 def check_samples(
@@ -243,11 +254,11 @@ def from_rows(
     true_groups = checked_groups(groups, num_clients)
     num_groups = 0 if groups is None else int(true_groups.max()) + 1
     tests = []
-    for place, (x, y) in enumerate(zip(*test_parts(test_inputs, test_targets, num_groups, num_clients), strict=True)):
+    test_xs, test_ys, test_of = test_parts(test_inputs, test_targets, true_groups, num_groups)
+    for place, (x, y) in enumerate(zip(test_xs, test_ys, strict=True)):
         check_rows(f"test set {place}", x, y, shape, num_classes, ids=ids)
         test_x, test_y = _typed(x, y, num_classes, ids=ids)
         tests.append(TestSet(test_y, Kept(test_x)))
-    own_tests = true_groups if num_groups else np.arange(num_clients)
     return FederatedData(
         name=name,
         num_classes=num_classes,
@@ -257,7 +268,7 @@ def from_rows(
         num_groups=num_groups,
         store=RowStore(inputs, targets, bounds, num_classes, ids),
         test_sets=tuple(tests),
-        test_of=own_tests if len(tests) > 1 else np.full(num_clients, len(tests) - 1, dtype=np.int64),
+        test_of=test_of,
         input_dtype=IDS if ids else FLOAT,
     )
 

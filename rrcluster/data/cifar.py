@@ -34,7 +34,7 @@ _PICKLED_NAMES = {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"
 
 @dataclass(frozen=True)
 class _Cifar:
-    """What tells the two datasets apart. The last label of a record is the class."""
+    """How the two datasets differ. The last label of a record is the class."""
 
     name: str
     num_classes: int

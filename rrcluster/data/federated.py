@@ -106,7 +106,9 @@ class FederatedData:
     algorithm may read it. A population without true groups says so by `num_groups` = 0 (and `groups` all 0):
     there is then no clustering accuracy to speak of. `test_of` is the position of a client's test set in
     `test_sets`, -1 where it has none. `input_dtype` is float32, or int64 for ids. `layout` says which arrays a sample
-    consists of where that is more than one; `input_shape` is then that of the packed row.
+    consists of where that is more than one; `input_shape` is then that of the packed row. `clients` are the clients'
+    names, if they have any: private, and in no file of a run. `counted` lists constants that should be public and were
+    counted from the clients' data instead.
     """
 
     name: str
@@ -121,6 +123,8 @@ class FederatedData:
     input_dtype: np.dtype[Any] = FLOAT
     target_shape: tuple[int, ...] = ()  # of one sample: () for a class or a number
     layout: Layout | None = None
+    clients: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
 
     @property
     def num_clients(self) -> int:

@@ -1,4 +1,4 @@
-"""Who holds what: pure functions from labels and a random stream to one index array per client."""
+"""Which client holds which samples: pure functions from labels and a random stream to one index array per client."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -104,12 +104,12 @@ class DistributedEngine:
         return [(rows, self.data.cohort(cohort.clients[rows])) for rows in shares]
 
     def _compute(self, messages: Sequence[Message]) -> list[Mapping[str, Array]]:
-        """The answers of all ranks, in order; ranks other than 0 whose share is empty are not asked."""
-        asked = [rank for rank in self.ranks.others if len(messages[rank].arrays["clients"])]
-        for rank in asked:
+        """The answers of all ranks, in order; ranks other than 0 whose share is empty get no message."""
+        busy = [rank for rank in self.ranks.others if len(messages[rank].arrays["clients"])]
+        for rank in busy:
             self.ranks.channel.send(messages[rank], to=rank)
         own = _answer(self.own, self.data, messages[0])
-        return [own, *(self.ranks.answer(rank).arrays for rank in asked)]
+        return [own, *(self.ranks.answer(rank).arrays for rank in busy)]
 
 
 def serve(channel: Channel, prepare: Callable[[Mapping[str, Any]], PreparedRank]) -> None:
@@ -125,8 +125,8 @@ def serve(channel: Channel, prepare: Callable[[Mapping[str, Any]], PreparedRank]
             else:
                 answer = Message("done", {}, _answer(prepared.engine, prepared.data, message))
         except Exception as error:
-            known = isinstance(error, RRClusterError)  # the text of others may hold raw values
-            reason = str(error) if known else f"{type(error).__name__}; see its stderr."
+            expected = isinstance(error, RRClusterError)  # the text of others may hold raw values
+            reason = str(error) if expected else f"{type(error).__name__}; see its stderr."
             channel.send(Message("failed", {"error": reason}), to=0)
             raise
         channel.send(answer, to=0)

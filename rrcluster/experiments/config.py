@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rrcluster import registry
+from rrcluster.data_settings import ColumnSettings, DataSettings, data_label, spelled
 from rrcluster.errors import ConfigError
 from rrcluster.settings import (
     FIELDS,
     REMOVED,
     SECTIONS,
-    DataSettings,
     FaultSettings,
     LocalSettings,
     MethodSettings,
@@ -31,6 +31,7 @@ class RunConfig:
     """All settings of one run (or of several that differ in the seed)."""
 
     data: DataSettings = field(default_factory=DataSettings)
+    columns: ColumnSettings = field(default_factory=ColumnSettings)
     method: MethodSettings = field(default_factory=MethodSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     local: LocalSettings = field(default_factory=LocalSettings)
@@ -74,7 +75,7 @@ class RunConfig:
         size = f"-B{method.min_cluster_size}" if method.min_cluster_size else ""
         budget = "" if privacy.target_epsilon is None else f"-eps{privacy.target_epsilon:g}"
         noise = "" if privacy.noise_multiplier is None else f"-noise{privacy.noise_multiplier:g}"
-        return f"{self.data.data}-{method.algorithm}-{privacy.mechanism}{size}{budget}{noise}"
+        return f"{data_label(self.data.data)}-{method.algorithm}-{privacy.mechanism}{size}{budget}{noise}"
 
     @property
     def folder(self) -> Path:
@@ -82,11 +83,47 @@ class RunConfig:
         return self.output.out or Path("runs") / self.label
 
     def resolved(self) -> "RunConfig":
-        """Resolve `model = auto`, so that config.yaml does not depend on future defaults."""
-        if self.method.model != "auto":
-            return self
-        usual = registry.DATASETS.fact(self.data.data, "usual_model", "linear")
-        return replace(self, method=replace(self.method, model=usual))
+        """Resolve `model = auto` and the number of clients, so that config.yaml does not depend on future defaults.
+
+        The clients of a file are counted here, unless their number was declared.
+        """
+        self._check_columns()
+        data, method = self.data, self.method
+        if data.num_clients is None:
+            data = replace(data, num_clients=self._counted() if data.from_file else data.population_size)
+        if method.model == "auto":
+            method = replace(method, model=registry.DATASETS.fact(data.data, "usual_model", "linear"))
+        return replace(self, data=data, method=method)
+
+    def _check_columns(self) -> None:
+        """Refuse columns without a file, and a file without them; what is public must be declared in a secure run."""
+        data, columns = self.data, self.columns
+        if not data.from_file and columns != ColumnSettings():
+            name = next(part.name for part in fields(columns) if getattr(columns, part.name) != part.default)
+            raise ConfigError(
+                f"{name} is about a column of your own data, and data = {data.data} is a dataset; give --data FILE."
+            )
+        if not data.from_file:
+            return
+        if columns.target is None:
+            raise ConfigError(f"data = {data.data} needs the column to predict; give --target-column (target=).")
+        if not self.privacy.secure:
+            return
+        if data.num_clients is None:
+            raise ConfigError(
+                f"a secure run on data = {data.data} needs --clients (num_clients=), a public constant that you "
+                "declare; counted from the data it would tell how many clients there are."
+            )
+        if not columns.classes and not columns.regression:
+            raise ConfigError(
+                f"a secure run on data = {data.data} needs --classes (classes=), a public list that you declare; read "
+                "from the data it would tell which labels there are."
+            )
+
+    def _counted(self) -> int:
+        from rrcluster.data.table_files import count_clients
+
+        return count_clients(Path(self.data.data), self.columns)
 
     def with_seed(self, seed: int, out: Path) -> "RunConfig":
         """This config for one seed alone, written to `out`."""
@@ -97,8 +134,16 @@ class RunConfig:
         merged: dict[str, Any] = {}
         for section in fields(self):
             merged.update(asdict(getattr(self, section.name)))
+        left_out = ("partition", "concentration", "samples_per_client", "data_folder") if self.data.whole else ()
+        described = self.data.from_file  # by its columns
+        merged = {
+            name: value
+            for name, value in merged.items()
+            if name not in left_out and (described or FIELDS[name] != "columns")
+        }
+        merged |= {name: list(value) for name, value in merged.items() if isinstance(value, tuple)}
         merged["out"] = None if self.output.out is None else str(self.output.out)
-        merged["seed"], merged["seeds"] = self.seed, list(self.output.seeds)
+        merged["seed"] = self.seed
         return merged
 
 
@@ -126,11 +171,17 @@ def closest(name: str) -> str:
     return f"did you mean {near[0]!r}?" if near else "see `rrcluster run --help` for all settings."
 
 
+def takes_list(name: str) -> bool:
+    """Whether one value of the setting is a list (or mapping) already."""
+    hint = get_type_hints(SECTIONS[FIELDS[name]], include_extras=False)[name]
+    return get_origin(hint) is tuple
+
+
 def coerce(section: type, name: str, value: Any, *, source: str) -> Any:
     """`value` as the declared type of `section.name`; ConfigError naming both where it does not fit."""
     hint = get_type_hints(section, include_extras=False)[name]
     try:
-        return _as(hint, value)
+        return _as(hint, spelled(name, value))
     except (TypeError, ValueError, OverflowError):
         raise ConfigError(f"{source}: {name} = {_shortened(value)} should be {_spell(hint)}.") from None
 

@@ -35,6 +35,8 @@ def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
 
     device = pick_device(config.output.device).type
     settings = {name: value for name, value in config.flat().items() if AFFECTS[name] == "result"}
+    if config.data.from_file:  # which may move: what it holds is compared by a keyed digest (own_data.py)
+        del settings["data"]
     ranks = {"ranks": list(engine.machines)} if isinstance(engine, DistributedEngine) else {}
     return ranks | {
         "config": _digest(settings),
@@ -53,8 +55,9 @@ def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
 def describe_parts(experiment: "Experiment") -> dict[str, Any]:
     """The network's layers and the method's functions, so that a round is not repeated with others of the same name.
 
-    The clients' data is described for seeded runs alone, by a digest of their sizes and of a few samples: a digest in a
-    secure run's public ledger could confirm a guess.
+    The clients of a dataset are described for seeded runs alone, by a digest of their sizes and of a few samples. A
+    digest of a user's own data, or in a secure run's public ledger, could confirm a guess: own_data.py keeps a keyed
+    one, in private.
     """
     method = experiment.algorithm
     functions = [getattr(method, part.name) for part in fields(method) if callable(getattr(method, part.name))]
@@ -65,7 +68,7 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
     }
     if experiment.start is not None:
         parts["start"] = hashlib.blake2b(experiment.start.models.rows.tobytes(), digest_size=8).hexdigest()
-    if experiment.plan.secure:
+    if experiment.plan.secure or experiment.owns_data:
         return parts
     data, digest = experiment.data, hashlib.blake2b(experiment.data.sizes.tobytes(), digest_size=8)
     for client in sorted({0, data.num_clients // 2, data.num_clients - 1}):
@@ -81,8 +84,8 @@ def _describe_model(model: "Model") -> str:
 
 def describe_selection(experiments: "Sequence[Experiment]", selection: "Selection") -> dict[str, Any]:
     """What the outcome of a selection depends on: the fingerprint of its first run, and of all settings on offer."""
-    first, *others = (fingerprint(it.config, it.engine) | describe_parts(it) for it in experiments)
-    offered = [first["config"], *([it["config"], it["model"], it["method"], it["engine"]] for it in others)]
+    first, *others = (fingerprint(run.config, run.engine) | describe_parts(run) for run in experiments)
+    offered = [first["config"], *([run["config"], run["model"], run["method"], run["engine"]] for run in others)]
     return first | {"config": _digest([offered, selection.score, list(selection.among)])}
 
 

@@ -26,12 +26,16 @@ import yaml
 from safetensors import safe_open
 from safetensors.numpy import load_file, save
 
+from rrcluster.data.federated import FederatedData
+from rrcluster.data_settings import names_file
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.folder_names import refuse_a_second_run
 from rrcluster.experiments.lock import FolderLock
+from rrcluster.experiments.own_data import KEY_FILE, remember
 from rrcluster.experiments.place import bind
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
+from rrcluster.registry import DATASETS, METHODS, MODELS
 from rrcluster.server import FinishedRound
 from rrcluster.server_state import RunningMean, ServerState
 from rrcluster.settings import without_removed
@@ -64,7 +68,7 @@ _PUBLIC = (
     "models.safetensors",
     "diagnostics.jsonl",
 )
-_PRIVATE = ("state.safetensors", "place.json")  # in checkpoint/
+_PRIVATE = ("state.safetensors", "place.json", KEY_FILE)  # in checkpoint/
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,13 @@ class RunFolder:
     lock: FolderLock | None = None
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig, statement: dict[str, Any]) -> "RunFolder":
-        """Start a new run folder. Refuses one that holds a run already, or in which another process starts one."""
+    def create(
+        cls, path: Path, config: RunConfig, statement: dict[str, Any], *, own_data: FederatedData | None = None
+    ) -> "RunFolder":
+        """Start a new run folder. Refuses one that holds a run already, or in which another process starts one.
+
+        `own_data` is data of the user's own, to be the same when the run is resumed.
+        """
         refuse_a_second_run(path)
         try:
             make_folders(path)
@@ -90,6 +99,8 @@ class RunFolder:
             drop_temporaries(path, _public(config))
             if config.privacy.secure:
                 bind(path)
+            if own_data is not None:
+                remember(path, own_data)
             write_json(path / "privacy.json", statement)
             write_file(path / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
         except BaseException:
@@ -103,6 +114,7 @@ class RunFolder:
         if not (path / "config.yaml").exists():
             raise RunFolderError(f"{path}: no run here (no config.yaml); start one with `rrcluster run`.")
         settings = read_mapping(path / "config.yaml")
+        _refuse_unknown_objects(path, settings)
         config = from_flat(without_removed(settings), source=str(path / "config.yaml"))
         folder = cls(path, FolderLock(path / "checkpoint" / "lock"))
         drop_temporaries(path, _public(config))
@@ -269,6 +281,17 @@ def _digest(tensors: dict[str, Any]) -> str:
         digest.update(f"{name} {values.dtype} {values.shape}\n".encode())
         digest.update(values.tobytes())
     return digest.hexdigest()
+
+
+def _refuse_unknown_objects(path: Path, settings: dict[str, Any]) -> None:
+    """Say how to go on with a run whose data, model or method was an object of the program that started it."""
+    for name, known in {"data": DATASETS, "model": MODELS, "algorithm": METHODS}.items():
+        value = settings.get(name)
+        if isinstance(value, str) and value not in known and not (name == "data" and names_file(value)):
+            raise RunFolderError(
+                f"{path}: {name} = {value!r} is not known here: it was an object of the program that started the run. "
+                f"Give it again in Python: rr.run(resume={str(path)!r}, {name}=...)."
+            )
 
 
 def _state(tensors: dict[str, Any]) -> ServerState:

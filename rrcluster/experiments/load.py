@@ -212,7 +212,7 @@ def assign(models: TrainedModels, data: Any) -> Any:
     engine = BatchedEngine(models.model)
     if isinstance(data, FederatedData):
         scores = score_all(models.models, data, algorithm=models.algorithm, split=models.split, engine=engine)
-        return Assignment.of_scores(np.arange(data.num_clients), scores)
+        return Assignment.of_scores(np.array(data.clients) if data.clients else np.arange(data.num_clients), scores)
     inputs, targets = models.model.input_tensor(data[0]).numpy(), np.asarray(data[1])
     if len(inputs) == 0 or len(inputs) != len(targets):
         raise ConfigError(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rrcluster.experiments.outcome import Progress
     from rrcluster.experiments.sweep import Job, Step
     from rrcluster.privacy.plan import PrivacyPlan
+    from rrcluster.simulation.evaluate import Evaluation
     from rrcluster.types import NoisyEvaluation
 
 
@@ -78,11 +79,7 @@ class ProgressBar:
         """Show one finished round."""
         sizes = "sizes " + " ".join(f"{size:.0f}" for size in progress.sizes)
         if progress.evaluation is not None:
-            figure = progress.evaluation
-            value = (
-                f"loss {figure.loss:.4g}" if figure.accuracy != figure.accuracy else f"accuracy {figure.accuracy:.1%}"
-            )
-            self._accuracy = f"{value} (diagnostic, not private)"
+            self._accuracy = _diagnostic_text(progress.evaluation, "accuracy ")
         private = _private_text(progress.private_evaluation)
         done = progress.round_index + 1
         self._bar.update(self._task, completed=done, sizes=sizes, accuracy=private or self._accuracy)
@@ -194,9 +191,13 @@ def _accuracy(progress: "Progress") -> str:
     private, diagnostic = progress.private_evaluation, progress.evaluation
     if private is not None:
         return f"{private.accuracy:.1%} ± {100 * private.accuracy_noise_std:.1f} (private)"
-    if diagnostic is None:
+    return "" if diagnostic is None else _diagnostic_text(diagnostic)
+
+
+def _diagnostic_text(evaluation: "Evaluation", before_accuracy: str = "") -> str:
+    """Accuracy, or the loss where there is none; nothing where no client has test samples."""
+    measured = evaluation.accuracy == evaluation.accuracy
+    if not measured and evaluation.loss != evaluation.loss:
         return ""
-    figure = (
-        f"loss {diagnostic.loss:.4g}" if diagnostic.accuracy != diagnostic.accuracy else f"{diagnostic.accuracy:.1%}"
-    )
+    figure = f"{before_accuracy}{evaluation.accuracy:.1%}" if measured else f"loss {evaluation.loss:.4g}"
     return f"{figure} (diagnostic, not private)"

@@ -16,8 +16,10 @@ from rrcluster.experiments.fingerprint import describe_parts, fingerprint
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.folder_names import new_folder
 from rrcluster.experiments.outcome import Progress, RunResult
+from rrcluster.experiments.own_data import check_same
 from rrcluster.experiments.place import bind, check_place
 from rrcluster.experiments.released import average
+from rrcluster.experiments.same_objects import with_objects
 from rrcluster.experiments.setup import Experiment, build_experiment, make_experiment
 from rrcluster.experiments.start_from import full_statement
 from rrcluster.experiments.summary import summarise
@@ -41,6 +43,8 @@ MakeExperiment = Callable[[RunConfig], Experiment]
 def run(
     experiment: Experiment | RunConfig | None = None,
     *,
+    resume: str | Path | None = None,
+    adopt: bool = False,
     on_round: "OnRound | Sequence[OnRound] | None" = None,
     progress: bool | Literal["auto"] = "auto",
     **settings: Any,
@@ -48,14 +52,20 @@ def run(
     """Run one experiment and write its folder: `run(algorithm="ifca", epsilon=4, min_cluster_size=15)`.
 
     Settings are those of `rrcluster run --help`, under the names of config.yaml. `data`, `model` and `algorithm` may be
-    names, or a `FederatedData`, an `nn.Module` (or `Model`) and a `Method` of your own. An experiment that was built
-    before (`rrcluster.experiment`), whole or with parts replaced, runs in the same way.
+    names, or objects of your own: a table (with `client` and `target`), a path or a `FederatedData`; an `nn.Module` or
+    `Model`; a `Method`. An experiment that was built before (`rrcluster.experiment`), whole or with parts replaced,
+    runs in the same way. `resume` continues the run in a folder, with the same objects as it was started with.
 
     `on_round(round_index, figures)` is called after every round: figures under `released/` are public, those under
     `diagnostic_not_private/` (never in a secure run) are not. `progress` shows a bar; "auto": to a person.
     """
     from rrcluster.experiments.watch import watch
 
+    if resume is not None:
+        if experiment is not None:
+            raise ConfigError("resume takes the experiment from the run folder; give no other.")
+        running = resume_run(Path(resume), make=with_objects(Path(resume), settings), adopt=adopt)
+        return watch(running, on_round=on_round, progress=progress)
     if experiment is None:
         experiment = build_experiment(**settings)
     elif settings:
@@ -77,10 +87,9 @@ def finish(running: "Running") -> RunResult:
 def start(experiment: Experiment) -> "Running":
     """Make a new run folder for an experiment. Nothing is written if anything about it is wrong."""
     _check_target(experiment)
-    config = experiment.config
-    return _running(
-        experiment, RunFolder.create(new_folder(config), config, full_statement(experiment.plan, experiment.start))
-    )
+    config, own_data = experiment.config, experiment.data if experiment.owns_data else None
+    stated = full_statement(experiment.plan, experiment.start)
+    return _running(experiment, RunFolder.create(new_folder(config), config, stated, own_data=own_data))
 
 
 def _check_target(experiment: Experiment) -> None:
@@ -126,12 +135,17 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = 
             check_place(path)
         experiment = make(config)
         _check_target(experiment)
+        if experiment.owns_data:
+            check_same(path, experiment.data)
         running = _running(experiment, folder)
         folder.check_statement(full_statement(experiment.plan, experiment.start))
         return running
     except BaseException:
         folder.release()
         raise
+
+
+resume_run = resume  # `run` has an argument of that name
 
 
 def _running(experiment: Experiment, folder: RunFolder) -> "Running":

@@ -3,6 +3,7 @@
 On several ranks every rank makes the experiment from the same settings, and rank 0 runs it (`make_distributed`).
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,12 +15,15 @@ from rrcluster import registry
 from rrcluster.clusters.schedule import make_schedule
 from rrcluster.data.arrays import at_most
 from rrcluster.data.build import GENERATED, load_federated
+from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.federated import IDS, FederatedData
+from rrcluster.data.frames import from_frame, is_frame, load_table
+from rrcluster.data_settings import names_file
 from rrcluster.engine.distributed import DistributedEngine, PreparedRank, Ranks
 from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
-from rrcluster.errors import ConfigError, PrivacyError, RankError
+from rrcluster.errors import ConfigError, NotDeclared, PrivacyError, RankError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.fingerprint import fingerprint
 from rrcluster.experiments.start_from import Start, load_start
@@ -31,12 +35,13 @@ from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams
 from rrcluster.server_state import ServerState
-from rrcluster.settings import LocalSettings, ServerSettings
+from rrcluster.settings import FIELDS, LocalSettings, ServerSettings
 from rrcluster.simulation.clients import ClientMemory, Faults
 from rrcluster.simulation.simulate import RoundRecord, check_memory, simulate
 from rrcluster.types import Coordinates
 
 _USUAL_SAMPLES = 50  # of a client, where no setting says
+COLUMNS = tuple(name for name, section in FIELDS.items() if section == "columns")
 POPULATION_SEED = 0  # public: deals a dataset out to simulated clients where the run itself has no seed
 
 
@@ -82,37 +87,66 @@ class Experiment:
         """Which coordinates are shared, clustered, personal."""
         return self.algorithm.split(self.model)
 
+    @property
+    def owns_data(self) -> bool:
+        """Whether the data is the user's own, not a dataset of the catalogue."""
+        return self.config.data.data not in SOURCES
+
 
 def build_experiment(**settings: Any) -> Experiment:
     """The experiment of settings by name; `data`, `model` and `algorithm` may be objects of your own.
 
-    An object is registered under its name, so that the run folder can say what ran; to resume the run in another
-    process, register it there first. The number of clients follows from data of your own.
+    Data may be a `FederatedData`, or a table with `client`, `target` and the other settings of columns
+    (`rrcluster.from_frame`). The number of clients follows from data of your own.
     """
-    data, model, method = settings.get("data"), settings.get("model"), settings.get("algorithm")
-    loss, metric = settings.pop("loss", None), settings.pop("metric", None)
+    return make_experiment(from_flat(named_settings(settings), source="settings"))
+
+
+def named_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in which objects are replaced by names, under which they are registered for this process.
+
+    So the run folder can say what ran. To resume the run in another process, give the same objects there.
+    """
+    named = _named_data(dict(settings))
+    model, method = named.get("model"), named.get("algorithm")
+    loss, metric = named.pop("loss", None), named.pop("metric", None)
     if (loss or metric) and not isinstance(model, nn.Module):
         raise ConfigError(
             "loss and metric go with an nn.Module as model; give them to from_module(module, loss=..., metric=...) "
             "where the model is a Model."
         )
-    if isinstance(data, FederatedData):
-        if settings.get("secure") and "num_clients" not in settings:
-            raise ConfigError(
-                "a secure run on data of your own needs num_clients, a public constant that you declare; counted from "
-                "the data it would tell how many clients there are."
-            )
-        settings = {"num_clients": data.num_clients} | settings | {"data": data.name}
-        registry.DATASETS.replace(registry.Entry(data.name, data, data.name, {"num_classes": data.num_classes}))
     if isinstance(model, (Model, nn.Module)):
         made = model if isinstance(model, Model) else from_module(model, loss=loss, metric=metric)
-        settings |= {"model": made.name}
+        named |= {"model": made.name}
         registry.MODELS.replace(registry.Entry(made.name, lambda *_: made, made.name))
     if isinstance(method, Method):
-        settings |= {"algorithm": method.name}
+        named |= {"algorithm": method.name}
         facts = {"chooses_by_loss": method.chooses_by_loss}
         registry.METHODS.replace(registry.Entry(method.name, method, registry.METHODS.label(method.name), facts))
-    return make_experiment(from_flat(settings, source="settings"))
+    return named
+
+
+def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with the name of data that was given as an object, and its number of clients."""
+    data = settings.get("data")
+    if is_frame(data):
+        columns = {name: settings.pop(name) for name in COLUMNS if name in settings}
+        for role in ("client", "target"):
+            if role not in columns:
+                raise ConfigError(f"data is a table, and {role} is not given; name its column, {role}='...'.")
+        data = from_frame(data, **columns)
+    if not isinstance(data, FederatedData):
+        return settings
+    if settings.get("secure") and "num_clients" not in settings:
+        raise ConfigError(
+            "a secure run on data of your own needs num_clients, a public constant that you declare; counted from "
+            "the data it would tell how many clients there are."
+        )
+    if names_file(data.name):
+        raise ConfigError(f"the data's name = {data.name!r} looks like a file; give it a plain name.")
+    facts = {"num_classes": data.num_classes, "divided": False}
+    registry.DATASETS.replace(registry.Entry(data.name, data, data.name, facts))
+    return {"num_clients": data.num_clients} | settings | {"data": data.name}
 
 
 def make_experiment(
@@ -167,12 +201,14 @@ def _public_size(config: RunConfig) -> int:
 
 def load_population(config: RunConfig) -> FederatedData:
     """The clients of a config: a function of its data settings and its seed."""
+    if config.data.from_file:
+        return _checked_population(load_table(config.data.data, config.columns), config)
     given = registry.DATASETS.load(config.data.data)
     if isinstance(given, FederatedData):
         return _checked_population(given, config)
     data = load_federated(
         config.data.data,
-        num_clients=config.data.num_clients,
+        num_clients=config.data.population_size,
         seed=POPULATION_SEED if config.seed is None else config.seed,
         partition=None if config.data.data in GENERATED else config.data.partition,
         samples_per_client=config.data.samples_per_client,
@@ -183,13 +219,21 @@ def load_population(config: RunConfig) -> FederatedData:
 
 
 def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData:
-    """Clients that were registered ready-made."""
-    if data.num_clients != config.data.num_clients:
+    """Clients that are ready-made, with at most as many samples as the settings say.
+
+    What should be a declared constant and was counted is said in a warning, and refused in a secure run.
+    """
+    if data.num_clients != config.data.population_size:
         raise ConfigError(
-            f"num_clients = {config.data.num_clients} was declared but {config.data.data} has {data.num_clients}; "
+            f"num_clients = {config.data.population_size} was declared but {config.data.data} has {data.num_clients}; "
             "declare that number, a public constant."
         )
-    return data
+    for name in data.counted:
+        text = f"{name} were counted in the labels of {data.name}, which no guarantee covers; declare them ({name}=...)"
+        if config.privacy.secure:
+            raise ConfigError(f"{text}: a secure run takes nothing from the clients' data that it does not pay for.")
+        warnings.warn(f"{text}.", NotDeclared, stacklevel=2)
+    return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
 
 
 def engine_for(config: RunConfig, model: Model, *, samples: float = 0.0) -> Engine:
@@ -227,7 +271,7 @@ def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
     return PrivacyPlan.build(
         replace(config.privacy, epsilon=config.privacy.target_epsilon),
         coordinates=coordinates,
-        num_clients=config.data.num_clients,
+        num_clients=config.data.population_size,
         num_clusters=ALGORITHMS[method.algorithm].num_clusters(method.num_clusters),
         min_cluster_size=method.min_cluster_size,
         size_floor=method.size_floor,

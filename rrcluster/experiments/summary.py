@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rrcluster.clusters.dead import dead_clusters
+from rrcluster.data_settings import data_label
 from rrcluster.experiments.released import average, describe_evaluation
 from rrcluster.experiments.setup import Experiment
 from rrcluster.privacy.mechanism import SIZE_NOISE
@@ -31,8 +32,8 @@ def summarise(
         "status": status,
         "ended_by": None if status != "finished" else "rounds" if done == plan.num_rounds else "budget",
         "version": __version__,
-        "data": config.data.data,
-        "partition": config.data.partition,
+        "data": data_label(config.data.data),
+        "partition": None if config.data.whole else config.data.partition,
         "algorithm": config.method.algorithm,
         "model": config.method.model,
         "num_clusters": plan.mechanism.num_clusters,

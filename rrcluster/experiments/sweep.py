@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from rrcluster.data.frames import load_table
+from rrcluster.data_settings import names_file
 from rrcluster.errors import ConfigError, RRClusterError
-from rrcluster.experiments.config import RunConfig, closest, coerce, from_flat
-from rrcluster.experiments.outcome import Progress, RunResult
-from rrcluster.experiments.run import MakeExperiment, start_or_resume
+from rrcluster.experiments.config import RunConfig, closest, coerce, from_flat, takes_list
+from rrcluster.experiments.outcome import Progress
+from rrcluster.experiments.run import MakeExperiment, Running, start_or_resume
 from rrcluster.experiments.setup import make_experiment
 from rrcluster.settings import AFFECTS, FIELDS, SECTIONS
 from rrcluster.storage import write_json
@@ -66,7 +68,7 @@ def read_grid(settings: Mapping[str, Any], *, source: str, out: Path) -> Grid:
             raise ConfigError(f"{source}: setting {name!r} is not known; {closest(str(name))}")
         if name == "seeds" and value == []:  # as a run folder's config.yaml has it
             continue
-        if isinstance(value, list):
+        if isinstance(value, list) and not _one_value(name, value):
             axes[name] = _axis(name, value, source)
         else:
             fixed[name] = coerce(SECTIONS[FIELDS[name]], name, value, source=source)
@@ -76,6 +78,23 @@ def read_grid(settings: Mapping[str, Any], *, source: str, out: Path) -> Grid:
     if "seed" in axes or "seed" in fixed:
         raise ConfigError(f"{source}: gives both seed and seeds; give one of them.")
     return Grid(fixed, axes, seeds, Path(fixed.pop("out", None) or out))
+
+
+def check_own_data(grid: Grid, *, source: str) -> None:
+    """Read every file of own data once, before anything is written: a mistake in it would fail all runs alike."""
+    for settings in {repr(given): given for given in map(_data_settings, grid.cells)}.values():
+        if names_file(str(settings.get("data", ""))):
+            config = from_flat(settings, source=source)
+            load_table(config.data.data, config.columns)
+
+
+def _data_settings(cell: Cell) -> dict[str, Any]:
+    return {name: value for name, value in cell.settings.items() if FIELDS[name] in ("data", "columns")}
+
+
+def _one_value(name: str, value: list[Any]) -> bool:
+    """Whether a list is one value of a setting that takes lists; a list of lists has several."""
+    return name != "seeds" and takes_list(name) and not any(isinstance(part, (list, dict)) for part in value)
 
 
 def _axis(name: str, values: list[Any], source: str) -> tuple[Any, ...]:
@@ -202,12 +221,17 @@ def _rounds(job: Job, make: MakeExperiment) -> Iterator[Step]:
         return
     for progress in running.rounds():
         yield Going(job, progress)
-    yield _outcome(job, running.result())
+    yield _outcome(job, running)
 
 
-def _outcome(job: Job, result: RunResult) -> Outcome:
-    models = result.models
-    finite = np.isfinite(models.shared).all() and np.isfinite(models.clustered).all()
-    if finite and (result.evaluation is None or np.isfinite(result.evaluation.loss)):
+def _outcome(job: Job, running: Running) -> Outcome:
+    result = running.result()
+    finite = np.isfinite(result.models.shared).all() and np.isfinite(result.models.clustered).all()
+    if finite and (result.evaluation is None or np.isfinite(result.evaluation.loss) or not _tested(running)):
         return Outcome(job, FINISHED)
     return Outcome(job, DIVERGED, "the models or their loss are not finite; lower local_lr, server_lr or update_clip.")
+
+
+def _tested(running: Running) -> bool:
+    """Whether any client has test samples; without them no loss is measured."""
+    return bool((running.experiment.data.test_of >= 0).any())

@@ -35,7 +35,10 @@ class Split:
         last = model.head
         below = np.setdiff1d(np.arange(model.num_parameters), last)
         if not len(below):
-            raise ConfigError(f"model {model.name} is one layer, all of it head: nothing would be shared; use cnn.")
+            raise ConfigError(
+                f"model {model.name} has a single layer, so nothing would be shared below its head; use a model with "
+                "more layers, such as cnn."
+            )
         return cls(below, last if head == "clustered" else _NONE, last if head == "personal" else _NONE)
 
     @property

@@ -64,8 +64,8 @@ def write_verdicts(
 
     `quick` chooses between full and quick versions. `claims` by study: without a folder they are not yet measured.
     """
-    every = [read_reproduction(folder) for folder in sorted(folders) if is_reproduction(folder)]
-    counted = [entry for entry in every if bool(entry.about["quick"]) == quick and not entry.about["changes"]]
+    reproductions = [read_reproduction(folder) for folder in sorted(folders) if is_reproduction(folder)]
+    counted = [entry for entry in reproductions if bool(entry.about["quick"]) == quick and not entry.about["changes"]]
     return write_file(path, to_markdown(verdict_table({entry.about["name"]: entry for entry in counted}, claims)))
 
 

@@ -108,8 +108,8 @@ def _difference(difference: Estimate, measure: str) -> str:
 
 def settings_table(reproduced: Reproduced) -> TextTable:
     """The settings of each row under each mechanism."""
-    asked = {kind for row in reproduced.rows for _, kind in row.cells}
-    kinds = [kind for kind in _HEADS if kind in asked]
+    present = {kind for row in reproduced.rows for _, kind in row.cells}
+    kinds = [kind for kind in _HEADS if kind in present]
     return TextTable(
         title="Settings of the rows",
         columns=("Method", *("no noise" if kind == "none" else kind for kind in kinds)),
@@ -132,8 +132,8 @@ def _heads(reproduced: Reproduced, column: MeasuredColumn, measure: str) -> list
     published = measure == reproduced.measure and any(
         row.published.get(column.key) is not None for row in reproduced.rows
     )
-    asked = [kind for kind in column.mechanisms if any((column.key, kind) in row.cells for row in reproduced.rows)]
-    return [(column, kind) for kind in ([PUBLISHED] if published else []) + asked]
+    measured = [kind for kind in column.mechanisms if any((column.key, kind) in row.cells for row in reproduced.rows)]
+    return [(column, kind) for kind in ([PUBLISHED] if published else []) + measured]
 
 
 def _head(head: Head) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.sources import locate
+from rrcluster.data_settings import DataSettings
 from rrcluster.errors import ConfigError, DataError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.setup import load_population
@@ -20,7 +21,7 @@ from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome,
 from rrcluster.paper.reuse import of_other_settings
 from rrcluster.paper.study import Answer, Column, Row, Settings, Study
 from rrcluster.report.folders import DESCRIPTION
-from rrcluster.settings import AFFECTS, DataSettings
+from rrcluster.settings import AFFECTS
 from rrcluster.storage import write_json
 
 

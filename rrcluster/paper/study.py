@@ -112,13 +112,13 @@ def columns(
     panels: Mapping[str, tuple[str, Settings]], epsilons: Sequence[float], *, no_noise: bool = True
 ) -> tuple[Column, ...]:
     """A column per panel (key -> title and settings) and epsilon; the last one of each panel is without noise."""
-    made: list[Column] = []
+    every_column: list[Column] = []
     for key, (title, settings) in panels.items():
-        made += [
+        every_column += [
             Column(f"{key}-eps{epsilon:g}", title, epsilon, {**settings, "epsilon": epsilon}) for epsilon in epsilons
         ]
-        made += [Column(f"{key}-no-noise", title, None, settings)] if no_noise else []
-    return tuple(made)
+        every_column += [Column(f"{key}-no-noise", title, None, settings)] if no_noise else []
+    return tuple(every_column)
 
 
 def padded(*panels: Sequence[float | None], no_noise: bool = True) -> tuple[float | None, ...]:

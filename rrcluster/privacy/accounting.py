@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,12 +22,19 @@ if TYPE_CHECKING:
     from rrcluster.privacy.pld import LossDistribution
     from rrcluster.privacy.profiles import Array
 
-Composed = Callable[[int, float], float]  # (num_rounds, delta) -> epsilon
+
+class Composed(NamedTuple):
+    """One event, ready to be composed."""
+
+    epsilon: Callable[[int, float], float]  # (num_rounds, delta) -> epsilon
+    delta: Callable[[int, float], float]  # (num_rounds, epsilon) -> delta
+
 
 MIN_MULTIPLIER, MAX_MULTIPLIER = 0.01, 1e6
 MIN_DELTA = 1e-10  # composing loss distributions rounds delta by about 1e-13; below this we would be guessing
 MAX_PLD_ROUNDS = 100_000
 _ONE_AT_A_TIME = threading.RLock()
+_PROFILE = (0.125, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # epsilons of a profile, over the stated one
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,21 @@ def epsilon_at(event: Event, *, num_rounds: int, delta: float, accountant: str, 
 
 @lru_cache(maxsize=4096)
 def _remembered(accountant: str, event: Event, coarse: bool, num_rounds: int, delta: float) -> float:
-    return _prepared(accountant, event, coarse)(num_rounds, delta)
+    return _prepared(accountant, event, coarse).epsilon(num_rounds, delta)
+
+
+def profile(event: Event, *, num_rounds: int, around: float, accountant: str = "pld") -> list[tuple[float, float]]:
+    """(epsilon, delta) pairs that all hold at once, at multiples of the epsilon `around`; the accountant's own deltas.
+
+    Pairs whose delta is below what the accountant can tell from 0 are left out.
+    """
+    if not 0 < around < math.inf:
+        return []
+    with _ONE_AT_A_TIME:
+        delta_at = _prepared(accountant, event, False).delta
+        pairs = [(share * around, delta_at(num_rounds, share * around)) for share in _PROFILE]
+    least = _least_delta(num_rounds) if accountant == "pld" else 0.0
+    return [(at, delta) for at, delta in pairs if least < delta <= 1]
 
 
 def account(event: Event, *, num_rounds: int, delta: float) -> list[AccountRow]:
@@ -107,9 +128,14 @@ def _prepared(accountant: str, event: Event, coarse: bool) -> Composed:
 
 def _prepare_pld(event: Event, coarse: bool) -> Composed:
     if event.plain_gaussian:
-        return partial(_gaussian_epsilon, event.noise_multiplier)
+        z = event.noise_multiplier
+        return Composed(partial(_gaussian_epsilon, z), partial(_gaussian_delta, z))
     distribution = cache(lambda: event.loss_distribution(coarse=coarse))  # built when first needed
-    return partial(_pld_epsilon, distribution, float(getattr(event, "sample_rate", 1.0)))
+    composed = lru_cache(maxsize=1)(lambda num_rounds: distribution().self_compose(num_rounds))
+    return Composed(
+        partial(_pld_epsilon, composed, float(getattr(event, "sample_rate", 1.0))),
+        lambda num_rounds, epsilon: float(composed(num_rounds).get_delta_for_epsilon(epsilon)),
+    )
 
 
 def _gaussian_epsilon(noise_multiplier: float, num_rounds: int, delta: float) -> float:
@@ -120,15 +146,26 @@ def _gaussian_epsilon(noise_multiplier: float, num_rounds: int, delta: float) ->
         return float(get_epsilon_gaussian(noise_multiplier / math.sqrt(num_rounds), delta))
 
 
+def _gaussian_delta(noise_multiplier: float, num_rounds: int, epsilon: float) -> float:
+    from rrcluster.privacy.profiles import gaussian_delta
+
+    return float(gaussian_delta(epsilon, noise_multiplier / math.sqrt(num_rounds)))
+
+
+def _least_delta(num_rounds: int) -> float:
+    """Rounding errors grow with the number of compositions."""
+    return MIN_DELTA * max(1.0, num_rounds / 1000)
+
+
 def _pld_epsilon(
-    distribution: "Callable[[], LossDistribution]", sample_rate: float, num_rounds: int, delta: float
+    composed: "Callable[[int], LossDistribution]", sample_rate: float, num_rounds: int, delta: float
 ) -> float:
     """From the composed distribution; 0 where a client takes part at all with probability at most delta.
 
     Given that it is in no cohort its data changes nothing, so the two outputs are within num_rounds * sample_rate of
     each other in total variation: (0, delta)-DP, whatever the noise.
     """
-    least = MIN_DELTA * max(1.0, num_rounds / 1000)  # rounding errors grow with the number of compositions
+    least = _least_delta(num_rounds)
     if delta < least:
         raise UnsupportedEvent(
             f"delta = {delta:.3g} is below {least:.3g}, where the accountant 'pld' would report rounding "
@@ -141,11 +178,12 @@ def _pld_epsilon(
         )
     if num_rounds * sample_rate <= delta:
         return 0.0
-    return float(distribution().self_compose(num_rounds).get_epsilon_for_delta(delta))
+    return float(composed(num_rounds).get_epsilon_for_delta(delta))
 
 
 def _prepare_rdp(event: Event, coarse: bool) -> Composed:  # noqa: ARG001 (as fast as it gets)
-    return partial(_rdp_epsilon, *event.rdp())
+    orders, rdp = event.rdp()
+    return Composed(partial(_rdp_epsilon, orders, rdp), partial(_rdp_delta, orders, rdp))
 
 
 def _rdp_epsilon(orders: Sequence[float], rdp: "Array", num_rounds: int, delta: float) -> float:
@@ -155,13 +193,24 @@ def _rdp_epsilon(orders: Sequence[float], rdp: "Array", num_rounds: int, delta: 
     return float(compute_epsilon(orders, rdp * num_rounds, delta)[0])
 
 
+def _rdp_delta(orders: Sequence[float], rdp: "Array", num_rounds: int, epsilon: float) -> float:
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
+
+    return float(compute_delta(orders, rdp * num_rounds, epsilon)[0])
+
+
 def _prepare_paper(event: Event, coarse: bool) -> Composed:  # noqa: ARG001 (as fast as it gets)
-    return partial(_classic_epsilon, *event.printed_rdp())
+    orders, rdp = event.printed_rdp()
+    return Composed(partial(_classic_epsilon, orders, rdp), partial(_classic_delta, orders, rdp))
 
 
 def _classic_epsilon(orders: Sequence[float], rdp: "Array", num_rounds: int, delta: float) -> float:
     """Classic conversion (Mironov 2017, arXiv 1702.07476v3, Proposition 3)."""
     return float(np.min(num_rounds * rdp + math.log(1 / delta) / (np.array(orders) - 1)))
+
+
+def _classic_delta(orders: Sequence[float], rdp: "Array", num_rounds: int, epsilon: float) -> float:
+    return float(np.exp(min(0.0, np.min((np.array(orders) - 1) * (num_rounds * rdp - epsilon)))))
 
 
 ACCOUNTANTS: dict[str, Accountant] = {

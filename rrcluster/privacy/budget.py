@@ -5,6 +5,7 @@ from typing import Any
 
 from rrcluster.errors import PrivacyError
 from rrcluster.privacy.accounting import ACCOUNTANTS
+from rrcluster.privacy.evidence import evidence
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.types import Coordinates
 
@@ -19,6 +20,10 @@ class BudgetRow:
     epsilon: float | None
     noise: dict[str, float]  # what that multiplier means for each released part, clip = 1
     reason: str | None
+    least: float | None = None  # under `pld`, the least and the most that epsilon can be, all rounding included
+    most: float | None = None
+    profile: tuple[tuple[float, float], ...] = ()  # (epsilon, delta) that hold together with this one
+    recompute: dict[str, Any] | None = None  # the event for dp-accounting
 
 
 @dataclass(frozen=True)
@@ -88,4 +93,17 @@ def _row(
         spent = plan.epsilon()
     except PrivacyError as refusal:
         return BudgetRow(name, about, None, None, {}, str(refusal))
-    return BudgetRow(name, about, plan.noise_multiplier, spent, plan.mechanism.describe().noise_per_part, None)
+    shown = evidence(plan.event, num_rounds=plan.num_releases, delta=delta, accountant=name)
+    ends = shown["bracket"] if name == "pld" else {}
+    return BudgetRow(
+        name,
+        about,
+        plan.noise_multiplier,
+        spent,
+        plan.mechanism.describe().noise_per_part,
+        None,
+        least=ends.get("least"),
+        most=ends.get("most"),
+        profile=tuple((pair["epsilon"], pair["delta"]) for pair in shown["profile"]),
+        recompute=shown["recompute"],
+    )

@@ -153,7 +153,7 @@ class JointMechanism:
         self._check_complete(reports)
         checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True)
         self._check_sums_fit(len(checked.valid))
-        shared, sums = self._sums(checked)
+        shared, sums = reports.clipped[self._clipping] = self._sums(checked)
         counts = np.bincount(checked.choices[checked.valid], minlength=self.num_clusters)
         return np.concatenate([shared, sums.ravel(), counts * self.count_units, self._evaluation_units(checked)])
 
@@ -177,9 +177,13 @@ class JointMechanism:
         )
 
     def clipped_sums(self, reports: Reports) -> tuple[Array, Array]:
-        """(shared, per cluster) exact sums of clipped updates."""
-        checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True)
-        shared, sums = self._sums(checked)
+        """(shared, per cluster) exact sums of clipped updates: those of the release, where it was made of `reports`."""
+        if self._clipping not in reports.clipped:
+            checked = check_reports(
+                reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True
+            )
+            reports.clipped[self._clipping] = self._sums(checked)
+        shared, sums = reports.clipped[self._clipping]
         step = grid_step(self.update_clip)
         return shared * step, sums * step
 
@@ -206,6 +210,11 @@ class JointMechanism:
             },
             noise_per_part=noise_per_part,
         )
+
+    @property
+    def _clipping(self) -> tuple[Any, ...]:
+        """What sums of clipped updates depend on, besides the reports."""
+        return self.update_clip, self.coordinates, self.num_clusters
 
     def _sums(self, checked: CheckedReports) -> tuple[Array, Array]:
         messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms)

@@ -2,18 +2,20 @@
 
 Every distribution here is pessimistic: its delta at each epsilon is at least the true one, at every step
 size, and stays so under composition ("connect the dots": Doroshenko et al. 2022, arXiv 2207.04380). A
-coarser step is faster and looser, never unsound. What is left out: floating-point rounding, about 1e-13 in
-delta.
+coarser step is faster and looser, never unsound. What is left out is floating-point rounding; `bracket.py` bounds it.
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, Self, cast
 
 import numpy as np
 
+from rrcluster.errors import UnsupportedEvent
 from rrcluster.privacy import profiles
-from rrcluster.privacy.events import FixedSize, PoissonGaussian
+from rrcluster.privacy.events import Event, FixedSize, PoissonGaussian
 
 STEP = 1e-4  # privacy loss per cell, at most, while a round fits into MAX_CELLS
 MAX_CELLS = 500_000
@@ -29,8 +31,29 @@ class LossDistribution(Protocol):
     def self_compose(self, num_times: int) -> Self:
         """The distribution after `num_times` rounds."""
 
+    def get_delta_for_epsilon(self, epsilon: float) -> float:
+        """The delta that goes with `epsilon`."""
+
     def get_epsilon_for_delta(self, delta: float) -> float:
         """The smallest epsilon >= 0 whose delta is at most `delta`; `math.inf` if there is none."""
+
+
+@dataclass(frozen=True)
+class GridProfile:
+    """Profiles of one round at 0, step, 2 step, ...: `deltas` for one order of the neighbours, `reverse` for the other.
+
+    `reverse` is None if the two are alike.
+    """
+
+    step: float
+    deltas: profiles.Array
+    reverse: profiles.Array | None = None
+
+    def directions(self) -> list[tuple[profiles.Array, profiles.Array]]:
+        """(profile, profile of the neighbours exchanged), for every order that has to be accounted."""
+        if self.reverse is None:
+            return [(self.deltas, self.deltas)]
+        return [(self.deltas, self.reverse), (self.reverse, self.deltas)]
 
 
 def poisson_pld(event: PoissonGaussian, *, coarse: bool = False) -> LossDistribution:
@@ -38,10 +61,27 @@ def poisson_pld(event: PoissonGaussian, *, coarse: bool = False) -> LossDistribu
     from dp_accounting.pld import privacy_loss_distribution
 
     z, q = event.noise_multiplier, event.sample_rate
-    top = profiles.after_sampling(_gaussian_top(z), q)
-    step = _step(2 * top, q, _chi_square(z), coarse)
+    step = poisson_step(event, coarse=coarse)
     pld = privacy_loss_distribution.from_gaussian_mechanism(z, sampling_prob=q, value_discretization_interval=step)
     return cast(LossDistribution, pld)
+
+
+def poisson_step(event: PoissonGaussian, *, coarse: bool = False) -> float:
+    """Privacy loss per cell."""
+    top = profiles.after_sampling(_gaussian_top(event.noise_multiplier), event.sample_rate)
+    return _step(2 * top, event.sample_rate, _chi_square(event.noise_multiplier), coarse)
+
+
+def poisson_profile(event: PoissonGaussian) -> GridProfile:
+    """Of one round: a client removed, and a client added."""
+    step = poisson_step(event)
+    top = profiles.after_sampling(_gaussian_top(event.noise_multiplier), event.sample_rate)
+    at = np.arange(math.ceil(top / step) + 1) * step
+    removed = event.sample_rate * profiles.gaussian_delta(
+        profiles.before_sampling(at, event.sample_rate), event.noise_multiplier
+    )
+    added = profiles.poisson_added_delta(at, event.noise_multiplier, event.sample_rate)
+    return GridProfile(step, removed, added)
 
 
 def fixed_size_pld(event: FixedSize, *, coarse: bool = False) -> LossDistribution:
@@ -51,17 +91,35 @@ def fixed_size_pld(event: FixedSize, *, coarse: bool = False) -> LossDistributio
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    q, z, choice = event.sample_rate, event.noise_multiplier, event.choice
-    top = _gaussian_top(z) + choice.largest_loss
-    chi_square = (1 + _chi_square(z)) * math.exp(float(choice.rdp(2))) - 1
-    upper = profiles.after_sampling(top, q)
-    lower = max(-upper, _LOWEST)
-    step = _step(upper - lower, q, chi_square, coarse)
-    base = partial(choice.gaussian_delta, noise_multiplier=z)
-    deltas = profiles.fixed_size_delta(np.arange(math.ceil(upper / step) + 1) * step, base, q)
-    first, masses = _connect_dots(deltas, step, math.floor(lower / step))
-    pmf = pld_pmf.DensePLDPmf(step, first, masses, float(deltas[-1]), pessimistic_estimate=True)
+    grid = fixed_size_profile(event, coarse=coarse)
+    lower = max(-_fixed_size_top(event), _LOWEST)
+    first, masses = _connect_dots(grid.deltas, grid.step, math.floor(lower / grid.step))
+    pmf = pld_pmf.DensePLDPmf(grid.step, first, masses, float(grid.deltas[-1]), pessimistic_estimate=True)
     return cast(LossDistribution, privacy_loss_distribution.PrivacyLossDistribution(pmf))
+
+
+def fixed_size_profile(event: FixedSize, *, coarse: bool = False) -> GridProfile:
+    """Of one round under replace-one, the same for both orders of the neighbours."""
+    q, z, choice = event.sample_rate, event.noise_multiplier, event.choice
+    chi_square = (1 + _chi_square(z)) * math.exp(float(choice.rdp(2))) - 1
+    upper = _fixed_size_top(event)
+    step = _step(upper - max(-upper, _LOWEST), q, chi_square, coarse)
+    base = partial(choice.gaussian_delta, noise_multiplier=z)
+    return GridProfile(step, profiles.fixed_size_delta(np.arange(math.ceil(upper / step) + 1) * step, base, q))
+
+
+PROFILES: dict[type, Callable[..., GridProfile]] = {PoissonGaussian: poisson_profile, FixedSize: fixed_size_profile}
+
+
+def grid_profile(event: Event) -> GridProfile:
+    """Profiles of one round of `event` on the grid of its loss distribution."""
+    if type(event) not in PROFILES:
+        raise UnsupportedEvent(f"no privacy loss distribution is known for {type(event).__name__}.")
+    return PROFILES[type(event)](event)
+
+
+def _fixed_size_top(event: FixedSize) -> float:
+    return profiles.after_sampling(_gaussian_top(event.noise_multiplier) + event.choice.largest_loss, event.sample_rate)
 
 
 def _connect_dots(deltas: profiles.Array, step: float, first: int) -> tuple[int, profiles.Array]:

@@ -78,6 +78,19 @@ def fixed_size_delta(epsilon: ArrayLike, base: Profile, sample_rate: float) -> A
     return np.asarray(np.where(eps >= 0, amplified, -np.expm1(-size) + np.exp(-size) * amplified))
 
 
+def poisson_added_delta(epsilon: ArrayLike, noise_multiplier: float, sample_rate: float) -> Array:
+    """Profile of N(0, z^2) against (1 - q) N(0, z^2) + q N(1, z^2), for epsilon >= 0: a client joins.
+
+    With c = 1 - (1 - q) exp(e) the difference is c N(0) - q exp(e) N(1): delta(e) = c G(e + ln(q / c)), where G is the
+    Gaussian profile; 0 where c <= 0, which no loss reaches.
+    """
+    eps, q = np.asarray(epsilon, dtype=np.float64), sample_rate
+    left = -np.expm1(np.minimum(eps + math.log1p(-q), 1.0)) if q < 1 else np.ones_like(eps)  # negative from 0 on
+    reached = left > 0
+    inside = np.where(reached, left, 1.0)
+    return np.asarray(np.where(reached, inside * gaussian_delta(eps + np.log(q / inside), noise_multiplier), 0.0))
+
+
 def before_sampling(epsilon: ArrayLike, sample_rate: float) -> Array:
     """The epsilon >= 0 before sampling that becomes `epsilon` after it: ln(1 + (exp(epsilon) - 1) / q)."""
     eps, q = np.asarray(epsilon, dtype=np.float64), sample_rate

@@ -31,6 +31,8 @@ class Reports:
     client_ids: Any = field(default=None, repr=False)  # (n,) whole numbers or texts; not distinct if one reports twice
     evaluations: Any = field(default=None, repr=False)  # (n, 2) accuracy, and loss as a share of the loss bound
     unique: bool = False  # the caller says that no client is here twice, and gives no ids
+    clipped: dict[Any, tuple[Array, Array]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Sums of clipped updates that a mechanism has computed, so that diagnostics need not clip again. As raw."""
 
 
 @dataclass(frozen=True)

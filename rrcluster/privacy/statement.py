@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rrcluster.privacy.events import Event
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.selection import Selection
@@ -73,12 +74,13 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
             "not_covered": [_UNACCOUNTED_TUNING, *_NOT_COVERED],
         }
     from rrcluster.privacy.accounting import account
+    from rrcluster.privacy.evidence import evidence
 
     selection = plan.selection
-    if selection is None:
-        rows = account(plan.event, num_rounds=plan.num_releases, delta=plan.delta)
-    else:
-        rows = account(selection.event, num_rounds=selection.charges, delta=plan.delta)
+    event: Event = plan.event if selection is None else selection.event
+    count = plan.num_releases if selection is None else selection.charges
+    accountant = plan.accountant if selection is None else "rdp"
+    rows = account(event, num_rounds=count, delta=plan.delta)
     return {
         "private": True,
         "artefacts": SECURE if plan.secure else SEEDED,
@@ -95,10 +97,11 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
         "num_clients": plan.mechanism.num_clients,
         "delta": plan.delta,
         "epsilon": plan.epsilon(),
-        "accountant": plan.accountant if selection is None else "rdp",
-        "event": describe(plan.event if selection is None else selection.event),
+        "accountant": accountant,
+        "event": describe(event),
         **({} if selection is None else {"selection": _selection(selection)}),
         "accountants": [{"accountant": row.accountant, "epsilon": row.epsilon, "reason": row.reason} for row in rows],
+        **evidence(event, num_rounds=count, delta=plan.delta, accountant=accountant),
         "notes": [
             *_delta_notes(plan.delta, plan.mechanism.num_clients),
             *_reserve_notes(plan),

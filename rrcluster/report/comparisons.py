@@ -46,13 +46,13 @@ def draw_over_size(groups: Sequence[RunGroup]) -> list[Drawing]:
     panels = {title: series for title, series in panels.items() if series}
     if not panels:
         return []
-    every = [entry for series in panels.values() for entry in series]
-    styles = {label: place for place, label in enumerate(dict.fromkeys(entry.label for entry in every))}
+    entries = [entry for series in panels.values() for entry in series]
+    styles = {label: place for place, label in enumerate(dict.fromkeys(entry.label for entry in entries))}
     curves = _curve_panels(panels, "accuracy", styles)
 
     def paint(figure: Any) -> None:
         column = paint_panels(figure, curves, xlabel="least cluster size B", ylabel="accuracy (%)", sharey=False)
-        column[-1].set_xticks(sorted({at for entry in every for at in entry.places}))
+        column[-1].set_xticks(sorted({at for entry in entries for at in entry.places}))
 
     return [
         draw(
@@ -61,9 +61,9 @@ def draw_over_size(groups: Sequence[RunGroup]) -> list[Drawing]:
             height=panels_height(curves),
             caption=(
                 f"Accuracy over the least cluster size B ({DIAGNOSTIC}); B = 0 moves no clients."
-                f"{bands_note(curves)}{_also(every)}"
+                f"{bands_note(curves)}{_also(entries)}"
             ),
-            alt=f"Line chart of accuracy over B, {DIAGNOSTIC}: {_ends(every, 'accuracy', 'B')}.",
+            alt=f"Line chart of accuracy over B, {DIAGNOSTIC}: {_ends(entries, 'accuracy', 'B')}.",
         )
     ]
 
@@ -138,18 +138,18 @@ def _ends(series: Sequence[Series], name: str, axis: str) -> str:
 def _paint_over_epsilon(
     figure: Any, panels: SeriesPanels, curves: Sequence[CurvePanel], name: str, chance: float | None
 ) -> None:
-    every = sorted({at for series in panels.values() for entry in series for at in entry.places})
-    private = [at for at in every if math.isfinite(at)]
+    epsilons = sorted({at for series in panels.values() for entry in series for at in entry.places})
+    private = [at for at in epsilons if math.isfinite(at)]
     beyond = private[-1] * 2  # where "no privacy" is drawn: one doubling further
     column = paint_panels(
         figure,
         curves,
-        xlabel="epsilon" + (" (∞: no privacy)" if len(private) < len(every) else ""),
+        xlabel="epsilon" + (" (∞: no privacy)" if len(private) < len(epsilons) else ""),
         ylabel=f"{WHAT[name]} (%)",
         reference=None if chance is None else (f"chance ({100 * chance:g}%)", 100 * chance),
         sharey=False,
     )
-    epsilon_axis(column, [min(at, beyond) for at in every], [_tick(at) for at in every])
+    epsilon_axis(column, [min(at, beyond) for at in epsilons], [_tick(at) for at in epsilons])
     for axes, series, panel in zip(column, panels.values(), curves, strict=True):
         for entry, curve in zip(series, panel.curves, strict=True):
             style = line_style(curve.place, marked=True)

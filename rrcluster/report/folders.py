@@ -180,7 +180,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
     given = [Path(path) for path in paths]
     reports = [path for path in given if path.name in OWN_OUTPUT and not (path / CONFIG).exists()]  # as in runs/*
     alone = len(given) == 1
-    for folder in (folder for path in given if path not in reports for folder in _run_folders(path, alone=alone)):
+    for folder in (folder for path in given if path not in reports for folder in run_folders(path, alone=alone)):
         if folder.resolve() in seen:
             continue
         seen.add(folder.resolve())
@@ -194,7 +194,7 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
     return [RunGroup(tuple(runs)) for runs in groups.values()]
 
 
-def _run_folders(path: Path, *, alone: bool) -> list[Path]:
+def run_folders(path: Path, *, alone: bool = True) -> list[Path]:
     """The run folders at `path` or up to two levels, and their seeds, below; none in a folder of reproductions."""
     if not path.is_dir():
         raise RunFolderError(f"{path}: not a folder; give a run folder, or a folder of runs such as runs/demo.")

@@ -10,13 +10,23 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
+from rrcluster.data_settings import data_label
 from rrcluster.report.claim import statement_section
 from rrcluster.report.drawing import Drawing
 from rrcluster.report.folders import CONFIG, DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import NOT_METHOD, differing
 from rrcluster.report.render import to_html
 from rrcluster.report.tables import TextTable, group_epsilon, group_labels, metric
-from rrcluster.report.values import clear_best, dead_text, delta_text, epsilon_text, percent, value_text, words
+from rrcluster.report.values import (
+    clear_best,
+    dead_text,
+    delta_text,
+    epsilon_text,
+    percent,
+    start_text,
+    value_text,
+    words,
+)
 
 _NAMED = 4  # more methods than these are counted, not listed
 
@@ -76,7 +86,7 @@ def lead(groups: Sequence[RunGroup]) -> str:
     clients, rounds = _common(groups, "num_clients"), _common(groups, "num_rounds")
     named = f" ({'; '.join(labels)})" if len(labels) <= _NAMED else ""
     what = labels[0] if len(labels) == 1 else f"{len(labels)} methods{named}"
-    where = f" on {data}" if data else ""
+    where = f" on {data_label(str(data))}" if data else ""
     where += f" ({partition})" if data and partition else ""
     where += f", spread over {clients} clients" if clients else ""
     where += f", for {rounds} rounds" if rounds else ""
@@ -143,8 +153,9 @@ def _notices(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[tuple[st
                 warned.setdefault(("danger", str(run.privacy["artefacts"])), []).append(label)
             if run.status != "finished":
                 warned.setdefault(("warning", _unfinished(run)), []).append(label)
-            if dead := dead_text(run.summary.get("dead_clusters")):
-                warned.setdefault(("warning", dead), []).append(label)
+            for text in (start_text(run.privacy.get("started_from")), dead_text(run.summary.get("dead_clusters"))):
+                if text:
+                    warned.setdefault(("warning", text), []).append(label)
     notices = []
     for (kind, text), names in warned.items():
         whose = "" if len(set(names)) == len(groups) else f" ({_named_or_counted(names, len(groups))})"
@@ -217,9 +228,9 @@ def reproduce_section(groups: Sequence[RunGroup], *, out: Path) -> str:
     versions = sorted(
         {str(run.summary["version"]) for group in groups for run in group.runs if "version" in run.summary}
     )
-    made = f"The runs were made with rrcluster {html.escape(', '.join(versions))}. " if versions else ""
+    origin = f"The runs were made with rrcluster {html.escape(', '.join(versions))}. " if versions else ""
     return (
-        f"<p>{made}From the folder that holds this page, the commands below repeat every run with its settings and "
+        f"<p>{origin}From the folder that holds this page, the commands below repeat every run with its settings and "
         f'seeds, and write a report like this one:</p>\n<pre class="scroll" tabindex="0"><code>{lines}</code></pre>'
     )
 

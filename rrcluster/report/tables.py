@@ -1,8 +1,9 @@
 """The results table: one row per method, as strings for the renderers of `render.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rrcluster.data_settings import data_label
 from rrcluster.registry import DATASETS
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import distinct_labels
@@ -119,9 +120,16 @@ def metric(group: RunGroup, name: str) -> Estimate | None:
 
 def chance_level(groups: Sequence[RunGroup]) -> float | None:
     """Accuracy of guessing, where all runs have the same known number of classes."""
-    counts = {DATASETS.fact(str(group.first.config.get("data")), "num_classes") for group in groups}
+    counts = {_num_classes(group.first.config) for group in groups}
     (count,) = counts if len(counts) == 1 else (None,)
     return 1 / count if count else None  # regression has no classes
+
+
+def _num_classes(config: Mapping[str, object]) -> int | None:
+    """Of a dataset, or as declared for a file of one's own."""
+    declared = config.get("classes")
+    known: int | None = DATASETS.fact(str(config.get("data")), "num_classes")
+    return len(declared) if isinstance(declared, list) and declared else known
 
 
 def _title(groups: Sequence[RunGroup]) -> str:
@@ -131,7 +139,8 @@ def _title(groups: Sequence[RunGroup]) -> str:
     for name, form in words.items():
         values = {str(group.first.config.get(name)) for group in groups}
         if len(values) == 1 and values != {"None"}:
-            parts.append(form.format(values.pop()))
+            value = values.pop()
+            parts.append(form.format(data_label(value) if name == "data" else value))
     return ", ".join(parts) or "Results"
 
 

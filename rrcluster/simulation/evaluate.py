@@ -2,9 +2,9 @@
 
 The diagnostic is never part of a release. Its protocol: each client picks the model with the least loss on its own
 *training* data; its accuracy is that model's on the client's test set (its group's, or its own). Means are over all
-clients; of a population of more than 10,000, over 2,000 drawn once, the same in every round and run, so that the cost
-does not grow with the population. Where a population has no true groups, the clustering accuracy is NaN and there are
-no group accuracies.
+clients that have test samples; of a population of more than 10,000, over 2,000 drawn once, the same in every round and
+run, so that the cost does not grow with the population. Where a population has no true groups, the clustering accuracy
+is NaN and there are no group accuracies.
 """
 
 import math
@@ -74,20 +74,24 @@ def evaluate(
         loss, accuracy = _own_models(models, choices, data, ids, algorithm=algorithm, tools=tools, memory=recalled)
     else:
         loss, accuracy = _cluster_models(models, choices, data, ids, split=split, engine=engine)
-    groups, tenth = data.groups[ids], max(1, len(accuracy) // 10)
-    ordered, sizes = np.sort(accuracy), np.bincount(choices, minlength=models.num_clusters)
+    groups, sizes = data.groups[ids], np.bincount(choices, minlength=models.num_clusters)
+    tested = data.test_of[ids] >= 0  # a client without test rows is in no mean
+    ordered = np.sort(accuracy[tested])
+    tenth = max(1, len(ordered) // 10)
     return Evaluation(
-        accuracy=float(accuracy.mean()),
-        loss=float(loss.mean()),
+        accuracy=_mean(accuracy[tested]),
+        loss=_mean(loss[tested]),
         clustering_accuracy=clustering_accuracy(choices, groups, models.num_clusters, data.num_groups),
-        worst_decile=float(ordered[:tenth].mean()),
-        group_accuracy=tuple(_mean(accuracy[groups == group]) for group in range(data.num_groups)),
+        worst_decile=_mean(ordered[:tenth]),
+        group_accuracy=tuple(_mean(accuracy[tested & (groups == group)]) for group in range(data.num_groups)),
         confusion=tuple(map(tuple, confusion(choices, groups, models.num_clusters, data.num_groups).tolist())),
         evaluated_clients=None if len(ids) == data.num_clients else len(ids),
         choice_sizes=tuple(int(size) for size in sizes),
-        best_decile=float(ordered[-tenth:].mean()),
-        median=float(np.median(accuracy)),
-        cluster_accuracy=tuple(_mean(accuracy[choices == cluster]) for cluster in range(models.num_clusters)),
+        best_decile=_mean(ordered[-tenth:]),
+        median=float(np.median(ordered)) if len(ordered) else math.nan,
+        cluster_accuracy=tuple(
+            _mean(accuracy[tested & (choices == cluster)]) for cluster in range(models.num_clusters)
+        ),
         adjusted_rand=adjusted_rand(choices, groups, models.num_clusters, data.num_groups),
         clusters_alive=int((sizes > 0).sum()),
     )

@@ -7,6 +7,7 @@ meant.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -60,48 +61,26 @@ class Misassignment:
 
 def misassignment_printed(setting: Setting) -> Misassignment:
     """tau as printed."""
-    s = setting
+    choice, identifier, rebalance = _arguments(setting)
     return Misassignment(
-        choice=choice_error_printed(
-            loss_std=s.loss_std,
-            margin=s.margin,
-            strong_convexity=s.strong_convexity,
-            separation=s.separation,
-            num_clusters=s.num_clusters,
-        ),
-        identifier=identifier_error_printed(
-            identifier_noise_multiplier=s.identifier_noise_multiplier, num_clusters=s.num_clusters
-        ),
-        rebalance=rebalance_error_printed(
-            cluster_size_std=s.cluster_size_std,
-            num_clients=s.num_clients,
-            num_clusters=s.num_clusters,
-            min_cluster_size=s.min_cluster_size,
-        ),
+        choice_error_printed(**choice), identifier_error_printed(**identifier), rebalance_error_printed(**rebalance)
     )
 
 
 def misassignment(setting: Setting) -> Misassignment:
     """tau as corrected (Lemma 1 of docs/theory.md)."""
-    s = setting
-    return Misassignment(
-        choice=choice_error(
-            loss_std=s.loss_std,
-            margin=s.margin,
-            strong_convexity=s.strong_convexity,
-            separation=s.separation,
-            num_clusters=s.num_clusters,
-        ),
-        identifier=identifier_error(
-            identifier_noise_multiplier=s.identifier_noise_multiplier, num_clusters=s.num_clusters
-        ),
-        rebalance=rebalance_error(
-            cluster_size_std=s.cluster_size_std,
-            num_clients=s.num_clients,
-            num_clusters=s.num_clusters,
-            min_cluster_size=s.min_cluster_size,
-        ),
+    choice, identifier, rebalance = _arguments(setting)
+    return Misassignment(choice_error(**choice), identifier_error(**identifier), rebalance_error(**rebalance))
+
+
+def _arguments(setting: Setting) -> tuple[dict[str, Any], ...]:
+    """What the bounds on the three errors read: choice, identifier, rebalancing."""
+    names = (
+        ("loss_std", "margin", "strong_convexity", "separation", "num_clusters"),
+        ("identifier_noise_multiplier", "num_clusters"),
+        ("cluster_size_std", "num_clients", "num_clusters", "min_cluster_size"),
     )
+    return tuple({name: getattr(setting, name) for name in part} for part in names)
 
 
 def choice_error_printed(
@@ -200,5 +179,5 @@ def _ratio(top: float, bottom: float) -> float:
 
 
 def _share(part: float, rest: float) -> float:
-    """part / (part + rest); nothing to tell apart is an error for certain."""
+    """part / (part + rest); 1 where both are 0 or `rest` is 0."""
     return 1.0 if part + rest == 0 or rest == 0 else part / (part + rest)

@@ -23,8 +23,9 @@ def test_a_mistake_in_a_mode_is_caught(name, monkeypatch):
     check, patches = MODES[name]
     for place, function in patches.items():
         monkeypatch.setattr(place, function)
-    assert check in {found.check for found in failures(findings_of(check))}
-    assert not any("stopped by" in found.measured for found in findings_of(check)), "a mistake, not code that fails"
+    findings = findings_of(check)
+    assert check in {found.check for found in failures(findings)}
+    assert not any("stopped by" in found.measured for found in findings), "a mistake, not code that fails"
 
 
 @pytest.mark.parametrize("check", sorted({check for check, _ in MODES.values()}))

@@ -24,8 +24,15 @@ from rrcluster.privacy.identifier_noise import IDENTIFIERS
 from rrcluster.privacy.reports import Reports
 from rrcluster.simulation.simulate import simulate
 
+
+def sensitivity(target):
+    """The check on one shape of mechanism, and only if that shows nothing on all of them, which takes longer."""
+    brief = check_sensitivity(target, brief=True)
+    return brief if brief.holds is False else check_sensitivity(target)
+
+
 OF_A_MECHANISM = {
-    "sensitivity": lambda target, rng: [check_sensitivity(target)],
+    "sensitivity": lambda target, rng: [sensitivity(target)],
     "invalid reports": lambda target, rng: [check_invalid_reports(target)],
     "noise scale": lambda target, rng: check_noise(target, rng=rng),
     "noise law": lambda target, rng: check_noise(target, rng=rng),

@@ -1,11 +1,9 @@
-import math
-
 import numpy as np
 import pytest
 
 from rrcluster.audit import statistics as st
 from rrcluster.audit.accountants import gaussian_epsilon, sampled_epsilon
-from rrcluster.audit.canaries import best_bound, one_run_epsilon, one_run_p_value
+from rrcluster.audit.canaries import is_possible, mu_of, one_run_mu
 from rrcluster.audit.distinguish import error_bounds, least_false_negatives, separation
 from rrcluster.audit.identifier_claims import gaussian_keep_probability
 from rrcluster.privacy.events import FixedSize, KaryChoice
@@ -75,18 +73,39 @@ def test_error_bounds_are_valid_and_not_loose(rng):
     assert separation(*error_bounds(one, two)) < 0.1
 
 
-def test_one_run_bound_by_hand():
-    # delta = 0, all r right: (1 / (1 + exp(-eps)))^r = f.
-    found = one_run_epsilon(1000, 100, 100, delta=0.0, failure_probability=0.05)
-    assert found == pytest.approx(-math.log(0.05 ** (-1 / 100) - 1), abs=1e-6)
-    assert one_run_epsilon(1000, 100, 50, delta=0.0, failure_probability=0.05) == 0.0
-    assert one_run_epsilon(1000, 100, 100, delta=1e-3, failure_probability=0.05) < found
-    assert one_run_p_value(10, 0, 0, epsilon=1.0, delta=0.1) == 1.0
+def test_one_run_bound_at_the_edges():
+    assert one_run_mu(100, 10, 5, failure_probability=0.05) == 0.0
+    assert is_possible(100, 10, 10, mu=8.0, probability=0.5)
+    assert not is_possible(1, 1, 1, mu=1e-9, probability=0.6)  # one fair bit is guessed with probability 1/2
 
 
-def test_one_run_bound_is_below_the_truth_for_randomised_response(rng):
-    """Every canary's bit is shown rightly with probability e / (1 + e): epsilon is 1, exactly."""
-    bits = rng.random(5000) < 0.5
-    shown = np.where(rng.random(5000) < math.e / (1 + math.e), bits, ~bits)
-    found, _, _ = best_bound(np.where(shown, 1.0, -1.0), bits, delta=0.0)
-    assert 0.8 < found < 1.0
+def test_one_guess_of_one_canary_by_hand():
+    """P(right) is at most the largest p with p <= Phi(Phi^-1(1 - p) + mu), that is Phi(mu / 2): 0.6915 for mu = 1."""
+    assert is_possible(1, 1, 1, mu=1.0, probability=0.6914)
+    assert not is_possible(1, 1, 1, mu=1.0, probability=0.6916)
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
+def test_one_run_bound_is_below_the_truth_and_informative(mu, rng):
+    """Independent Gaussians, mu apart: the bound may pass the truth in one run of twenty."""
+    shown = []
+    for _ in range(20):
+        bits = rng.random(4000) < 0.5
+        scores = np.where(bits, mu / 2, -mu / 2) + rng.standard_normal(4000)
+        clearest = np.argsort(-np.abs(scores))[:400]
+        right = int(((scores > 0) == bits)[clearest].sum())
+        shown.append(one_run_mu(4000, 400, right, failure_probability=0.05))
+    assert sum(bound > mu for bound in shown) <= 3
+    assert np.median(shown) > 0.5 * mu
+
+
+def test_a_claim_is_turned_into_a_gaussian():
+    assert mu_of(gaussian_epsilon(1 / 1.3, 1e-5), 1e-5) == pytest.approx(1.3, abs=1e-6)
+
+
+def test_shared_columns_are_found(rng):
+    samples = rng.standard_normal((50, 300))
+    assert st.columns_p_value(samples) > st.SIGNIFICANCE
+    samples[:, 7] = -2 * samples[:, 250]
+    assert st.columns_p_value(samples) < 1e-100
+    assert st.columns_p_value(samples[:, :1]) == 1.0

@@ -20,6 +20,7 @@ from rrcluster.types import NoisyEvaluation
 
 SETTINGS = {
     "num_clients": 40,
+    "max_samples": 20,
     "num_rounds": 2,
     "sample_rate": 0.5,
     "local_epochs": 1,
@@ -109,15 +110,15 @@ def test_a_sweep_and_a_selection_of_one_file_keep_out_of_each_other_s_folder(fil
     capsys.readouterr()
     (Path("runs") / "grid" / "sweep.json").unlink()  # as of a sweep that was stopped
     assert main(["sweep", grid, "--private-select", "--out", "runs/grid"]) == 2
-    assert "runs/grid holds a sweep" in capsys.readouterr().err
+    assert "runs/grid already holds a sweep" in capsys.readouterr().err
     assert main(["sweep", grid, "--out", "runs/grid-selected"]) == 2
-    assert "runs/grid-selected holds a run" in capsys.readouterr().err
+    assert "runs/grid-selected is the folder of a single run" in capsys.readouterr().err
 
 
 BAD = {
     "no file": ([], {}, "sweep needs a YAML file"),
     "missing file": (["nothing.yaml"], {}, "nothing.yaml: no such file"),
-    "selection flag alone": (["grid.yaml", "--public-score"], {}, "--public-score belongs to --private-select"),
+    "selection flag alone": (["grid.yaml", "--public-score"], {}, "--public-score only applies with --private-select"),
     "unknown setting": (["grid.yaml"], {"epsilonn": 1}, "did you mean 'epsilon'"),
     "no score": (
         ["grid.yaml", "--private-select"],

@@ -51,7 +51,7 @@ def test_one_test_set_per_client_where_groups_are_not_known():
     tests = [np.zeros((5, 3)), np.ones((6, 3)), np.ones((1, 3))]
     data = from_arrays(RAGGED, CLASSES, test_inputs=tests, test_targets=[[0] * 5, [2] * 6, [1]])
     assert (data.num_groups, data.test_of.tolist()) == (0, [0, 1, 2])
-    with pytest.raises(DataError, match=r"one per client, or groups \(3\)"):
+    with pytest.raises(DataError, match=r"one per client \(3\)"):
         from_arrays(RAGGED, CLASSES, test_inputs=tests[:2], test_targets=[[0] * 5, [2] * 6])
 
 
@@ -116,7 +116,7 @@ def test_the_data_is_copied():
             RAGGED,
             CLASSES,
             {"test_inputs": [np.ones((2, 3))], "test_targets": [[0, 1]], "groups": [0, 1, 0]},
-            r"one per group \(2\)",
+            r"one per client \(3\), or per group \(2\)",
             id="test-per-group",
         ),
     ],

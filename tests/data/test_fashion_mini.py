@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fashion_mini_bundle import build, first_per_class, packed
 
 from rrcluster.data import SOURCES
-from rrcluster.data.fashion import BUNDLE, build_fashion_mini, first_per_class, load_fashion_mini, packed_fashion_mini
+from rrcluster.data.idx_datasets import BUNDLE, load_fashion_mini
 from rrcluster.errors import DataError
 
 
@@ -65,12 +66,12 @@ def test_the_bundle_follows_its_rule(full):
     assert np.array_equal(mini.train_labels, full.train_labels[train])
     assert np.array_equal(mini.test_images, full.test_images[test])
     assert np.array_equal(mini.test_labels, full.test_labels[test])
-    assert packed_fashion_mini(full) == lzma.decompress(BUNDLE.read_bytes())
+    assert packed(full) == lzma.decompress(BUNDLE.read_bytes())
 
 
 @pytest.mark.slow
 def test_build_makes_the_bundle(full, tmp_path):
-    build_fashion_mini(out=tmp_path / "again.xz")
+    build(tmp_path / "again.xz")
     assert lzma.decompress((tmp_path / "again.xz").read_bytes()) == lzma.decompress(BUNDLE.read_bytes())
 
 

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment
 from rrcluster.methods import ALGORITHMS
+from rrcluster.privacy import joint
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports
 from rrcluster.simulation.evaluate import adjusted_rand, evaluate
@@ -106,7 +108,7 @@ def test_a_secure_run_keeps_no_raw_report_to_measure():
 
 
 def test_deciles_median_and_clusters_alive(rng):
-    it = experiment(data="fashion-mini", num_clients=40, num_rounds=1)
+    it = experiment(data="fashion-mini", num_clients=40, max_samples=20, num_rounds=1)
     models = it.algorithm.init(it.model, num_clusters=4, rng=rng)
     models.clustered[3] = 1e3 * rng.normal(size=models.clustered.shape[1])  # nobody's least loss
     found = evaluate(models, it.data, algorithm=it.algorithm, split=it.split, engine=it.engine)
@@ -117,3 +119,16 @@ def test_deciles_median_and_clusters_alive(rng):
     assert found.clusters_alive == sum(size > 0 for size in found.choice_sizes) <= 3
     weighted = [size * mean for size, mean in zip(found.choice_sizes, found.cluster_accuracy, strict=True) if size]
     assert sum(weighted) / 40 == pytest.approx(found.accuracy)
+
+
+def test_diagnostics_of_a_round_do_not_clip_its_updates_again(monkeypatch):
+    clipped, real = [], joint.clip_to_grid
+    monkeypatch.setattr(joint, "clip_to_grid", lambda *args, **more: clipped.append(1) or real(*args, **more))
+    it = experiment(exploration=0.0)
+    record = last_record(it)
+    assert len(clipped) == it.plan.num_rounds
+    measured = measure_round(record, plan=it.plan, algorithm=it.algorithm)
+    assert len(clipped) == it.plan.num_rounds
+    fresh = replace(record.reports)  # knows nothing of the release
+    assert signal_to_noise(fresh, plan=it.plan)[1] == measured.signal_to_noise
+    assert len(clipped) == it.plan.num_rounds + 1

@@ -5,23 +5,30 @@
 Every attempt is a process of its own, killed with SIGKILL, or stopped by a disk that takes no more:
 
 time     killed by its parent after a random time
+line     kills itself at a random line of rrcluster's code, each as likely as any other that a whole run executes
 sync     kills itself just before or just after a random flush to the disk (a charge, a checkpoint, a folder)
 write    kills itself in the middle of a random write: half of a charge, half of a checkpoint
 disk     no file may grow beyond a random size (RLIMIT_FSIZE): a charge or a checkpoint fails half-written
 
 The attempts note every release just before it is made, outside of the run folder, so that charges can be compared with
-releases. It prints what happened as JSON, and fails with a traceback where a promise is broken.
+releases. After every attempt the accountant is asked what the charges in the ledger cost, and whatever states an
+epsilon of the folder (privacy.json, summary.json, the tables and the page of `report`) must not state less. It prints
+what happened as JSON, with the least margin between the two, and fails with a traceback where a promise is broken.
 """
 
 import argparse
 import collections
+import csv
 import itertools
 import json
+import math
 import os
 import random
+import re
 import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -40,7 +47,7 @@ SETTINGS = {
     "device": "cpu",
 }
 MODES = {"seeded": {"evaluate_every": 5}, "secure": {"secure": True, "reserve_rounds": 200}}
-KINDS = {"time": 5, "sync": 2, "write": 2, "disk": 2}  # and how often
+KINDS = {"line": 5, "time": 5, "sync": 2, "write": 2, "disk": 2}  # and how often
 REFUSED = 3  # exit status of an attempt that ended with an error of ours
 
 
@@ -111,16 +118,69 @@ def die_at_write(number):
     os.write = write
 
 
+def trace_lines(seen):
+    """Call `seen(file, line)` before every line of rrcluster's own code, in this thread and those it starts."""
+    own = str(Path(sys.modules["rrcluster"].__file__).parent)
+
+    def line(frame, event, _):
+        if event == "line":
+            seen(frame.f_code.co_filename[len(own) + 1 :], frame.f_lineno)
+        return line
+
+    def call(frame, *_):
+        return line if frame.f_code.co_filename.startswith(own) else None
+
+    threading.settrace(call)
+    sys.settrace(call)
+
+
+def die_at_line(file, number, turn):
+    left = [turn]
+
+    def seen(*place):
+        if place == (file, number):
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    trace_lines(seen)
+
+
+def note_lines(path):
+    """Write down how often each line was executed, when the attempt ends."""
+    hits = collections.Counter()
+    trace_lines(lambda *place: hits.update([place]))
+    real_exit = os._exit
+
+    def leave(status):
+        sys.settrace(None)
+        path.write_text(json.dumps([[*place, times] for place, times in sorted(hits.items())]))
+        real_exit(status)
+
+    os._exit = leave
+
+
 def fill_disk(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-FAULTS = {"none": lambda: None, "time": lambda _: None, "sync": die_at_sync, "write": die_at_write, "disk": fill_disk}
+FAULTS = {
+    "none": lambda: None,
+    "count": note_lines,
+    "time": lambda _: None,
+    "line": die_at_line,
+    "sync": die_at_sync,
+    "write": die_at_write,
+    "disk": fill_disk,
+}
 
 
-def choose(rng, folder, whole):
-    """A fault, at random; `whole` is how long an attempt without one takes."""
-    (kind,) = rng.choices(list(KINDS), KINDS.values())
+def choose(rng, folder, whole, executed, kinds):
+    """A fault, at random; `whole` is how long an attempt without one takes, `executed` which lines, how often."""
+    (kind,) = rng.choices(list(kinds), kinds.values())
+    if kind == "line":
+        file, number, times = rng.choice(executed)
+        return kind, file, number, rng.randint(1, times)
     if kind == "time":
         return kind, rng.uniform(0, whole / 3)  # most of a first attempt is accounting
     if kind == "sync":
@@ -192,14 +252,31 @@ def check_stated(folder):
     from rrcluster.privacy.events import PoissonGaussian
 
     if not (folder / "privacy.json").exists():
-        return
+        return None
     cost = folder_cost(folder)
     event = PoissonGaussian(SETTINGS["noise_multiplier"], SETTINGS["sample_rate"])
-    charged = epsilon(event, num_rounds=cost.charged, delta=SETTINGS["delta"], accountant="rdp")
-    stated = [cost.epsilon]
+    charges = [line["round"] for line in lines(folder / "ledger.jsonl")]
+    charged = epsilon(event, num_rounds=len(charges), delta=SETTINGS["delta"], accountant="rdp")
+    stated = [cost.epsilon, *printed(folder)]
     if (folder / "summary.json").exists():
         stated.append(json.loads((folder / "summary.json").read_text())["epsilon"])
     assert min(stated) >= charged, (stated, charged)
+    return len(stated), min(stated) - charged
+
+
+def printed(folder):
+    """Every epsilon in the table and in the statement that `rrcluster report` prints; none before there is a run."""
+    from rrcluster.report import find_runs, results_table, to_csv
+    from rrcluster.report.claim import statement_section
+
+    if not (folder / "config.yaml").exists():
+        return []
+    groups = find_runs([folder])
+    table = list(csv.reader(to_csv(results_table(groups)).splitlines()))
+    (column,) = (place for place, name in enumerate(table[0]) if name.lower().startswith("epsilon"))
+    page = re.findall(r"epsilon = ([0-9.]+) at delta", statement_section(groups, ["run"]))
+    assert page
+    return [float(row[column]) for row in table[1:]] + [float(text) for text in page]
 
 
 def models(folder):
@@ -209,20 +286,26 @@ def models(folder):
     return {name: tensor.tobytes() for name, tensor in load_file(folder / "models.safetensors").items()}
 
 
-def interrupt(base, mode, interruptions, rng):
+def interrupt(base, mode, interruptions, kinds, rng):
     """Interrupt runs until there were enough interruptions; a finished run is checked and a new one started."""
     settings, told = SETTINGS | MODES[mode], collections.Counter()
-    reference = base / "reference"
+    reference, counted, least = base / "reference", base / "lines.json", math.inf
     status, whole = under(("none",), reference, settings, base / "reference.notes")
     assert status == 0, status
+    if "line" in kinds:
+        assert under(("count", counted), base / "counted", settings, base / "counted.notes")[0] == 0
+    executed = json.loads(counted.read_text()) if "line" in kinds else []
     number = 0
     while told["interruptions"] < interruptions or (base / f"run-{number}").exists():
         folder, notes = base / f"run-{number}", base / f"run-{number}.notes"
-        fault = choose(rng, folder, whole) if told["interruptions"] < interruptions else ("none",)
+        fault = choose(rng, folder, whole, executed, kinds) if told["interruptions"] < interruptions else ("none",)
         status, _ = under(fault, folder, settings, notes)
         assert status in (0, REFUSED, -signal.SIGKILL), (status, fault)
         check_charges(folder, notes, mode)
-        check_stated(folder)
+        stated = check_stated(folder)
+        if stated is not None:
+            told["epsilons_compared"] += stated[0]
+            least = min(least, stated[1])
         if status:
             told["interruptions"] += 1
             told[fault[0]] += 1
@@ -232,7 +315,7 @@ def interrupt(base, mode, interruptions, rng):
         told["releases"] += len(released(notes))
         told["charges"] += len(lines(folder / "ledger.jsonl"))
         number += 1
-    return dict(told)
+    return {**told, "lines_executed": len(executed), "least_margin": least}
 
 
 def main():
@@ -240,12 +323,19 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--mode", choices=MODES, required=True)
     parser.add_argument("--interruptions", type=int, default=100)
+    parser.add_argument("--sample-rate", type=float, default=SETTINGS["sample_rate"])  # 1: accounted in closed form
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    import rrcluster.experiments.run  # noqa: F401 (children inherit the imports)
+    SETTINGS["sample_rate"] = given.sample_rate
+    import rrcluster.experiments.run
+    from rrcluster.privacy.statement import statement
 
+    settings = SETTINGS | MODES[given.mode]  # children inherit the imports, and what their plan costs
+    statement(rrcluster.experiments.run.build_experiment(**settings).plan)
     given.folder.mkdir(parents=True, exist_ok=True)
-    told = interrupt(given.folder, given.mode, given.interruptions, random.Random(given.seed))
+    kinds = {kind: KINDS[kind] for kind in given.kinds}
+    told = interrupt(given.folder, given.mode, given.interruptions, kinds, random.Random(given.seed))
     sys.stdout.write(json.dumps(told) + "\n")
 
 

@@ -21,7 +21,7 @@ def test_a_config_survives_its_yaml():
 
 
 def test_defaults_are_the_ones_documented():
-    config = RunConfig()
+    config = RunConfig().resolved()
     assert config.data.num_clients == 1000
     assert config.method.num_clusters == 4
     assert config.privacy.sample_rate == 0.1

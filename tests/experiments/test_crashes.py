@@ -11,9 +11,9 @@ import pytest
 LAB = Path(__file__).with_name("crash_lab.py")
 
 
-def interrupted(tmp_path, mode, interruptions):
+def interrupted(tmp_path, mode, interruptions, *more):
     answer = subprocess.run(
-        [sys.executable, LAB, tmp_path / "lab", "--mode", mode, "--interruptions", str(interruptions)],
+        [sys.executable, LAB, tmp_path / "lab", "--mode", mode, "--interruptions", str(interruptions), *more],
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -24,9 +24,11 @@ def interrupted(tmp_path, mode, interruptions):
 
 @pytest.mark.parametrize("mode", ["seeded", "secure"])
 def test_three_kills(tmp_path, mode):
-    told = interrupted(tmp_path, mode, 3)
+    told = interrupted(tmp_path, mode, 3, "--sample-rate", "1")  # every child accounts for itself: quickly
     assert told["interruptions"] == 3
     assert told["runs"] >= 1
+    assert told["epsilons_compared"] >= 4
+    assert told["least_margin"] >= 0
 
 
 @pytest.mark.slow
@@ -34,5 +36,5 @@ def test_three_kills(tmp_path, mode):
 def test_a_hundred_kills(tmp_path, mode):
     told = interrupted(tmp_path, mode, 100)
     assert told["interruptions"] == 100
-    assert all(told[kind] > 0 for kind in ("time", "sync", "write", "disk"))
+    assert all(told[kind] > 0 for kind in ("line", "time", "sync", "write", "disk"))
     assert told["charges"] >= told["runs"] * 25

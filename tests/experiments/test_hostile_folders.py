@@ -18,6 +18,7 @@ from rrcluster.report import make_report, read_run
 TINY = {
     "data": "fashion-mini",
     "num_clients": 60,
+    "max_samples": 20,
     "num_rounds": 3,
     "sample_rate": 0.5,
     "local_epochs": 1,

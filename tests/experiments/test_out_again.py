@@ -14,6 +14,7 @@ from torch import nn
 import rrcluster as rr
 from rrcluster import registry
 from rrcluster.data import from_arrays, load_federated
+from rrcluster.data.arrays import at_most
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 
 
@@ -138,9 +139,14 @@ def test_a_cluster_that_is_not_there_is_refused(own_run):
             ask(2)
 
 
+def tiny_population():
+    """The clients of a run with the settings of `tiny`."""
+    return at_most(load_federated("fashion-mini", num_clients=60, seed=0), 20)
+
+
 def test_assignment_is_a_table_with_margins(tiny, tmp_path):
     folder = rr.run(**tiny).folder
-    models, data = rr.load(folder), load_federated("fashion-mini", num_clients=60, seed=0)
+    models, data = rr.load(folder), tiny_population()
     table = rr.assign(models, data)
     assert table.shape == (60,)
     assert len(table) == 60
@@ -163,14 +169,14 @@ def test_assignment_is_a_table_with_margins(tiny, tmp_path):
 
 def test_one_cluster_has_no_margin(tiny, tmp_path):
     models = rr.load(rr.run(**tiny | {"algorithm": "fedavg"}).folder)
-    table = rr.assign(models, load_federated("fashion-mini", num_clients=60, seed=0))
+    table = rr.assign(models, tiny_population())
     assert np.isnan(table.margin).all()
     assert table.write_csv(tmp_path / "table.csv").read_text().splitlines()[1] == "0,0,"
 
 
 def test_the_table_is_never_written_into_a_run_folder(tiny, tmp_path):
     folder = rr.run(**tiny).folder
-    table = rr.assign(rr.load(folder), load_federated("fashion-mini", num_clients=60, seed=0))
+    table = rr.assign(rr.load(folder), tiny_population())
     (tmp_path / "link").symlink_to(folder)
     for target in (folder / "table.csv", folder / "new" / "table.csv", tmp_path / "link" / "table.csv"):
         with pytest.raises(PrivacyError, match=r"inside the run folder.*private"):
@@ -180,7 +186,7 @@ def test_the_table_is_never_written_into_a_run_folder(tiny, tmp_path):
 
 def test_a_table_as_a_frame(tiny):
     pytest.importorskip("pandas", reason="to_frame needs pandas")
-    table = rr.assign(rr.load(rr.run(**tiny).folder), load_federated("fashion-mini", num_clients=60, seed=0))
+    table = rr.assign(rr.load(rr.run(**tiny).folder), tiny_population())
     assert list(table.to_frame().columns) == ["client", "cluster", "margin"]
 
 
@@ -195,7 +201,7 @@ def test_the_command_line_writes_the_table_where_it_is_told(tiny, tmp_path, caps
     folder = rr.run(**tiny).folder
     before = {path.name for path in folder.iterdir()}
     assert main(["assign", str(folder), "--out", str(tmp_path / "table.csv")]) == 0
-    table = rr.assign(rr.load(folder), load_federated("fashion-mini", num_clients=60, seed=0))
+    table = rr.assign(rr.load(folder), tiny_population())
     rows = (tmp_path / "table.csv").read_text().splitlines()
     assert [int(row.split(",")[1]) for row in rows[1:]] == list(table)
     assert main(["assign", str(folder), "--clients", "5", "--out", str(tmp_path / "few.csv")]) == 0

@@ -19,6 +19,7 @@ from rrcluster.privacy.mechanism import MechanismKind
 FLAGS = {
     "data": "fashion-mini",
     "clients": 60,
+    "max-samples": 20,
     "rounds": 4,
     "sample-rate": 0.5,
     "local-epochs": 1,

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from rrcluster.cli import main
-from rrcluster.data import fashion
 from rrcluster.data.arrays import at_most, from_arrays, spaced
 from rrcluster.data.build import load_federated
-from rrcluster.data.fashion import load_fashion_mini
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.sweep import FINISHED, Going, Outcome, one_after_another
 from rrcluster.paper import studies
@@ -50,8 +48,6 @@ def tiny(monkeypatch):
         rows=("ifca", "fesem", "rr-ifca"),
         seeds=(0, 1),
     )
-    images = load_fashion_mini()  # unpacked once, not once a run
-    monkeypatch.setattr(fashion, "load_fashion_mini", lambda: images)
     light = Spotlight("balanced-eps8", (("ifca", JOINT), ("rr-ifca", JOINT)))
     tiny = replace(study, quick=quick, spotlights=(light,))
     monkeypatch.setitem(studies.STUDIES, "fashion", tiny)

@@ -8,6 +8,7 @@ from safetensors.numpy import load_file
 
 import rrcluster as rr
 from rrcluster.data import load_federated
+from rrcluster.data.arrays import at_most
 from rrcluster.errors import ConfigError, DataError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.run import finish, resume, start
@@ -217,7 +218,7 @@ def test_models_are_shared_and_clustered_coordinates_alone(tiny, tmp_path):
 def test_load_and_assign_agree_with_the_evaluation(tiny):
     result = rr.run(**tiny)
     models = rr.load(result.folder)
-    data = load_federated("fashion-mini", num_clients=60, seed=0)
+    data = at_most(load_federated("fashion-mini", num_clients=60, seed=0), tiny["max_samples"])
     everybody = rr.assign(models, data)
     assert tuple(np.bincount(everybody, minlength=4)) == result.evaluation.choice_sizes
     client = data.cohort(np.array([5]))

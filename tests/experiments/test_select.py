@@ -53,11 +53,11 @@ def read(folder, name):
 
 def test_only_the_winner_is_left_and_everything_states_the_cost_of_the_selection(settings, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 3)
-    them = candidates(grid(settings), SelectSettings(mean_repetitions=5))
-    folder = select(them).path
+    offer = candidates(grid(settings), SelectSettings(mean_repetitions=5))
+    folder = select(offer).path
     assert {path.name for path in folder.iterdir()} == FOLDER
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
-    total = epsilon(them.selection.event, num_rounds=1, delta=1e-2, accountant="rdp")
+    total = epsilon(offer.selection.event, num_rounds=1, delta=1e-2, accountant="rdp")
     assert total <= 8
     privacy, summary = read(folder, "privacy.json"), read(folder, "summary.json")
     assert privacy["epsilon"] == summary["epsilon"] == pytest.approx(total)
@@ -68,7 +68,7 @@ def test_only_the_winner_is_left_and_everything_states_the_cost_of_the_selection
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in rounds] == [0, 1]
     assert not any("epsilon" in line for line in rounds)  # it was spent before the first round, and privacy.json has it
-    single = rr.PrivacyPlan.epsilon(module.replace(them.experiments[0].plan, selection=None))
+    single = rr.PrivacyPlan.epsilon(module.replace(offer.experiments[0].plan, selection=None))
     assert single < total
     everything = "".join((folder / name).read_text() for name in FOLDER if not name.endswith(".safetensors"))
     assert f"{single:.4f}" not in everything  # the cost of one run is nowhere passed off as the cost
@@ -77,7 +77,7 @@ def test_only_the_winner_is_left_and_everything_states_the_cost_of_the_selection
 
 def test_the_best_score_wins_whatever_the_order(settings, monkeypatch):
     monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 4)
-    them = candidates(grid(settings), SelectSettings())
+    offer = candidates(grid(settings), SelectSettings())
     seen = []
     scores = iter([0.3, 0.9, math.nan, 0.4])
 
@@ -86,7 +86,7 @@ def test_the_best_score_wins_whatever_the_order(settings, monkeypatch):
         seen.append((value, running.experiment.config.server.server_lr, running.state.average.clustered))
         return value
 
-    folder = select(module.replace(them, score=score)).path
+    folder = select(module.replace(offer, score=score)).path
     assert np.allclose(rr.load(folder).models.clustered, seen[1][2], atol=1e-6)
     assert len({models.tobytes() for _, _, models in seen}) == 4  # every run has noise of its own
     assert {rate for _, rate, _ in seen} == {0.5, 1.0}
@@ -94,7 +94,7 @@ def test_the_best_score_wins_whatever_the_order(settings, monkeypatch):
 
 def test_losers_are_gone_as_soon_as_they_lose_and_nobody_else_may_read(settings, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 4)
-    them = candidates(grid(settings), SelectSettings())
+    offer = candidates(grid(settings), SelectSettings())
     kept, modes = [], []
 
     def score(running):
@@ -103,35 +103,35 @@ def test_losers_are_gone_as_soon_as_they_lose_and_nobody_else_may_read(settings,
         modes.append(hidden.stat().st_mode & 0o077)
         return 0.5
 
-    select(module.replace(them, score=score))
+    select(module.replace(offer, score=score))
     assert kept == [1, 2, 2, 2]
     assert modes == [0] * 4
 
 
 def test_a_crash_leaves_the_charge_and_nothing_else_and_the_same_again_is_charged_once(settings, monkeypatch):
-    them = candidates(grid(settings), SelectSettings())
+    offer = candidates(grid(settings), SelectSettings())
 
     def crash(running):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        select(module.replace(them, score=crash))
-    assert [path.name for path in them.out.iterdir()] == ["ledger.jsonl"]
-    (them.out / "checkpoint" / "selection-killed").mkdir(parents=True)  # what a kill -9 would leave
+        select(module.replace(offer, score=crash))
+    assert [path.name for path in offer.out.iterdir()] == ["ledger.jsonl"]
+    (offer.out / "checkpoint" / "selection-killed").mkdir(parents=True)  # what a kill -9 would leave
     monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 1)
-    folder = select(them).path
+    folder = select(offer).path
     assert len((folder / "ledger.jsonl").read_text().splitlines()) == 1
     assert {path.name for path in folder.iterdir()} == FOLDER
 
 
 def test_it_is_charged_before_the_first_run(settings, monkeypatch):
-    them = candidates(grid(settings), SelectSettings())
+    offer = candidates(grid(settings), SelectSettings())
     charged = []
     monkeypatch.setattr(
-        module, "_repetition", lambda *_: charged.append((them.out / "ledger.jsonl").read_text()) or 1 / 0
+        module, "_repetition", lambda *_: charged.append((offer.out / "ledger.jsonl").read_text()) or 1 / 0
     )
     with pytest.raises(ZeroDivisionError):
-        select(them)
+        select(offer)
     assert "RepeatAndSelect" in charged[0]
 
 
@@ -142,17 +142,17 @@ def test_all_runs_have_the_same_clients(settings):
 
 
 def test_the_worst_combination_is_charged(settings):
-    them = candidates(grid(settings | {"num_rounds": [1, 2], "sample_rate": [0.25, 0.5]}), SelectSettings())
-    assert them.selection.event.num_rounds == 2
-    assert them.selection.event.run.sample_rate == 0.5
-    assert them.epsilon <= 8
-    assert {it.plan.epsilon() for it in them.experiments} == {them.epsilon}
+    offer = candidates(grid(settings | {"num_rounds": [1, 2], "sample_rate": [0.25, 0.5]}), SelectSettings())
+    assert offer.selection.event.num_rounds == 2
+    assert offer.selection.event.run.sample_rate == 0.5
+    assert offer.epsilon <= 8
+    assert {it.plan.epsilon() for it in offer.experiments} == {offer.epsilon}
 
 
 def test_given_noise_the_epsilon_follows(settings):
     del settings["epsilon"]
-    them = candidates(grid(settings | {"noise_multiplier": 1.5}), SelectSettings())
-    assert them.selection.event.run.noise_multiplier == 1.5
+    offer = candidates(grid(settings | {"noise_multiplier": 1.5}), SelectSettings())
+    assert offer.selection.event.run.noise_multiplier == 1.5
 
 
 def test_a_poisoned_calibration_is_found_out(settings, monkeypatch):
@@ -163,15 +163,15 @@ def test_a_poisoned_calibration_is_found_out(settings, monkeypatch):
 
 def test_a_public_score_reads_no_client(settings, monkeypatch):
     monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 1)
-    them = candidates(grid(settings | {"private_evaluation": 0.0}), SelectSettings(public_score=True))
-    folder = select(them).path
+    offer = candidates(grid(settings | {"private_evaluation": 0.0}), SelectSettings(public_score=True))
+    folder = select(offer).path
     assert "declared public" in read(folder, "privacy.json")["selection"]["score"]
-    score = PublicScore.load(them.experiments[0])
+    score = PublicScore.load(offer.experiments[0])
     assert len(score.halves) == 4
     models = rr.load(folder).models
-    assert 0 <= score(models, them.experiments[0]) <= 1
+    assert 0 <= score(models, offer.experiments[0]) <= 1
     picking, judging = score.halves[0]
-    assert len(picking.targets) + len(judging.targets) == len(them.experiments[0].data.test_sets[0].targets)
+    assert len(picking.targets) + len(judging.targets) == 1000  # every test image
 
 
 REFUSED = {
@@ -203,9 +203,9 @@ def test_what_cannot_be_selected_is_refused_before_anything_is_charged(settings,
 def test_a_folder_with_a_run_is_not_overwritten(settings, tmp_path):
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "config.yaml").write_text("epsilon: 1\n")
-    them = candidates(grid(settings), SelectSettings())
+    offer = candidates(grid(settings), SelectSettings())
     with pytest.raises(RunFolderError, match="already holds a run"):
-        select(them)
+        select(offer)
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["config.yaml"]
 
 
@@ -213,12 +213,12 @@ def charges(folder):
     return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
 
 
-def stop(them):
+def stop(offer):
     def crash(running):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        select(module.replace(them, score=crash))
+        select(module.replace(offer, score=crash))
 
 
 def test_a_selection_with_other_settings_or_versions_is_not_taken_for_the_one_that_was_charged(settings, monkeypatch):
@@ -236,16 +236,16 @@ def test_a_selection_with_other_settings_or_versions_is_not_taken_for_the_one_th
 
 def test_two_selections_keep_out_of_each_other_s_way_and_out_of_files_that_are_not_theirs(settings, monkeypatch):
     monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 1)
-    them = candidates(grid(settings), SelectSettings())
-    (them.out / ".selection-mine").mkdir(parents=True)
+    offer = candidates(grid(settings), SelectSettings())
+    (offer.out / ".selection-mine").mkdir(parents=True)
 
     def second(running):
         with pytest.raises(RunFolderError, match="in use by another process"):
-            select(them)
+            select(offer)
         assert running.folder.path.exists()
         return 0.5
 
-    folder = select(module.replace(them, score=second)).path
+    folder = select(module.replace(offer, score=second)).path
     assert {path.name for path in folder.iterdir()} == {*FOLDER, ".selection-mine"}
     assert len(charges(folder)) == 1
 
@@ -276,12 +276,12 @@ def test_a_secure_selection_leaves_a_secure_run_charged_once(secure, law, monkey
 
 def test_a_secure_selection_that_was_stopped_is_charged_again_and_never_passes_the_target(secure, monkeypatch):
     monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 1)
-    them = candidates(grid(secure), SelectSettings())
-    stop(them)
+    offer = candidates(grid(secure), SelectSettings())
+    stop(offer)
     with pytest.raises(PrivacyError, match=r"1 selections were charged here and stopped.*more than the target 8"):
-        select(them)
+        select(offer)
     del secure["epsilon"]
-    given = candidates(grid(secure | {"noise_multiplier": 3.0, "out": str(them.out) + "-2"}), SelectSettings())
+    given = candidates(grid(secure | {"noise_multiplier": 3.0, "out": str(offer.out) + "-2"}), SelectSettings())
     stop(given)
     folder = select(given).path
     assert len(charges(folder)) == 2

@@ -11,7 +11,7 @@ from corruption import BYTES, lie, resize, retype
 
 import rrcluster as rr
 from rrcluster.data import files
-from rrcluster.data.fashion import BUNDLE, load_fashion_mini
+from rrcluster.data.idx_datasets import BUNDLE, load_fashion_mini
 from rrcluster.errors import ConfigError, DataError, RRClusterError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.folder import RunFolder, _keep_rounds_before

@@ -66,12 +66,18 @@ class Browser:
 
     def open(self, page: Path, *, width: int, height: int = 900, dark: bool = False, mobile: bool = False) -> None:
         """Show a file at a width, and wait until it is loaded."""
+        self.open_address(page.resolve().as_uri(), width=width, height=height, dark=dark, mobile=mobile)
+
+    def open_address(
+        self, address: str, *, width: int, height: int = 900, dark: bool = False, mobile: bool = False
+    ) -> None:
+        """The same for an address."""
         self.complaints.clear()
         self._events.clear()
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
-        self.ask("Page.navigate", url=page.resolve().as_uri())
+        self.ask("Page.navigate", url=address)
         if not any(event.get("method") == "Page.loadEventFired" for event in self._events):
             self._wait(lambda entry: entry.get("method") == "Page.loadEventFired")
 

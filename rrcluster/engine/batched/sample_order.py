@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rrcluster.engine.batched.words import words_on
 from rrcluster.rng import client_words
 from rrcluster.types import Array
 
 _LAST = 2**32  # sorts behind every draw
+_TILE = 128
 
 
 def batch_orders(key: tuple[int, int], clients: Array, sizes: Array, *, epochs: int) -> Array:
@@ -41,3 +41,29 @@ def visits(keys: Tensor, clients: Tensor, sizes: Tensor, *, epochs: int, width: 
     drawn = words.gather(1, place.clamp(max=count - 1).flatten(1)).reshape(place.shape)
     order = torch.where(real, drawn, _LAST).argsort(dim=-1, stable=True)
     return torch.where(real, order, -1)
+
+
+def words_on(keys: Tensor, clients: Tensor, count: int) -> Tensor:
+    """(n, 2), (n,) int64 -> (n, count): the words of `rng.client_words`, with a key for every client.
+
+    Drawn by one kernel on a CUDA device (words_triton.py), elsewhere by torch.
+    """
+    blocks = -(-count // 4)
+    if clients.is_cuda:
+        try:
+            return drawn_by_kernel(keys, clients, blocks)[:, :count]
+        except ImportError:  # torch without Triton
+            pass
+    like = torch.arange(blocks, device=clients.device)
+    drawn: Tensor = client_words((keys[:, :1], keys[:, 1:]), clients, count, like=like)
+    return drawn
+
+
+def drawn_by_kernel(keys: Tensor, clients: Tensor, blocks: int) -> Tensor:
+    """(n, 4 blocks), by the kernel."""
+    from rrcluster.engine.batched.words_triton import words
+
+    out = torch.empty(len(clients), 4 * blocks, dtype=torch.int64, device=clients.device)
+    if len(clients) and blocks:
+        words[(len(clients), -(-blocks // _TILE))](keys.contiguous(), clients.contiguous(), out, blocks, TILE=_TILE)
+    return out

@@ -1,0 +1,67 @@
+"""Draw docs/results/headline.svg from docs/results/fashion/table.csv: accuracy over epsilon, five lines.
+
+python benchmarks/headline_figure.py
+"""
+
+import csv
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("svg")
+import matplotlib.pyplot as plt
+
+DOCS = Path(__file__).parent.parent / "docs"
+EPSILONS = (2, 4, 8)
+OURS, PAPER, PUBLISHED = "joint (ours)", "identifier", "published"
+LINES = (  # row of the table, column, label, colour, style
+    ("Oracle: true clusters given", OURS, "groups known beforehand", "#222222", ":"),
+    ("DP-IFCA + exploration", OURS, "rrcluster, the default", "#0072b2", "-"),
+    ("DP-FedAvg", OURS, "one model for all", "#009e73", "-"),
+    ("RR-Cluster (IFCA)", PUBLISHED, "as published", "#d55e00", "--"),
+    ("DP-IFCA", PAPER, "the paper's mechanism,\nsoundly accounted", "#cc79a7", "-"),
+)
+LABEL_HEIGHT = {"groups known beforehand": 1.6, "rrcluster, the default": -1.8, "as published": 0.9}
+
+
+def read():
+    """The file's first table: accuracy, balanced groups."""
+    first, _, _ = (DOCS / "results" / "fashion" / "table.csv").read_text(encoding="utf-8").partition("\n\n")
+    return {row["Method"]: row for row in csv.DictReader(first.splitlines())}
+
+
+def value(row, epsilon, column):
+    suffix = "" if column == PUBLISHED else " [diagnostic, not private]"
+    return float(row[f"epsilon {epsilon}, {column}{suffix}"])
+
+
+def main():
+    rows = read()
+    plt.rcParams.update(
+        {"font.size": 13, "svg.hashsalt": "rrcluster", "svg.fonttype": "none", "font.family": "sans-serif"}
+    )
+    figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
+    for method, column, label, colour, style in LINES:
+        heights = [value(rows[method], epsilon, column) for epsilon in EPSILONS]
+        axes.plot(range(3), heights, style, color=colour, marker="o", linewidth=2.5)
+        axes.annotate(
+            label,
+            (2, heights[-1] + LABEL_HEIGHT.get(label, -1.5 if "\n" in label else 0)),
+            xytext=(9, 0),
+            textcoords="offset points",
+            color=colour,
+            va="center",
+        )
+    axes.set_xticks(range(3), [f"ε = {epsilon}" for epsilon in EPSILONS])
+    axes.set_xlim(-0.15, 3.35)
+    axes.set_ylim(30, 90)
+    axes.set_ylabel("test accuracy, %")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines["bottom"].set_bounds(-0.15, 2.1)
+    axes.grid(axis="y", color="#dddddd")
+    axes.set_axisbelow(True)
+    figure.savefig(DOCS / "results" / "headline.svg", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()

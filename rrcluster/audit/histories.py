@@ -1,0 +1,206 @@
+"""Whole runs with and without other clients: given the same releases, nobody's reports change in any round.
+
+This is what Theorem 1 of docs/privacy.md asks of clients, over all rounds: what they remember, how they choose under
+every initialisation and exploration, and who fails. Clients are computed one by one, so that equal means equal.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from torch import nn
+
+from rrcluster.audit.finding import Finding
+from rrcluster.audit.probes import Recorder
+from rrcluster.audit.rounds import Training, around
+from rrcluster.audit.targets import AuditSetting, Target, plan_of
+from rrcluster.data.arrays import from_arrays
+from rrcluster.data.federated import FederatedData
+from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.entropy import SecureStreams, secure_rng
+from rrcluster.methods import ALGORITHMS
+from rrcluster.models import from_module
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.reports import Reports, as_numpy
+from rrcluster.rng import Rng, Streams, stream
+from rrcluster.settings import FaultSettings, LocalSettings, ServerSettings
+from rrcluster.simulation.clients import Faults
+from rrcluster.types import Array, Release
+
+NUM_CLIENTS, DIMENSION, ROUNDS = 12, 4, 5
+_FAULTS = Faults(FaultSettings(dropout=0.25, hostile=0.2))
+
+
+Init = Literal["independent", "warm", "kmeans++"]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One way to train: a method, how its models begin, and how strongly clients explore."""
+
+    algorithm: str
+    init: Init = "independent"
+    exploration: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.algorithm}, init = {self.init}, exploration = {self.exploration:g}"
+
+
+class RepeatedStreams(SecureStreams):
+    """Secure streams whose keys can be drawn again: what clients draw must not differ between two runs."""
+
+    def __init__(self, seed: int) -> None:
+        """As `Streams(seed)`, but for the noise."""
+        self._streams = Streams(seed)
+
+    def __call__(self, name: str, *key: int) -> Rng:
+        """Fresh noise; everything else as it was."""
+        return secure_rng() if name == "release" else self._streams(name, *key)
+
+    def client_key(self, name: str, round_index: int) -> tuple[int, int]:
+        """The same key again."""
+        return self._streams.client_key(name, round_index)
+
+
+WITHOUT_MEMORY = (
+    Scene("ifca", exploration=0.0),
+    Scene("ifca"),
+    Scene("ifca", "warm"),
+    Scene("ifca", "kmeans++"),
+)
+WITH_MEMORY = (
+    Scene("fesem", "kmeans++"),
+    Scene("fesem-last", "warm"),
+    Scene("fedcam-fesem"),
+    Scene("fedper"),
+    Scene("mr-mtl"),
+)
+
+
+def check_histories(training: Training) -> Finding:
+    """Runs in which half of the clients are gone, or have other data: the other half reports the same, bit by bit.
+
+    Deterministic. Releases and cohorts are given beforehand and the draws are the same; clients drop out and lie.
+    """
+    target, wrong = training.target, ""
+    everyone = np.arange(NUM_CLIENTS)
+    even, odd = everyone[::2], everyone[1::2]
+    for scene in _scenes(target):
+        plan, seed = _plan(target, scene), training.seed
+        first = _run(training, scene, plan, _population(seed))
+        releases = [made for _, made in first.raw]
+        others = {
+            "half of the clients are gone": (
+                even,
+                _run(training, scene, plan, _population(seed), releases, absent=odd),
+            ),
+            "every second client has other data": (even, _run(training, scene, plan, _population(seed, odd), releases)),
+            "every other client has other data": (odd, _run(training, scene, plan, _population(seed, even), releases)),
+        }
+        for how, (same, recorder) in others.items():
+            changed = _changed(_answers(first), _answers(recorder), same)
+            wrong = wrong or (f"{changed} when {how} ({scene})" if changed else "")
+    claim = "given the releases, reports of a whole run depend on nobody else"
+    return Finding(target.name, "histories", claim, wrong or "so, to the last bit", not wrong)
+
+
+def _scenes(target: Target) -> tuple[Scene, ...]:
+    covered = target.adjacency == "add-remove" and not target.secure
+    return WITHOUT_MEMORY + WITH_MEMORY if covered else WITHOUT_MEMORY[1:]
+
+
+def _plan(target: Target, scene: Scene) -> PrivacyPlan:
+    method = ALGORITHMS[scene.algorithm]
+    coordinates = method.split(_model(scene)).coordinates
+    clusters = method.num_clusters(3)
+    setting = AuditSetting(
+        noise_multiplier=1.0,
+        shared=coordinates.shared,
+        clustered=coordinates.clustered,
+        num_clusters=clusters,
+        min_cluster_size=1 if clusters > 1 else 0,
+        sample_rate=0.75,
+        num_clients=NUM_CLIENTS,
+    )
+    mechanism = target.make(setting)
+    plan = plan_of(setting, num_rounds=ROUNDS, mechanism=mechanism.name, secure=target.secure)
+    return replace(plan, mechanism=mechanism)
+
+
+def _model(scene: Scene) -> Any:
+    network = nn.Sequential(nn.Linear(DIMENSION, 2), nn.Tanh(), nn.Linear(2, 3))
+    return ALGORITHMS[scene.algorithm].adapt(from_module(network))
+
+
+def _run(
+    training: Training,
+    scene: Scene,
+    plan: PrivacyPlan,
+    data: FederatedData,
+    canned: Sequence[Release] = (),
+    *,
+    absent: Array | None = None,
+) -> Recorder:
+    """All rounds, with given cohorts of nine clients, less those that are absent."""
+    drawn = [np.sort(np.roll(np.arange(NUM_CLIENTS), 4 * t)[:9]) for t in range(ROUNDS)]
+    cohorts = drawn if absent is None else [np.setdiff1d(ids, absent) for ids in drawn]
+    recorder = Recorder(plan.mechanism, cohorts=cohorts, canned=canned)
+    secure, model = training.target.secure, _model(scene)
+    records = training.simulate(
+        data=data,
+        model=model,
+        algorithm=ALGORITHMS[scene.algorithm],
+        plan=around(plan, recorder),
+        engine=ReferenceEngine(model),
+        streams=RepeatedStreams(training.seed) if secure else Streams(training.seed),
+        local=LocalSettings(0.1, 1, 50),
+        server=ServerSettings(init=scene.init, exploration=scene.exploration),
+        faults=_FAULTS,
+    )
+    for _ in records:
+        pass
+    return recorder
+
+
+Answers = list[dict[int, list[Any]]]  # by round: client -> what it sent
+
+
+def _answers(recorder: Recorder) -> Answers:
+    return [_sent(reports) for reports, _ in recorder.raw]
+
+
+def _sent(reports: Reports) -> dict[int, list[Any]]:
+    sent: dict[int, list[Any]] = {}
+    for place, client in enumerate(np.asarray(reports.client_ids).tolist()):
+        parts = (reports.updates, reports.choices, reports.destinations, reports.evaluations)
+        sent.setdefault(client, []).append([None if part is None else _plain(part[place]) for part in parts])
+    return sent
+
+
+def _plain(value: Any) -> Any:
+    """A value as bytes, where it is an array of numbers: NaN equals itself there."""
+    array = np.asarray(as_numpy(value))
+    return repr(value) if array.dtype == object else (str(array.dtype), array.tobytes())
+
+
+def _changed(whole: Answers, other: Answers, same: Array) -> str:
+    """Who of the clients that are the `same` reports otherwise, and when."""
+    for t, (one, two) in enumerate(zip(whole, other, strict=True)):
+        for client in same.tolist():
+            if one.get(client) != two.get(client):
+                return f"client {client} reports otherwise in round {t}"
+    return ""
+
+
+def _population(seed: int, others: Array | None = None) -> FederatedData:
+    """Three classes; clients of 1 to 5 samples. Those of `others` are of other scales, classes and numbers."""
+    rng = stream(seed, "histories", 1)
+    sizes = 1 + np.arange(NUM_CLIENTS) % 5
+    inputs = [rng.standard_normal((size, DIMENSION)) for size in sizes.tolist()]
+    targets = [rng.integers(3, size=size) for size in sizes.tolist()]
+    for client in [] if others is None else others.tolist():
+        scale = (30.0, 0.1, 3.0)[client % 3]
+        inputs[client] = np.tile(scale * inputs[client], (1 + client % 2, 1))
+        targets[client] = (np.tile(targets[client], 1 + client % 2) + 1) % 3
+    return from_arrays(inputs, targets, num_classes=3, name="histories")

@@ -1,0 +1,233 @@
+"""Run folders as they are written: values made of releases alone, private files that only their owner reads, and runs
+that are stopped, killed, copied and resumed: what they release, charge and state."""
+
+import json
+import shutil
+import stat
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rrcluster.audit.finding import Finding
+from rrcluster.audit.probes import Recorder, entropy_from
+from rrcluster.data.arrays import from_arrays
+from rrcluster.data.federated import FederatedData
+from rrcluster.entropy import secure_rng
+from rrcluster.errors import PrivacyError, RunFolderError
+from rrcluster.experiments.run import Running, finish, resume, start
+from rrcluster.experiments.setup import Experiment, build_experiment
+from rrcluster.privacy.accounting import epsilon
+from rrcluster.privacy.cost import folder_cost
+from rrcluster.privacy.ledger import read_charges
+from rrcluster.privacy.reports import Reports
+from rrcluster.types import Release
+
+SUBJECT = "run folder"
+NUM_CLIENTS, DIMENSION, ROUNDS = 12, 4, 4
+
+
+def small_experiment(path: Path, *, data_seed: int = 0, **settings: Any) -> Experiment:
+    """A run of a few rounds on twelve small clients, whose data and sizes follow `data_seed`."""
+    common: dict[str, Any] = {
+        "num_clients": NUM_CLIENTS,
+        "model": "linear",
+        "algorithm": "ifca",
+        "num_clusters": 2,
+        "num_rounds": ROUNDS,
+        "noise_multiplier": 1.0,
+        "delta": 0.01,
+        "sample_rate": 0.5,
+        "out": str(path),
+    }
+    return build_experiment(data=_clients(data_seed), **(common | settings))
+
+
+def check_public_values() -> list[Finding]:
+    """Two secure runs with the same releases, on other clients and other cohorts: every file is the same, bit by bit.
+
+    Deterministic: the releases are given, and so are the operating system's bytes. What follows raw data or cohorts or
+    time makes a difference, under any name and in binary files too. Meanwhile only the owner may read checkpoint/.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        experiment = small_experiment(path, **_SECURE)
+        releases = [_made_up_release(experiment) for _ in range(ROUNDS)]
+        one, private = _files_of(path, releases, data_seed=0, cohort=range(3))
+        two, _ = _files_of(path, releases, data_seed=1, cohort=range(2, 11))
+    changed = sorted(name for name in {*one, *two} if one.get(name) != two.get(name))
+    claim = "files of a secure run are functions of its releases"
+    measured = f"raw data show in {', '.join(changed)}" if changed else f"so, in {len(one) - 1} files"
+    return [
+        Finding(SUBJECT, "public values", claim, measured, not changed),
+        Finding(SUBJECT, "private files", "only the owner reads checkpoint/", private or "so", not private),
+    ]
+
+
+_SECURE: dict[str, Any] = {"secure": True, "private_evaluation": 0.5, "dropout": 0.3, "hostile": 0.2}
+
+
+def _files_of(path: Path, releases: list[Release], *, data_seed: int, cohort: range) -> tuple[dict[str, bytes], str]:
+    """The bytes of every file of a run, and what it showed on the way; and which private file others could read."""
+    shutil.rmtree(path, ignore_errors=True)
+    experiment = small_experiment(path, data_seed=data_seed, **_SECURE)
+    probe = Recorder(experiment.plan.mechanism, cohorts=[np.array(cohort)], canned=releases)
+    private, shown = "", []
+    with entropy_from(np.random.default_rng(0).bytes):
+        running = start(replace(experiment, plan=replace(experiment.plan, mechanism=probe)))
+        for progress in running.rounds():
+            private = private or _readable(path / "checkpoint")
+            shown.append(repr(progress))
+    files = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    return files | {"what is shown": "".join(shown).encode()}, private
+
+
+def _readable(folder: Path) -> str:
+    for path in (folder, *folder.rglob("*")):
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            return f"{path.relative_to(folder.parent)} can be read by others"
+    return "" if (folder / "state.safetensors").exists() else "no checkpoint is written"
+
+
+def _made_up_release(experiment: Experiment) -> Release:
+    mechanism = experiment.plan.mechanism
+    updates = np.full((2, mechanism.coordinates.width), 0.01)
+    reports = Reports(updates, [0, 1], evaluations=np.full((2, 2), 0.6), unique=True)
+    return mechanism.release(reports, rng=secure_rng())
+
+
+def check_stated_cost() -> Finding:
+    """Stopped, resumed or finished, a folder states the cost of its whole plan, wherever it states one.
+
+    Deterministic: progress, summary.json, privacy.json, the result and `folder_cost` against the accountant.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        experiment = small_experiment(path)
+        due = epsilon(experiment.plan.event, num_rounds=ROUNDS, delta=0.01)
+        told = {"progress": _some_rounds(start(experiment), 2)}
+        told |= _told_by(path, "when stopped")
+        running = resume(path)
+        told["progress after resuming"] = [progress.epsilon for progress in running.rounds()]
+        told["result"] = [running.result().epsilon]
+        told |= _told_by(path, "at the end")
+        stated = [(where, value) for where, values in told.items() for value in values]
+        wrong = next((f"{where} says {value}" for where, value in stated if not _equal(value, due)), "")
+        _charge_twice(path / "ledger.jsonl")
+        if not _refused(lambda: folder_cost(path)):
+            wrong = wrong or "more charges than the statement covers are passed over"
+    claim = f"a folder costs its whole plan, {due:.4g}, from the first round on"
+    return Finding(SUBJECT, "stated cost", claim, wrong or f"so, in {len(told)} places", not wrong)
+
+
+def _equal(value: float | None, due: float) -> bool:
+    return value is not None and abs(value - due) <= 1e-9
+
+
+def _charge_twice(ledger: Path) -> None:
+    """As many charges again, of further rounds."""
+    lines = [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines()] * 2
+    text = "".join(json.dumps(line | {"round": number}) + "\n" for number, line in enumerate(lines))
+    ledger.write_text(text, encoding="utf-8")
+
+
+def _told_by(path: Path, when: str) -> dict[str, list[float | None]]:
+    cost = folder_cost(path)
+    files = {name: json.loads((path / name).read_text(encoding="utf-8")) for name in ("summary.json", "privacy.json")}
+    told = {f"{name} {when}": [content["epsilon"]] for name, content in files.items()}
+    return told | {f"folder_cost {when}": [None if cost is None else cost.epsilon]}
+
+
+def check_resumed_run() -> Finding:
+    """Stopped or killed and resumed: a seeded run makes the same releases, a secure one charges what it repeats.
+
+    Deterministic. Clients of the seeded run remember their rounds. Copies of secure runs and changed statements are
+    refused.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        wrong = _resumed_seeded(Path(folder)) or _resumed_secure(Path(folder)) or _resumed_elsewhere(Path(folder))
+    claim = "resuming repeats seeded releases exactly, and charges secure ones"
+    return Finding(SUBJECT, "resumed run", claim, wrong or "so", not wrong)
+
+
+def _resumed_seeded(folder: Path) -> str:
+    paths = [folder / name for name in ("whole", "stopped", "killed")]
+    fesem: dict[str, Any] = {"algorithm": "fesem", "hostile": 0.2}
+    finish(start(small_experiment(paths[0], **fesem)))
+    _some_rounds(start(small_experiment(paths[1], **fesem)), 2)
+    _killed(start(small_experiment(folder / "dying", **fesem)), paths[2], after=3)
+    for path in paths[1:]:
+        try:
+            finish(resume(path))
+        except Exception as error:
+            return f"a run that was {path.name} cannot be resumed ({type(error).__name__})"
+        for name in ("rounds.jsonl", "models.safetensors", "ledger.jsonl"):
+            if (path / name).read_bytes() != (paths[0] / name).read_bytes():
+                return f"a run that was {path.name} and resumed has another {name}"
+    return ""
+
+
+def _resumed_secure(folder: Path) -> str:
+    """Twice all is lost but the ledger: four rounds and two in reserve allow six releases, and no more."""
+    path, made = folder / "secure", 0
+    experiment = small_experiment(path, secure=True, reserve_rounds=2)
+    due = epsilon(experiment.plan.event, num_rounds=ROUNDS + 2, delta=0.01)
+    for attempt in range(3):
+        running = start(experiment) if attempt == 0 else resume(path)
+        made += len(_some_rounds(running, 2 if attempt < 2 else ROUNDS))
+        (path / "checkpoint" / "state.safetensors").unlink(missing_ok=True)
+        charged = len(read_charges(path / "ledger.jsonl"))
+        if charged != made:
+            return f"{made} secure releases were made and {charged} charged"
+    cost = folder_cost(path)
+    if made > ROUNDS + 2 or cost is None or cost.epsilon is None or abs(cost.epsilon - due) > 1e-9:
+        return f"{made} secure releases were made; 6 cost {due:.4g}, and {cost} is stated"
+    return ""
+
+
+def _resumed_elsewhere(folder: Path) -> str:
+    path = folder / "bound"
+    _some_rounds(start(small_experiment(path, secure=True)), 1)
+    shutil.copytree(path, folder / "copy")
+    if not _refused(lambda: resume(folder / "copy")):
+        return "a copy of a secure run is resumed"
+    stated = json.loads((path / "privacy.json").read_text(encoding="utf-8"))
+    (path / "privacy.json").write_text(json.dumps(stated | {"epsilon": stated["epsilon"] / 2}), encoding="utf-8")
+    return "" if _refused(lambda: resume(path)) else "a run is resumed although it states another epsilon"
+
+
+def _some_rounds(running: Running, count: int) -> list[float | None]:
+    """The epsilons that a run states in its first rounds; then it is stopped."""
+    told, rounds = [], running.rounds()
+    for progress in rounds:
+        told.append(progress.epsilon)
+        if len(told) == count:
+            break
+    rounds.close()  # type: ignore[attr-defined]
+    return told
+
+
+def _killed(running: Running, copy: Path, *, after: int) -> None:
+    """What is on disk in the middle of a run, as a kill would leave it."""
+    rounds = running.rounds()
+    for _ in range(after):
+        next(rounds)
+    shutil.copytree(running.folder.path, copy)
+    rounds.close()  # type: ignore[attr-defined]
+
+
+def _refused(call: Any) -> bool:
+    try:
+        call()
+    except (PrivacyError, RunFolderError):
+        return True
+    return False
+
+
+def _clients(seed: int) -> FederatedData:
+    rng = np.random.default_rng(seed)
+    inputs = [rng.standard_normal((3 + (seed + 1) * i % 5, DIMENSION)) for i in range(NUM_CLIENTS)]
+    labels = [(x[:, seed % DIMENSION] > 0).astype(np.int64) for x in inputs]
+    return from_arrays(inputs, labels, num_classes=2, name="audit-folder")

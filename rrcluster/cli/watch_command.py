@@ -1,0 +1,57 @@
+"""`rrcluster watch`: a local page that follows runs while they go."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from rrcluster.cli.terminal import parse, say
+from rrcluster.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class WatchCommand:
+    """Follow runs on a page of this machine: rounds, released sizes, epsilon, and diagnostics marked as such.
+
+    Each RUN is a run folder, or a folder with runs in it, such as that of a sweep. The page reads these folders, writes
+    nothing, and answers on this machine alone, to whoever has the address that is printed. Of a secure run it shows
+    the round and epsilon only. Ctrl-C ends it. Examples:
+
+    rrcluster watch runs/my-run
+
+    rrcluster watch runs
+    """
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """Run folders, or folders with runs in them."""
+    port: int = 0
+    """Port on this machine; 0 takes a free one."""
+    open: bool = True
+    """Open the page in a browser."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command until it is interrupted."""
+    command = parse(WatchCommand(), arguments, prog="rrcluster watch")
+    if not command.runs:
+        raise ConfigError("watch needs at least one run folder, for example `rrcluster watch runs/my-run`.")
+    if not 0 <= command.port <= 65535:
+        raise ConfigError(f"port = {command.port} must lie between 0 (a free one) and 65535.")
+    from rrcluster.report.folders import run_folders
+    from rrcluster.report.live import LivePage
+
+    for path in command.runs:
+        run_folders(path)  # refuses what is no folder, or holds no run
+    try:
+        page = LivePage(command.runs, port=command.port)
+    except OSError as error:
+        raise ConfigError(f"port = {command.port} cannot be used ({error.strerror}); leave it out.") from None
+    say(f"Watching {', '.join(map(str, command.runs))}: {page.address} (Ctrl-C ends it)")
+    if command.open:
+        import webbrowser
+
+        webbrowser.open(page.address)
+    with page:
+        page.serve_forever()
+    return 0

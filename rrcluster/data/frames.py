@@ -1,0 +1,198 @@
+"""Populations from tables: data frames in memory, and CSV and Parquet files. One row is one sample of one client."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rrcluster.data.arrays import from_arrays
+from rrcluster.data.encoding import Row, coded, encode_features, encode_target, encode_test_rows, text_column
+from rrcluster.data.federated import FederatedData
+from rrcluster.data.table_files import arrow, check_columns, read_table
+from rrcluster.data_settings import ColumnSettings, data_label, declared_columns
+from rrcluster.errors import ConfigError, DataError
+from rrcluster.rng import stream
+
+OWN_DATA = "your-data"  # the name of a population from a frame, unless it is given one
+_SPLIT_SEED = 0  # public: which of a client's rows are held out
+
+
+class ColumnRules(TypedDict, total=False):
+    """What `from_frame` takes besides client, target, features and classes; `ColumnSettings` explains each."""
+
+    regression: bool
+    categories: Mapping[str, Sequence[Any]]
+    scale: Mapping[str, tuple[float, float]]
+    missing: Mapping[str, Any]
+    test_column: str
+    test_share: float
+    group: str
+
+
+def from_frame(
+    frame: Any,
+    client: str,
+    target: str,
+    features: Sequence[str] | None = None,
+    classes: Sequence[int | str] | None = None,
+    *,
+    name: str = OWN_DATA,
+    **rules: Unpack[ColumnRules],
+) -> FederatedData:
+    """A population from a pandas, polars or pyarrow table, a `datasets` split, or a mapping of columns.
+
+    `client` names the column with the client of each row, `target` the one to predict. `features` are the columns to
+    predict from, by default all without another role: numbers as they are or mapped to 0..1 by `scale`
+    (`{"age": (0, 100)}`), text by the vocabulary in `categories` (`{"colour": ["red", "blue"]}`: one input per value
+    and one for all others), lists of numbers of one length. `missing` says what a missing value stands for. `classes`
+    lists all classes; left out, they are read from the data, which `FederatedData.counted` says and a secure run
+    refuses. `regression=True` predicts numbers. `test_share` or `test_column` hold rows of every client out; `group`
+    names a column with true groups, for diagnostics.
+
+    Guarantees: nothing else is computed from clients' values; a client's held-out rows depend on its name and its
+    number of rows alone; clients are numbered in order of their names (shorter ones first). Anything that does not fit
+    is a `DataError` that names column, row and client, never the value of a cell.
+    """
+    columns = declared_columns(client=client, target=target, features=features, classes=classes, **rules)
+    table = to_table(frame)
+    check_columns(table.column_names, columns, source="the table")
+    return _population(table, client, columns, name=name)
+
+
+def load_table(path: str, columns: ColumnSettings) -> FederatedData:
+    """The population of a file, or of a folder of files."""
+    table, client = read_table(Path(path), columns)
+    return _population(table, client, columns, name=data_label(path))
+
+
+def is_frame(value: Any) -> bool:
+    """Whether a value is a table that `from_frame` reads, as against a name or a population."""
+    return not isinstance(value, (str, FederatedData)) and (
+        isinstance(value, Mapping) or hasattr(value, "__arrow_c_stream__") or hasattr(value, "with_format")
+    )
+
+
+def to_table(frame: Any) -> Any:
+    """The frame as an Arrow table."""
+    pa = arrow()
+    if isinstance(frame, Mapping) and hasattr(frame, "with_format"):
+        raise DataError(f"the data has the splits {', '.join(map(str, frame))}; give one of them, data[...].")
+    try:
+        if isinstance(frame, pa.Table):
+            table = frame
+        elif hasattr(frame, "with_format") and hasattr(frame, "column_names") and hasattr(frame, "features"):
+            table = frame.with_format("arrow")[:]  # a split of Hugging Face datasets
+        elif hasattr(frame, "iloc"):
+            table = pa.Table.from_pandas(frame, preserve_index=False)
+        else:
+            table = pa.table(dict(frame) if isinstance(frame, Mapping) else frame)
+    except (pa.ArrowException, TypeError, ValueError, AttributeError):
+        raise _no_table(frame) from None
+    twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    if twice:
+        raise DataError(f"the table has two columns {twice[0]!r}; rename one.")
+    return table
+
+
+def _no_table(frame: Any) -> DataError:
+    """Why a frame is no table: by column where it has columns of mixed types."""
+    pa = arrow()
+    for name in getattr(frame, "columns", frame if isinstance(frame, Mapping) else ()):
+        try:
+            pa.array(frame[name], from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError):
+            return DataError(f"column {str(name)!r} mixes values of different types; give it one type.")
+        except Exception:  # not a column after all
+            break
+    if isinstance(frame, Mapping) and not hasattr(frame, "columns"):
+        return DataError("the columns differ in length, or are splits: give columns of one length, or one split.")
+    return DataError(
+        f"{type(frame).__name__} cannot be read as a table; give a pandas, polars (collected) or pyarrow table, a "
+        "split of datasets, or a mapping from names to columns."
+    )
+
+
+def _population(table: Any, client: str, columns: ColumnSettings, *, name: str) -> FederatedData:
+    if not len(table):
+        raise DataError(f"{name}: the table has no rows; every client needs at least one.")
+    if columns.target is None:
+        raise ConfigError(f"{name} needs the column to predict; give --target-column (target= in Python).")
+    codes, clients = coded(text_column(table, client, row=lambda place: f"row {place + 1}"))
+    order = sorted(range(len(clients)), key=lambda code: (len(clients[code]), clients[code]))
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    owners, names = rank[codes], tuple(clients[code] for code in order)
+
+    def row(place: int) -> str:
+        return f"row {place + 1} (client {names[owners[place]]!r})"
+
+    inputs = encode_features(table, _feature_names(table, client, columns), columns, row=row)
+    targets, classes = encode_target(table, columns, row=row)
+    rows = np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])
+    tested = _test_rows(table, columns, rows, names, row=row)
+    train = [part[~tested[part]] for part in rows]
+    test = [part[tested[part]] for part in rows]
+    data = from_arrays(
+        [inputs[part] for part in train],
+        [targets[part] for part in train],
+        test_inputs=[inputs[part] for part in test] if tested.any() else None,
+        test_targets=[targets[part] for part in test] if tested.any() else None,
+        num_classes=len(classes),
+        name=name,
+    )
+    data = replace(data, clients=names, counted=() if columns.classes or columns.regression else ("classes",))
+    if columns.group is None:
+        return data
+    groups = _groups(table, columns.group, owners, names, row=row)
+    return replace(data, groups=groups, num_groups=int(groups.max()) + 1)
+
+
+def _feature_names(table: Any, client: str, columns: ColumnSettings) -> list[str]:
+    roles = {client, columns.target, columns.test_column, columns.group}
+    names = list(columns.features) or [name for name in table.column_names if name not in roles]
+    if not names:
+        raise DataError("no column is left to predict from; give a table with features.")
+    ranges = columns.ranges.keys() - ({columns.target} if columns.regression else set())
+    unused = sorted((columns.vocabulary.keys() | ranges | columns.fills.keys() - {columns.test_column}) - {*names})
+    if unused:
+        raise ConfigError(f"column {unused[0]!r} has a rule and is not among the features; add it, or drop the rule.")
+    return names
+
+
+def _test_rows(
+    table: Any, columns: ColumnSettings, rows: list[NDArray[np.int64]], names: tuple[str, ...], *, row: Row
+) -> NDArray[np.bool_]:
+    """(rows,) whether a row is held out; every client keeps at least one to train on."""
+    tested = np.zeros(len(table), dtype=bool)
+    if columns.test_column is not None:
+        tested = encode_test_rows(table, columns, row=row)
+        for client, part in zip(names, rows, strict=True):
+            if tested[part].all():
+                raise DataError(
+                    f"test_column = {columns.test_column!r} holds out every row of client {client!r}; leave each "
+                    "client a row to train on, or remove the client."
+                )
+    elif columns.test_share:
+        for client, part in zip(names, rows, strict=True):
+            count = min(int(columns.test_share * len(part) + 0.5), len(part) - 1)
+            drawn = stream(_SPLIT_SEED, f"test rows of {client}").permutation(len(part))[:count]
+            tested[part[drawn]] = True
+    return tested
+
+
+def _groups(table: Any, name: str, owners: NDArray[np.int64], names: tuple[str, ...], *, row: Row) -> NDArray[np.int64]:
+    """(clients,) the true group of every client, numbered in order of the groups' names."""
+    codes, groups = coded(text_column(table, name, row=row))
+    rank = {group: number for number, group in enumerate(sorted(groups, key=lambda group: (len(group), group)))}
+    numbers = np.array([rank[group] for group in groups], dtype=np.int64)[codes]
+    first = np.zeros(len(names), dtype=np.int64)
+    first[owners[::-1]] = numbers[::-1]
+    if (numbers != first[owners]).any():
+        raise DataError(
+            f"group = {name!r}: {row(int((numbers != first[owners]).argmax()))} has another group than the client's "
+            "other rows; a client is in one group."
+        )
+    return first

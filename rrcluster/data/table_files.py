@@ -1,0 +1,208 @@
+"""Files of a user's own: CSV and Parquet as Arrow tables, alone or as a folder of one file per client.
+
+Light: without torch, so that a wrong path or column is reported at once. No error shows a value of a cell.
+"""
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rrcluster.data_settings import FILE_ENDINGS, ColumnSettings
+from rrcluster.errors import ConfigError, DataError
+
+FILE_NAME = "(file name)"  # the client's column where every client has a file
+_SHOWN = 12  # columns in an error
+
+
+def arrow(module: str = "pyarrow") -> Any:
+    """A module of pyarrow; a `DataError` says how to install it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise DataError(
+            "tables of your own are read by pyarrow, which is not installed; run `pip install 'rrcluster[frames]'`."
+        ) from None
+
+
+def read_table(path: Path, columns: ColumnSettings) -> tuple[Any, str]:
+    """All rows of a file or folder as one Arrow table, and the column that has the client of each row."""
+    check_table(path, columns)
+    if not path.is_dir():
+        return _whole(path, columns), str(columns.client)
+    tables = [_whole(file, columns) for file in _files(path)]
+    if columns.client is not None:
+        return _joined(path, tables), columns.client
+    pa = arrow()
+    named = [
+        table.append_column(FILE_NAME, pa.array([_client_of(file)] * len(table), pa.string()))
+        for file, table in zip(_files(path), tables, strict=True)
+    ]
+    return _joined(path, named), FILE_NAME
+
+
+def count_clients(path: Path, columns: ColumnSettings) -> int:
+    """The number of clients; of their column alone, nothing else is read."""
+    check_table(path, columns)
+    if path.is_dir() and columns.client is None:
+        return len(_files(path))
+    tables = [_read(file, columns, only=columns.client) for file in _files(path)]
+    return len(_joined(path, tables).column(0).cast("string").unique())
+
+
+def check_table(path: Path, columns: ColumnSettings) -> None:
+    """Refuse a path that is not there, holds no table, or lacks a column that the settings name."""
+    arrow()
+    files = _files(path)
+    if path.is_dir() and columns.client is None:
+        _check_names(path, files)
+    elif columns.client is None:
+        raise ConfigError(
+            f"{path} needs the column that names the client of each row; give --client-column (client= in Python)."
+        )
+    first = header(files[0])
+    check_columns(first, columns, source=str(files[0]))
+    for file in files[1:]:
+        other = header(file)
+        if set(other) != set(first):
+            odd = sorted(set(first) ^ set(other))[0]
+            has, lacks = (files[0], file) if odd in first else (file, files[0])
+            raise DataError(f"{lacks}: has no column {odd!r}, which {has.name} has; all files need the same columns.")
+
+
+def header(file: Path) -> list[str]:
+    """The names of a file's columns; no row is read."""
+    pa = arrow()
+    try:
+        if _is_parquet(file):
+            names = arrow("pyarrow.parquet").read_schema(file).names
+        else:
+            with arrow("pyarrow.csv").open_csv(file, parse_options=_parsing(file)) as rows:
+                names = rows.schema.names
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise _unreadable(file, error) from None
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"{file}: column {twice[0]!r} appears twice; rename one.")
+    return list(names)
+
+
+def check_columns(names: Sequence[str], columns: ColumnSettings, *, source: str) -> None:
+    """Refuse settings that name a column which is not there, with the nearest one that is."""
+    roles = {"client": columns.client, "target": columns.target, "test_column": columns.test_column}
+    named = [(role, name) for role, name in (roles | {"group": columns.group}).items() if name is not None]
+    named += [("features", name) for name in columns.features]
+    for rule in ("vocabulary", "ranges", "fills"):
+        spoken = {"vocabulary": "categories", "ranges": "scale", "fills": "missing"}[rule]
+        named += [(spoken, name) for name in getattr(columns, rule)]
+    for role, name in named:
+        if name not in names:
+            near = get_close_matches(name, names, n=1)
+            shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+            meant = f"did you mean {near[0]!r}?" if near else f"its columns are {shown}."
+            raise DataError(f"{source}: {role} = {name!r} is not a column of it; {meant}")
+
+
+def _files(path: Path) -> list[Path]:
+    """The file itself, or the files of a folder, in order of their names."""
+    endings = ", ".join(FILE_ENDINGS)
+    if not path.exists():
+        raise DataError(f"{path}: no such file; give a file that ends in {endings}, or a folder of them.")
+    if not path.is_dir():
+        if not path.name.lower().endswith(FILE_ENDINGS):
+            raise DataError(f"{path}: cannot be read as a table; give a file that ends in {endings}.")
+        return [path]
+    files = sorted(file for file in path.iterdir() if not file.name.startswith((".", "_")))
+    odd = [file for file in files if file.is_dir() or not file.name.lower().endswith(FILE_ENDINGS)]
+    if odd or not files:
+        found = f"holds {odd[0].name}, which is no table" if odd else "is empty"
+        raise DataError(f"{path}: {found}; a folder of data holds files that end in {endings}, and nothing else.")
+    return files
+
+
+def _client_of(file: Path) -> str:
+    ending = max((end for end in FILE_ENDINGS if file.name.lower().endswith(end)), key=len)
+    return file.name[: len(file.name) - len(ending)]
+
+
+def _check_names(path: Path, files: list[Path]) -> None:
+    seen: dict[str, str] = {}
+    for file in files:
+        client = _client_of(file)
+        if client in seen:
+            raise DataError(
+                f"{path}: {seen[client]} and {file.name} are both client {client!r}; every client has one file, so "
+                "join the two or rename one."
+            )
+        seen[client] = file.name
+
+
+def _whole(file: Path, columns: ColumnSettings) -> Any:
+    table = _read(file, columns)
+    if not len(table):
+        raise DataError(f"{file}: holds no rows; every file needs at least one.")
+    return table
+
+
+def _read(file: Path, columns: ColumnSettings, *, only: str | None = None) -> Any:
+    """The rows of one file; a client's id is text, so that 007 and 7 are two clients."""
+    pa = arrow()
+    chosen = None if only is None else [only]
+    try:
+        if _is_parquet(file):
+            return arrow("pyarrow.parquet").read_table(file, columns=chosen)
+        csv = arrow("pyarrow.csv")
+        types = {} if columns.client is None else {columns.client: pa.string()}
+        convert = csv.ConvertOptions(column_types=types, include_columns=chosen)
+        serial = csv.ReadOptions(use_threads=False)  # then errors name the row
+        return csv.read_csv(file, read_options=serial, parse_options=_parsing(file), convert_options=convert)
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise _unreadable(file, error) from None
+
+
+def _is_parquet(file: Path) -> bool:
+    return file.name.lower().endswith((".parquet", ".pq"))
+
+
+def _parsing(file: Path) -> Any:
+    tabs = ".tsv" in file.name.lower()
+    return arrow("pyarrow.csv").ParseOptions(delimiter="\t" if tabs else ",", newlines_in_values=True)
+
+
+def _unreadable(file: Path, error: Exception) -> DataError:
+    """What is wrong with a file, by row and column; pyarrow's own words would show cells."""
+    text = str(error)
+    row, column = re.search(r"Row #(\d+)", text), re.search(r"In CSV column #(\d+)", text)
+    if "Empty CSV file" in text or (file.is_file() and file.stat().st_size == 0):
+        return DataError(f"{file}: is empty; give a table with a header and rows.")
+    if isinstance(error, PermissionError):
+        return DataError(f"{file}: may not be read; check its permissions.")
+    if row is not None:
+        return DataError(f"{file}: line {row[1]} has more or fewer cells than the header; give every row the same.")
+    if column is not None:
+        name = header(file)[int(column[1])]
+        return DataError(
+            f"{file}: column {name!r} mixes numbers with other values; correct them, or write all of them as text."
+        )
+    return DataError(f"{file}: is damaged or no table; write it again as CSV with a header, or as Parquet.")
+
+
+def _joined(path: Path, tables: list[Any]) -> Any:
+    """The rows of all tables; whole numbers become floats where another file has floats."""
+    pa = arrow()
+    if len(tables) == 1:
+        return tables[0]
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException:
+        first = tables[0].schema
+        odd = next(
+            name
+            for name in first.names
+            if any(not table.schema.field(name).type.equals(first.field(name).type) for table in tables)
+        )
+        raise DataError(
+            f"{path}: column {odd!r} has text in some files and numbers in others; give it one type in all."
+        ) from None

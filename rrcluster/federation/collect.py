@@ -1,0 +1,106 @@
+"""The server's way of asking the members of a federation: `collect` for `run_rounds`, over a transport."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from rrcluster.client import ClientKeys
+from rrcluster.entropy import StreamSource
+from rrcluster.errors import ProtocolError
+from rrcluster.federation.agreement import Agreement
+from rrcluster.federation.round_letters import read_report, task
+from rrcluster.federation.wire import decode
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.reports import Reports
+from rrcluster.server import Charge, Guidance
+from rrcluster.types import Array
+
+LONGEST_REPORT = 2**31  # bytes of an answer
+
+
+class Transport(Protocol):
+    """Carries messages to members and back."""
+
+    def ask(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """The answers of those members that gave one by the round's deadline; nobody replaces the others."""
+
+
+@dataclass
+class PlainCollect:
+    """Plain mode: the server is trusted with raw reports, keeps them in memory only and releases by the mechanism.
+
+    A member that does not answer, refuses, or answers with something else is as if its clients had dropped out.
+    """
+
+    agreement: Agreement
+    plan: PrivacyPlan
+    transport: Transport
+    streams: StreamSource
+    attempt: int = 0  # of this process: larger after every restart, so that no member takes it for a replay
+
+    def __call__(self, guidance: Guidance, charge: Charge) -> Reports:
+        """Draw the cohort, ask the members that host it, and charge the round."""
+        t = guidance.round_index
+        cohort = self.plan.sampler.draw(self.agreement.num_clients, rng=self.streams("cohort", t))
+        keys = None if self.plan.secure else ClientKeys.of_round(self.streams, t)
+        facts = {"federation": self.agreement.digest.hex(), "attempt": self.attempt}
+        messages = {
+            place: task("train", guidance, self.plan.mechanism, facts, keys=keys, clients=ids).encode()
+            for place, ids in self._hosted(cohort).items()
+        }
+        answers = self.transport.ask(messages)
+        parts = [self._checked(place, answers[place], cohort) for place in sorted(answers)]
+        charge()
+        return self._reports([part for part in parts if part is not None])
+
+    def _hosted(self, cohort: Array) -> dict[int, Array]:
+        """The sampled clients of each member that hosts any."""
+        firsts = [self.agreement.first_client(place) for place in range(len(self.agreement.members))]
+        hosts = np.searchsorted(firsts, cohort, side="right") - 1
+        return {int(place): cohort[hosts == place] for place in np.unique(hosts)}
+
+    def _checked(self, place: int, content: bytes, cohort: Array) -> dict[str, Array] | None:
+        """A member's report, if it is one and about its own clients of this cohort."""
+        try:
+            report = read_report(decode(content, longest=LONGEST_REPORT), self.plan.mechanism)
+        except ProtocolError:
+            return None
+        asked = self._hosted(cohort)[place]
+        known = np.isin(report["clients"], asked)
+        return {name: values[known] for name, values in report.items()}
+
+    def _reports(self, parts: list[dict[str, Array]]) -> Reports:
+        mechanism = self.plan.mechanism
+        empty: dict[str, Array] = {"updates": np.zeros((0, mechanism.coordinates.width), dtype=np.float32)}
+        empty |= {name: np.zeros(0, dtype=np.int64) for name in ("choices", "clients")}
+        if mechanism.flips_coins:
+            empty["destinations"] = np.zeros(0, dtype=np.int64)
+        if mechanism.loss_bound is not None:
+            empty["evaluations"] = np.zeros((0, 2))
+        whole = {name: np.concatenate([values, *(part[name] for part in parts)]) for name, values in empty.items()}
+        return Reports(
+            whole["updates"], whole["choices"], whole.get("destinations"), whole["clients"], whole.get("evaluations")
+        )
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """Daemons in this process, for tests and rehearsals."""
+
+    daemons: Mapping[int, "Answering"]
+    gone: frozenset[int] = frozenset()  # members that do not answer
+
+    def ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+        """The answers, one member after the other."""
+        return {
+            place: self.daemons[place].answer(content) for place, content in messages.items() if place not in self.gone
+        }
+
+
+class Answering(Protocol):
+    """Whatever answers messages as a daemon does."""
+
+    def answer(self, content: bytes) -> bytes:
+        """The answer to one message."""

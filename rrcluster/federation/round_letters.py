@@ -1,0 +1,111 @@
+"""A round's messages: what the server tells clients, and what they report. Models travel as float32, as engines use."""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from rrcluster.client import ClientKeys
+from rrcluster.clusters.choice import ChoiceRules
+from rrcluster.errors import ProtocolError
+from rrcluster.federation.wire import Letter
+from rrcluster.privacy.mechanism import Mechanism
+from rrcluster.privacy.reports import Reports, as_numpy
+from rrcluster.server import Guidance
+from rrcluster.types import Array, Models
+
+_Shape = tuple[str, tuple[int | None, ...]]
+
+
+def task(
+    name: str,
+    guidance: Guidance,
+    mechanism: Mechanism,
+    facts: dict[str, Any],
+    *,
+    keys: ClientKeys | None,
+    **more: Array,
+) -> Letter:
+    """What clients of a round are told; `keys` only in seeded runs, where the simulator must be matched."""
+    rules = guidance.rules
+    arrays: dict[str, Array] = {
+        "shared": guidance.models.shared.astype(np.float32),
+        "clustered": guidance.models.clustered.astype(np.float32),
+        "prices": np.asarray(rules.prices, dtype=np.float64),
+        "transition": np.asarray(rules.transition, dtype=np.float64),
+    }
+    if mechanism.loss_bound is not None:
+        arrays["average shared"] = guidance.average.shared.astype(np.float32)
+        arrays["average clustered"] = guidance.average.clustered.astype(np.float32)
+    told = {
+        "round": guidance.round_index,
+        "temperature": rules.temperature,
+        "num_open": rules.num_open,
+        "newcomer_power": rules.newcomer_power,
+        "keys": None if keys is None else asdict(keys),
+    }
+    return Letter(name, {**told, **facts}, {**arrays, **more})
+
+
+def read_task(letter: Letter, name: str, mechanism: Mechanism, **more: _Shape) -> tuple[Guidance, ClientKeys | None]:
+    """What the server told; ProtocolError unless every part has the shape that the agreed settings give it."""
+    k, width = mechanism.num_clusters, mechanism.coordinates
+    models: dict[str, _Shape] = {"shared": ("f4", (width.shared,)), "clustered": ("f4", (k, width.clustered))}
+    wanted = models | {"prices": ("f8", (k,)), "transition": ("f8", (k, k))}
+    if mechanism.loss_bound is not None:
+        wanted |= {f"average {part}": shape for part, shape in models.items()}
+    arrays, facts = letter.expect(name, **wanted, **more).arrays, letter.facts
+    try:
+        rules = ChoiceRules(
+            arrays["prices"],
+            float(facts["temperature"]),
+            arrays["transition"],
+            None if facts["num_open"] is None else int(facts["num_open"]),
+            float(facts["newcomer_power"]),
+        )
+        keys = facts["keys"]
+        client_keys = (
+            None if keys is None else ClientKeys(**{part: (int(key[0]), int(key[1])) for part, key in keys.items()})
+        )
+        round_index = int(facts["round"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise ProtocolError(f"the message {name} lacks facts that were agreed on.") from None
+    average = "average " if mechanism.loss_bound is not None else ""
+    return (
+        Guidance(
+            round_index,
+            Models(arrays["shared"], arrays["clustered"]),
+            Models(arrays[f"{average}shared"], arrays[f"{average}clustered"]),
+            rules,
+        ),
+        client_keys,
+    )
+
+
+def report_letter(reports: Reports) -> Letter:
+    """What clients report in plain mode. Raw and private: to a server that is trusted with it."""
+    arrays: dict[str, Array] = {
+        "updates": np.asarray(as_numpy(reports.updates), dtype=np.float32),
+        "choices": np.asarray(reports.choices, dtype=np.int64),
+        "clients": np.asarray(reports.client_ids, dtype=np.int64),
+    }
+    if reports.destinations is not None:
+        arrays["destinations"] = np.asarray(reports.destinations, dtype=np.int64)
+    if reports.evaluations is not None:
+        arrays["evaluations"] = np.asarray(reports.evaluations, dtype=np.float64)
+    return Letter("report", {}, arrays)
+
+
+def read_report(letter: Letter, mechanism: Mechanism) -> dict[str, Array]:
+    """The arrays of a report; values are the mechanism's to check."""
+    n = len(letter.arrays.get("clients", ()))
+    wanted: dict[str, _Shape] = {
+        "updates": ("f4", (n, mechanism.coordinates.width)),
+        "choices": ("i8", (n,)),
+        "clients": ("i8", (n,)),
+    }
+    if mechanism.flips_coins:
+        wanted["destinations"] = ("i8", (n,))
+    if mechanism.loss_bound is not None:
+        wanted["evaluations"] = ("f8", (n, 2))
+    return dict(letter.expect("report", **wanted).arrays)

@@ -1,0 +1,102 @@
+"""Messages over a Unix socket of one machine: between a daemon and the pipe that a network transport starts, or a test.
+
+A message is its length in eight bytes and then itself. The socket has mode 0600: who may connect is the operator's own
+user. One message at a time is answered, in the order of arrival.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from rrcluster.errors import ConfigError, ProtocolError
+
+_LONGEST_PATH = 100  # bytes of a socket's path that every system takes
+_CHUNK = 2**20
+
+
+def serve(path: Path, answer: Callable[[bytes], bytes], *, longest: int, stop: threading.Event) -> None:
+    """Answer messages until `stop` is set. A connection that breaks, stalls or says too much is dropped."""
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise ConfigError(f"the socket's path {path} is longer than {_LONGEST_PATH} bytes; choose a shorter folder.")
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        mask = os.umask(0o177)
+        try:
+            listening.bind(os.fspath(path))
+        finally:
+            os.umask(mask)
+        listening.listen()
+        listening.settimeout(0.1)
+        while not stop.is_set():
+            try:
+                connection, _ = listening.accept()
+            except TimeoutError:
+                continue
+            with connection:
+                _answer_one(connection, answer, longest)
+    path.unlink(missing_ok=True)
+
+
+def _answer_one(connection: socket.socket, answer: Callable[[bytes], bytes], longest: int) -> None:
+    connection.settimeout(30.0)
+    try:
+        _send(connection, answer(_receive(connection, longest)))
+    except (OSError, ProtocolError):
+        return
+
+
+def ask_socket(path: Path, content: bytes, *, deadline: float, longest: int) -> bytes:
+    """The answer of the daemon behind a socket; OSError or ProtocolError where none came by the deadline (a clock)."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        connection.connect(os.fspath(path))
+        _send(connection, content)
+        return _receive(connection, longest, deadline=deadline)
+
+
+@dataclass(frozen=True)
+class SocketTransport:
+    """Daemons on this machine, all asked at the same time."""
+
+    paths: Mapping[int, Path]
+    seconds: float  # until a round's deadline
+    longest: int  # bytes of an answer
+
+    def ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+        """The answers that came in time; a late one is refused."""
+        deadline = time.monotonic() + self.seconds
+        with ThreadPoolExecutor(max(len(messages), 1)) as pool:
+            asked = {
+                place: pool.submit(ask_socket, self.paths[place], content, deadline=deadline, longest=self.longest)
+                for place, content in messages.items()
+            }
+            wait(asked.values())
+        return {place: answer.result() for place, answer in asked.items() if answer.exception() is None}
+
+
+def _send(connection: socket.socket, content: bytes) -> None:
+    connection.sendall(len(content).to_bytes(8, "little") + content)
+
+
+def _receive(connection: socket.socket, longest: int, *, deadline: float | None = None) -> bytes:
+    length = int.from_bytes(_exactly(connection, 8, deadline), "little")
+    if length > longest:
+        raise ProtocolError(f"a message of {length} bytes is longer than the {longest} that it may have.")
+    return _exactly(connection, length, deadline)
+
+
+def _exactly(connection: socket.socket, count: int, deadline: float | None) -> bytes:
+    parts = bytearray()
+    while len(parts) < count:
+        if deadline is not None:
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
+        part = connection.recv(min(_CHUNK, count - len(parts)))
+        if not part:
+            raise ProtocolError("the connection ended before the message did.")
+        parts += part
+    return bytes(parts)

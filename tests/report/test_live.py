@@ -1,0 +1,145 @@
+"""The live page: what it shows of a run, to whom, and in a browser while a run goes on."""
+
+import http.client
+import json
+import threading
+import time
+from urllib.parse import urlsplit
+
+import pytest
+from browser import Browser, find_browser
+
+from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.report.live import LivePage, snapshot
+
+
+@pytest.fixture
+def served():
+    pages = []
+
+    def start(*paths):
+        page = LivePage(paths)
+        threading.Thread(target=page.serve_forever, daemon=True).start()
+        pages.append(page)
+        return page
+
+    yield start
+    for page in pages:
+        page.shutdown()
+        page.server_close()
+
+
+def get(page, path, *, token=None, host=None):
+    connection = http.client.HTTPConnection("127.0.0.1", page.server_port, timeout=20)
+    headers = {} if host is None else {"Host": host}
+    connection.request("GET", f"{path}?token={page.token if token is None else token}", headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode(), dict(answer.getheaders())
+
+
+def test_the_state_is_what_the_folder_says(tmp_path, run_folder):
+    run_folder(tmp_path / "a", accuracy=0.7, num_rounds=12)
+    (run,) = snapshot([tmp_path])["runs"]
+    assert (run["round"], run["rounds"], run["status"], run["seed"]) == (12, 12, "finished", 0)
+    assert run["epsilon"] == pytest.approx(4.0)
+    assert run["diagnostic"][-1] == [12, 0.7]
+    assert len(run["sizes"]) == 4
+    assert run["seconds_left"] is None
+
+
+def test_of_a_secure_run_round_and_epsilon_alone_are_shown(tmp_path, run_folder):
+    run_folder(tmp_path / "a", accuracy=None, privacy={"secure": True})
+    (run,) = snapshot([tmp_path])["runs"]
+    assert set(run) == {"name", "secure", "private", "status", "round", "rounds", "epsilon", "delta"}
+
+
+def test_long_curves_are_thinned_and_end_with_the_last_point(tmp_path, run_folder):
+    folder = run_folder(tmp_path / "a", accuracy=0.7, num_rounds=12)
+    line = json.loads((folder / "diagnostics.jsonl").read_text().splitlines()[-1])
+    lines = [json.dumps({**line, "round": t, "accuracy": t / 1000}) for t in range(1000)]
+    (folder / "diagnostics.jsonl").write_text("\n".join(lines) + "\n")
+    (run,) = snapshot([tmp_path])["runs"]
+    assert len(run["diagnostic"]) <= 200
+    assert run["diagnostic"][-1] == [1000, 0.999]
+
+
+def test_a_folder_that_cannot_be_read_yet_stops_nothing(tmp_path, run_folder):
+    run_folder(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "config.yaml").write_text("")
+    state = snapshot([tmp_path, tmp_path / "nowhere"])
+    assert len(state["runs"]) == 1
+    assert len(state["unread"]) == 2
+
+
+def test_only_the_address_that_was_printed_opens_it(tmp_path, run_folder, served):
+    run_folder(tmp_path / "a")
+    page = served(tmp_path)
+    assert get(page, "/")[0] == get(page, "/state")[0] == 200
+    assert get(page, "/state", token="wrong")[0] == get(page, "/", token="")[0] == 403
+    assert get(page, "/state", host="attacker.example")[0] == 403  # a name that was made to point here
+    assert get(page, "/../checkpoint/private")[0] == 404
+    assert urlsplit(page.address).hostname == "127.0.0.1"
+    headers = get(page, "/")[2]
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert headers["Cache-Control"] == "no-store"
+
+
+def test_watching_writes_nothing(tmp_path, run_folder, served):
+    run_folder(tmp_path / "a")
+    page = served(tmp_path)
+
+    def files():
+        return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+    before = files()
+    for _ in range(3):
+        get(page, "/state")
+    assert files() == before
+
+
+@pytest.mark.parametrize(("arguments", "error"), [([], ConfigError), (["nowhere"], RunFolderError)])
+def test_what_cannot_be_watched_is_refused(tmp_path, monkeypatch, arguments, error):
+    from rrcluster.cli.watch_command import main
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error):
+        main(arguments)
+    with pytest.raises(ConfigError, match="port = 70000"):
+        main(["runs", "--port", "70000"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium here; install one (Debian: chromium) to check the page")
+@pytest.mark.parametrize("width", [375, 1280])
+def test_the_page_follows_a_run_in_a_browser(tmp_path, run_folder, served, tmp_path_factory, width):
+    folder = run_folder(tmp_path / "<img src=x onerror=alert(1)>", accuracy=0.7, num_rounds=12)
+    (folder / "summary.json").unlink()
+    rounds = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (folder / "rounds.jsonl").write_text("".join(rounds[:5]))
+    run_folder(tmp_path / "secret", accuracy=None, privacy={"secure": True})
+    page = served(tmp_path)
+    with Browser(find_browser(), tmp_path_factory.mktemp("profile")) as browser:
+        browser.open_address(page.address, width=width, mobile=width < 600)
+        text = wait_for(browser, "round", "5 of 12")
+        assert "<img src=x" in text  # as text
+        assert "diagnostic, not private" in text
+        assert "nothing else is shown" in text
+        with (folder / "rounds.jsonl").open("a") as file:
+            file.write(rounds[5])
+        began = time.monotonic()
+        wait_for(browser, "round", "6 of 12")
+        assert time.monotonic() - began < 10  # a second on an idle machine
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.complaints == []
+        assert all(url.startswith(f"http://127.0.0.1:{page.server_port}/") for url in browser.requests())
+
+
+def wait_for(browser, *texts):
+    began = time.monotonic()
+    while time.monotonic() - began < 30:
+        shown = browser.run("document.body.innerText")
+        if all(text in shown for text in texts):
+            return shown
+        time.sleep(0.1)
+    raise AssertionError(f"{texts} never came: {shown}")
