@@ -145,7 +145,7 @@ class ColumnSettings:
             )
         if len(self.classes) == 1:
             raise ConfigError(f"classes = {list(self.classes)} leaves nothing to tell apart; list all classes.")
-        if len({str(value) for value in self.classes}) < len(self.classes):
+        if len(set(self.class_names)) < len(self.classes):
             raise ConfigError(f"classes = {list(self.classes)} names a class twice; name each once.")
         if self.classes and self.regression:
             raise ConfigError("classes and regression exclude each other; leave one of them out.")
@@ -158,6 +158,11 @@ class ColumnSettings:
         if both:
             raise ConfigError(f"column {both[0]!r} has both categories and scale; give one of them.")
         _ = self.fills
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The declared classes as text, in the way of a table's cells: 1 and not 1.0, true and not True."""
+        return tuple(_text(value) for value in self.classes)
 
     @property
     def vocabulary(self) -> dict[str, tuple[str, ...]]:
@@ -208,10 +213,15 @@ _LISTS = COLUMN_RULES | {"features", "classes"}
 def _joined(values: Any) -> str:
     parts = [values] if isinstance(values, str) or not isinstance(values, Iterable) else list(values)
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow(
-        [str(part).lower() if isinstance(part, bool) else part for part in parts]
-    )
+    csv.writer(text, lineterminator="").writerow([_text(part) for part in parts])
     return text.getvalue()
+
+
+def _text(value: Any) -> str:
+    """A value as a table's cell would be written."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _entries(name: str, texts: tuple[str, ...]) -> dict[str, tuple[str, ...]]:

@@ -34,8 +34,6 @@ def encode_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[Num
     name = str(columns.target)
     column = table.column(name)
     types = arrow().types
-    if name in columns.fills:
-        raise DataError(f"missing = {name} would make up the target of a row; remove the rows without one.")
     if columns.regression:
         if not _is_number(column.type):
             raise DataError(f"target = {name!r} holds {_kind(column.type)}; regression predicts numbers.")
@@ -59,7 +57,7 @@ def _numbered(
 ) -> tuple[Numbers, tuple[str, ...]]:
     """Labels by their place among the classes, declared or counted."""
     codes, present = coded(labels)
-    declared = tuple(str(value) for value in columns.classes)
+    declared = columns.class_names
     if not declared:
         if len(present) < 2:
             raise DataError(
@@ -77,13 +75,14 @@ def _numbered(
     return numbers, declared
 
 
-def encode_test_rows(table: Any, name: str, *, row: Row) -> NDArray[np.bool_]:
+def encode_test_rows(table: Any, columns: ColumnSettings, *, row: Row) -> NDArray[np.bool_]:
     """(rows,) whether a row is for testing."""
+    name = str(columns.test_column)
     column = table.column(name)
     types = arrow().types
     numbers = np.array([np.nan])
     if types.is_boolean(column.type) or types.is_integer(column.type):
-        numbers = _numbers(column, name, {}, row=row)[:, 0]
+        numbers = _numbers(column, name, columns.fills, row=row)[:, 0]
     if not np.isin(numbers, (0, 1)).all():
         raise DataError(f"test_column = {name!r} holds {_kind(column.type)}; it must be true or false (or 1 or 0).")
     return np.asarray(numbers == 1)
@@ -104,15 +103,15 @@ def _one_hot(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> ND
     """(rows, values + 1) one column per value of the vocabulary, the last for every other value."""
     if not (_is_text(column.type) or _is_number(column.type)):
         raise DataError(f"column {name!r} holds {_kind(column.type)}; only text and numbers can have categories.")
-    codes, present = coded(_texts(column, name, columns.fills.get(name), row=row))
+    codes, present = coded(_texts(column, name, columns.fills.get(name), row=row, declarable=True))
     vocabulary = columns.vocabulary[name]
     place = {value: number for number, value in enumerate(vocabulary)}
     numbers = np.array([place.get(value, len(vocabulary)) for value in present], dtype=np.int64)[codes]
     return np.eye(len(vocabulary) + 1, dtype=np.float32)[numbers]
 
 
-def _texts(column: Any, name: str, fill: str | None, *, row: Row) -> Any:
-    """The cells as text, without empty ones."""
+def _texts(column: Any, name: str, fill: str | None, *, row: Row, declarable: bool = False) -> Any:
+    """The cells as text; empty ones are `fill`, or an error, where a rule may be `declarable`."""
     pa, compute = arrow(), arrow("pyarrow.compute")
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -123,7 +122,7 @@ def _texts(column: Any, name: str, fill: str | None, *, row: Row) -> Any:
     if not empty.any():
         return texts
     if fill is None:
-        raise _missing(name, row(int(empty.argmax())))
+        raise _missing(name, row(int(empty.argmax())), declarable=declarable)
     return compute.if_else(pa.array(~empty), texts, fill)
 
 
@@ -180,7 +179,9 @@ def _fill(name: str, text: str) -> float:
     return number
 
 
-def _missing(name: str, where: str) -> DataError:
+def _missing(name: str, where: str, *, declarable: bool = True) -> DataError:
+    if not declarable:
+        return DataError(f"column {name!r}: {where} has no value; correct or remove the row.")
     return DataError(
         f"column {name!r}: {where} has no value; remove the row, or say what a missing value stands for "
         f"(--missing {name}=VALUE, missing={{{name!r}: value}} in Python)."

@@ -78,6 +78,8 @@ def is_frame(value: Any) -> bool:
 def to_table(frame: Any) -> Any:
     """The frame as an Arrow table."""
     pa = arrow()
+    if isinstance(frame, Mapping) and hasattr(frame, "with_format"):
+        raise DataError(f"the data has the splits {', '.join(map(str, frame))}; give one of them, data[...].")
     try:
         if isinstance(frame, pa.Table):
             table = frame
@@ -153,9 +155,10 @@ def _feature_names(table: Any, client: str, columns: ColumnSettings) -> list[str
     names = list(columns.features) or [name for name in table.column_names if name not in roles]
     if not names:
         raise DataError("no column is left to predict from; give a table with features.")
-    unused = sorted((columns.vocabulary.keys() | columns.ranges.keys() | columns.fills.keys()) - {*names} - roles)
+    ranges = columns.ranges.keys() - ({columns.target} if columns.regression else set())
+    unused = sorted((columns.vocabulary.keys() | ranges | columns.fills.keys() - {columns.test_column}) - {*names})
     if unused:
-        raise ConfigError(f"column {unused[0]!r} has a rule but is not among the features; add it, or drop the rule.")
+        raise ConfigError(f"column {unused[0]!r} has a rule and is not among the features; add it, or drop the rule.")
     return names
 
 
@@ -165,7 +168,7 @@ def _test_rows(
     """(rows,) whether a row is held out; every client keeps at least one to train on."""
     tested = np.zeros(len(table), dtype=bool)
     if columns.test_column is not None:
-        tested = encode_test_rows(table, columns.test_column, row=row)
+        tested = encode_test_rows(table, columns, row=row)
         for client, part in zip(names, rows, strict=True):
             if tested[part].all():
                 raise DataError(

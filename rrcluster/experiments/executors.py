@@ -200,7 +200,7 @@ class _Shared:
     def experiment(self, side: int, config: RunConfig) -> Experiment:
         """The experiment of a config, on shared data and the shared engine."""
         with self._lock:
-            key = (config.data, config.seed)
+            key = (config.data, config.columns, config.seed)
             if key not in self._populations:
                 self._populations[key] = load_population(config)
             return make_experiment(config, data=self._populations[key], engine=partial(self._engine, side, config))

@@ -18,6 +18,7 @@ from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.fingerprint import describe_selection
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.lock import FolderLock
+from rrcluster.experiments.own_data import KEY_FILE, check_same, remember
 from rrcluster.experiments.public_score import PUBLIC_DATA, PublicScore
 from rrcluster.experiments.released import average
 from rrcluster.experiments.run import Running
@@ -93,7 +94,7 @@ def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
 
     def event(noise_multiplier: float) -> RepeatAndSelect:
         plans = [plan_for(_with_noise(config, noise_multiplier), Coordinates(0, 1)) for config in configs]
-        run, num_rounds = worst_run([(plan.event, plan.num_rounds) for plan in plans])
+        run, num_rounds = worst_run([(plan.event, plan.num_participations) for plan in plans])
         return RepeatAndSelect(run, num_rounds, settings.mean_repetitions, settings.law)
 
     target, noise = privacy.target_epsilon, privacy.noise_multiplier
@@ -121,11 +122,26 @@ def select(offer: Candidates) -> RunFolder:
     try:
         _refuse_a_run(offer.out)
         _drop_left_over(lock.folder)
+        _same_data(offer)
         _best_run(_charged(offer), Path(tempfile.mkdtemp(prefix=_HIDDEN, dir=lock.folder)))  # mode 0700
     finally:
         _drop_left_over(lock.folder)
         lock.remove()
     return RunFolder(offer.out)
+
+
+def _same_data(offer: Candidates) -> None:
+    """Refuse to repeat a selection on other data of the user's own: the ledger has no digest of it to compare.
+
+    What the comparison needs stays in checkpoint/ until a run was selected.
+    """
+    first = offer.experiments[0]
+    if not first.owns_data:
+        return
+    if (offer.out / "ledger.jsonl").exists():
+        check_same(offer.out, first.data)
+    else:
+        remember(offer.out, first.data)
 
 
 def _charged(offer: Candidates) -> Candidates:
@@ -162,6 +178,7 @@ def _best_run(offer: Candidates, hidden: Path) -> None:
     assert best is not None  # at least one repetition
     for path in sorted(best.folder.path.iterdir(), key=lambda path: path.name == "config.yaml"):
         path.replace(offer.out / path.name)  # config.yaml, which makes it a run folder, last
+    (offer.out / "checkpoint" / KEY_FILE).unlink(missing_ok=True)
     sync_folder(offer.out)
 
 

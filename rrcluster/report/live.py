@@ -28,12 +28,14 @@ HOST = "127.0.0.1"
 
 def snapshot(paths: Iterable[Path]) -> dict[str, Any]:
     """The state of every run at these paths, as the page shows it. A folder that cannot be read yet says so."""
-    runs, unread = [], []
+    runs: list[dict[str, Any]] = []
+    unread: list[str] = []
     for path in paths:
         try:
             folders = run_folders(path)
         except RRClusterError:
-            folders, unread = [], [*unread, printable(str(path))]
+            folders = []
+            unread.append(printable(str(path)))
         for folder in folders:
             try:
                 runs.append(_shown(read_run(folder)))
@@ -44,7 +46,7 @@ def snapshot(paths: Iterable[Path]) -> dict[str, Any]:
 
 def _shown(run: Run) -> dict[str, Any]:
     """What the page may show of a run."""
-    public = {
+    public: dict[str, Any] = {
         "name": printable(str(run.path)),
         "secure": bool(run.privacy.get("secure")),
         "private": run.private,

@@ -90,6 +90,22 @@ def test_declared_classes_need_not_occur_and_floats_match_whole_numbers():
     assert (data.num_classes, samples(data)[0][1]) == (3, [0, 1])
 
 
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [([True, False, False, True, True], [False, True]), ([1.0, 0.0, 0.0, 1.0, 1.0], [0.0, 1.0]), (list("ynnyy"), "ny")],
+)
+def test_classes_are_matched_as_they_are_written(labels, classes):
+    data = rr.from_frame(COLUMNS | {"label": labels}, "who", "label", ["age"], list(classes))
+    assert samples(data)[0][1] == [0, 1]
+
+
+def test_a_rule_may_say_what_a_missing_mark_of_the_test_column_stands_for():
+    columns = many([4, 3]) | {"half": [True, None, False, False, None, False, False]}
+    with pytest.raises(DataError, match=r"'half': row 2 .*--missing half"):
+        rr.from_frame(columns, **HELD_OUT, test_column="half")
+    assert rr.from_frame(columns, **HELD_OUT, test_column="half", missing={"half": 0}).test_of.tolist() == [0, -1]
+
+
 def test_regression_predicts_scaled_numbers():
     columns = COLUMNS | {"label": [1, 2, 3, 4, 5]}
     data = rr.from_frame(columns, "who", "label", ["age"], regression=True, scale={"label": (0, 10)})

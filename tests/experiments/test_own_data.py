@@ -254,6 +254,7 @@ MISTAKES = {
         [*ROLE, "--partition", "dirichlet"],
         "partition = dirichlet divides a dataset among clients, and x.csv has",
     ),
+    "rule without use": (GOOD, [*ROLE, "--missing", "who=c9"], "column 'who' has a rule and is not among the features"),
     "two roles": (GOOD, [*ROLE, "--group-column", "who"], "column 'who' has two roles"),
 }
 
@@ -539,3 +540,41 @@ def test_clients_of_a_file_are_assigned_by_name(here, capsys):
         table = json.loads(capsys.readouterr().out)
         assert table[0]["client"] == first
         assert len(table) == (len({*columns(seed=5)["who"][:9]}) if flags else CLIENTS)
+
+
+def test_a_selection_is_not_repeated_on_other_data(here, capsys, monkeypatch):
+    """Seeded, it would add the same noise to other sums and be charged once."""
+    from rrcluster.experiments import private_selection
+
+    write_csv(here / "clients.csv")
+    grid = RUN | ROLES | {"data": "clients.csv", "local_lr": [0.02, 0.1], "private_evaluation": 0.5}
+    (here / "grid.yaml").write_text(yaml.safe_dump(grid))
+    command = ["sweep", "grid.yaml", "--private-select", "--mean-repetitions", "2", "-q", "--out", "chosen"]
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(private_selection, "_repetition", stop)
+        with pytest.raises(SystemExit):
+            main(command)
+    write_csv(here / "clients.csv", columns(seed=1))
+    assert main(command) == 2
+    assert "is not what this run was started with" in capsys.readouterr().err
+    write_csv(here / "clients.csv")
+    assert main(command) == 0
+    assert len((here / "chosen" / "ledger.jsonl").read_text().splitlines()) == 1
+    assert not (here / "chosen" / "checkpoint").exists()
+
+
+def test_a_module_and_a_frame_of_ones_own_resume_together(here):
+    from torch import nn
+
+    settings = RUN | ROLES | {"data": columns(), "features": ["a", "b"]}
+    whole = rr.run(**settings, model=nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)), out="whole")
+    module = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
+    stopped(**settings, model=module, out="run")
+    frame = {name: settings[name] for name in ("data", "features", *ROLES)}
+    assert rr.run(resume="run", **frame, model=module).models.clustered.shape == whole.models.clustered.shape
+    with pytest.raises(RunFolderError, match="has finished"):
+        rr.run(resume="run", **frame, model=module)
