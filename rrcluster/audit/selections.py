@@ -13,11 +13,12 @@ import numpy as np
 
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.probes import Recorder
-from rrcluster.audit.public_files import ALLOWED
+from rrcluster.audit.public_files import ALLOWED, listed_name
 from rrcluster.audit.run_folders import small_experiment
 from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, correlation_p_value, smallest
 from rrcluster.entropy import secure_rng
 from rrcluster.errors import PrivacyError
+from rrcluster.experiments.own_data import KEY_FILE
 from rrcluster.experiments.private_selection import Candidates, SelectSettings, candidates, select
 from rrcluster.experiments.run import Running
 from rrcluster.experiments.sweep import read_grid
@@ -110,17 +111,21 @@ def check_selection() -> Finding:
 
     A secure selection that is stopped and made again is charged twice, and states both.
     """
-    wrong = ""
-    for secure in (False, True):
-        for seed in range(8):
-            with tempfile.TemporaryDirectory() as folder:
-                runs, wrong = _selected(Path(folder) / "best", seed=seed, secure=secure)
-            if wrong or runs > 1:
-                break
+    wrong = _with_several_runs(secure=False) or _with_several_runs(secure=True)
     with tempfile.TemporaryDirectory() as folder:
         wrong = wrong or _stopped_and_repeated(Path(folder) / "best")
     claim = "charged as a whole, first; scored privately; only the best is left"
     return Finding(SUBJECT, "selection", claim, wrong or "so", not wrong)
+
+
+def _with_several_runs(*, secure: bool) -> str:
+    """What is wrong with a selection that made more than one run; the number is random."""
+    for seed in range(8):
+        with tempfile.TemporaryDirectory() as folder:
+            runs, wrong = _selected(Path(folder) / "best", seed=seed, secure=secure)
+        if wrong or runs > 1:
+            return wrong
+    return ""
 
 
 class _Charged(Recorder):
@@ -150,9 +155,9 @@ def _selected(out: Path, *, seed: int, secure: bool) -> tuple[int, str]:
         return scores[-1][0]
 
     select(replace(offer, experiments=experiments, score=scored))
-    wrong = _left_over(out, secure=secure) or _stated(out, offer, charges=1)
     if probe.uncharged:
-        wrong = wrong or f"{probe.uncharged} releases were made before the selection was charged"
+        return len(scores), f"{probe.uncharged} releases were made before the selection was charged"
+    wrong = _left_over(out, secure=secure) or _stated(out, offer, charges=1)
     if any(abs(score - released) > 1e-9 for score, released in scores):
         wrong = wrong or "runs are scored by something that was not released"
     if abs(_released_accuracy(out) - max(released for _, released in scores)) > 1e-9:
@@ -187,7 +192,7 @@ def _released_accuracy(folder: Path) -> float:
 
 def _left_over(out: Path, *, secure: bool) -> str:
     allowed = {*ALLOWED} if secure else {*ALLOWED, "diagnostics.jsonl"}
-    others = sorted({str(path.relative_to(out)) for path in out.rglob("*")} - allowed)
+    others = sorted({listed_name(str(path.relative_to(out))) for path in out.rglob("*")} - allowed)
     rounds = len((out / "rounds.jsonl").read_text(encoding="utf-8").splitlines())
     if others or rounds != _ROUNDS:
         return f"more than the best run is left: {', '.join(others) or f'{rounds} rounds'}"
@@ -225,9 +230,9 @@ def _stopped_and_repeated(out: Path) -> str:
 
     with contextlib.suppress(KeyboardInterrupt):
         select(replace(offer, score=stopped))
-    left = sorted(path.name for path in out.iterdir())
-    if left != ["ledger.jsonl"]:
-        return f"a selection that was stopped leaves {', '.join(left)}"
+    left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} - {f"checkpoint/{KEY_FILE}"}
+    if left != {"ledger.jsonl"}:
+        return f"a selection that was stopped leaves {', '.join(sorted(left))}"
     again = _offer(out, seed=0, secure=True)
     select(again)
     return _stated(out, again, charges=2)

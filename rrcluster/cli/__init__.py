@@ -12,6 +12,7 @@ COMMANDS = {
     "sweep": "every combination of the settings in a file; or choose the best of them privately",
     "reproduce": "a table or figure of the paper, ours beside theirs, with seeds and intervals",
     "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
+    "advise": "before any data is touched: signal to noise per cluster for your M, d, k and epsilon, and which B",
     "audit": "try to refute the privacy claims of the installed code; exit status 1 when one fails",
     "theory": "the convergence bounds term by term, as printed and as corrected, over B",
     "data": "list datasets and where their files are, download them, verify them",

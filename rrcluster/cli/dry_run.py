@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from rrcluster.cli.terminal import say
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.run import MakeExperiment
 from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.methods import Tools
+from rrcluster.privacy.participation import describe_participation
+from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.simulation.clients import ClientMemory
+from rrcluster.theory.outlook import outlook
 
 
 def show(config: RunConfig, *, as_json: bool, make: MakeExperiment = make_experiment) -> int:
@@ -23,8 +27,12 @@ def show(config: RunConfig, *, as_json: bool, make: MakeExperiment = make_experi
         return 0
     width = max(map(len, answer))
     for name, value in answer.items():
+        if name == "warnings":
+            continue
         text = f"{value:.4g}" if isinstance(value, float) else str(value)
         sys.stdout.write(f"{name.replace('_', ' ').ljust(width)}  {text}\n")
+    for warning in answer["warnings"]:
+        say(warning)
     return 0
 
 
@@ -34,6 +42,8 @@ def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> di
     plan = experiment.plan
     seconds = _one_round(experiment)
     seeds = max(1, len(config.output.seeds))
+    clip, last = config.privacy.update_clip, config.server.average_last
+    seen = outlook(plan, update_clip=clip, average_last=last) if plan.private else None
     return {
         "run": config.label,
         "mechanism": plan.mechanism.name,
@@ -42,15 +52,34 @@ def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> di
         "accountant": plan.accountant if plan.private else None,
         "adjacency": plan.event.adjacency if plan.private else None,
         "sampling": plan.event.sampling if plan.private else None,
+        **(_participation(plan) if plan.private else {}),
         "noise_multiplier": plan.noise_multiplier,
         "secure": plan.secure,
         "reserve_rounds": plan.reserve_rounds,
         "sum_noise_std": plan.mechanism.noise_std,
         "parameters": experiment.model.num_parameters,
         "expected_cohort": plan.sampler.expected_size,
+        "signal_to_noise_per_round": None if seen is None else min(seen.per_round),
+        "signal_to_noise_over_run": None if seen is None else min(seen.over_run),
         "seconds_per_round": round(seconds, 3),
         "expected_minutes": round(seconds * plan.num_rounds * seeds / 60, 2),
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "warnings": [] if seen is None else list(seen.warnings),
+    }
+
+
+def _participation(plan: PrivacyPlan) -> dict[str, Any]:
+    """Who takes part, who may know, and what correlated noise gains."""
+    described = describe_participation(plan)
+    gain = described.get("noise_of_models_handed_out")
+    relative = {} if gain is None else {"model_noise_against_independent": gain["chosen"] / gain["independent"]}
+    return {
+        "participation": described["name"],
+        "slots": plan.mechanism.slots.count,
+        "most_participations": described["most_participations"],
+        "epsilon_cohorts_seen": described["towards"][1]["epsilon"],
+        "kept_secret": described["secret"],
+        **relative,
     }
 
 

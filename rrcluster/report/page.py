@@ -17,7 +17,17 @@ from rrcluster.report.folders import CONFIG, DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import NOT_METHOD, differing
 from rrcluster.report.render import to_html
 from rrcluster.report.tables import TextTable, group_epsilon, group_labels, metric
-from rrcluster.report.values import clear_best, dead_text, delta_text, epsilon_text, percent, value_text, words
+from rrcluster.report.values import (
+    clear_best,
+    dead_text,
+    delta_text,
+    epsilon_text,
+    percent,
+    start_text,
+    value_text,
+    words,
+)
+from rrcluster.storage import printable
 
 _NAMED = 4  # more methods than these are counted, not listed
 
@@ -54,7 +64,7 @@ def fill_page(
     package = resources.files("rrcluster.report")
     template = Template(package.joinpath("page.html").read_text(encoding="utf-8"))
     terms = (f"<div><dt>{name}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts.items() if value)
-    return template.substitute(
+    page = template.substitute(
         title=html.escape(title),
         style=package.joinpath("page.css").read_text(encoding="utf-8"),
         lead=html.escape(lead),
@@ -63,6 +73,7 @@ def fill_page(
         figures="\n".join(figure_html(drawing) for drawing in drawings) or "<p>No finished round to draw yet.</p>",
         **sections,
     )
+    return printable(page)  # names and statements come from files that may hold anything
 
 
 def page_title(groups: Sequence[RunGroup], out: Path) -> str:
@@ -144,8 +155,9 @@ def _notices(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[tuple[st
                 warned.setdefault(("danger", str(run.privacy["artefacts"])), []).append(label)
             if run.status != "finished":
                 warned.setdefault(("warning", _unfinished(run)), []).append(label)
-            if dead := dead_text(run.summary.get("dead_clusters")):
-                warned.setdefault(("warning", dead), []).append(label)
+            for text in (start_text(run.privacy.get("started_from")), dead_text(run.summary.get("dead_clusters"))):
+                if text:
+                    warned.setdefault(("warning", text), []).append(label)
     notices = []
     for (kind, text), names in warned.items():
         whose = "" if len(set(names)) == len(groups) else f" ({_named_or_counted(names, len(groups))})"

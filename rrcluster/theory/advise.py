@@ -1,21 +1,24 @@
-"""Advice on B: how large it should be, and whether to rebalance at all, from public quantities only (docs/theory.md).
+"""Advice before any data is touched: signal to noise per cluster, and B, from the plan of the run (docs/choosing.md).
 
-The model is of one run, noise against bias. Sizes are expectations. A small cluster is filled up to B by strangers; a
-donor gives in proportion to its surplus. A cluster whose noise hides the separation loses its own clients too: choices
-by loss follow the least noisy model.
+Noise, floor and cohort are those of the `PrivacyPlan` that a run with the same settings has. The model of B
+(docs/theory.md) is of one run, noise against bias. Sizes are expectations. A small cluster is filled up to B by
+strangers; a donor gives in proportion to its surplus. A cluster whose noise hides the separation loses its own clients
+too: choices by loss follow the least noisy model.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError
-from rrcluster.privacy.events import ADD_REMOVE, REPLACE_ONE
-from rrcluster.privacy.relation import joint_sensitivity, update_sensitivity
-from rrcluster.types import Array
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.settings import PrivacySettings, changed
+from rrcluster.theory.outlook import Outlook, expected_shares, outlook
+from rrcluster.types import Array, Coordinates
 
 _DEVIATIONS = 4.0  # standard deviations between a choice and a draw for it to be reliable in every round
 
@@ -116,10 +119,14 @@ _LEAST_GAIN = 0.05  # a B that saves less of the expected squared error is not w
 
 @dataclass(frozen=True)
 class Advice:
-    """A recommended B. Errors are expected squared errors of a cluster's model, averaged over clusters."""
+    """A recommended B, and what noise leaves of each cluster.
+
+    Errors are expected squared errors of a cluster's model, averaged over clusters, within the model of this module.
+    """
 
     min_cluster_size: int
     rebalance: bool
+    outlook: Outlook  # without rebalancing
     error_without: float
     error_with: float
     largest_separation: float  # in clips: groups further apart would be better off with B = 0; 0 if B = 0 is advised
@@ -127,63 +134,121 @@ class Advice:
 
 
 def advise(
+    settings: PrivacySettings | None = None,
     *,
-    expected_cohort: float,
+    num_clients: int,
     num_clusters: int,
     num_coordinates: int,
-    update_clip: float,
-    noise_multiplier: float,
     expected_ratio: Sequence[float] | None = None,
-    num_rounds: int = 100,
     separation: float = 1.0,
-    mechanism: str = "joint",
-    count_weight: float = 0.25,
-    size_floor: float = 1.0,
+    size_floor: float | None = None,
+    exploration: float = 1.0,
+    average_last: float = 0.5,
+    by_model: bool = False,
+    **changes: Any,
 ) -> Advice:
-    """Recommend `min_cluster_size` (B), or none, by noise against bias.
+    """Signal to noise per cluster, and a recommended `min_cluster_size` (B) or none.
 
-    Reads public quantities only: it sees no client, so following it costs no privacy. `expected_ratio` are the sizes of
-    the groups relative to each other (default: equal), an expectation and not a count. Assumed, not measured: the mean
-    updates of two groups differ by `separation` clips, and the models handed out average the last half of the
-    rounds, so noise shrinks with rounds and bias does not. `count_weight` is in clips, as in `account`.
+    `changes` are privacy settings by name (`epsilon=2, num_rounds=100`), as for `PrivacyPlan.build`; cohort, noise and
+    floor are those of that plan. Reads public quantities only: it sees no client, so following it costs no privacy.
+    `expected_ratio` are the sizes of the groups relative to each other (default: equal), an expectation and not a
+    count. Assumed, not measured: the mean updates of two groups differ by `separation` clips, and the models handed out
+    average the last `average_last` of the rounds, so noise shrinks with rounds and bias does not.
 
-    Guarantee, within that model (docs/theory.md): an advised B > 0 has an expected squared error, averaged over
-    clusters, at least 5% below that of B = 0. Random sizes, clipping and real networks are not in the model.
+    With exploration B is an insurance: as large as coins stay still while every group has the size expected of it, so
+    that they act where a cluster starves. None is advised where `expected_ratio` is not given (with more clusters than
+    groups coins have cost 2 points), where the signal is weak, where released sizes are too noisy to tell a starving
+    cluster, or without exploration. docs/choosing.md has what following it gave.
+
+    `by_model`: B by noise against bias instead (docs/theory.md), where B = 0 starves a cluster and this B does not, if
+    it lowers the expected squared error, averaged over clusters, by at least 5%. That holds for the problem of the
+    theory: random sizes, clipping and real networks are not in the model, and on images it has cost 12 points.
     """
-    checks.positive(expected_cohort=expected_cohort)
-    checks.count(num_clusters=num_clusters)
-    checks.positive(update_clip=update_clip)
-    checks.non_negative(noise_multiplier=noise_multiplier)
-    checks.one_of(("joint", "identifier"), mechanism=mechanism)
-    std = noise_multiplier * _sensitivity(mechanism, update_clip, count_weight)
-    case = Case(
-        sizes=expected_cohort * _shares(expected_ratio, num_clusters),
-        noise=checks.count(num_coordinates=num_coordinates) * std**2,
-        num_coordinates=num_coordinates,
-        horizon=max(1.0, checks.count(num_rounds=num_rounds) / 2),
-        size_floor=max(1.0, checks.non_negative(size_floor=size_floor)),
-        separation=checks.non_negative(separation=separation) * update_clip,
+    if "expected_cohort" in changes:
+        raise ConfigError("expected_cohort is gone: the cohort follows from num_clients and sample_rate; give those.")
+    settings = changed(settings or PrivacySettings(), changes)
+    checks.non_negative(separation=separation)
+    checks.non_negative(exploration=exploration)
+    shares = expected_shares(expected_ratio, num_clusters)
+    plan = PrivacyPlan.build(
+        replace(settings, epsilon=settings.target_epsilon),
+        coordinates=Coordinates(0, checks.count(num_coordinates=num_coordinates)),
+        num_clients=num_clients,
+        num_clusters=num_clusters,
+        size_floor=size_floor,
     )
-    return _best(case, update_clip)
+    clip = settings.update_clip
+    case = Case(
+        sizes=plan.sampler.expected_size * shares,
+        noise=num_coordinates * plan.mechanism.noise_std**2,
+        num_coordinates=num_coordinates,
+        horizon=max(1.0, average_last * plan.num_rounds),
+        size_floor=max(1.0, plan.mechanism.size_floor),
+        separation=separation * clip,
+    )
+    seen = outlook(plan, update_clip=clip, shares=shares, average_last=average_last)
+    if by_model:
+        return _best(case, seen, clip)
+    return _insured(case, seen, plan, known=expected_ratio is not None, explores=exploration > 0)
 
 
-def _best(case: Case, clip: float) -> Advice:
+def _best(case: Case, seen: Outlook, clip: float) -> Advice:
     largest = int(case.sizes.sum() / len(case.sizes) + 1e-9)
     options = [trade_off(case, min_cluster_size=size) for size in range(largest + 1)]
     errors = [option.error for option in options]
     best = int(np.argmin(errors))
-    worth = errors[best] < (1 - _LEAST_GAIN) * errors[0]
+    rescued = options[best].starved.sum() < options[0].starved.sum()
+    worth = bool(rescued) and errors[best] < (1 - _LEAST_GAIN) * errors[0]
     chosen = best if worth else 0
     limit = _break_even(case, chosen) / clip if worth else 0.0
     verdict = _for(case, chosen, options, limit) if worth else [_against(best, options)]
     return Advice(
         min_cluster_size=chosen,
         rebalance=worth,
+        outlook=seen,
         error_without=errors[0],
         error_with=errors[chosen],
         largest_separation=limit,
-        reasons=(*_circumstances(case, options[0], clip), *verdict, *_warnings(options[chosen]), _PUBLIC),
+        reasons=(*_circumstances(case, options[0], clip), *verdict, *seen.warnings, _PUBLIC),
     )
+
+
+_ENOUGH_SIGNAL = 1.3  # over the run: coins have cost points at 1.1, and none from 1.5 on
+_SIZE_MEMORY = 0.9  # of the running average of released sizes
+_SIZE_DEVIATIONS = 2.5  # standard deviations of that average between B and the smallest expected size
+
+
+def _insured(case: Case, seen: Outlook, plan: PrivacyPlan, *, known: bool, explores: bool) -> Advice:
+    """B with exploration: below the smallest expected size by what released sizes vary."""
+    error, smallest = trade_off(case, min_cluster_size=0).error, float(case.sizes.min())
+    per_size = plan.mechanism.describe().noise_per_part.get("size noise std, clients", math.inf)
+    smoothing = math.sqrt((1 - _SIZE_MEMORY) / (1 + _SIZE_MEMORY))
+    deviation = smoothing * math.hypot(per_size, math.sqrt(smallest))
+    room = smallest - _SIZE_DEVIATIONS * deviation
+    least, reason = (
+        0,
+        f"B = 0: with {smallest:.3g} clients expected and a deviation of {deviation:.2g}, released sizes ",
+    )
+    reason += "cannot tell a starving cluster."
+    if not explores:
+        reason = (
+            "B = 0: without exploration coins have gained 8 points and cost 12, and public quantities do not tell "
+            "which; use exploration."
+        )
+    elif not known:
+        reason = "B = 0: the ratio of the groups is not given; with more clusters than groups coins cost points."
+    elif len(case.sizes) == 1:
+        reason = "With one cluster there is nobody to rebalance."
+    elif min(seen.over_run) < _ENOUGH_SIGNAL:
+        reason = f"B = 0: below a signal-to-noise ratio of {_ENOUGH_SIGNAL:g} over the run coins cost points."
+    elif room >= smallest / 2:
+        least = int(room)
+        reason = (
+            f"B = {least}: released sizes of a cluster of {smallest:.3g} clients vary by {deviation:.2g}, so coins "
+            "stay still unless a cluster starves. It is an insurance, for as many groups as clusters."
+        )
+    expected = f"The smallest cluster is expected to have {smallest:.4g} of {case.sizes.sum():.4g} clients."
+    return Advice(least, least > 0, seen, error, error, 0.0, (expected, reason, *seen.warnings, _PUBLIC))
 
 
 def _break_even(case: Case, min_cluster_size: int) -> float:
@@ -245,33 +310,6 @@ def _against(best: int, options: list[Tradeoff]) -> str:
         return "With one cluster there is nobody to rebalance."
     if best == 0:
         return "No B lowers the expected squared error: moving clients adds more bias than it saves noise."
-    return (
-        f"The best B = {best} would lower the expected squared error only from {none:.3g} to {least:.3g}: none is used."
-    )
-
-
-def _warnings(option: Tradeoff) -> list[str]:
-    if not option.starved.any():
-        return []
-    return [
-        f"Warning: even so, noise hides the difference for {int(option.starved.sum())} clusters: their models would "
-        "be made of strangers; lower noise_multiplier, enlarge the cohort, or use fewer coordinates or clusters."
-    ]
-
-
-def _shares(expected_ratio: Sequence[float] | None, num_clusters: int) -> Array:
-    ratio = np.ones(num_clusters) if expected_ratio is None else np.asarray(expected_ratio, dtype=np.float64)
-    if ratio.shape != (num_clusters,) or not np.isfinite(ratio).all() or (ratio < 0).any() or ratio.sum() <= 0:
-        raise ConfigError(
-            f"expected_ratio = {expected_ratio} must hold {num_clusters} numbers of at least 0, one for each cluster "
-            "and not all 0."
-        )
-    return np.asarray(ratio / ratio.sum())
-
-
-def _sensitivity(mechanism: str, update_clip: float, count_weight: float) -> float:
-    """How far one client moves the sums, from the relation that the mechanism is private under."""
-    if mechanism == "identifier":
-        return update_sensitivity(update_clip=update_clip, adjacency=REPLACE_ONE)
-    weight = checks.non_negative(count_weight=count_weight) * update_clip
-    return joint_sensitivity(update_clip=update_clip, count_weight=weight, adjacency=ADD_REMOVE)
+    if options[best].starved.sum() < options[0].starved.sum():
+        return f"B = {best} would lower the expected squared error only from {none:.3g} to {least:.3g}: none is used."
+    return f"B = 0: rebalancing pays where it keeps a cluster from starving, and B = {best} would not."

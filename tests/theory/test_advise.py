@@ -10,9 +10,15 @@ from quadratic_problem import Problem, RoundSettings, play_round
 import rrcluster as rr
 from rrcluster.errors import ConfigError
 from rrcluster.theory.advise import Case, filled, trade_off
+from rrcluster.theory.outlook import outlook
+from rrcluster.types import Coordinates
 
-PLAIN = {
-    "expected_cohort": 100,
+PLAIN = {  # a floor of 1: the problem of the theory
+    "num_clients": 1000,
+    "sample_rate": 0.1,
+    "delta": 1e-3,
+    "size_floor": 1.0,
+    "by_model": True,
     "num_clusters": 4,
     "num_coordinates": 1000,
     "update_clip": 0.5,
@@ -60,15 +66,16 @@ def test_much_noise_and_imbalance_call_for_rebalancing():
     assert advice.largest_separation > 1
 
 
-def test_balanced_clusters_that_noise_hides_are_rebalanced_too():
+def test_where_every_b_starves_a_cluster_none_is_advised():
     advice = rr.advise(**PLAIN | {"expected_ratio": None, "noise_multiplier": 10.0})
-    assert (advice.rebalance, advice.min_cluster_size) == (True, 25)
+    assert (advice.rebalance, advice.min_cluster_size) == (False, 0)
     assert any("lose their own clients" in reason for reason in advice.reasons)
+    assert any("would not" in reason for reason in advice.reasons)
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"expected_ratio": None}, {"noise_multiplier": 0.0}, {"separation": 1000.0}],
+    [{"expected_ratio": None}, {"noise_multiplier": 1e-9}, {"separation": 1000.0}],
     ids=lambda change: next(iter(change)),
 )
 def test_balance_no_noise_or_far_groups_call_for_none(change):
@@ -77,10 +84,11 @@ def test_balance_no_noise_or_far_groups_call_for_none(change):
     assert advice.error_with == advice.error_without
 
 
-def test_more_noise_never_asks_for_a_smaller_least_size():
-    sizes = [rr.advise(**PLAIN | {"noise_multiplier": z}).min_cluster_size for z in (0.1, 0.3, 1, 3, 10)]
+def test_more_noise_never_asks_for_a_smaller_least_size_while_one_helps():
+    sizes = [rr.advise(**PLAIN | {"noise_multiplier": z}).min_cluster_size for z in (0.01, 0.1, 0.3, 1)]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
+    assert rr.advise(**PLAIN | {"noise_multiplier": 30}).min_cluster_size == 0
 
 
 def test_the_break_even_separation_is_where_the_advised_size_stops_paying():
@@ -94,7 +102,7 @@ def test_the_break_even_separation_is_where_the_advised_size_stops_paying():
 
 
 def test_reasons_are_sentences_that_state_the_assumption():
-    for advice in (rr.advise(**PLAIN), rr.advise(**PLAIN | {"noise_multiplier": 0.0})):
+    for advice in (rr.advise(**PLAIN), rr.advise(**PLAIN | {"noise_multiplier": 1e-9})):
         assert all(reason.endswith(".") for reason in advice.reasons)
         assert any("differ by 1 clips" in reason for reason in advice.reasons)
     assert any(reason.startswith("Warning") for reason in rr.advise(**PLAIN | {"noise_multiplier": 50.0}).reasons)
@@ -102,22 +110,96 @@ def test_reasons_are_sentences_that_state_the_assumption():
 
 
 def test_nothing_private_can_be_passed():
-    assert set(inspect.signature(rr.advise).parameters) == set(PLAIN) | {
-        "num_rounds",
-        "separation",
-        "mechanism",
-        "count_weight",
-        "size_floor",
-    }
+    asked = {"settings", "num_clients", "num_clusters", "num_coordinates", "expected_ratio", "separation", "size_floor"}
+    asked |= {"exploration", "average_last", "by_model", "changes"}
+    assert set(inspect.signature(rr.advise).parameters) == asked
+
+
+def test_noise_floor_and_cohort_are_those_of_the_plan():
+    known = {"num_clients": 500, "num_clusters": 5}
+    privacy = {"sample_rate": 0.2, "epsilon": 2.0, "delta": 1e-3, "num_rounds": 50, "update_clip": 0.3}
+    plan = rr.PrivacyPlan.build(**known, **privacy, coordinates=Coordinates(0, 900))
+    seen = rr.advise(**known, **privacy, num_coordinates=900).outlook
+    assert seen.size_floor == plan.mechanism.size_floor == pytest.approx(12)
+    assert seen.sizes == pytest.approx((20,) * 5)
+    assert seen.per_round == pytest.approx((20 * 0.3 / (30 * plan.mechanism.noise_std),) * 5)
+    assert seen.over_run == pytest.approx([5 * ratio for ratio in seen.per_round])  # 25 rounds are averaged
+    assert rr.advise(**known, **privacy | {"update_clip": 3.0}, num_coordinates=900).outlook.per_round == pytest.approx(
+        seen.per_round
+    )  # the clip cancels
+    shared = outlook(plan.with_coordinates(Coordinates(900, 0)), update_clip=0.3)
+    assert shared.per_round[0] == pytest.approx(5 * seen.per_round[0])  # everybody's sum
+
+
+INSURED = PLAIN | {"by_model": False, "size_floor": None, "expected_ratio": (1, 1, 1, 1), "noise_multiplier": 0.8}
+
+
+def test_with_exploration_b_is_below_the_expected_size_by_what_released_sizes_vary():
+    advice = rr.advise(**INSURED)
+    size_noise = 0.8 * math.hypot(0.5, 0.125) / 0.125  # std of one released size, in clients
+    deviation = math.sqrt(0.1 / 1.9) * math.hypot(size_noise, 5)
+    assert advice.min_cluster_size == int(25 - 2.5 * deviation) == 21
+    small = rr.advise(**INSURED | {"expected_ratio": (8, 1, 1, 1), "num_coordinates": 10})
+    assert small.min_cluster_size == int(
+        100 / 11 - 2.5 * math.sqrt(0.1 / 1.9) * math.hypot(size_noise, (100 / 11) ** 0.5)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"expected_ratio": None}, "not given"),
+        ({"exploration": 0.0}, "without exploration"),
+        ({"num_coordinates": 10**6}, "signal-to-noise"),
+        ({"num_coordinates": 1, "expected_ratio": (97, 1, 1, 1)}, "cannot tell"),
+        ({"num_coordinates": 1, "mechanism": "identifier"}, "cannot tell"),
+        ({"num_clusters": 1, "expected_ratio": (1,)}, "one cluster"),
+    ],
+)
+def test_with_exploration_no_b_where_it_could_cost(change, reason):
+    advice = rr.advise(**INSURED | change)
+    assert (advice.rebalance, advice.min_cluster_size) == (False, 0)
+    assert reason in " ".join(advice.reasons)
+
+
+def test_the_floor_of_the_plan_makes_the_promise_smaller():
+    """With the floor of a run, a small cluster is divided by 15 and not by its own 3 clients."""
+    alone, floored = rr.advise(**PLAIN), rr.advise(**PLAIN | {"size_floor": None})
+    assert floored.outlook.size_floor == 15
+    assert floored.error_without < alone.error_without / 10
+
+
+@pytest.mark.parametrize(
+    ("noise_multiplier", "hopeless", "warned"), [(0.2, False, False), (5.0, False, True), (20.0, True, True)]
+)
+def test_warnings_follow_the_signal(noise_multiplier, hopeless, warned):
+    seen = rr.advise(**PLAIN | {"expected_ratio": None, "noise_multiplier": noise_multiplier, "num_rounds": 20}).outlook
+    assert seen.hopeless == hopeless
+    assert any(line.startswith("Warning") for line in seen.warnings) == warned
+
+
+def test_clusters_below_the_floor_are_mentioned():
+    seen = rr.advise(**PLAIN | {"size_floor": None, "noise_multiplier": 0.1}).outlook
+    assert "2 of 4 clusters" in seen.warnings[0]
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"expected_ratio": (1, 2)}, {"expected_ratio": (0, 0, 0, 0)}, {"noise_multiplier": -1.0}, {"mechanism": "none"}],
+    [
+        {"expected_ratio": (1, 2)},
+        {"expected_ratio": (0, 0, 0, 0)},
+        {"noise_multiplier": -1.0},
+        {"mechanism": "nothing"},
+    ],
 )
 def test_bad_arguments_are_named(change):
     with pytest.raises(ConfigError, match=next(iter(change))):
         rr.advise(**PLAIN | change)
+
+
+def test_the_old_way_to_ask_is_named():
+    with pytest.raises(ConfigError, match="expected_cohort is gone"):
+        rr.advise(expected_cohort=100, num_clients=1000, num_clusters=4, num_coordinates=10)
 
 
 def squared_error(problem, *, min_cluster_size, noise_std, num_rounds, rng):
@@ -137,7 +219,11 @@ def squared_error(problem, *, min_cluster_size, noise_std, num_rounds, rng):
 def test_advice_is_not_worse_than_none_when_simulated(ratio, noise_multiplier, separation, rng):
     d, num_rounds = 50, 20
     advice = rr.advise(
-        expected_cohort=100,
+        num_clients=100,
+        sample_rate=1.0,
+        delta=1e-3,
+        size_floor=1.0,
+        by_model=True,
         num_clusters=4,
         num_coordinates=d,
         update_clip=1.0,
@@ -177,7 +263,11 @@ def test_advice_is_rarely_worse_than_none_on_random_problems():
     for _ in range(120):
         problem, noise_multiplier, separation = random_case(rng)
         advice = rr.advise(
-            expected_cohort=int(problem.group_sizes.sum()),
+            num_clients=int(problem.group_sizes.sum()),
+            sample_rate=1.0,
+            delta=1e-3,
+            size_floor=1.0,
+            by_model=True,
             num_clusters=len(problem.optima),
             num_coordinates=problem.optima.shape[1],
             update_clip=1.0,

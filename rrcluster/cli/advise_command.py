@@ -1,0 +1,122 @@
+"""`rrcluster advise`: what noise leaves of each cluster, and which B, before any data is touched. Needs no torch."""
+
+import json
+import sys
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from rrcluster.cli.terminal import parse
+from rrcluster.errors import PrivacyError
+from rrcluster.settings import PrivacySettings
+
+if TYPE_CHECKING:
+    from rrcluster.theory.advise import Advice
+
+Flag = tyro.conf.arg
+
+
+@dataclass(frozen=True)
+class AdviseCommand:
+    """Signal to noise per cluster and a recommended B for your M, d and k, from public quantities alone.
+
+    It sees no data, so following it costs no privacy (docs/choosing.md). Examples:
+
+    rrcluster advise --clients 1000 --clusters 4 --parameters 4420 --epsilon 2 --delta 1e-3
+
+    rrcluster advise --clients 300 --clusters 4 --parameters 26010 --ratio 8 1 1 1
+    """
+
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    num_clients: Annotated[int, Flag(name="clients")] = 1000
+    """Clients in the population (M)."""
+    num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
+    """Clusters (k)."""
+    num_coordinates: Annotated[int, Flag(name="parameters", aliases=["-d"])] = 4420
+    """Parameters of the network (d); `rrcluster run --dry-run` prints those of a model by name."""
+    ratio: tuple[float, ...] = ()
+    """Expected sizes of the groups relative to each other, one number per cluster; default equal."""
+    separation: float = 1.0
+    """Assumed distance between the mean updates of two groups, in clips."""
+    size_floor: float | None = None
+    """Public lower bound of every denominator; default 0.6 of the expected cluster size."""
+    exploration: float = 1.0
+    """Exploration of the run; 0 is the published method."""
+    average_last: float = 0.5
+    """Part of the rounds that the models handed out average."""
+    alternatives: bool = True
+    """Also show what fewer clusters, larger cohorts, fewer rounds and a larger epsilon would give."""
+    json: bool = False
+    """Print the answer as JSON."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    command = parse(AdviseCommand(), arguments, prog="rrcluster advise")
+    if command.privacy.mechanism == "none":
+        raise PrivacyError("mechanism = none adds no noise: there is nothing to weigh. Use joint or identifier.")
+    advice = _ask(command)
+    others = _alternatives(command) if command.alternatives else {}
+    if command.json:
+        answer = asdict(advice) | {"alternatives": {name: asdict(other.outlook) for name, other in others.items()}}
+        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+        return 0
+    _print(advice, others)
+    return 0
+
+
+def _ask(command: AdviseCommand) -> "Advice":
+    from rrcluster.theory.advise import advise
+
+    return advise(
+        command.privacy,
+        num_clients=command.num_clients,
+        num_clusters=command.num_clusters,
+        num_coordinates=command.num_coordinates,
+        expected_ratio=command.ratio or None,
+        separation=command.separation,
+        size_floor=command.size_floor,
+        exploration=command.exploration,
+        average_last=command.average_last,
+    )
+
+
+def _alternatives(command: AdviseCommand) -> "dict[str, Advice]":
+    """The same question with one thing changed; noise that is given stays, so only budgets are recalibrated."""
+    privacy, named = command.privacy, {}
+    if command.num_clusters > 1:
+        fewer: dict[str, Any] = {"num_clusters": max(1, command.num_clusters // 2), "ratio": ()}
+        named[f"{fewer['num_clusters']} clusters, equal"] = replace(command, **fewer)
+    changes: dict[str, PrivacySettings] = {}
+    if privacy.sample_rate < 1:
+        rate = min(1.0, 3 * privacy.sample_rate)
+        changes[f"sample rate {rate:g}"] = replace(privacy, sample_rate=rate)
+    if privacy.num_rounds > 3:
+        changes[f"{privacy.num_rounds // 4} rounds"] = replace(privacy, num_rounds=privacy.num_rounds // 4)
+    if privacy.target_epsilon is not None and privacy.noise_multiplier is None:
+        double = 2 * privacy.target_epsilon
+        changes[f"epsilon {double:g}"] = replace(privacy, epsilon=double)
+    named |= {name: replace(command, privacy=changed) for name, changed in changes.items()}
+    return {name: _ask(other) for name, other in named.items()}
+
+
+def _print(advice: "Advice", others: "dict[str, Advice]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from rrcluster.cli.terminal import print_whole
+
+    table = Table(title="Signal to noise, at most")
+    for name in ("", "clients of a cohort in the smallest cluster", "in a round", "over the run"):
+        table.add_column(name, justify="left" if not name else "right", overflow="fold")
+    for name, each in {"as asked": advice, **others}.items():
+        seen = each.outlook
+        smallest = min(range(len(seen.sizes)), key=lambda place: seen.sizes[place])
+        row = (seen.sizes[smallest], seen.per_round[smallest], seen.over_run[smallest])
+        table.add_row(name, *(f"{value:.3g}" for value in row))
+    print_whole(table)
+    console = Console()
+    console.print(f"Advised: B = {advice.min_cluster_size}", style="bold", highlight=False)
+    for reason in advice.reasons:
+        console.print(reason, highlight=False)
