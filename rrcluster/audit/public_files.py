@@ -25,6 +25,13 @@ _RECOMPUTE = {
     *("event.event.noise_multiplier", "event.event.source_dataset_size", "event.event.sample_size"),
 }
 _NOISE = {"noise_multiplier", "sensitivity", "noise_std", "update_clip", "count_weight", "evaluation_weight"}
+_PARTICIPATION = {
+    *("name", "secret", "most_participations", "slots", "slot_key", "rounds_between_participations"),
+    *("coefficients", "noise_of_a_round"),
+    *("towards", "towards.who", "towards.neighbours", "towards.epsilon"),
+    *("noise_of_models_handed_out", "noise_of_models_handed_out.independent"),
+    *("noise_of_models_handed_out.square_root", "noise_of_models_handed_out.chosen"),
+}
 _EVALUATION = {
     *("sums", "clients", "sum_noise_std", "clients_noise_std", "loss_bound", "least_clients"),
     *("accuracy", "accuracy_noise_std", "loss", "loss_noise_std"),
@@ -48,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
         *("reserve_rounds", "num_releases", "num_clients", "delta", "epsilon", "accountant", "notes", "not_covered"),
         *_under("noise", _NOISE),
         *_under("event", _EVENT),
+        *_under("participation", _PARTICIPATION),
         *_under("accountants", {"accountant", "epsilon", "reason"}),
         *_under("bracket", {"least", "most", "reason"}),
         *_under("profile", {"epsilon", "delta"}),

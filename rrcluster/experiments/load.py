@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from rrcluster import registry
@@ -23,7 +22,7 @@ from rrcluster.methods import ALGORITHMS, Clients, Method, Tools
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import OURS, Model, from_module, make_model
 from rrcluster.simulation.evaluate import score_all
-from rrcluster.storage import check_plain, parse_json
+from rrcluster.storage import parse_json, read_tensors
 from rrcluster.types import Array, Models
 
 
@@ -128,10 +127,9 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
         way_out = f"finish the run with `rrcluster run --resume {run}`" if started else "give the folder of a run"
         raise RunFolderError(f"{run}: no models.safetensors; {way_out}.")
     try:
-        check_plain(path)
-        with safe_open(path, framework="np") as file:
-            about = {name: parse_json(value) for name, value in (file.metadata() or {}).items()}
-            models = Models(file.get_tensor("shared").astype(float), file.get_tensor("clustered").astype(float))
+        tensors, metadata = read_tensors(path)
+        about = {name: parse_json(value) for name, value in metadata.items()}
+        models = Models(tensors["shared"].astype(float), tensors["clustered"].astype(float))
         declared = str(about["model"]), str(about["algorithm"]), tuple(about["input_shape"])
     except Exception as error:  # a damaged file fails in many ways inside the reader
         raise _damaged(path) from error
