@@ -109,6 +109,30 @@ def one_of(choices: Iterable[str], **named: str) -> str:
     return value
 
 
+def slots(participation: str, number: int | None, *, num_rounds: int, reserve_rounds: int) -> None:
+    """Slots where clients take part by slots, as many as fit into the rounds, and none elsewhere."""
+    one_of(("poisson", "schedule", "within-slot", "everybody"), participation=participation)
+    if participation in ("poisson", "everybody"):
+        if number is not None:
+            raise ConfigError(
+                f"slots = {number} with participation = {participation}, which has none; use schedule or within-slot, "
+                "or leave slots out."
+            )
+        return
+    if number is None:
+        raise ConfigError(f"participation = {participation} needs slots, the number of slots (b).")
+    if count(slots=number, at_least=2) > num_rounds:
+        raise ConfigError(
+            f"slots = {number} is more than num_rounds = {num_rounds}: the last slots would never take part; use at "
+            f"most {num_rounds}."
+        )
+    if reserve_rounds:
+        raise ConfigError(
+            f"reserve_rounds = {reserve_rounds} with slots: a round is repeated exactly after a crash and is charged "
+            "once; leave reserve_rounds out."
+        )
+
+
 def in_full_precision(record: Any) -> None:
     """Make every number of a frozen dataclass Python's own, in place, as it is made.
 

@@ -10,14 +10,17 @@ A simulation and a federation differ in `collect` alone.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_prices, fading
 from rrcluster.clusters.rebalancing import coin_transition
 from rrcluster.clusters.schedule import Schedule, make_schedule, open_clusters, warm_start
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import PrivacyError, RoundError, RunFolderError
+from rrcluster.privacy.correlation import PastNoise
 from rrcluster.privacy.ledger import Ledger
+from rrcluster.privacy.mechanism import SlottedMechanism
+from rrcluster.privacy.noise_store import DrawnRound
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.rng import Rng
@@ -120,14 +123,23 @@ class Server:
 
 
 class Charge:
-    """The charge of one attempt at a round: on disk when the call returns, once however often it is called."""
+    """The charge of one attempt at a round: on disk when the call returns, once however often it is called.
+
+    A plan that writes rounds down before they are charged calls `settle` for it, still before the release.
+    """
 
     def __init__(self, ledger: Ledger, round_index: int, plan: PrivacyPlan) -> None:
         """Nothing is charged yet."""
         self._ledger, self._round_index, self._plan, self.made = ledger, round_index, plan, False
+        self._stored = plan.stores_rounds
 
     def __call__(self) -> None:
         """Charge the round, before anything of it is revealed."""
+        if not self._stored:
+            self.settle()
+
+    def settle(self) -> None:
+        """Write the charge down."""
         if not self.made:
             self._ledger.charge(self._round_index, self._plan.event if self._plan.private else None)
             self.made = True
@@ -143,6 +155,7 @@ class FinishedRound:
     round_index: int
     state: ServerState
     release: Release
+    past: PastNoise | None = None  # private: the noise that later rounds build on, in plans with slots
 
 
 def run_rounds(
@@ -151,15 +164,75 @@ def run_rounds(
     """Round after round until the plan's last one, or until plan or ledger afford no more releases.
 
     `collect` asks the clients of a round and charges it before anything is revealed; PrivacyError if it did not.
-    Ledger and streams must be of the plan's kind: what a repeated round costs depends on it.
+    Ledger and streams must be of the plan's kind: what a repeated round costs depends on it. `ledger.noise` is what a
+    plan with slots resumes from.
     """
     plan = server.plan
     if ledger.secure != plan.secure or isinstance(streams, SecureStreams) != plan.secure:
         raise PrivacyError("plan, ledger and streams must all be secure or all seeded; build them from one plan.")
+    slotted = _SlottedCollect(plan, collect, ledger, streams) if plan.mechanism.slots.count > 1 else None
     while state.round_index < plan.num_rounds and ledger.affords(state.round_index, limit=plan.num_releases):
-        t = state.round_index
-        state, release = attempt_round(server, collect, state, Charge(ledger, t, plan), streams("release", t))
-        yield FinishedRound(t, state, release)
+        t, asked = state.round_index, server
+        if slotted is not None:
+            asked, state = slotted.repeated(server, state)
+        charge, rng = Charge(ledger, t, plan), streams("release", t)
+        state, release = attempt_round(asked, slotted or collect, state, charge, rng)
+        yield FinishedRound(t, state, release, None if slotted is None else slotted.past)
+
+
+class _SlottedCollect:
+    """Collects the rounds of a plan with slots as noisy sums, each noise building on that of the rounds before.
+
+    In a secure run a round is on disk before its charge, and one that was drawn before a crash is not drawn again.
+    """
+
+    def __init__(self, plan: PrivacyPlan, collect: Collect, ledger: Ledger, streams: StreamSource) -> None:
+        self._plan, self._collect, self._ledger, self._streams = plan, collect, ledger, streams
+        self.past = ledger.noise.past  # private
+
+    def repeated(self, server: Server, state: ServerState) -> tuple[Server, ServerState]:
+        """Server and state as they were when the round was drawn, if it was: its models may have been random."""
+        drawn = self._recall(state.round_index)
+        if drawn is None:
+            return server, state
+        again = _RepeatingServer(server.plan, server.settings, server.explores, server.random_models, drawn.models)
+        return again, state if state.round_index else ServerState.fresh(drawn.models)
+
+    def __call__(self, guidance: Guidance, charge: Charge) -> NoisySum:
+        t = guidance.round_index
+        drawn = self._recall(t)
+        if drawn is None:
+            noisy_sum, self.past = self._noisy_sum(guidance, charge)
+            if not self._plan.stores_rounds:
+                return noisy_sum
+            drawn = self._ledger.noise.keep(t, noisy_sum.total, self.past, guidance.models)
+        charge.settle()
+        self.past = drawn.past
+        return NoisySum(drawn.total)
+
+    def _recall(self, t: int) -> DrawnRound | None:
+        return self._ledger.noise.recall(t, charged=self._ledger.charged(t)) if self._plan.stores_rounds else None
+
+    def _noisy_sum(self, guidance: Guidance, charge: Charge) -> tuple[NoisySum, PastNoise]:
+        mechanism, t = cast(SlottedMechanism, self._plan.mechanism), guidance.round_index
+        past = mechanism.first_past() if t == 0 else mechanism.check_past(self.past, t)
+        reports = self._collect(guidance, charge)
+        if isinstance(reports, NoisySum):
+            raise PrivacyError(
+                "noise that clients made cannot be correlated over rounds: they do not hold that of the rounds before. "
+                "Use participation = poisson or everybody."
+            )
+        return mechanism.noisy_sum(reports, past, rng=self._streams("release", t))
+
+
+@dataclass(frozen=True)
+class _RepeatingServer(Server):
+    """Tells clients of the models that a round was drawn with."""
+
+    models: Models
+
+    def tell(self, state: ServerState) -> Guidance:
+        return replace(super().tell(state), models=self.models)
 
 
 def attempt_round(

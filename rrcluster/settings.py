@@ -53,7 +53,20 @@ class PrivacySettings:
     mechanism: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.MECHANISMS.hint)] = "joint"
     """joint (add-remove, Poisson cohorts), identifier (the paper's; replace-one, cohorts of fixed size) or none."""
     sample_rate: float = 0.1
-    """Share of the clients in a round (q)."""
+    """Share of the clients in a round (q); within-slot: of the clients of its slot; schedule, everybody: not used."""
+    participation: Literal["poisson", "schedule", "within-slot", "everybody"] = "poisson"
+    """joint: who takes part: a secret sample of all clients; everybody of a public slot; a secret sample of a public
+    slot; everybody in every round."""
+    slots: int | None = field(
+        default=None,
+        metadata={"hint": "which client is in which slot follows from slot_key: slots by hand may depend on data"},
+    )
+    """schedule, within-slot: number of slots (b); a client may take part once in b rounds."""
+    slot_key: str = "rrcluster"
+    """Public key under which clients' ids are hashed to slots; fix it before anybody enrols."""
+    correlation: str = "optimised"
+    """With slots, how noise is correlated over rounds: optimised, square-root, independent, or up to b coefficients
+    separated by commas."""
     num_rounds: Annotated[int, Flag(name="rounds")] = 100
     """Rounds (T)."""
     epsilon: float | None = None
@@ -93,6 +106,7 @@ class PrivacySettings:
             raise ConfigError(
                 f"reserve_rounds = {self.reserve_rounds} is more than {MAX_ROUNDS}, the most that is accounted."
             )
+        checks.slots(self.participation, self.slots, num_rounds=self.num_rounds, reserve_rounds=self.reserve_rounds)
         checks.positive(delta=self.delta)
         checks.positive(update_clip=self.update_clip)
         checks.non_negative(count_weight=self.count_weight)
@@ -109,6 +123,21 @@ class PrivacySettings:
             checks.positive(epsilon=self.epsilon)
         if self.noise_multiplier is not None:
             checks.positive(noise_multiplier=self.noise_multiplier)
+
+    @property
+    def num_slots(self) -> int:
+        """b; 1 where everybody may take part in every round."""
+        return self.slots or 1
+
+    @property
+    def slot_rate(self) -> float:
+        """q': the probability with which a client that may take part does."""
+        return 1.0 if self.participation in ("schedule", "everybody") else self.sample_rate
+
+    @property
+    def cohort_share(self) -> float:
+        """Share of the clients that is expected in a round."""
+        return self.slot_rate / self.num_slots
 
     @property
     def target_epsilon(self) -> float | None:

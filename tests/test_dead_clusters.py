@@ -45,7 +45,7 @@ def test_a_mechanism_that_does_not_say_how_noisy_sizes_are_calls_none_dead():
 
 def test_the_summary_and_the_report_say_it(tmp_path, capsys):
     """Two models start far away, and no client ever chooses them."""
-    from rrcluster.cli.run_command import _warn_of_dead_clusters
+    from rrcluster.cli.run_command import _say_remarks
     from rrcluster.experiments.run import finish, start
     from rrcluster.server_state import ServerState
 
@@ -59,7 +59,7 @@ def test_the_summary_and_the_report_say_it(tmp_path, capsys):
     running.state = ServerState.fresh(models)
     folder = finish(running).folder
     assert json.loads((folder / "summary.json").read_text())["dead_clusters"] == [2, 3]
-    _warn_of_dead_clusters(folder)
+    _say_remarks(folder)
     assert "clusters 2, 3 look empty" in capsys.readouterr().err
     assert "clusters 2, 3 look empty" in make_report([folder], tmp_path / "report").page.read_text()
 

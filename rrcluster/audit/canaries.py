@@ -72,9 +72,9 @@ class Without:
     sampler: Any
     absent: Array
 
-    def draw(self, population: int, *, rng: Rng) -> Array:
+    def draw(self, population: int, *, rng: Rng, round_index: int | None = None) -> Array:
         """The cohort, less the absent."""
-        drawn = self.sampler.draw(population, rng=rng)
+        drawn = self.sampler.draw(population, rng=rng, round_index=round_index)
         return np.asarray(drawn[~np.isin(drawn, self.absent)])
 
 

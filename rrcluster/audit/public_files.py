@@ -25,6 +25,13 @@ _RECOMPUTE = {
     *("event.event.noise_multiplier", "event.event.source_dataset_size", "event.event.sample_size"),
 }
 _NOISE = {"noise_multiplier", "sensitivity", "noise_std", "update_clip", "count_weight", "evaluation_weight"}
+_PARTICIPATION = {
+    *("name", "secret", "most_participations", "slots", "slot_key", "rounds_between_participations"),
+    *("coefficients", "noise_of_a_round"),
+    *("towards", "towards.who", "towards.neighbours", "towards.epsilon"),
+    *("noise_of_models_handed_out", "noise_of_models_handed_out.independent"),
+    *("noise_of_models_handed_out.square_root", "noise_of_models_handed_out.chosen"),
+}
 _EVALUATION = {
     *("sums", "clients", "sum_noise_std", "clients_noise_std", "loss_bound", "least_clients"),
     *("accuracy", "accuracy_noise_std", "loss", "loss_noise_std"),
@@ -48,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
         *("reserve_rounds", "num_releases", "num_clients", "delta", "epsilon", "accountant", "notes", "not_covered"),
         *_under("noise", _NOISE),
         *_under("event", _EVENT),
+        *_under("participation", _PARTICIPATION),
         *_under("accountants", {"accountant", "epsilon", "reason"}),
         *_under("bracket", {"least", "most", "reason"}),
         *_under("profile", {"epsilon", "delta"}),
@@ -98,10 +106,15 @@ def check_public_files() -> Finding:
     return Finding("run folder", "public files", claim, measured, not wrong)
 
 
+def listed_name(file: str) -> str:
+    """The name under which a file is on the list: one entry stands for the files of all clusters."""
+    return re.sub(r"^cluster-\d+\.", "cluster-N.", file)
+
+
 def _unlisted(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        listed = ALLOWED.get(re.sub(r"^cluster-\d+\.", "cluster-N.", name))
+        listed = ALLOWED.get(listed_name(name))
         if listed is None:
             yield name
             continue

@@ -13,7 +13,7 @@ import numpy as np
 
 from rrcluster.audit.finding import Finding
 from rrcluster.audit.probes import Recorder
-from rrcluster.audit.public_files import ALLOWED
+from rrcluster.audit.public_files import ALLOWED, listed_name
 from rrcluster.audit.run_folders import small_experiment
 from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, correlation_p_value, smallest
 from rrcluster.entropy import secure_rng
@@ -110,17 +110,21 @@ def check_selection() -> Finding:
 
     A secure selection that is stopped and made again is charged twice, and states both.
     """
-    wrong = ""
-    for secure in (False, True):
-        for seed in range(8):
-            with tempfile.TemporaryDirectory() as folder:
-                runs, wrong = _selected(Path(folder) / "best", seed=seed, secure=secure)
-            if wrong or runs > 1:
-                break
+    wrong = _with_several_runs(secure=False) or _with_several_runs(secure=True)
     with tempfile.TemporaryDirectory() as folder:
         wrong = wrong or _stopped_and_repeated(Path(folder) / "best")
     claim = "charged as a whole, first; scored privately; only the best is left"
     return Finding(SUBJECT, "selection", claim, wrong or "so", not wrong)
+
+
+def _with_several_runs(*, secure: bool) -> str:
+    """What is wrong with a selection that made more than one run; the number is random."""
+    for seed in range(8):
+        with tempfile.TemporaryDirectory() as folder:
+            runs, wrong = _selected(Path(folder) / "best", seed=seed, secure=secure)
+        if wrong or runs > 1:
+            return wrong
+    return ""
 
 
 class _Charged(Recorder):
@@ -187,7 +191,7 @@ def _released_accuracy(folder: Path) -> float:
 
 def _left_over(out: Path, *, secure: bool) -> str:
     allowed = {*ALLOWED} if secure else {*ALLOWED, "diagnostics.jsonl"}
-    others = sorted({str(path.relative_to(out)) for path in out.rglob("*")} - allowed)
+    others = sorted({listed_name(str(path.relative_to(out))) for path in out.rglob("*")} - allowed)
     rounds = len((out / "rounds.jsonl").read_text(encoding="utf-8").splitlines())
     if others or rounds != _ROUNDS:
         return f"more than the best run is left: {', '.join(others) or f'{rounds} rounds'}"

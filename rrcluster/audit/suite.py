@@ -109,6 +109,7 @@ def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iter
     from rrcluster.audit.entry_points import check_message_norm
     from rrcluster.audit.evaluations import check_evaluation_scale, check_evaluation_sensitivity
     from rrcluster.audit.noise_claims import check_noise
+    from rrcluster.audit.participation_checks import SUBJECT, check_participation
     from rrcluster.audit.sensitivity import check_sensitivity
     from rrcluster.audit.variants import EVALUATED, VARIANTS, check_public_sizes
 
@@ -128,6 +129,7 @@ def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iter
     if mechanism == "joint":
         yield Step(EVALUATED.name, "evaluation sensitivity", lambda: check_evaluation_sensitivity(EVALUATED))
         yield Step(EVALUATED.name, "evaluation scale", lambda: check_evaluation_scale(EVALUATED))
+        yield Step(SUBJECT, "participation", lambda: check_participation(seed=seed))
 
 
 def _secure_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]:

@@ -86,13 +86,18 @@ def _print(budget: "Budget") -> None:
     console = Console()
     table = Table(title=f"{budget.mechanism}: {budget.adjacency}, {budget.sampling}, delta = {budget.delta:g}")
     parts = sorted({name for row in budget.rows for name in row.noise})
-    for name in ("accountant", "noise multiplier", "epsilon", *(f"{part}" for part in parts)):
+    for name in ("accountant", "noise multiplier", "epsilon", "cohorts seen", *(f"{part}" for part in parts)):
         table.add_column(name, justify="left" if name == "accountant" else "right", overflow="fold")
     for row in budget.rows:
-        shown = (row.noise_multiplier, row.epsilon, *(row.noise.get(part) for part in parts))
+        shown = (row.noise_multiplier, row.epsilon, row.epsilon_seen, *(row.noise.get(part) for part in parts))
         table.add_row(row.accountant, *("-" if value is None else f"{value:.4f}" for value in shown))
     print_whole(table)
     console.print("Noise stds are for clip = 1; the noise multiplier is noise std / sensitivity of the whole round.")
+    console.print(
+        f"Participation: {budget.participation}, at most {budget.most_participations} rounds of a client. epsilon is "
+        "for observers of releases; cohorts seen: for somebody who also sees who takes part.",
+        highlight=False,
+    )
     for row in budget.rows:
         console.print(f"[bold]{row.accountant}[/bold]: {row.description}.", highlight=False)
         if row.reason:

@@ -13,6 +13,8 @@ from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.run import MakeExperiment
 from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.methods import Tools
+from rrcluster.privacy.participation import describe_participation
+from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.theory.outlook import outlook
 
@@ -50,6 +52,7 @@ def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> di
         "accountant": plan.accountant if plan.private else None,
         "adjacency": plan.event.adjacency if plan.private else None,
         "sampling": plan.event.sampling if plan.private else None,
+        **(_participation(plan) if plan.private else {}),
         "noise_multiplier": plan.noise_multiplier,
         "secure": plan.secure,
         "reserve_rounds": plan.reserve_rounds,
@@ -62,6 +65,21 @@ def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> di
         "expected_minutes": round(seconds * plan.num_rounds * seeds / 60, 2),
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "warnings": [] if seen is None else list(seen.warnings),
+    }
+
+
+def _participation(plan: PrivacyPlan) -> dict[str, Any]:
+    """Who takes part, who may know, and what correlated noise gains."""
+    described = describe_participation(plan)
+    gain = described.get("noise_of_models_handed_out")
+    relative = {} if gain is None else {"model_noise_against_independent": gain["chosen"] / gain["independent"]}
+    return {
+        "participation": described["name"],
+        "slots": plan.mechanism.slots.count,
+        "most_participations": described["most_participations"],
+        "epsilon_cohorts_seen": described["towards"][1]["epsilon"],
+        "kept_secret": described["secret"],
+        **relative,
     }
 
 

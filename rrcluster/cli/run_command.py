@@ -182,7 +182,7 @@ def _show(command: RunCommand, folders: list[Path]) -> None:
 
     show_table(folders)
     for folder in folders:
-        _warn_of_dead_clusters(folder)
+        _say_remarks(folder)
     parent = folders[0] if len(folders) == 1 else folders[0].parent
     say(f"Run folder: {parent}. Next:")
     say(f"  rrcluster report {parent}                         figures and a page")
@@ -190,12 +190,15 @@ def _show(command: RunCommand, folders: list[Path]) -> None:
     say(f'  rr.load("{folders[0]}").module(0)                 in Python: the model of a cluster')
 
 
-def _warn_of_dead_clusters(folder: Path) -> None:
-    from rrcluster.report.values import dead_text
+def _say_remarks(folder: Path) -> None:
+    """What a reader of the table must know beside it."""
+    from rrcluster.report.values import dead_text, start_text
     from rrcluster.storage import read_mapping
 
-    if dead := dead_text(read_mapping(folder / "summary.json").get("dead_clusters")):
-        say(f"{folder}: {dead}")
+    summary, stated = (read_mapping(folder / name) for name in ("summary.json", "privacy.json"))
+    for text in (start_text(stated.get("started_from")), dead_text(summary.get("dead_clusters"))):
+        if text:
+            say(f"{folder}: {text}")
 
 
 def _answer(folder: Path) -> dict[str, Any]:

@@ -59,6 +59,11 @@ class AddOnServer:
         **settings: Any,
     ) -> None:
         """Start a federation in a new folder, or go on with the one that the folder holds."""
+        if plan.mechanism.slots.count > 1:
+            raise PrivacyError(
+                f"participation with {plan.mechanism.slots.count} slots builds each round's noise on that of rounds "
+                "before, which this server does not keep; use participation = poisson or everybody."
+            )
         self.plan = plan
         self._streams = _streams(plan, seed)
         first = _first_models(models, plan)

@@ -183,7 +183,9 @@ def coerce(section: type, name: str, value: Any, *, source: str) -> Any:
     try:
         return _as(hint, spelled(name, value))
     except (TypeError, ValueError, OverflowError):
-        raise ConfigError(f"{source}: {name} = {_shortened(value)} should be {_spell(hint)}.") from None
+        declared = next(setting for setting in fields(section) if setting.name == name)
+        why = f"; {declared.metadata['hint']}" if "hint" in declared.metadata else ""
+        raise ConfigError(f"{source}: {name} = {_shortened(value)} should be {_spell(hint)}{why}.") from None
 
 
 def _as(hint: Any, value: Any) -> Any:

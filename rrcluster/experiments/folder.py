@@ -32,9 +32,12 @@ from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.folder_names import refuse_a_second_run
 from rrcluster.experiments.lock import FolderLock
+from rrcluster.experiments.noise_tensors import drawn_tensors, past_tensors, read_drawn, read_past
 from rrcluster.experiments.own_data import KEY_FILE, remember
 from rrcluster.experiments.place import bind
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
+from rrcluster.privacy.correlation import PastNoise
+from rrcluster.privacy.noise_store import DrawnRound, NoiseStore
 from rrcluster.registry import DATASETS, METHODS, MODELS
 from rrcluster.server import FinishedRound
 from rrcluster.server_state import RunningMean, ServerState
@@ -68,7 +71,7 @@ _PUBLIC = (
     "models.safetensors",
     "diagnostics.jsonl",
 )
-_PRIVATE = ("state.safetensors", "place.json", KEY_FILE)  # in checkpoint/
+_PRIVATE = ("state.safetensors", "drawn.safetensors", "place.json", KEY_FILE)  # in checkpoint/
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,9 @@ class RunFolder:
     def check_statement(self, statement: dict[str, Any]) -> None:
         """Refuse to continue a run whose privacy.json states another plan than the one at hand."""
         stated = read_mapping(self.path / "privacy.json")
-        for name in ("epsilon", "delta", "event", "num_releases", "started_from"):
+        slotted = "slots" in statement.get("participation", {})
+        stated_names = ("epsilon", "delta", "event", "num_releases", "started_from")
+        for name in (*stated_names, *(["participation"] if slotted else [])):
             if stated.get(name) != json.loads(json.dumps(statement.get(name))):
                 raise RunFolderError(
                     f"{self.path / 'privacy.json'}: states another {name} than the settings give, so the run's cost "
@@ -182,12 +187,11 @@ class RunFolder:
         line = {"round": round_index, **asdict(evaluation), "seconds": round(seconds, 2)}
         append_json(path, line | asdict(incidents) | ({} if measures is None else asdict(measures)))
 
-    def save_state(self, state: ServerState, memory: ClientMemory) -> None:
+    def save_state(self, state: ServerState, memory: ClientMemory, past: PastNoise | None = None) -> None:
         """Write the checkpoint: one file, renamed into place, so it is always whole; what it follows is on disk."""
         for name in ("rounds.jsonl", "diagnostics.jsonl"):
             if (self.path / name).exists():
                 sync_file(self.path / name)
-        target = self.path / "checkpoint" / "state.safetensors"
         numbers = np.array([state.round_index, state.num_averaged], dtype=np.int64)
         weights = np.array([state.sizes.weight])
         tensors = {
@@ -201,16 +205,39 @@ class RunFolder:
             ("average", state.average),
         ):
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
-        tensors |= memory.tensors()
+        self._save_private("state.safetensors", tensors | memory.tensors() | past_tensors(past))
+
+    def save_drawn(self, drawn: DrawnRound) -> None:
+        """Write down a round that is about to be charged and released, so that it can be repeated exactly."""
+        self._save_private("drawn.safetensors", drawn_tensors(drawn))
+
+    def load_noise(self) -> NoiseStore:
+        """What a plan with slots resumes from: the checkpoint's noise, and the round that was drawn last."""
+        try:
+            tensors, drawn = self._read_private("state.safetensors"), self._read_private("drawn.safetensors")
+            made = None if drawn is None else read_drawn(drawn)
+            return NoiseStore(None if tensors is None else read_past(tensors), made, self.save_drawn)
+        except Exception as error:
+            raise RunFolderError(
+                f"{self.path / 'checkpoint'}: the noise that the next round builds on is damaged, and fresh noise in "
+                "its place would not have the guarantee; start a new run."
+            ) from error
+
+    def _save_private(self, name: str, tensors: dict[str, Any]) -> None:
+        target = self.path / "checkpoint" / name
         whole = {name: np.ascontiguousarray(values) for name, values in tensors.items()}
         with explain_write(target):  # not `write_file`: it must never make checkpoint/ anew, open to others
             replace_file(target, _in_order(save(whole, metadata={"sha256": _digest(whole)})), mode=0o600)
+
+    def _read_private(self, name: str) -> dict[str, Any] | None:
+        path = self.path / "checkpoint" / name
+        return _read_tensors(path) if path.exists() else None
 
     def load_state(self) -> tuple[ServerState, ClientMemory] | None:
         """The checkpointed state and memory, None if there are none; rounds after it are dropped, to be run again."""
         path = self.path / "checkpoint" / "state.safetensors"
         try:
-            tensors = _read_tensors(path) if path.exists() else None
+            tensors = self._read_private("state.safetensors")
             saved = None if tensors is None else (_state(tensors), ClientMemory.from_tensors(tensors))
         except Exception as error:  # a damaged file fails in many ways inside the reader
             raise RunFolderError(f"{path}: the checkpoint is damaged; start a new run.") from error
@@ -232,6 +259,10 @@ class RunFolder:
     def save_summary(self, summary: dict[str, Any]) -> None:
         """What came out, released values only."""
         write_json(self.path / "summary.json", summary)
+
+    def drop_drawn(self) -> None:
+        """Remove the round that was written down before its release."""
+        (self.path / "checkpoint" / "drawn.safetensors").unlink(missing_ok=True)
 
     def drop_checkpoint(self) -> None:
         """Remove the private part once the run is over."""

@@ -94,7 +94,7 @@ def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
 
     def event(noise_multiplier: float) -> RepeatAndSelect:
         plans = [plan_for(_with_noise(config, noise_multiplier), Coordinates(0, 1)) for config in configs]
-        run, num_rounds = worst_run([(plan.event, plan.num_rounds) for plan in plans])
+        run, num_rounds = worst_run([(plan.event, plan.num_participations) for plan in plans])
         return RepeatAndSelect(run, num_rounds, settings.mean_repetitions, settings.law)
 
     target, noise = privacy.target_epsilon, privacy.noise_multiplier

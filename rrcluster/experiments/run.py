@@ -156,6 +156,8 @@ def _running(experiment: Experiment, folder: RunFolder) -> "Running":
             secure=plan.secure,
             limit=plan.num_releases,
             made_by=fingerprint(experiment.config, experiment.engine) | describe_parts(experiment),
+            noise=folder.load_noise(),
+            stored=plan.stores_rounds,
         )
         running = Running(experiment, folder, ledger)
         ledger.check_model()
@@ -175,6 +177,7 @@ class Running:
         saved = folder.load_state()
         self.state = None if saved is None else saved[0]
         self._memory = None if saved is None else saved[1]
+        self._past = ledger.noise.past
         self._ledger = ledger
         self._evaluated: tuple[int, Evaluation] | None = None  # the round, and what was measured after it
         self._incidents = Incidents()  # since the run was started or resumed
@@ -196,10 +199,10 @@ class Running:
                 released += [] if record.release.evaluation is None else [record.release.evaluation]
                 self._incidents = self._incidents.plus(record.incidents)
                 progress = self._note(record, released)
-                self.state, self._memory = record.state, record.memory
+                self.state, self._memory, self._past = record.state, record.memory, record.past
                 if secure or time.perf_counter() - saved > pause:
                     began = time.perf_counter()
-                    self.folder.save_state(record.state, record.memory)
+                    self.folder.save_state(record.state, record.memory, record.past)
                     saved = time.perf_counter()
                     pause = max(_SECONDS_BETWEEN_CHECKPOINTS, 20 * (saved - began))
                 yield progress
@@ -287,7 +290,7 @@ class Running:
         if self.folder.finished:
             return
         if self.state is not None and self._memory is not None:
-            self.folder.save_state(self.state, self._memory)
+            self.folder.save_state(self.state, self._memory, self._past)
         self.folder.save_summary(self._summary("stopped"))
 
     def _end(self) -> None:
@@ -314,6 +317,9 @@ class Running:
         )
         if not it.config.output.keep_checkpoint:
             self.folder.drop_checkpoint()
+        elif self._past is not None and self._memory is not None:
+            self.folder.save_state(self.state, self._memory)  # without the noise, which uncovers exact sums
+            self.folder.drop_drawn()
 
     def _summary(self, status: str) -> dict[str, Any]:
         return summarise(

@@ -275,6 +275,7 @@ def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
         num_clusters=ALGORITHMS[method.algorithm].num_clusters(method.num_clusters),
         min_cluster_size=method.min_cluster_size,
         size_floor=method.size_floor,
+        server=config.server,
     )
 
 

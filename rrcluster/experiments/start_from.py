@@ -8,6 +8,7 @@ from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.experiments.load import load
 from rrcluster.methods import Method
 from rrcluster.models import Model
+from rrcluster.privacy.cost import stated_participations
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.statement import statement
@@ -28,7 +29,7 @@ class Start:
         """What the privacy statement says of it."""
         if not plan.private:
             return {}
-        parts = [*self.parts, (plan.event, plan.num_releases)]
+        parts = [*self.parts, (plan.event, plan.num_participations)]
         rows = account_together(parts, delta=plan.delta)
         total = min((row.epsilon for row in rows if row.epsilon is not None), default=None)
         told = "no finite epsilon" if total is None else f"epsilon = {total:.4g} at delta = {plan.delta:g}"
@@ -67,9 +68,9 @@ def load_start(run: str, *, method: Method, network: Model, num_clusters: int, p
     folder = Path(run)
     started = stated.get("started_from")
     earlier = started.get("earlier", []) if isinstance(started, dict) else []
-    counts = [*earlier, {"event": stated.get("event"), "num_releases": stated.get("num_releases")}]
+    counts = [*earlier, {"event": stated.get("event"), "num_releases": stated_participations(stated)}]
     parts = tuple((read_event(part.get("event"), folder), int(part.get("num_releases"))) for part in counts)
-    check_composable([*parts, (plan.event, plan.num_releases)])
+    check_composable([*parts, (plan.event, plan.num_participations)])
     return Start(run, trained.models, parts)
 
 

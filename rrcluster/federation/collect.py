@@ -43,7 +43,7 @@ class PlainCollect:
     def __call__(self, guidance: Guidance, charge: Charge) -> Reports:
         """Draw the cohort, ask the members that host it, and charge the round."""
         t = guidance.round_index
-        cohort = self.plan.sampler.draw(self.agreement.num_clients, rng=self.streams("cohort", t))
+        cohort = self.plan.sampler.draw(self.agreement.num_clients, rng=self.streams("cohort", t), round_index=t)
         keys = None if self.plan.secure else ClientKeys.of_round(self.streams, t)
         facts = {"federation": self.agreement.digest.hex(), "attempt": self.attempt}
         messages = {

@@ -23,6 +23,7 @@ _PER_BIT = 14  # roundings of an FFT's coefficient, per bit of its length
 _PER_POWER = 24  # roundings of z ** n, per unit of n
 _EXACT = 1e-13  # relative error of a profile and of a weighted mass, at noise multipliers up to 1
 _NEGLIGIBLE = 1e-17  # absolute error of a profile where it is itself that small
+_LARGEST = 700.0  # exponent: beyond it exp overflows, and what is divided by exp only becomes smaller
 _OUTSIDE = 1e-20  # of the weighted distribution, beyond the window of the FFT
 _SHARES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
 
@@ -112,8 +113,8 @@ def _excess(deltas: Array, reverse: Array, step: float, share: float) -> tuple[f
     if under[0] > 0:
         return tail, math.inf  # nothing at loss 0 makes up for the cell beside it
     places = step * np.arange(1, len(under))
-    missing = max(0.0, float(np.max(under[1:] / np.expm1(places))))
-    return tail, missing + float(reverse[-1]) / math.expm1(step * len(under))
+    missing = max(0.0, float(np.max(under[1:] / np.expm1(np.minimum(places, _LARGEST)))))
+    return tail, missing + float(reverse[-1]) / math.expm1(min(step * len(under), _LARGEST))
 
 
 def _gaps(deltas: Array, step: float) -> Array:
@@ -148,7 +149,7 @@ class _Composed:
         """(delta, bound on its error) of the finite losses at `epsilon`."""
         start = int(np.searchsorted(self._losses, epsilon, side="right"))
         over = self._losses[start:] - epsilon
-        factor = math.exp(min(700.0, self._log_mass - self._tilt * epsilon))
+        factor = math.exp(min(_LARGEST, self._log_mass - self._tilt * epsilon))
         fading = np.exp(-self._tilt * over)
         value = float(np.sum(self._weights[start:] * fading * -np.expm1(-over)))
         return factor * value, factor * (self._error * float(np.sum(fading)) + _OUTSIDE)

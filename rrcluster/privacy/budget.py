@@ -6,6 +6,7 @@ from typing import Any
 from rrcluster.errors import PrivacyError
 from rrcluster.privacy.accounting import ACCOUNTANTS
 from rrcluster.privacy.evidence import evidence
+from rrcluster.privacy.participation import participation_name
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.types import Coordinates
 
@@ -24,6 +25,7 @@ class BudgetRow:
     most: float | None = None
     profile: tuple[tuple[float, float], ...] = ()  # (epsilon, delta) that hold together with this one
     recompute: dict[str, Any] | None = None  # the event for dp-accounting
+    epsilon_seen: float | None = None  # towards somebody who sees who took part
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Budget:
     sampling: str
     delta: float
     rows: tuple[BudgetRow, ...]
+    participation: str = "poisson"
+    most_participations: int = 0  # of one client
 
     def __getitem__(self, accountant: str) -> BudgetRow:
         """The row of one accountant."""
@@ -56,7 +60,8 @@ def account(
     rows = tuple(_row(name, epsilon, noise_multiplier, delta, settings) for name in ACCOUNTANTS)
     sample = _plan(delta=delta, noise_multiplier=1.0, **settings)
     event = sample.event
-    return Budget(sample.mechanism.name, event.adjacency, event.sampling, delta, rows)
+    name, most = participation_name(sample), sample.num_participations
+    return Budget(sample.mechanism.name, event.adjacency, event.sampling, delta, rows, name, most)
 
 
 def calibrate(*, epsilon: float, delta: float = 1e-4, accountant: str = "pld", **settings: Any) -> float:
@@ -90,10 +95,10 @@ def _row(
             delta=delta,
             **(settings | {"accountant": name}),
         )
-        spent = plan.epsilon()
+        spent, seen = plan.epsilon(), plan.epsilon_seen()
     except PrivacyError as refusal:
         return BudgetRow(name, about, None, None, {}, str(refusal))
-    shown = evidence(plan.event, num_rounds=plan.num_releases, delta=delta, accountant=name)
+    shown = evidence(plan.event, num_rounds=plan.num_participations, delta=delta, accountant=name)
     ends = shown["bracket"] if name == "pld" else {}
     return BudgetRow(
         name,
@@ -106,4 +111,5 @@ def _row(
         most=ends.get("most"),
         profile=tuple((pair["epsilon"], pair["delta"]) for pair in shown["profile"]),
         recompute=shown["recompute"],
+        epsilon_seen=seen,
     )

@@ -50,6 +50,14 @@ def folder_cost(folder: Path) -> Cost | None:
     return Cost(_number(stated.get("epsilon")), _number(stated.get("delta")), covered, charged)
 
 
+def stated_participations(stated: dict[str, Any]) -> int | None:
+    """How many times the stated event happens to a client at most: its releases, or with slots fewer of them."""
+    described = stated.get("participation")
+    if isinstance(described, dict) and "slots" in described and "selection" not in stated:
+        return _whole(described.get("most_participations"))
+    return _covered(stated)
+
+
 def _covered(stated: dict[str, Any]) -> int | None:
     """How many releases the statement covers; a selection is one, charged as a whole, and again when repeated."""
     if "selection" in stated:

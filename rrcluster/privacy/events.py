@@ -153,6 +153,10 @@ class PoissonGaussian:
         """Whether the round is one Gaussian release to everybody, without sampling."""
         return self.sample_rate == 1
 
+    def seen(self) -> "PoissonGaussian":
+        """The event towards somebody who sees who took part: sampling hides nothing from them (zero-out)."""
+        return replace(self, sample_rate=1.0)
+
     def at_most(self, noise_multiplier: float) -> "PoissonGaussian":
         """The same event with no more noise than this: it costs at least as much."""
         return replace(self, noise_multiplier=min(self.noise_multiplier, noise_multiplier))
@@ -221,6 +225,10 @@ class FixedSize:
     def plain_gaussian(self) -> bool:
         """Whether the round is one Gaussian release to everybody, without sampling."""
         return self.sample_rate == 1 and self.choice.is_free
+
+    def seen(self) -> "FixedSize":
+        """The event towards somebody who sees who took part: sampling hides nothing from them."""
+        return replace(self, cohort_size=self.num_clients)
 
     def at_most(self, noise_multiplier: float) -> "FixedSize":
         """The same event with no more noise than this: it costs at least as much."""
@@ -296,6 +304,10 @@ class RepeatAndSelect:
     def plain_gaussian(self) -> bool:
         """A selection is not one Gaussian release."""
         return False
+
+    def seen(self) -> "RepeatAndSelect":
+        """The event towards somebody who sees who took part in every run."""
+        return replace(self, run=self.run.seen())
 
     def at_most(self, noise_multiplier: float) -> "RepeatAndSelect":
         """The same event with no more noise than this: it costs at least as much."""

@@ -16,6 +16,7 @@ from rrcluster.privacy.mechanism import Description, MechanismKind, PlanInputs
 from rrcluster.privacy.relation import update_sensitivity
 from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, check_distinct, check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler
+from rrcluster.privacy.slots import ONE_SLOT, Slots
 from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, split_columns
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, Release
@@ -44,6 +45,7 @@ class IdentifierMechanism:
     exact_noise: bool = False  # discrete Gaussian on the messages' grid, from the operating system
 
     name: ClassVar[str] = "identifier"
+    slots: ClassVar[Slots] = ONE_SLOT
     adjacency: ClassVar[str] = REPLACE_ONE
     private: ClassVar[bool] = True
     flips_coins: ClassVar[bool] = False

@@ -10,11 +10,16 @@ import numpy as np
 from rrcluster import checks
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.clip import check_clip, check_sums_fit, clip_to_grid, grid_step
+from rrcluster.privacy.coefficients import make_correlation
+from rrcluster.privacy.correlation import FINER, INDEPENDENT, Correlation, PastNoise, after
+from rrcluster.privacy.discrete import grid_sigma
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
 from rrcluster.privacy.mechanism import SIZE_NOISE, Description, MechanismKind, PlanInputs
 from rrcluster.privacy.relation import joint_sensitivity
 from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, as_numpy, check_distinct, check_reports
+from rrcluster.privacy.reports import only_from_slot as from_slot
 from rrcluster.privacy.sampling import PoissonSampler
+from rrcluster.privacy.slots import ONE_SLOT, Slots
 from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, split_columns
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, NoisyEvaluation, Release
@@ -30,6 +35,8 @@ class JointMechanism:
     it occupies, so T rounds are dominated by T Poisson-subsampled Gaussians with multiplier `noise_multiplier`. The
     choice needs no noise of its own. All k blocks and counts are always released, for empty clusters and empty cohorts
     too. An invalid report is the zero message, count and evaluation included: the client is as if absent.
+    With b slots a client may take part once in b rounds, and the noise of rounds is correlated: then T rounds are
+    dominated by ceil(T / b) such Gaussians (Theorem 5). A report from outside of the round's slot is the zero message.
     `noise_multiplier = 0` is for tests of the sensitivity; it has no event and so no epsilon.
     """
 
@@ -45,6 +52,8 @@ class JointMechanism:
     evaluation_weight: float = 0.0  # u, absolute
     evaluation_loss_bound: float = 1.0  # a loss of this or more is reported as this
     exact_noise: bool = False  # discrete Gaussian on the messages' grid, from the operating system
+    slots: Slots = ONE_SLOT  # who may take part when
+    correlation: Correlation = INDEPENDENT  # of the noise over rounds
 
     name: ClassVar[str] = "joint"
     adjacency: ClassVar[str] = ADD_REMOVE
@@ -69,10 +78,22 @@ class JointMechanism:
                 f"private_evaluation = {self.evaluation_weight:g} is above {most:g} (16 clips); lower it."
             )
         self._check_sums_fit(self.num_clients)
+        self._check_slots()
 
     def _check_sums_fit(self, num_messages: int) -> None:
         largest = max(self.update_clip, self.count_weight, self.evaluation_weight / 2)
-        check_sums_fit(num_messages, largest=largest, update_clip=self.update_clip)
+        check_sums_fit(num_messages * self._finer, largest=largest, update_clip=self.update_clip)
+
+    def _check_slots(self) -> None:
+        self.slots.check_filled(self.num_clients)
+        self.correlation.check_applies(slots=self.slots.count, width=self.message_width)
+        if self._finer > 1:
+            self.correlation.check_fits(grid_sigma(self.fresh_noise_std, grid_step(self.update_clip) / FINER))
+
+    @property
+    def _finer(self) -> int:
+        """How many steps of the noise's grid are in one of the messages'."""
+        return FINER if self.exact_noise and len(self.correlation.parts) > 1 else 1
 
     @property
     def count_units(self) -> int:
@@ -82,11 +103,11 @@ class JointMechanism:
     @property
     def sampler(self) -> PoissonSampler:
         """Who takes part."""
-        return PoissonSampler(self.sample_rate, self.num_clients, secure=self.exact_noise)
+        return PoissonSampler(self.sample_rate, self.num_clients, secure=self.exact_noise, slots=self.slots)
 
     @property
     def event(self) -> PoissonGaussian:
-        """What one round costs."""
+        """What one participation costs."""
         return PoissonGaussian(self.noise_multiplier, self.sample_rate)
 
     @property
@@ -106,8 +127,13 @@ class JointMechanism:
 
     @property
     def noise_std(self) -> float:
-        """Std of the noise on every coordinate of every sum, counts and evaluations (in units of w and u) too."""
-        return self.noise_multiplier * self.sensitivity
+        """Std of the noise on every coordinate, counts and evaluations too; correlated noise: in the last round."""
+        return self.noise_multiplier * self.sensitivity * self.correlation.spread
+
+    @property
+    def fresh_noise_std(self) -> float:
+        """Std of the independent noise that is drawn in a round."""
+        return self.noise_std * (self.correlation.lengthening / self.correlation.spread)
 
     @property
     def private(self) -> bool:
@@ -130,14 +156,31 @@ class JointMechanism:
         return self.coordinates.shared + self.num_clusters * (self.coordinates.clustered + 1) + 2
 
     def release(self, reports: Reports, *, rng: Rng) -> Release:
-        """Validate, clip, sum and add noise: the only look at raw reports.
+        """Validate, clip, sum and add noise: the only look at raw reports. PrivacyError with several slots."""
+        self.slots.check_alone()
+        return self.release_sum(self.noisy_sum(reports, self.first_past(), rng=rng)[0])
+
+    def first_past(self) -> PastNoise:
+        """None, before the first round."""
+        return self.correlation.first_past(self.message_width, exact=self.exact_noise)
+
+    def check_past(self, past: PastNoise | None, round_index: int) -> PastNoise:
+        """The noise that a round builds on; PrivacyError where it is lost, or that of another round."""
+        return self.correlation.check_past(past, round_index, width=self.message_width, exact=self.exact_noise)
+
+    def noisy_sum(self, reports: Reports, past: PastNoise, *, rng: Rng) -> tuple[NoisySum, PastNoise]:
+        """(noisy sum of round `past.round_index`, what the next one needs): the look at raw reports of `release`.
 
         The noise is drawn first: it depends on no report, and a device may still be computing them.
         """
-        step = grid_step(self.update_clip)
-        noise = grid_noise(self.message_width, noise_std=self.noise_std, step=step, exact=self.exact_noise, rng=rng)
-        noise += self.sum_messages(reports)  # fresh, and ours: added in place
-        return self.release_sum(NoisySum(noise))
+        step, exact = grid_step(self.update_clip) / self._finer, self.exact_noise
+        fresh = grid_noise(self.message_width, noise_std=self.fresh_noise_std, step=step, exact=exact, rng=rng)
+        noise = self.correlation.next_noise(fresh, past)
+        later = after(past, noise)
+        reports = from_slot(reports, self.slots, past.round_index)
+        noise = noise / self._finer if self._finer > 1 else noise  # both exact
+        noise += self.sum_messages(reports)  # ours: `later` has a copy
+        return NoisySum(noise), later
 
     def message(self, update: Any, choice: Any, *, destination: Any = None, evaluation: Any = None) -> Array:
         """(message_width,) one client's message in grid units: zero if anything about the report is invalid.
@@ -209,6 +252,7 @@ class JointMechanism:
                 "evaluation_weight": self.evaluation_weight,
             },
             noise_per_part=noise_per_part,
+            correlation=self.correlation.describe(),
         )
 
     @property
@@ -274,20 +318,32 @@ def _maker(given: PlanInputs) -> Callable[[float], JointMechanism]:
             f"min_cluster_size (B) = {given.min_cluster_size} needs released sizes; set count_weight above 0 (0.25 is "
             "the default)."
         )
+    slots = Slots(settings.num_slots, settings.slot_key, settings.num_rounds) if settings.num_slots > 1 else ONE_SLOT
+    correlation = make_correlation(
+        settings.correlation,
+        slots=settings.num_slots,
+        num_rounds=settings.num_rounds,
+        momentum=given.server.server_momentum,
+        average_last=given.server.average_last,
+    )
     return lambda noise_multiplier: JointMechanism(
         coordinates=given.coordinates,
         num_clusters=given.num_clusters,
         update_clip=clip,
         count_weight=settings.count_weight * clip,
         noise_multiplier=noise_multiplier,
-        sample_rate=settings.sample_rate,
+        sample_rate=settings.slot_rate,
         num_clients=given.num_clients,
         size_floor=given.expected_floor,
         min_cluster_size=given.min_cluster_size,
         evaluation_weight=settings.private_evaluation * clip,
         evaluation_loss_bound=settings.evaluation_loss_bound,
         exact_noise=settings.secure,
+        slots=slots,
+        correlation=correlation,
     )
 
 
-JOINT = MechanismKind("joint", _maker, rebalancing="coin")
+JOINT = MechanismKind(
+    "joint", _maker, rebalancing="coin", participations=("poisson", "schedule", "within-slot", "everybody")
+)

@@ -6,6 +6,7 @@ A crash can therefore cost budget, never hide it. What a repeated round costs de
   out different (another version, machine or device): the noise would be the same, and the difference of two releases
   with the same noise is raw values. Charging twice would not make that private.
 - secure: the repeat has fresh noise; it is a new release and is charged again.
+- secure with slots: the repeat is made from what `noise_store.py` wrote down before the charge, and is charged once.
 """
 
 import json
@@ -17,6 +18,7 @@ from typing import Any
 
 from rrcluster.errors import PrivacyError, RunFolderError
 from rrcluster.privacy.events import Event
+from rrcluster.privacy.noise_store import NoiseStore
 from rrcluster.storage import append_line, drop_torn_line, read_json_lines
 
 _CORRUPT = "The ledger is corrupt, so the privacy budget spent is unknown; start a new run."
@@ -37,9 +39,15 @@ class Ledger:
         secure: bool = False,
         limit: int | None = None,
         made_by: Mapping[str, Any] | None = None,
+        noise: NoiseStore | None = None,
+        stored: bool = False,
     ) -> None:
-        """Open a ledger; charges are added to those of an existing file."""
+        """Open a ledger; charges are added to those of an existing file.
+
+        `stored`: rounds are written down before they are charged, in `noise`, and repeated from there.
+        """
         self._path, self._secure, self._limit, self._made_by = path, secure, limit, dict(made_by or {})
+        self._stored, self.noise = stored, noise or NoiseStore()
         self._charges: list[dict[str, Any]] = []
         if path is not None and os.path.lexists(path):
             _drop_torn_charge(path)
@@ -60,6 +68,8 @@ class Ledger:
         """
         cost = None if event is None else describe(event)
         self._check_event(cost)
+        if self._stored and round_index in self._rounds:
+            return
         if not self._secure and round_index in self._rounds:
             self._check_repeat(round_index)
             return
@@ -75,10 +85,14 @@ class Ledger:
         """Whether a repeated round is a new release, with fresh noise, and charged again."""
         return self._secure
 
+    def charged(self, round_index: int) -> bool:
+        """Whether the round was charged before."""
+        return round_index in self._rounds
+
     def affords(self, round_index: int, *, limit: int | None = None) -> bool:
-        """Whether the round can be released within the limits; a repeat of a seeded round costs nothing."""
+        """Whether the round can be released within the limits; an exact repeat costs nothing."""
         limits = [value for value in (limit, self._limit) if value is not None]
-        free = not self._secure and round_index in self._rounds
+        free = (not self._secure or self._stored) and round_index in self._rounds
         return free or not limits or self.num_charged < min(limits)
 
     @property

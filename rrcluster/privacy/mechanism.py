@@ -5,14 +5,16 @@ disagree. Whatever depends on the kind of mechanism is a method here; nothing ou
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from rrcluster.privacy.correlation import PastNoise
 from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.privacy.sampling import Sampler
+from rrcluster.privacy.slots import Slots
 from rrcluster.rng import Rng
-from rrcluster.settings import PrivacySettings
+from rrcluster.settings import PrivacySettings, ServerSettings
 from rrcluster.types import Array, Coordinates, Release
 
 
@@ -56,8 +58,12 @@ class Mechanism(Protocol):
         """Who takes part in a round."""
 
     @property
+    def slots(self) -> Slots:
+        """Which clients may take part in which round."""
+
+    @property
     def event(self) -> RoundEvent:
-        """What one round costs; PrivacyError without privacy."""
+        """What one participation costs; PrivacyError without privacy."""
 
     @property
     def flips_coins(self) -> bool:
@@ -84,6 +90,19 @@ class Mechanism(Protocol):
         """What a statement says of it."""
 
 
+class SlottedMechanism(Mechanism, Protocol):
+    """A mechanism that can have several slots: the noise of a round builds on that of the rounds before."""
+
+    def first_past(self) -> PastNoise:
+        """The noise before the first round."""
+
+    def check_past(self, past: PastNoise | None, round_index: int) -> PastNoise:
+        """The noise that a round builds on; PrivacyError where it is lost, or that of another round."""
+
+    def noisy_sum(self, reports: Reports, past: PastNoise, *, rng: Rng) -> tuple[NoisySum, PastNoise]:
+        """(noisy sum of round `past.round_index`, what the next one needs): the only look at raw reports."""
+
+
 SIZE_NOISE = "size noise std, clients"  # of every released size, under this name in `Description.noise_per_part`
 
 
@@ -94,6 +113,7 @@ class Description:
     released: tuple[str, ...]  # what a round releases
     noise: dict[str, Any]  # multipliers, sensitivities and weights
     noise_per_part: dict[str, float]  # std of each released part, for a clip of 1
+    correlation: dict[str, Any] = field(default_factory=dict)  # of noise over rounds, where there is any
 
 
 @dataclass(frozen=True)
@@ -106,6 +126,7 @@ class PlanInputs:
     num_clients: int
     min_cluster_size: int
     size_floor: float | None
+    server: ServerSettings  # which models are handed out: correlated noise is made for them
 
     @property
     def cohort_size(self) -> int:
@@ -117,7 +138,7 @@ class PlanInputs:
         """The floor of denominators: as given, or 0.6 of the expected cluster size."""
         if self.size_floor is not None:
             return self.size_floor
-        return 0.6 * self.settings.sample_rate * self.num_clients / self.num_clusters
+        return 0.6 * self.settings.cohort_share * self.num_clients / self.num_clusters
 
 
 @dataclass(frozen=True)
@@ -128,3 +149,4 @@ class MechanismKind:
     maker: Callable[[PlanInputs], Callable[[float], Mechanism]]  # noise multiplier of the whole round -> mechanism
     rebalancing: str  # how clusters below B are helped: "coin" or "exact"
     noisy: bool = True  # whether there is noise to calibrate
+    participations: tuple[str, ...] = ("poisson",)  # whose guarantee is proved; "poisson" is the mechanism's own law

@@ -13,6 +13,7 @@ from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.mechanism import Description, MechanismKind, PlanInputs
 from rrcluster.privacy.reports import NoisySum, Reports, check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler
+from rrcluster.privacy.slots import ONE_SLOT, Slots
 from rrcluster.privacy.sums import cluster_sums, make_release, split_columns
 from rrcluster.rng import Rng
 from rrcluster.types import Coordinates, Release
@@ -30,6 +31,7 @@ class NoneMechanism:
     min_cluster_size: int = 0
 
     name: ClassVar[str] = "none"
+    slots: ClassVar[Slots] = ONE_SLOT
     noise_std: ClassVar[float] = 0.0
     private: ClassVar[bool] = False
     flips_coins: ClassVar[bool] = False

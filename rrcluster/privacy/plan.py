@@ -11,7 +11,7 @@ from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.mechanism import Mechanism, MechanismKind, PlanInputs
 from rrcluster.privacy.sampling import Sampler
 from rrcluster.privacy.selection import Selection, check_covered
-from rrcluster.settings import PrivacySettings, changed
+from rrcluster.settings import PrivacySettings, ServerSettings, changed
 from rrcluster.types import Coordinates
 
 
@@ -34,7 +34,7 @@ class PrivacyPlan:
 
     def __post_init__(self) -> None:
         if self.selection is not None:
-            check_covered(self.selection.event, self.event, self.num_rounds)
+            check_covered(self.selection.event, self.event, self.num_participations)
 
     @classmethod
     def build(
@@ -46,18 +46,27 @@ class PrivacyPlan:
         num_clusters: int,
         min_cluster_size: int = 0,
         size_floor: float | None = None,
+        server: ServerSettings | None = None,
         **changes: Any,
     ) -> "PrivacyPlan":
         """Calibrate the noise to the settings' epsilon, or take their noise multiplier as given: exactly one.
 
         `changes` are settings by name (`epsilon=4, num_rounds=100`). `num_clients` and the sample rate are declared
         constants, not counted from data. `size_floor` is the least denominator of a cluster's mean (default: 0.6 of the
-        expected cluster size; 1 without privacy). `max_epsilon` ends the plan early (`limited`).
+        expected cluster size; 1 without privacy). `max_epsilon` ends the plan early (`limited`). `server` says which
+        models are handed out, for which correlated noise is made.
         """
         settings = changed(settings or PrivacySettings(), changes)
         kind: MechanismKind = registry.MECHANISMS.load(settings.mechanism)
         check_budget(settings, num_clients, num_clusters, min_cluster_size, noisy=kind.noisy)
-        inputs = PlanInputs(settings, coordinates, num_clusters, num_clients, min_cluster_size, size_floor)
+        if settings.participation not in kind.participations:
+            raise PrivacyError(
+                f"participation = {settings.participation} is not proved for mechanism = {kind.name}, whose guarantee "
+                "is for cohorts that it draws by itself; use mechanism = joint, or leave participation out."
+            )
+        inputs = PlanInputs(
+            settings, coordinates, num_clusters, num_clients, min_cluster_size, size_floor, server or ServerSettings()
+        )
         make = kind.maker(inputs)
         if not kind.noisy:
             plan = cls(make(0.0), settings.num_rounds, settings.delta)
@@ -82,7 +91,7 @@ class PrivacyPlan:
 
     @property
     def event(self) -> RoundEvent:
-        """What one round costs. PrivacyError under `none`."""
+        """What one participation costs: a round, with one slot. PrivacyError under `none`."""
         return self.mechanism.event
 
     @property
@@ -100,6 +109,16 @@ class PrivacyPlan:
         """How many releases the plan allows and `epsilon()` covers: its rounds and the reserve, up to a limit."""
         planned = self.num_rounds + self.reserve_rounds
         return planned if self.max_releases is None else min(planned, self.max_releases)
+
+    @property
+    def num_participations(self) -> int:
+        """In how many releases a client can take part at most: all of them, or with b slots every b-th."""
+        return self.mechanism.slots.most_rounds(self.num_releases)
+
+    @property
+    def stores_rounds(self) -> bool:
+        """Whether rounds are written down before their charge, to be repeated exactly: a secure plan with slots."""
+        return self.secure and self.mechanism.slots.count > 1
 
     def with_coordinates(self, coordinates: Coordinates) -> "PrivacyPlan":
         """The same plan for reports of another shape: neither noise nor cost depends on it."""
@@ -135,7 +154,21 @@ class PrivacyPlan:
             chosen = self.selection
             return epsilon(chosen.event, num_rounds=chosen.charges, delta=self.delta, accountant=accountant or "rdp")
         rounds = self.num_releases if num_rounds is None else num_rounds
+        rounds = self.mechanism.slots.most_rounds(rounds)
         return epsilon(self.event, num_rounds=rounds, delta=self.delta, accountant=accountant or self.accountant)
+
+    def epsilon_seen(self) -> float:
+        """What the whole plan costs towards somebody who sees who takes part, under zero-out (replace-one) neighbours.
+
+        A client that takes part in all of its rounds is in as many Gaussians: no sampling hides it.
+        """
+        from rrcluster.privacy.accounting import epsilon
+
+        if self.selection is not None:
+            seen, rounds, accountant = self.selection.event.seen(), self.selection.charges, "rdp"
+            return epsilon(seen, num_rounds=rounds, delta=self.delta, accountant=accountant)
+        rounds = self.num_participations
+        return epsilon(self.event.seen(), num_rounds=rounds, delta=self.delta, accountant=self.accountant)
 
 
 def check_budget(
@@ -159,7 +192,7 @@ def _check_sizes(settings: PrivacySettings, num_clients: int, num_clusters: int,
     check_sums_fit(num_clients, largest=settings.update_clip, update_clip=settings.update_clip)
     if checks.count(num_clusters=num_clusters) > num_clients:
         raise ConfigError(f"num_clusters (k) = {num_clusters} is more than num_clients = {num_clients}; lower k.")
-    expected = settings.sample_rate * num_clients
+    expected = settings.cohort_share * num_clients
     if num_clusters * min_cluster_size > expected:
         raise ConfigError(
             f"min_cluster_size (B) = {min_cluster_size} needs {num_clusters * min_cluster_size} clients for "
@@ -187,6 +220,6 @@ def _resolve_noise(make: Callable[[float], Mechanism], settings: PrivacySettings
         lambda noise: make(noise).event,
         epsilon=settings.epsilon,
         delta=settings.delta,
-        num_rounds=settings.num_rounds + settings.reserve_rounds,
+        num_rounds=-(-(settings.num_rounds + settings.reserve_rounds) // settings.num_slots),
         accountant=settings.accountant,
     )

@@ -85,7 +85,7 @@ def poisson_added_delta(epsilon: ArrayLike, noise_multiplier: float, sample_rate
     Gaussian profile; 0 where c <= 0, which no loss reaches.
     """
     eps, q = np.asarray(epsilon, dtype=np.float64), sample_rate
-    left = -np.expm1(eps + math.log1p(-q)) if q < 1 else np.ones_like(eps)
+    left = -np.expm1(np.minimum(eps + math.log1p(-q), 1.0)) if q < 1 else np.ones_like(eps)  # negative from 0 on
     reached = left > 0
     inside = np.where(reached, left, 1.0)
     return np.asarray(np.where(reached, inside * gaussian_delta(eps + np.log(q / inside), noise_multiplier), 0.0))

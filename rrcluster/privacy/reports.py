@@ -11,13 +11,14 @@ does raise, without saying how many reports there are: under Poisson sampling th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.privacy.clip import norms
+from rrcluster.privacy.slots import Slots
 from rrcluster.types import Array
 
 
@@ -73,6 +74,27 @@ def check_distinct(reports: Reports) -> None:
             "a secure release needs client_ids, so that a client that reports twice counts once; give them, or say "
             "unique=True if the transport guarantees one report per client."
         )
+
+
+def only_from_slot(reports: Reports, slots: Slots, round_index: int) -> Reports:
+    """The reports with an impossible choice, hence the zero message, wherever a client is not of the round's slot.
+
+    The cap on participations is kept where the cohort is drawn; this keeps it where a message would enter the sum.
+    """
+    if slots.count == 1:
+        return reports
+    if reports.client_ids is None:
+        raise PrivacyError("a plan with slots needs client_ids: a client counts in the rounds of its slot alone.")
+    ids = _unmasked(as_numpy(reports.client_ids))
+    if not _listed(ids):
+        raise ConfigError("client_ids must hold one id per update; give as many as there are updates.")
+    eligible = [slots.slot(_identity(client)) == round_index % slots.count for client in ids]
+    if all(eligible):
+        return reports
+    choices = _unmasked(as_numpy(reports.choices))
+    if not _listed(choices) or len(choices) != len(eligible):
+        raise ConfigError("choices must hold one cluster per update; give as many as there are updates.")
+    return replace(reports, choices=[choice if fits else -1 for choice, fits in zip(choices, eligible, strict=True)])
 
 
 def check_reports(reports: Reports, *, width: int, num_clusters: int, on_device: bool = False) -> CheckedReports:

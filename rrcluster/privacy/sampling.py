@@ -1,6 +1,6 @@
 """Who takes part in a round. Each sampler belongs to a mechanism, whose event names the same law.
 
-The cohort is secret: amplification holds only towards observers who do not know who took part.
+Amplification holds only towards observers who do not know who took part: a cohort that is sampled is secret.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ import numpy as np
 from rrcluster import checks
 from rrcluster.entropy import check_secure
 from rrcluster.errors import PrivacyError
+from rrcluster.privacy.slots import ONE_SLOT, Slots
 from rrcluster.rng import Rng
 from rrcluster.types import Array
 
@@ -22,17 +23,21 @@ class Sampler(Protocol):
     def expected_size(self) -> float:
         """Expected number of clients in a cohort: a public constant."""
 
-    def draw(self, population: int, *, rng: Rng) -> Array:
-        """Sorted ids of one cohort."""
+    def draw(self, population: int, *, rng: Rng, round_index: int | None = None) -> Array:
+        """Sorted ids of the cohort of a round; where all rounds are alike it need not be said which."""
 
 
 @dataclass(frozen=True)
 class PoissonSampler:
-    """Each client joins on its own with probability `sample_rate`, a given constant, not counted from data."""
+    """Each client that may take part joins on its own with probability `sample_rate`, not counted from data.
+
+    With several slots, those of slot `round_index` mod b may take part; with one slot everybody may.
+    """
 
     sample_rate: float
     num_clients: int  # nominal: used for expectations only
     secure: bool = False  # draw from the operating system alone: a cohort that can be drawn again is no secret
+    slots: Slots = ONE_SLOT
 
     def __post_init__(self) -> None:
         checks.rate(sample_rate=self.sample_rate)
@@ -40,13 +45,18 @@ class PoissonSampler:
 
     @property
     def expected_size(self) -> float:
-        """q M, from the declared constants."""
-        return self.sample_rate * self.num_clients
+        """q M / b, from the declared constants."""
+        return self.sample_rate * self.num_clients / self.slots.count
 
-    def draw(self, population: int, *, rng: Rng) -> Array:
+    def draw(self, population: int, *, rng: Rng, round_index: int | None = None) -> Array:
         """Binomial(population, q) many, then a uniform subset: the law of independent coins at the cohort's cost."""
         if self.secure:
             check_secure(rng)
+        if self.slots.count > 1:
+            if round_index is None:
+                raise PrivacyError("a plan with slots draws the cohort of a given round; say which with round_index.")
+            eligible = self.slots.eligible(population, round_index)
+            return np.asarray(eligible[rng.random(len(eligible)) < self.sample_rate])
         size = int(rng.binomial(population, self.sample_rate))
         return np.sort(rng.choice(population, size=size, replace=False, shuffle=False))
 
@@ -68,7 +78,7 @@ class FixedSizeSampler:
         """The cohort's exact size."""
         return float(self.cohort_size)
 
-    def draw(self, population: int, *, rng: Rng) -> Array:
+    def draw(self, population: int, *, rng: Rng, round_index: int | None = None) -> Array:  # noqa: ARG002 (all rounds alike)
         """A uniform subset. The population must be the declared one: its size is part of the event."""
         if population != self.num_clients:
             raise PrivacyError(

@@ -4,6 +4,7 @@ from typing import Any
 
 from rrcluster.privacy.events import Event
 from rrcluster.privacy.ledger import describe
+from rrcluster.privacy.participation import describe_participation, secrets
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.selection import Selection
 
@@ -19,9 +20,10 @@ SECURE = (
     "was stopped and resumed."
 )
 
+_SECURE_SLOTS = SECURE.replace("was stored.", "is stored once the run has ended.")
+
 _TRUST = [
     "The server is trusted: it sees raw reports in memory. The guarantee is towards everybody who sees releases.",
-    "Who took part in a round is kept secret.",
     "One client id stands for one person, who has no second one.",
     "Each client is taken to compute alone; a simulation that batches clients stands for that.",
 ]
@@ -32,8 +34,15 @@ _EXACT = [
     "Gaussian that the accountants take (Proposition 4 of docs/privacy.md).",
     "The operating system's generator is taken for a source of independent uniform bits; clients join, and identifiers "
     "are kept, with probabilities within 2^-53 of those stated.",
-    "A round that was repeated after a crash is a new release and is charged again; ledger.jsonl has every charge.",
 ]
+_FRESH_REPEAT = (
+    "A round that was repeated after a crash is a new release and is charged again; ledger.jsonl has every charge."
+)
+_EXACT_REPEAT = (
+    "A round that was repeated after a crash is the identical release, from what was written down before it, and is "
+    "charged once. For that, and because later noise builds on earlier noise, checkpoint/ holds noise of the last "
+    "rounds while the run lasts. It uncovers exact sums: keep it from everybody. It is removed at the end."
+)
 _STOPPED = (
     "epsilon is that of the whole plan, also if the run is stopped early: whoever stops it may have looked at "
     "releases, and then the cost of those made so far would be no guarantee."
@@ -78,12 +87,12 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
 
     selection = plan.selection
     event: Event = plan.event if selection is None else selection.event
-    count = plan.num_releases if selection is None else selection.charges
+    count = plan.num_participations if selection is None else selection.charges
     accountant = plan.accountant if selection is None else "rdp"
     rows = account(event, num_rounds=count, delta=plan.delta)
     return {
         "private": True,
-        "artefacts": SECURE if plan.secure else SEEDED,
+        "artefacts": _SECURE_SLOTS if plan.stores_rounds else SECURE if plan.secure else SEEDED,
         "secure": plan.secure,
         "unit": "one client, with all of its data, over the whole run",
         "mechanism": plan.mechanism.name,
@@ -98,6 +107,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
         "delta": plan.delta,
         "epsilon": plan.epsilon(),
         "accountant": accountant,
+        "participation": describe_participation(plan),
         "event": describe(event),
         **({} if selection is None else {"selection": _selection(selection)}),
         "accountants": [{"accountant": row.accountant, "epsilon": row.epsilon, "reason": row.reason} for row in rows],
@@ -106,8 +116,10 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
             *_delta_notes(plan.delta, plan.mechanism.num_clients),
             *_reserve_notes(plan),
             _STOPPED,
-            *_TRUST,
-            *(_EXACT if plan.secure else _FLOATING),
+            _TRUST[0],
+            *secrets(plan),
+            *_TRUST[1:],
+            *((*_EXACT, _EXACT_REPEAT if plan.stores_rounds else _FRESH_REPEAT) if plan.secure else _FLOATING),
         ],
         "not_covered": [
             *([_UNACCOUNTED_TUNING] if selection is None else _SELECTED),

@@ -23,7 +23,7 @@ from rrcluster.privacy.accounting import (
     check_delta,
     epsilon,
 )
-from rrcluster.privacy.cost import folder_cost
+from rrcluster.privacy.cost import folder_cost, stated_participations
 from rrcluster.privacy.ledger import describe
 from rrcluster.storage import WAY_OUT, read_mapping
 
@@ -43,6 +43,7 @@ class RunCost:
     delta: float | None
     secure: bool
     started_from: str | None
+    participations: int  # how often the event happens to a client at most: fewer than releases where there are slots
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def account_runs(folders: Sequence[Path], *, delta: float | None = None) -> Toge
         listed = ", ".join(f"{value:g}" for value in sorted(value or 0.0 for value in stated))
         raise PrivacyError(f"the runs state epsilon at different deltas ({listed}); say at which with --delta.")
     at = check_delta(runs[0].delta if delta is None else delta)  # type: ignore[arg-type]
-    parts = [(run.event, run.num_releases) for run in runs]
+    parts = [(run.event, run.participations) for run in runs]
     return Together(runs, check_composable(parts), at, tuple(account_together(parts, delta=at)))
 
 
@@ -158,7 +159,7 @@ def _read_run(folder: Path) -> RunCost:
     if cost is None:
         raise PrivacyError(f"{folder}: a run without privacy (mechanism none); together with it nothing is guaranteed.")
     stated = read_mapping(folder / "privacy.json")
-    started = stated.get("started_from")
+    started, most = stated.get("started_from"), stated_participations(stated)
     return RunCost(
         folder,
         read_event(stated.get("event"), folder),
@@ -167,6 +168,7 @@ def _read_run(folder: Path) -> RunCost:
         cost.delta,
         stated.get("secure") is True,
         str(started.get("run")) if isinstance(started, dict) else None,
+        cost.covered if most is None else most,
     )
 
 

@@ -18,6 +18,7 @@ _TITLES = {
     "noise": "Noise",
     "event": "Accounted per round",
     "selection": "Private selection",
+    "started_from": "Started from",
     "bracket": "Bounds on epsilon, rounding included",
     "profile": "Other epsilons and deltas that hold as well",
     "mu": "Mu (Gaussian differential privacy)",

@@ -17,7 +17,16 @@ from rrcluster.report.folders import CONFIG, DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import NOT_METHOD, differing
 from rrcluster.report.render import to_html
 from rrcluster.report.tables import TextTable, group_epsilon, group_labels, metric
-from rrcluster.report.values import clear_best, dead_text, delta_text, epsilon_text, percent, value_text, words
+from rrcluster.report.values import (
+    clear_best,
+    dead_text,
+    delta_text,
+    epsilon_text,
+    percent,
+    start_text,
+    value_text,
+    words,
+)
 
 _NAMED = 4  # more methods than these are counted, not listed
 
@@ -144,8 +153,9 @@ def _notices(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[tuple[st
                 warned.setdefault(("danger", str(run.privacy["artefacts"])), []).append(label)
             if run.status != "finished":
                 warned.setdefault(("warning", _unfinished(run)), []).append(label)
-            if dead := dead_text(run.summary.get("dead_clusters")):
-                warned.setdefault(("warning", dead), []).append(label)
+            for text in (start_text(run.privacy.get("started_from")), dead_text(run.summary.get("dead_clusters"))):
+                if text:
+                    warned.setdefault(("warning", text), []).append(label)
     notices = []
     for (kind, text), names in warned.items():
         whose = "" if len(set(names)) == len(groups) else f" ({_named_or_counted(names, len(groups))})"

@@ -151,3 +151,9 @@ def dead_text(clusters: object) -> str:
         f"By the released sizes {which} empty: hardly a client chooses that model, and it holds little but noise. Use "
         "fewer clusters (-k), or another --init."
     )
+
+
+def start_text(started_from: object) -> str:
+    """What a run and the one that it started from cost together; empty for a run that started by itself."""
+    what = started_from.get("what") if isinstance(started_from, dict) else None
+    return what if isinstance(what, str) else ""

@@ -15,6 +15,7 @@ from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Method
 from rrcluster.models.model import Model
+from rrcluster.privacy.correlation import PastNoise
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports
@@ -40,6 +41,7 @@ class RoundRecord:
     incidents: Incidents
     memory: ClientMemory = field(repr=False)  # private to the clients: for the checkpoint alone
     reports: Reports | None = field(default=None, repr=False)  # raw: for diagnostics, and not kept by a secure run
+    past: PastNoise | None = field(default=None, repr=False)  # private: the noise that later rounds build on
 
 
 @dataclass
@@ -67,10 +69,17 @@ class SimulatedClients:
         """Which coordinates are shared, clustered, personal."""
         return self.algorithm.split(self.model)
 
+    def remember_with(self, ledger: Ledger, round_index: int) -> None:
+        """Write clients' memory down with a drawn round, and take up that of one which is not collected again."""
+        drawn = ledger.noise.drawn
+        if self.plan.secure and drawn is not None and drawn.round_index == round_index:
+            self.memory = ClientMemory.from_tensors(drawn.memory)
+        ledger.noise.memory = lambda: self.memory.tensors()
+
     def collect(self, guidance: Guidance, charge: Charge) -> Reports:
         """Draw the cohort, let every client choose, train and report, and charge the round."""
         t, streams = guidance.round_index, self.streams
-        sampled = self.plan.sampler.draw(self.data.num_clients, rng=streams("cohort", t))
+        sampled = self.plan.sampler.draw(self.data.num_clients, round_index=t, rng=streams("cohort", t))
         ids = self.faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
         if self.plan.secure:  # a client whose samples cannot be used sends nothing, and no error names it
             ids = ids[self.data.usable(ids)]
@@ -155,6 +164,8 @@ def simulate(
         faults=faults or Faults(),
         memory=memory or ClientMemory(algorithm.memory_width(model)),
     )
+    ledger = ledger or Ledger(secure=plan.secure, limit=plan.num_releases, stored=plan.stores_rounds)
+    clients.remember_with(ledger, 0 if state is None else state.round_index)
     made = make_server(
         model=model, algorithm=algorithm, plan=plan, settings=server or ServerSettings(), streams=streams
     )
@@ -162,15 +173,14 @@ def simulate(
         made,
         clients.collect,
         state=state or made.first_state(),
-        ledger=ledger or Ledger(secure=plan.secure, limit=plan.num_releases),
+        ledger=ledger,
         streams=streams,
     )
     began = time.perf_counter()
     for done in rounds:
         seconds = time.perf_counter() - began
-        yield RoundRecord(
-            done.round_index, done.state, done.release, seconds, clients.incidents, clients.memory, clients.reports
-        )
+        private = clients.incidents, clients.memory, clients.reports, done.past
+        yield RoundRecord(done.round_index, done.state, done.release, seconds, *private)
         began = time.perf_counter()
 
 

@@ -283,7 +283,7 @@ def with_sampler(kind, draw):
         def __init__(self, own):
             self.own, self.before = own, []
 
-        def draw(self, population, *, rng):
+        def draw(self, population, *, rng, round_index=0):
             self.before.append(np.sort(draw(self.own, population, rng, self.before)))
             return self.before[-1]
 

@@ -19,6 +19,7 @@ what happened as JSON, with the least margin between the two, and fails with a t
 import argparse
 import collections
 import csv
+import hashlib
 import itertools
 import json
 import math
@@ -46,7 +47,13 @@ SETTINGS = {
     "accountant": "rdp",
     "device": "cpu",
 }
-MODES = {"seeded": {"evaluate_every": 5}, "secure": {"secure": True, "reserve_rounds": 200}}
+SLOTS = {"participation": "schedule", "slots": 5}
+MODES = {
+    "seeded": {"evaluate_every": 5},
+    "secure": {"secure": True, "reserve_rounds": 200},
+    "seeded-slots": {"evaluate_every": 5} | SLOTS,
+    "secure-slots": {"secure": True} | SLOTS,
+}
 KINDS = {"line": 5, "time": 5, "sync": 2, "write": 2, "disk": 2}  # and how often
 REFUSED = 3  # exit status of an attempt that ended with an error of ours
 
@@ -74,11 +81,11 @@ def attempt(folder, settings, fault, notes):
 
 
 def note_releases(notes):
-    """Write down the round of every release just before it is made, in a file that no fault touches."""
+    """Write down the round and a digest of every release just before it is made, in a file that no fault touches."""
     from rrcluster.privacy.joint import JointMechanism
     from rrcluster.server import Server
 
-    real_finish, real_release, write = Server.finish, JointMechanism.release, os.write
+    real_finish, real_release, write = Server.finish, JointMechanism.release_sum, os.write
     descriptor = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     now = []
 
@@ -86,11 +93,12 @@ def note_releases(notes):
         now[:] = [state.round_index]
         return real_finish(self, state, *args, **kwargs)
 
-    def release(self, *args, **kwargs):
-        write(descriptor, f"{now[0]}\n".encode())
-        return real_release(self, *args, **kwargs)
+    def release_sum(self, noisy_sum):
+        digest = hashlib.blake2b(noisy_sum.total.tobytes(), digest_size=8).hexdigest()
+        write(descriptor, f"{now[0]} {digest}\n".encode())
+        return real_release(self, noisy_sum)
 
-    Server.finish, JointMechanism.release = finish, release
+    Server.finish, JointMechanism.release_sum = finish, release_sum
 
 
 def die_at_sync(number, after):
@@ -212,14 +220,22 @@ def lines(path):
 
 
 def released(notes):
-    return [int(line) for line in notes.read_text().split()] if notes.exists() else []
+    """The round of every release, in order."""
+    return [int(line.split()[0]) for line in notes.read_text().splitlines()] if notes.exists() else []
+
+
+def check_repeats(notes):
+    """A round that was repeated was the identical release."""
+    lines = notes.read_text().splitlines() if notes.exists() else []
+    assert len(set(lines)) == len(set(released(notes))), lines
 
 
 def check_charges(folder, notes, mode):
-    """Never less charged than released: every release (secure) or every released round (seeded) is in the ledger."""
+    """Never less charged than released: every release (secure) or every released round (else) is in the ledger."""
     charged = collections.Counter(line["round"] for line in lines(folder / "ledger.jsonl"))
     made = collections.Counter(released(notes))
-    if mode == "seeded":
+    if mode != "secure":
+        check_repeats(notes)
         made = collections.Counter(dict.fromkeys(made, 1))
         assert set(charged.values()) <= {1}, charged
     assert not made - charged, (made, charged)
@@ -234,7 +250,8 @@ def check_end(folder, notes, mode, reference):
     assert (summary["status"], summary["rounds_done"]) == ("finished", ROUNDS)
     charges = lines(folder / "ledger.jsonl")
     assert summary["releases_charged"] == len(charges)
-    if mode == "secure":
+    if "secure" in mode:
+        assert mode == "secure" or len(charges) == ROUNDS
         assert summary["epsilon"] >= json.loads((reference / "summary.json").read_text())["epsilon"]
         return
     assert charges == lines(reference / "ledger.jsonl")
@@ -245,7 +262,7 @@ def check_end(folder, notes, mode, reference):
     assert timeless[0] == timeless[1]
 
 
-def check_stated(folder):
+def check_stated(folder, mode):
     """Whatever has happened, no epsilon that the folder states is less than what its ledger costs."""
     from rrcluster.privacy.accounting import epsilon
     from rrcluster.privacy.cost import folder_cost
@@ -254,9 +271,10 @@ def check_stated(folder):
     if not (folder / "privacy.json").exists():
         return None
     cost = folder_cost(folder)
-    event = PoissonGaussian(SETTINGS["noise_multiplier"], SETTINGS["sample_rate"])
+    slots = MODES[mode].get("slots", 1)
+    event = PoissonGaussian(SETTINGS["noise_multiplier"], SETTINGS["sample_rate"] if slots == 1 else 1.0)
     charges = [line["round"] for line in lines(folder / "ledger.jsonl")]
-    charged = epsilon(event, num_rounds=len(charges), delta=SETTINGS["delta"], accountant="rdp")
+    charged = epsilon(event, num_rounds=-(-len(charges) // slots), delta=SETTINGS["delta"], accountant="rdp")
     stated = [cost.epsilon, *printed(folder)]
     if (folder / "summary.json").exists():
         stated.append(json.loads((folder / "summary.json").read_text())["epsilon"])
@@ -302,7 +320,7 @@ def interrupt(base, mode, interruptions, kinds, rng):
         status, _ = under(fault, folder, settings, notes)
         assert status in (0, REFUSED, -signal.SIGKILL), (status, fault)
         check_charges(folder, notes, mode)
-        stated = check_stated(folder)
+        stated = check_stated(folder, mode)
         if stated is not None:
             told["epsilons_compared"] += stated[0]
             least = min(least, stated[1])

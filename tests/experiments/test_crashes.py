@@ -22,7 +22,7 @@ def interrupted(tmp_path, mode, interruptions, *more):
     return json.loads(answer.stdout)
 
 
-@pytest.mark.parametrize("mode", ["seeded", "secure"])
+@pytest.mark.parametrize("mode", ["seeded", "secure", "seeded-slots", "secure-slots"])
 def test_three_kills(tmp_path, mode):
     told = interrupted(tmp_path, mode, 3, "--sample-rate", "1")  # every child accounts for itself: quickly
     assert told["interruptions"] == 3
@@ -32,7 +32,7 @@ def test_three_kills(tmp_path, mode):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["seeded", "secure"])
+@pytest.mark.parametrize("mode", ["seeded", "secure", "seeded-slots", "secure-slots"])
 def test_a_hundred_kills(tmp_path, mode):
     told = interrupted(tmp_path, mode, 100)
     assert told["interruptions"] == 100

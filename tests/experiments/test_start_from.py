@@ -13,6 +13,7 @@ from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.run import finish, resume, start
 from rrcluster.experiments.setup import make_experiment
 from rrcluster.privacy.together import account_runs
+from rrcluster.report import make_report
 
 TINY = {"data": "fashion-mini", "num_clients": 60, "max_samples": 20, "sample_rate": 0.5}
 TINY |= {"local_epochs": 1, "noise_multiplier": 1.0, "delta": 1e-3, "device": "cpu", "evaluate_every": 2}
@@ -40,6 +41,8 @@ def test_the_first_models_are_the_other_runs_and_the_statement_adds_both_up(tiny
     assert stated["started_from"]["epsilon_together"] == together.epsilon
     assert stated["epsilon"] < together.epsilon
     assert "together" in stated["notes"][0]
+    page = make_report([folder], tmp_path / "report").page.read_text()
+    assert f"epsilon = {together.epsilon:.4g} at delta = 0.001 together" in page
     assert together.runs[1].started_from == str(first)
     third = make_experiment(from_flat(settings(tiny, folder, out=str(tmp_path / "third"))))
     assert [count for _, count in third.start.parts] == [2, 2]

@@ -134,7 +134,7 @@ def test_mistake(module, settings, message, data, tmp_path):
 
 def test_whole_numbers_for_several_labels_are_a_sequence(rng, tmp_path):
     labels = rng.integers(2, size=(20, 6, 5))
-    data = rr.from_arrays(rng.normal(size=(20, 6, 4)), labels)
+    data = rr.from_arrays(rng.normal(size=(20, 6, 4)), labels, num_classes=2)
     with pytest.raises(ConfigError, match=r"need \(s, 5, 2\).*must be floats, and need a loss"):
         rr.run(data=data, model=nn.Linear(4, 5), out=str(tmp_path / "run"), **SETTINGS)
 

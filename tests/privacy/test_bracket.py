@@ -146,3 +146,11 @@ def test_where_there_is_nothing_to_bracket():
     with pytest.raises(UnsupportedEvent):
         bracket(RepeatAndSelect(PoissonGaussian(1.0, 0.1), 10, 5.0, "geometric"), num_rounds=1, delta=1e-4)
     assert math.isfinite(bracket(PoissonGaussian(0.5, 0.001), num_rounds=3, delta=1e-8).most)
+
+
+def test_tiny_noise_is_bracketed_without_overflow():
+    """Losses beyond exp's range, where a run with little noise ended in an OverflowError."""
+    event = PoissonGaussian(0.02, 0.9)
+    found = bracket(event, num_rounds=2, delta=1e-3)
+    assert 2000 < found.least <= found.most
+    assert found.least <= epsilon(event, num_rounds=2, delta=1e-3)

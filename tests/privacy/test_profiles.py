@@ -246,3 +246,12 @@ def test_total_probability_is_one(coarse):
     pmf = loss.fixed_size_pld(FixedSize(2, 100, 1000), coarse=coarse)._pmf_remove.to_dense_pmf()
     assert pmf._probs.sum() + pmf._infinity_mass == pytest.approx(1, abs=1e-14)
     assert pmf._infinity_mass < 1e-20
+
+
+def test_a_client_that_joins_is_accounted_at_tiny_noise_without_overflow():
+    """At losses beyond exp's range nothing is left, and no warning is raised."""
+    from rrcluster.privacy.profiles import poisson_added_delta
+
+    deltas = poisson_added_delta(np.array([0.0, 2.0, 800.0, 1e6]), 0.02, 0.9)
+    assert deltas[0] == pytest.approx(0.9, abs=1e-3)
+    assert (deltas[2:] == 0).all()

@@ -1,0 +1,176 @@
+"""Who takes part, at equal epsilon: FashionMNIST with public schedules, everybody, and secret cohorts.
+
+    python benchmarks/participation.py STUDY [--seeds 0 1 2 3 4] [--device cuda] [--out runs/participation]
+
+| STUDY | what |
+| --- | --- |
+| choose | rotated EMNIST: rounds, exploration, memory of sizes and correlation for each participation |
+| fashion | rotated FashionMNIST, delta 1e-3, with what was chosen: every participation and its oracle |
+| fashion-1e-4 | the same at delta 1e-4 |
+| speed | median milliseconds of a round on FashionMNIST: poisson, and a schedule of ten slots, cohort 100 |
+
+Writes OUT/STUDY.json: one entry per arm and epsilon, with the accuracy of each seed and the share of clients in the
+cluster of their own group. Accuracy is measured on raw data; no epsilon covers the choice of settings. A study that
+was stopped goes on where it was.
+"""
+
+import argparse
+import itertools
+import json
+from pathlib import Path
+from statistics import fmean, median
+
+from rrcluster.experiments.config import from_flat
+from rrcluster.experiments.executors import pick_executor
+from rrcluster.experiments.setup import make_experiment
+from rrcluster.experiments.sweep import FINISHED, Job, Outcome
+
+COMMON = {
+    "num_clients": 1000,
+    "num_clusters": 4,
+    "algorithm": "ifca",
+    "model": "edges",
+    "num_rounds": 100,
+    "local_epochs": 5,
+    "local_lr": 0.05,
+    "batch_size": 20,
+    "update_clip": 0.4,
+    "average_last": 0.5,
+    "exploration": 1.0,
+    "partition": "rotation",
+    "evaluate_every": 1000,
+}
+EPSILONS = (2.0, 4.0, 8.0)
+ARMS = {  # name -> who takes part; all at T = 100 but where it says so
+    "poisson, cohort 100": {"sample_rate": 0.1},
+    "poisson, cohort 300": {"sample_rate": 0.3},
+    "within-slot, b = 4, cohort 100": {"participation": "within-slot", "slots": 4, "sample_rate": 0.4},
+    "schedule, b = 5, cohort 200": {"participation": "schedule", "slots": 5},
+    "schedule, b = 10, cohort 100": {"participation": "schedule", "slots": 10},
+    "everybody, T = 50": {"participation": "everybody", "num_rounds": 50},
+    "everybody, T = 100": {"participation": "everybody", "num_rounds": 100},
+    "everybody, T = 200": {"participation": "everybody", "num_rounds": 200},
+}
+COEFFICIENTS = ("square-root", "independent")  # beside the optimised ones
+CHOICES = {"exploration": (0.5, 1.0, 2.0), "memory": (0.8, 0.9, 0.95)}  # one change at a time
+
+
+def fashion(delta):
+    for (name, arm), epsilon in itertools.product(ARMS.items(), EPSILONS):
+        settings = COMMON | arm | {"data": "fashion-mnist", "epsilon": epsilon, "delta": delta}
+        yield name, settings
+        yield f"{name}, true clusters given", settings | {"algorithm": "oracle", "exploration": 0.0}
+        if "slots" in arm:
+            for correlation in COEFFICIENTS:
+                yield f"{name}, {correlation}", settings | {"correlation": correlation}
+
+
+def choose():
+    for (name, arm), epsilon in itertools.product(ARMS.items(), EPSILONS):
+        settings = COMMON | arm | {"data": "emnist", "epsilon": epsilon, "delta": 1e-3}
+        yield name, settings
+        for setting, values in CHOICES.items():
+            for value in values:
+                if value != COMMON.get(setting, 0.9):
+                    yield f"{name}, {setting} {value:g}", settings | {setting: value}
+        if "slots" in arm:
+            for correlation in COEFFICIENTS:
+                yield f"{name}, {correlation}", settings | {"correlation": correlation}
+
+
+STUDIES = {"choose": choose, "fashion": lambda: fashion(1e-3), "fashion-1e-4": lambda: fashion(1e-4)}
+
+
+def jobs(study, *, seeds, device, out):
+    made = []
+    for place, (name, settings) in enumerate(STUDIES[study]()):
+        for seed in seeds:
+            folder = out / study / f"{place:04d}" / f"seed-{seed}"
+            values = {"arm": name, "epsilon": settings["epsilon"], "seed": seed}
+            made.append(
+                Job(f"{name}, {seed}", values, {**settings, "seed": seed, "device": device, "out": str(folder)}, folder)
+            )
+    return made
+
+
+def measured(folder):
+    """The last evaluation of a run: that of the models handed out; and what the run cost."""
+    lines = [json.loads(line) for line in (folder / "diagnostics.jsonl").read_text().splitlines()]
+    stated = json.loads((folder / "privacy.json").read_text())
+    return {
+        "accuracy": 100 * lines[-1]["accuracy"],
+        "in their own cluster": lines[-1]["clustering_accuracy"],
+        "noise multiplier": stated["noise"]["noise_multiplier"],
+        "epsilon stated": stated["epsilon"],
+        "epsilon, cohorts seen": stated["participation"]["towards"][1]["epsilon"],
+    }
+
+
+def table(done):
+    """One row per arm and epsilon, over its seeds."""
+    rows = []
+    for key, runs in done.items():
+        arm, epsilon = json.loads(key)
+        accuracies = [run["accuracy"] for _, run in sorted(runs)]
+        clustered = [run["in their own cluster"] for _, run in sorted(runs)]
+        rows.append(
+            {
+                "arm": arm,
+                "epsilon": epsilon,
+                "accuracy": round(fmean(accuracies), 2),
+                "seeds": [seed for seed, _ in sorted(runs)],
+                "accuracies": [round(value, 2) for value in accuracies],
+                "in their own cluster": [round(value, 4) for value in clustered],
+                "groups found in": sum(value > 0.9 for value in clustered),
+                **{name: runs[0][1][name] for name in ("noise multiplier", "epsilon stated", "epsilon, cohorts seen")},
+            }
+        )
+    return rows
+
+
+def run(study, given):
+    todo, done = jobs(study, seeds=given.seeds, device=given.device, out=given.out), {}
+    given.out.mkdir(parents=True, exist_ok=True)
+    for step in pick_executor(todo)(todo):
+        if not isinstance(step, Outcome):
+            continue
+        if step.status != FINISHED:
+            print(f"{step.job.name}: {step.status}: {step.reason}", flush=True)
+            continue
+        values = step.job.values
+        runs = done.setdefault(json.dumps([values["arm"], values["epsilon"]]), [])
+        runs.append((values["seed"], measured(step.job.folder)))
+        (given.out / f"{study}.json").write_text(json.dumps(table(done), indent=1) + "\n")
+    for row in table(done):
+        found = f"{row['groups found in']} of {len(row['seeds'])}"
+        print(f"{row['arm']}, epsilon {row['epsilon']:g}: {row['accuracy']:.1f}, groups found in {found}")
+
+
+def speed(given):
+    rows = {}
+    for name in ("poisson, cohort 100", "schedule, b = 10, cohort 100"):
+        settings = (
+            COMMON | ARMS[name] | {"data": "fashion-mnist", "epsilon": 8.0, "delta": 1e-3, "device": given.device}
+        )
+        seconds = [record.seconds for record in make_experiment(from_flat(settings)).rounds()]
+        rows[name] = round(1e3 * median(seconds[20:]), 3)
+        print(f"{name}: {rows[name]} ms a round", flush=True)
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "speed.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=[*STUDIES, "speed"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, default=Path("runs/participation"))
+    given = parser.parse_args()
+    if given.study == "speed":
+        speed(given)
+    else:
+        run(given.study, given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Noise that is correlated over rounds, so that it cancels in sums over rounds (docs/privacy.md, Theorem 5).
+
+C is the lower triangular Toeplitz matrix of c_0 .. c_{b-1}, of squares that add up to 1. A round releases x_t + n_t,
+where C n = z S Z with independent Z: what is released is a function of C x + z S Z.
+
+Coefficients are whole multiples of 1/256 of c_0. Exact noise is on a grid 256 times finer than the messages', so that
+coefficients times messages are whole numbers of its steps: rounding then reads released values alone, and the exact
+form costs no more than the real one (docs/privacy.md, Proposition 6).
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.types import Array
+
+FINER = 256  # steps of exact correlated noise in one step of the messages' grid, and parts of c_0 in a coefficient
+MOST_SPREAD = 8.0  # noise of a single round, relative to that of independent noise
+MOST_BYTES = 4 * 2**30  # of the noise vectors that are kept
+_MOST_DEVIATIONS = 100  # of a discrete Gaussian draw; more have a probability below exp(-5000)
+
+
+@dataclass(frozen=True)
+class PastNoise:
+    """The noise of the last b - 1 rounds before `round_index`, the latest first. Private: it uncovers exact sums."""
+
+    round_index: int
+    vectors: Array  # (b - 1, width): float64 in grid steps, or int64 in steps of 1/256 of them where noise is exact
+
+
+@dataclass(frozen=True)
+class ModelNoise:
+    """Noise std of the models handed out, for independent noise of std 1 on each round's sums."""
+
+    independent: float
+    square_root: float
+    chosen: float
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Coefficients in parts of c_0 / 256, the first of them 256, for a plan of `num_rounds` rounds."""
+
+    parts: tuple[int, ...] = (FINER,)
+    num_rounds: int = 1
+    model_noise: ModelNoise | None = None  # what they are good for
+
+    def __post_init__(self) -> None:
+        if not self.parts or self.parts[0] != FINER:
+            raise ConfigError(f"correlation: the first of the coefficients must be 1 ({FINER} parts of itself).")
+        if not self.spread <= MOST_SPREAD:
+            raise ConfigError(
+                f"correlation: with these coefficients the noise of a single round grows to {self.spread:.3g} times "
+                f"that of independent noise over {self.num_rounds} rounds, more than {MOST_SPREAD:g}: their inverse "
+                "grows. Use correlation = optimised or square-root."
+            )
+
+    @property
+    def relative(self) -> Array:
+        """(b,) coefficients divided by c_0."""
+        return np.array(self.parts) / FINER
+
+    @property
+    def lengthening(self) -> float:
+        """1 / c_0: fresh noise is so much larger than independent noise would be."""
+        return math.sqrt(sum(part * part for part in self.parts)) / FINER
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """c_0 .. c_{b-1}, of squares that add up to 1."""
+        return tuple((self.relative / self.lengthening).tolist())
+
+    @cached_property
+    def inverse(self) -> Array:
+        """(num_rounds,) first column of the inverse of C / c_0; by hand, the matrix is never made."""
+        relative, inverse = self.relative, np.zeros(self.num_rounds)
+        for t in range(self.num_rounds):
+            earlier = inverse[max(0, t - len(relative) + 1) : t][::-1]
+            inverse[t] = (t == 0) - relative[1 : len(earlier) + 1] @ earlier
+            if not abs(inverse[t]) < 1e6:  # it grows: no need to know how far
+                inverse[t:] = math.inf
+                break
+        return inverse
+
+    @property
+    def spread(self) -> float:
+        """Std of the noise of the last round, relative to independent noise; no round has more."""
+        return float(self.lengthening * math.sqrt(self.inverse @ self.inverse))
+
+    def describe(self) -> dict[str, Any]:
+        """For the statement."""
+        gain = {} if self.model_noise is None else {"noise_of_models_handed_out": asdict(self.model_noise)}
+        return {"coefficients": list(self.coefficients), "noise_of_a_round": self.spread, **gain}
+
+    def next_noise(self, fresh: Array, past: PastNoise) -> Array:
+        """The round's noise from fresh independent noise, which is larger than z S by `lengthening`."""
+        if not len(past.vectors):
+            return fresh
+        if fresh.dtype.kind == "f":
+            return np.asarray(fresh - self.relative[1:] @ past.vectors)
+        owed = np.zeros_like(fresh)
+        for part, vector in zip(self.parts[1:], past.vectors, strict=True):
+            owed += part * vector
+        return np.asarray(fresh - ((owed + FINER // 2) >> 8))
+
+    def first_past(self, width: int, *, exact: bool) -> PastNoise:
+        """Before the first round there was no noise."""
+        return PastNoise(0, np.zeros((len(self.parts) - 1, width), dtype=np.int64 if exact else np.float64))
+
+    def check_applies(self, *, slots: int, width: int) -> None:
+        """Refuse more coefficients than slots, and noise vectors that take too much memory."""
+        if len(self.parts) > slots:
+            raise ConfigError(
+                f"correlated noise of {len(self.parts)} coefficients needs as many slots, not {slots}: a client must "
+                "not take part again while its message is still in the noise."
+            )
+        size = 8 * width * (len(self.parts) - 1)
+        if size > MOST_BYTES:
+            raise ConfigError(
+                f"correlated noise keeps the last {len(self.parts) - 1} noise vectors of {width} numbers, "
+                f"{size / 2**30:.3g} GiB, more than {MOST_BYTES / 2**30:g} GiB; use fewer slots, a smaller model, or "
+                "participation = everybody or poisson, which keep none."
+            )
+
+    def check_past(self, past: PastNoise | None, round_index: int, *, width: int, exact: bool) -> PastNoise:
+        """The noise that a round builds on; PrivacyError where it is lost, or that of another run or round."""
+        if past is None:
+            raise PrivacyError(
+                f"round {round_index} builds on the noise of the rounds before it, and that is lost: checkpoint/ does "
+                "not hold it. Fresh noise would not cancel, and the guarantee would be another one; start a new run."
+            )
+        rows, kind = len(self.parts) - 1, "i" if exact else "f"
+        if past.round_index != round_index or past.vectors.shape != (rows, width) or past.vectors.dtype.kind != kind:
+            raise PrivacyError(
+                f"round {round_index} builds on the noise of the {rows} rounds before it, and checkpoint/ holds noise "
+                "of another round or shape: it was changed. Start a new run."
+            )
+        return past
+
+    def check_fits(self, sigma: int) -> None:
+        """Refuse exact noise whose weighted sums could leave 64 bits."""
+        largest = _MOST_DEVIATIONS * sigma * float(np.abs(self.inverse).sum())
+        if largest * sum(map(abs, self.parts)) >= 2.0**62:
+            raise ConfigError(
+                "exact correlated noise of this size does not fit 64-bit whole numbers; lower noise_multiplier or "
+                "slots, or use participation = everybody or poisson."
+            )
+
+
+INDEPENDENT = Correlation()
+
+
+def after(past: PastNoise, noise: Array) -> PastNoise:
+    """What later rounds need to know after a round with this noise."""
+    if not len(past.vectors):
+        return PastNoise(past.round_index + 1, past.vectors)
+    return PastNoise(past.round_index + 1, np.concatenate([noise[None], past.vectors[:-1]]))

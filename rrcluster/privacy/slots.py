@@ -1,0 +1,89 @@
+"""Slots: which clients may take part in which round, decided before anybody enrols.
+
+A client's slot is a keyed hash of its id, so that adding or removing a client changes nobody else's; an order of
+enrolment would not do, and neither would slots chosen by hand, which may depend on data. In round t only clients of
+slot t mod b may take part: at most once in any b rounds, and at most ceil(T / b) times.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from rrcluster import checks
+from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.types import Array
+
+_SURELY_FILLED = 100  # clients per slot: a slot without any has a probability below exp(-100)
+
+
+@dataclass(frozen=True)
+class Slots:
+    """`count` slots (b) under a public key, for a plan of `num_rounds` rounds (T). One slot: everybody, always."""
+
+    count: int = 1
+    key: str = ""
+    num_rounds: int = 0
+
+    def __post_init__(self) -> None:
+        checks.count(slots=self.count)
+
+    def most_rounds(self, num_rounds: int) -> int:
+        """R = ceil(T / b): in how many of `num_rounds` rounds a client can take part at most."""
+        return -(-num_rounds // self.count)
+
+    def slot(self, client: int | str | bytes) -> int:
+        """The slot of a client, by its id."""
+        return _slot(client, self.key, self.count)
+
+    def eligible(self, population: int, round_index: int) -> Array:
+        """Sorted ids of the clients, of those numbered from 0, that may take part in a round.
+
+        The cap is kept here, where cohorts are drawn: PrivacyError beyond the plan's last round.
+        """
+        if not 0 <= round_index < self.num_rounds:
+            raise PrivacyError(
+                f"round {round_index} is outside of the plan's {self.num_rounds} rounds: its clients would take part "
+                f"more often than the {self.most_rounds(self.num_rounds)} times that epsilon covers; start a new run."
+            )
+        return np.flatnonzero(_slots_of(population, self.key, self.count) == round_index % self.count)
+
+    def check_alone(self) -> None:
+        """Refuse to release a round by itself where there are several slots."""
+        if self.count > 1:
+            raise PrivacyError(
+                f"a round of a plan with {self.count} slots cannot be released by itself: it needs the round's number "
+                "and the noise of the rounds before. Let rrcluster.server.run_rounds run the rounds, or use "
+                "participation = poisson or everybody."
+            )
+
+    def check_filled(self, num_clients: int) -> None:
+        """Refuse slots that none of the declared clients is in. Reads the declared number and the key: both public."""
+        if self.count == 1 or num_clients >= _SURELY_FILLED * self.count:
+            return
+        filled = np.bincount(_slots_of(num_clients, self.key, self.count), minlength=self.count)
+        if not filled.all():
+            raise ConfigError(
+                f"slots = {self.count}: slot {int(filled.argmin())} has none of the {num_clients} declared clients; "
+                "use fewer slots, or another slot_key."
+            )
+
+
+ONE_SLOT = Slots()
+
+
+def _slot(client: int | str | bytes, key: str, count: int) -> int:
+    secret = hashlib.blake2b(key.encode(), digest_size=32).digest()
+    spelled = client if isinstance(client, bytes) else str(client).encode()
+    kind = b"number:" if isinstance(client, int) else b"text:" if isinstance(client, str) else b"bytes:"
+    digest = hashlib.blake2b(kind + spelled, key=secret, digest_size=8).digest()
+    return int.from_bytes(digest, "little") % count
+
+
+@lru_cache(maxsize=4)
+def _slots_of(population: int, key: str, count: int) -> Array:
+    """(population,) slots of the clients numbered from 0; about a microsecond each, once."""
+    slots = np.fromiter((_slot(client, key, count) for client in range(population)), np.int32, count=population)
+    slots.flags.writeable = False
+    return slots

@@ -1,0 +1,362 @@
+"""Public slots and correlated noise: who takes part, what it costs, and what is released (Theorem 5, Proposition 6)."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from rrcluster.entropy import secure_rng
+from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.privacy import sums
+from rrcluster.privacy.accounting import epsilon
+from rrcluster.privacy.budget import calibrate
+from rrcluster.privacy.coefficients import make_correlation, square_root
+from rrcluster.privacy.correlation import FINER, Correlation
+from rrcluster.privacy.events import PoissonGaussian
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.reports import Reports
+from rrcluster.privacy.slots import Slots
+from rrcluster.privacy.statement import statement
+from rrcluster.types import Coordinates
+
+# b, q' -> noise multiplier at epsilon 1, 2, 4, 8, for T = 100 and delta = 1e-3: made with another program
+CALIBRATION = {
+    (1, 0.1): (2.7535, 1.6740, 1.1000, 0.7784),
+    (2, 0.2): (3.8140, 2.2491, 1.4020, 0.9340),
+    (4, 0.4): (5.3047, 3.0621, 1.8318, 1.1513),
+    (5, 0.5): (5.8967, 3.3830, 2.0007, 1.2354),
+    (10, 1.0): (8.1418, 4.5702, 2.6028, 1.5179),
+    (5, 1.0): (None, 6.4633, 3.6809, 2.1467),
+    (20, 1.0): (None, 3.2317, 1.8405, 1.0733),
+}
+EPSILONS = (1, 2, 4, 8)
+
+
+def participation(slots, rate):
+    if slots == 1:
+        return {"participation": "everybody"} if rate == 1 else {"sample_rate": rate}
+    return {"participation": "schedule" if rate == 1 else "within-slot", "slots": slots, "sample_rate": rate}
+
+
+def plan(slots=1, rate=0.5, /, *, width=6, num_rounds=8, num_clients=60, **changes):
+    settings = {"noise_multiplier": 1.3, "delta": 1e-3, "update_clip": 1.0} | participation(slots, rate) | changes
+    return PrivacyPlan.build(
+        coordinates=Coordinates(0, width), num_clusters=2, num_clients=num_clients, num_rounds=num_rounds, **settings
+    )
+
+
+def cells(*keys):
+    return [(key, eps, z) for key in keys for eps, z in zip(EPSILONS, CALIBRATION[key], strict=True) if z]
+
+
+@pytest.mark.parametrize(("key", "eps", "multiplier"), cells((10, 1.0), (5, 1.0), (20, 1.0)))
+def test_the_calibration_table_of_schedules(key, eps, multiplier):
+    assert calibrated(key, eps) == pytest.approx(multiplier, rel=5e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("key", "eps", "multiplier"), cells((1, 0.1), (2, 0.2), (4, 0.4), (5, 0.5)))
+def test_the_calibration_table_of_samples(key, eps, multiplier):
+    assert calibrated(key, eps) == pytest.approx(multiplier, rel=5e-4)
+
+
+def calibrated(key, eps):
+    return calibrate(epsilon=eps, delta=1e-3, num_rounds=100, correlation="square-root", **participation(*key))
+
+
+def test_a_sample_within_slots_costs_its_own_participations():
+    """One cell of the table the other way round, quickly: epsilon of the multiplier."""
+    made = plan(4, 0.4, num_rounds=100, num_clients=1000, noise_multiplier=1.8318, delta=1e-3)
+    assert made.num_participations == 25
+    assert made.epsilon() == pytest.approx(4, rel=1e-3)
+    assert made.epsilon(accountant="rdp") > made.epsilon()
+
+
+def gaussian_dp_epsilon(mu, delta):
+    """Closed form of Gaussian DP (Dong, Roth, Su 2022, Corollary 2.13), solved here: no code of the package."""
+
+    def excess(eps):
+        return norm.cdf(-eps / mu + mu / 2) - math.exp(eps + norm.logcdf(-eps / mu - mu / 2)) - delta
+
+    return brentq(excess, 0, 1000)
+
+
+@pytest.mark.parametrize(("slots", "num_rounds", "z"), [(10, 100, 2.6028), (5, 100, 3.6809), (3, 100, 2.0), (1, 50, 9)])
+def test_without_sampling_a_run_is_one_gaussian_by_three_accounts(slots, num_rounds, z):
+    participations = math.ceil(num_rounds / slots)
+    made = plan(slots, 1.0, num_rounds=num_rounds, noise_multiplier=z, num_clients=1000)
+    exact = gaussian_dp_epsilon(math.sqrt(participations) / z, 1e-3)
+    assert made.epsilon() == pytest.approx(exact, rel=1e-6)
+    composed = PoissonGaussian(z, 1.0).loss_distribution(coarse=False).self_compose(participations)
+    assert composed.get_epsilon_for_delta(1e-3) == pytest.approx(exact, rel=1e-3)
+    assert exact <= made.epsilon(accountant="rdp") <= 1.15 * exact
+
+
+def test_both_epsilons_are_stated():
+    """The specification's vector: 4.0 for observers of models, 68.6 for somebody who sees cohorts."""
+    made = plan(1, 0.1, num_rounds=100, noise_multiplier=1.1, num_clients=1000)
+    stated = statement(made)["participation"]
+    models, cohorts = stated["towards"]
+    assert (round(models["epsilon"], 1), round(cohorts["epsilon"], 1)) == (4.0, 68.6)
+    assert (models["neighbours"], cohorts["neighbours"]) == ("add-remove", "zero-out")
+    assert stated["secret"] == "Who took part in a round is kept secret."
+    assert cohorts["epsilon"] == pytest.approx(gaussian_dp_epsilon(10 / 1.1, 1e-3), rel=1e-6)
+
+
+@pytest.mark.parametrize("slots", [1, 10])
+def test_without_sampling_nothing_is_secret_and_both_epsilons_agree(slots):
+    stated = statement(plan(slots, 1.0, num_rounds=100, num_clients=1000))["participation"]
+    models, cohorts = stated["towards"]
+    assert models["epsilon"] == cohorts["epsilon"]
+    assert "nothing about participation has to be kept secret" in stated["secret"]
+    assert stated["name"] == ("schedule" if slots > 1 else "everybody")
+    assert stated["most_participations"] == math.ceil(100 / slots)
+
+
+def test_replace_one_has_both_epsilons_too():
+    made = plan(mechanism="identifier", num_rounds=20, sample_rate=0.1)
+    models, cohorts = statement(made)["participation"]["towards"]
+    assert models["epsilon"] < cohorts["epsilon"]
+    alone = epsilon(made.event.seen(), num_rounds=20, delta=1e-3)
+    assert cohorts["epsilon"] == alone > epsilon(made.event, num_rounds=20, delta=1e-3)
+
+
+# Slots and cohorts
+
+
+def test_a_client_takes_part_once_in_b_rounds_and_no_more_than_its_cap(rng):
+    sampler = plan(4, 1.0, num_rounds=10).sampler
+    rounds = [sampler.draw(200, rng=rng, round_index=t) for t in range(10)]
+    taken = np.array([[client in set(drawn.tolist()) for client in range(200)] for drawn in rounds])
+    assert (taken.sum(axis=0) <= 3).all()
+    assert all(taken[start : start + 4].sum(axis=0).max() == 1 for start in range(7))
+    assert taken[:4].sum() == 200, "everybody of a slot"
+
+
+def test_within_a_slot_everybody_has_a_coin(rng):
+    sampler = plan(4, 0.3, num_rounds=400).sampler
+    members = sampler.slots.eligible(60, 2)
+    drawn = [sampler.draw(60, rng=rng, round_index=2 + 4 * t) for t in range(99)]
+    assert set(np.concatenate(drawn)) <= set(members)
+    mean, spread = 0.3 * len(members), math.sqrt(0.21 * len(members) / 99)
+    assert abs(np.mean([len(ids) for ids in drawn]) - mean) < 5 * spread
+
+
+def test_slots_are_those_of_the_key_and_of_the_id_alone():
+    """Adding or removing a client changes nobody else's; pinned, because a run goes on with the slots it began with."""
+    slots = Slots(5, "rrcluster", 10)
+    assert [slots.slot(client) for client in range(12)] == PINNED_SLOTS
+    few, many = (np.concatenate([slots.eligible(n, t) for t in range(5)]) for n in (12, 200))
+    assert sorted(few) == list(range(12))
+    assert {client for client in many.tolist() if client < 12} == set(few.tolist())
+    assert [slots.slot(client) for client in range(200)] != [Slots(5, "other", 10).slot(c) for c in range(200)]
+    assert slots.slot("7") != slots.slot(7) or slots.slot("8") != slots.slot(8)
+
+
+PINNED_SLOTS = [1, 1, 0, 4, 2, 3, 4, 0, 2, 2, 3, 2]
+
+
+def test_cohorts_beyond_the_plan_are_refused(rng):
+    with pytest.raises(PrivacyError, match="round 8 is outside of the plan's 8 rounds"):
+        plan(4, 1.0).sampler.draw(60, rng=rng, round_index=8)
+
+
+def test_means_are_divided_by_the_expected_size_and_never_by_the_real_one():
+    made = plan(4, 1.0, count_weight=0.0, num_clients=80)
+    assert made.sampler.expected_size == 20
+    few, many = (release_of(made, n) for n in (3, 19))
+    assert few.sizes.tolist() == many.sizes.tolist() == [10, 10]
+    assert few.denominators.tolist() == many.denominators.tolist()
+
+
+def release_of(made, members, rng=None):
+    mechanism = made.mechanism
+    ids = mechanism.slots.eligible(1000, 0)[:members]
+    reports = Reports(np.ones((members, mechanism.coordinates.width)), np.zeros(members, int), client_ids=ids)
+    noisy_sum, _ = mechanism.noisy_sum(reports, mechanism.first_past(), rng=rng or np.random.default_rng(0))
+    return mechanism.release_sum(noisy_sum)
+
+
+def test_a_report_from_outside_of_the_slot_counts_for_nothing():
+    mechanism = plan(4, 1.0).mechanism
+    inside, outside = mechanism.slots.eligible(60, 0)[0], mechanism.slots.eligible(60, 1)[0]
+    rows, choices = np.full((2, 6), 0.3), np.array([0, 1])
+
+    def total(ids, rows, choices):
+        reports = Reports(rows, choices, client_ids=ids)
+        return mechanism.noisy_sum(reports, mechanism.first_past(), rng=np.random.default_rng(1))[0].total
+
+    both, alone = total([inside, outside], rows, choices), total([inside], rows[:1], choices[:1])
+    assert (both == alone).all()
+    assert (total([outside], rows[:1], choices[:1]) == total([], rows[:0], choices[:0])).all()
+    with pytest.raises(PrivacyError, match="needs client_ids"):
+        total(None, rows, choices)
+
+
+# Noise
+
+
+def outputs(mechanism, rounds, rng, messages=None):
+    """(T, width) noisy sums of rounds with these messages: {round: (id, row, choice)}; in steps of the messages."""
+    past, totals = mechanism.first_past(), []
+    for t in range(rounds):
+        client, row, choice = (messages or {}).get(t, (None, None, None))
+        reports = Reports(
+            np.zeros((0, mechanism.coordinates.width)) if row is None else np.array([row]),
+            np.zeros(0, int) if row is None else np.array([choice]),
+            client_ids=[] if row is None else [client],
+        )
+        noisy_sum, past = mechanism.noisy_sum(reports, past, rng=rng)
+        totals.append(noisy_sum.total)
+    return np.array(totals)
+
+
+def whitened(mechanism, totals):
+    """C times the noise, C the normalised matrix, written out."""
+    c = mechanism.correlation.coefficients
+    assert sum(value**2 for value in c) == pytest.approx(1)
+    band = [[c[t - s] if 0 <= t - s < len(c) else 0.0 for s in range(len(totals))] for t in range(len(totals))]
+    return np.array(band) @ totals
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_correlated_noise_is_white_behind_c(secure, rng):
+    mechanism = plan(4, 1.0, width=500, secure=secure).mechanism
+    white = whitened(mechanism, outputs(mechanism, 8, secure_rng() if secure else rng))
+    std = 1.3 * mechanism.sensitivity * 2**30
+    assert white.std() == pytest.approx(std, rel=0.04)  # 8 x 1004 numbers: five standard errors
+    off = np.corrcoef(white) - np.eye(8)
+    assert abs(off).max() < 6 / math.sqrt(white.shape[1])
+    assert (abs(white.std(axis=1) / std - 1) < 6 / math.sqrt(2 * white.shape[1])).all()
+
+
+def test_one_slot_is_the_mechanism_without_slots_bit_by_bit():
+    """The release of a round as it was before there were slots, written out."""
+    mechanism = plan(1, 0.5).mechanism
+    updates, choices = np.random.default_rng(5).standard_normal((9, 6)), np.arange(9) % 2
+    released = mechanism.release(Reports(updates, choices), rng=np.random.default_rng(3))
+    step = 2.0**-30
+    noise = 1.3 * math.sqrt(1 + 0.25**2) / step * np.random.default_rng(3).standard_normal(mechanism.message_width)
+    noise += mechanism.sum_messages(Reports(updates, choices))
+    assert (released.cluster_sums.ravel() == noise[:12] * step).all()
+    assert (released.sizes == noise[12:14] / mechanism.count_units).all()
+    assert mechanism.noise_std == mechanism.fresh_noise_std == 1.3 * mechanism.sensitivity
+
+
+def test_two_runs_differ_by_c_times_the_messages_of_one_client_in_disjoint_blocks():
+    """With the same draws: neighbours' outputs, put through C, differ in every block by at most S; for every b."""
+    for slots in (2, 3, 5):
+        mechanism = plan(slots, 1.0, num_rounds=11).mechanism
+        client = int(mechanism.slots.eligible(60, 1)[0])
+        row = np.full(6, 7.0)  # clipped to 1
+        messages = {t: (client, row * (-1) ** t, t % 2) for t in range(1, 11, slots)}
+        one, two = (outputs(mechanism, 11, np.random.default_rng(2), given) for given in ({}, messages))
+        apart = whitened(mechanism, two - one) * 2.0**-30
+        for start in range(1, 11, slots):
+            block = np.linalg.norm(apart[start : start + slots])
+            assert block <= mechanism.sensitivity * (1 + 1e-9)
+            if start + slots <= 11:
+                assert block == pytest.approx(mechanism.sensitivity, rel=1e-5)
+        assert np.abs(apart[0]).max() == 0
+
+
+def test_exact_noise_rounds_by_what_is_released_alone(monkeypatch):
+    """With the same draws Z the difference of neighbours behind C is the message times whole coefficients, exactly."""
+    mechanism = plan(3, 1.0, num_rounds=9, secure=True).mechanism
+    client = int(mechanism.slots.eligible(60, 2)[0])
+    messages = {t: (client, np.linspace(-1, 1, 6), 1) for t in (2, 5, 8)}
+
+    def run(given):
+        draws = np.random.default_rng(4)
+        monkeypatch.setattr(sums, "discrete_gaussian", lambda sigma, n: draws.integers(-(2**40), 2**40, n))
+        return (outputs(mechanism, 9, secure_rng(), given) * FINER).astype(np.int64)
+
+    one, two = run({}), run(messages)
+    parts = mechanism.correlation.parts
+
+    def centres(totals):
+        """What is released, plus the rounded multiples of what was released before: whole message sums plus Z."""
+        owed = [sum(parts[i] * totals[t - i] for i in range(1, len(parts)) if t >= i) for t in range(len(totals))]
+        return np.array([total + ((value + FINER // 2) >> 8) for total, value in zip(totals, owed, strict=True)])
+
+    apart = centres(two) - centres(one)
+    message = mechanism.sum_messages(Reports([np.linspace(-1, 1, 6)], [1], client_ids=[client]))
+    for start in (2, 5, 8):
+        for i in range(min(3, 9 - start)):
+            assert (apart[start + i] == parts[i] * message).all()
+    assert not apart[:2].any()
+    sigma = sums.grid_sigma(mechanism.fresh_noise_std, 2.0**-30 / FINER)
+    longest = math.sqrt(sum(part**2 for part in parts)) * np.linalg.norm(message)
+    assert sigma**2 - 64 >= (1.3 * longest) ** 2
+
+
+def test_the_noise_of_a_round_is_at_most_what_is_stated(rng):
+    mechanism = plan(5, 1.0, width=400, num_rounds=30).mechanism
+    noise = outputs(mechanism, 30, rng) * 2.0**-30
+    assert noise[0].std() == pytest.approx(mechanism.fresh_noise_std, rel=0.1)
+    assert noise[-8:].std() == pytest.approx(mechanism.noise_std, rel=0.06)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_optimised_coefficients_lower_the_noise_of_the_models_handed_out(momentum, rng):
+    """Computed, and measured on noise alone: the mean of the models over the last half, as the server makes them."""
+    given = {"slots": 5, "num_rounds": 40, "momentum": momentum, "average_last": 0.5}
+    made = {name: make_correlation(name, **given) for name in ("independent", "square-root", "optimised")}
+    gains = made["optimised"].model_noise
+    assert gains.chosen < 0.99 * gains.square_root < 0.7 * gains.independent
+    for correlation in made.values():
+        fresh = rng.standard_normal((40, 4000)) * correlation.lengthening
+        past, noise = correlation.first_past(4000, exact=False), []
+        for row in fresh:
+            noise.append(correlation.next_noise(row, past))
+            past = type(past)(0, np.concatenate([noise[-1][None], past.vectors])[: len(past.vectors)])
+        velocity, model, average = np.zeros(4000), np.zeros(4000), np.zeros(4000)
+        for t, row in enumerate(noise):
+            velocity = momentum * velocity + row
+            model = model + velocity
+            average += model / 20 if t >= 20 else 0
+        assert average.std() == pytest.approx(correlation.model_noise.chosen, rel=0.06)
+
+
+def test_the_square_root_starts_with_known_coefficients():
+    assert square_root(4).tolist() == [1, 1 / 2, 3 / 8, 5 / 16]
+    root = square_root(12)
+    assert np.allclose(np.convolve(root, root)[:12], 1), "its square is the matrix of prefix sums"
+
+
+# Bad input
+
+
+def test_bad_input_is_refused_in_one_sentence():
+    for settings, words in (
+        ({"participation": "schedule"}, "needs slots"),
+        ({"participation": "poisson", "slots": 3}, "which has none"),
+        ({"participation": "schedule", "slots": 9, "num_rounds": 8}, "slots = 9 is more than num_rounds = 8"),
+        ({"participation": "schedule", "slots": 1}, "at least 2"),
+        ({"participation": "schedule", "slots": 4, "reserve_rounds": 2}, "repeated exactly"),
+        ({"participation": "schedule", "slots": 3, "correlation": "1,2"}, "their inverse grows"),
+        ({"participation": "schedule", "slots": 3, "correlation": "1,.1,.1,.1"}, "at most 3"),
+        ({"participation": "schedule", "slots": 3, "correlation": "best"}, "is not known"),
+        ({"participation": "schedule", "slots": 3, "correlation": "0,1"}, "must be positive"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            plan(1, 0.5, **settings)
+    with pytest.raises(ConfigError, match=r"slot \d+ has none of the 8 declared clients"):
+        plan(8, 1.0, num_clients=8)
+    with pytest.raises(ConfigError, match=r"noise vectors of .* GiB, more than 4 GiB; use fewer slots"):
+        plan(8, 1.0, width=10**8)
+    with pytest.raises(PrivacyError, match="not proved for mechanism = identifier"):
+        plan(4, 1.0, mechanism="identifier")
+    with pytest.raises(PrivacyError, match="not proved for mechanism = none"):
+        plan(mechanism="none", participation="everybody", noise_multiplier=None)
+    with pytest.raises(ConfigError, match="must not take part again"):
+        Correlation((FINER, 100, 50), 8).check_applies(slots=2, width=10)
+
+
+def test_a_round_with_slots_is_not_released_by_itself(rng):
+    import rrcluster as rr
+
+    with pytest.raises(PrivacyError, match="cannot be released by itself"):
+        rr.release(np.zeros((1, 6)), [0], plan=plan(4, 1.0), rng=rng, client_ids=[0])
