@@ -63,10 +63,8 @@ class JointMechanism:
         checks.in_full_precision(self)
         checks.count(num_clusters=self.num_clusters)
         check_clip(self.update_clip)
-        checks.non_negative(count_weight=self.count_weight)
-        checks.non_negative(noise_multiplier=self.noise_multiplier)
-        checks.non_negative(size_floor=self.size_floor)
-        checks.non_negative(evaluation_weight=self.evaluation_weight)
+        for name in ("count_weight", "noise_multiplier", "size_floor", "evaluation_weight"):
+            checks.non_negative(**{name: getattr(self, name)})
         checks.positive(evaluation_loss_bound=self.evaluation_loss_bound)
         if not 1 <= checks.count(grid_bits=self.grid_bits) <= GRID_BITS:
             raise ConfigError(f"grid_bits = {self.grid_bits} must lie between 1 and {GRID_BITS}.")
@@ -195,14 +193,13 @@ class JointMechanism:
 
         Guarantee: its norm times the grid's step is at most S. The sum of the messages of a cohort is `sum_messages`.
         """
-        moved = None if destination is None else [destination]
-        judged = None if evaluation is None else [evaluation]
+        moved, judged = (None if value is None else [value] for value in (destination, evaluation))
         return self.sum_messages(Reports([update], [choice], moved, evaluations=judged, unique=True))
 
     def sum_messages(self, reports: Reports) -> Array:
         """(message_width,) exact sum of the cohort's messages in grid units, as whole numbers."""
         self._check_complete(reports)
-        checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True)
+        checked = self._checked(reports)
         self._check_sums_fit(len(checked.valid))
         shared, sums = reports.clipped[self._clipping] = self._sums(checked)
         counts = np.bincount(checked.choices[checked.valid], minlength=self.num_clusters)
@@ -230,13 +227,9 @@ class JointMechanism:
     def clipped_sums(self, reports: Reports) -> tuple[Array, Array]:
         """(shared, per cluster) exact sums of clipped updates: those of the release, where it was made of `reports`."""
         if self._clipping not in reports.clipped:
-            checked = check_reports(
-                reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True
-            )
-            reports.clipped[self._clipping] = self._sums(checked)
+            reports.clipped[self._clipping] = self._sums(self._checked(reports))
         shared, sums = reports.clipped[self._clipping]
-        step = self.step
-        return shared * step, sums * step
+        return shared * self.step, sums * self.step
 
     def describe(self) -> Description:
         """For the statement."""
@@ -266,7 +259,10 @@ class JointMechanism:
     @property
     def _clipping(self) -> tuple[Any, ...]:
         """What sums of clipped updates depend on, besides the reports."""
-        return self.update_clip, self.coordinates, self.num_clusters
+        return self.update_clip, self.grid_bits, self.coordinates, self.num_clusters
+
+    def _checked(self, reports: Reports) -> CheckedReports:
+        return check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True)
 
     def _sums(self, checked: CheckedReports) -> tuple[Array, Array]:
         messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms, bits=self.grid_bits)
