@@ -10,7 +10,6 @@ import numpy as np
 from rrcluster import checks
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.clip import GRID_BITS, check_clip, check_sums_fit, clip_to_grid, grid_step
-from rrcluster.privacy.coefficients import make_correlation
 from rrcluster.privacy.correlation import FINER, INDEPENDENT, Correlation, PastNoise, after
 from rrcluster.privacy.discrete import grid_sigma
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
@@ -322,14 +321,7 @@ def _maker(given: PlanInputs) -> Callable[[float], JointMechanism]:
             f"min_cluster_size (B) = {given.min_cluster_size} needs released sizes; set count_weight above 0 (0.25 is "
             "the default)."
         )
-    slots = Slots(settings.num_slots, settings.slot_key, settings.num_rounds) if settings.num_slots > 1 else ONE_SLOT
-    correlation = make_correlation(
-        settings.correlation,
-        slots=settings.num_slots,
-        num_rounds=settings.num_rounds,
-        momentum=given.server.server_momentum,
-        average_last=given.server.average_last,
-    )
+    slots, correlation = given.slots, given.correlation
     return lambda noise_multiplier: JointMechanism(
         coordinates=given.coordinates,
         num_clusters=given.num_clusters,
