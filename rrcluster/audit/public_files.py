@@ -40,7 +40,7 @@ _MADE_BY = {
     *("config", "rrcluster", "torch", "numpy", "device", "machine", "cpu", "mkl_cbwr", "engine", "threads"),
     *("model", "method", "start"),
 }
-_MODEL = {"format", "model", "algorithm", "input_shape", "num_classes"}
+_MODEL = {"format", "model", "algorithm", "input_shape", "num_classes", "inputs"}
 
 
 def _under(name: str, keys: set[str]) -> set[str]:

@@ -30,7 +30,8 @@ def fitted(model: Model, data: FederatedData) -> Model:
     """
     if not model.own:
         return model
-    model = replace(model, task=replace(model.task, layout=data.layout))
+    ids = data.input_dtype == IDS
+    model = replace(model, takes_ids=ids, task=replace(model.task, layout=data.layout))
     inputs, targets = _made_up(data)
     module = eval_copy(model.module)
     with _own_generator(), warnings.catch_warnings():

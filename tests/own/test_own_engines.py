@@ -155,3 +155,29 @@ def test_a_transformer_in_eval_mode_trains_without_dropout(rng):
     data = rr.from_arrays(rng.normal(size=(2, 3, 5, 8)), rng.integers(3, size=(2, 3)), num_classes=3)
     quiet = fitted(rr.from_module(Encoder(dropout=0.1).eval()), data)
     assert "random" not in quiet.not_batched
+
+
+class LowRank(nn.Module):
+    """A frozen linear layer plus a trained product of two thin matrices (LoRA, Hu et al. 2022)."""
+
+    def __init__(self, frozen, rank):
+        super().__init__()
+        self.frozen = frozen.requires_grad_(False)
+        self.down = nn.Linear(frozen.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, frozen.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, inputs):
+        return self.frozen(inputs) + self.up(self.down(inputs))
+
+
+def test_low_rank_adapters_of_a_frozen_network(rng):
+    _, data = make("scaled", rng)
+    model = fitted(rr.from_module(nn.Sequential(LowRank(nn.Linear(4, 8), 2), nn.Tanh(), nn.Linear(8, 3))), data)
+    assert model.num_parameters == 4 * 2 + 2 * 8 + 8 * 3 + 3
+    start, cohort = model.starts(4, rng=rng), data.cohort(np.arange(4))
+    slow, fast = (
+        calls.train(engine(model), start, cohort, local=local(), key=KEY) for engine in (ReferenceEngine, BatchedEngine)
+    )
+    assert np.abs(slow - fast).max() < 1e-4
+    assert np.abs(slow - start).max() > 1e-3
