@@ -64,6 +64,7 @@ def test_the_audit_covers_what_it_says():
         "joint (w = 16 C)",
         "joint (evaluation)",
         "joint (secure)",
+        "joint (slots)",
         "identifier (gaussian) (secure)",
         "run folder",
         "accountants",
