@@ -22,6 +22,8 @@ SAME_FOR_EVERY_SEED = {
     "ledger",
     "ledger rules",
     "discretion",
+    "histories",
+    "post-processing",
     "entropy",
     "public files",
     "public values",
