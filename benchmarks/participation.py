@@ -58,6 +58,13 @@ ARMS = {  # name -> who takes part; B is 0.8 of the expected cluster size; T = 1
 }
 UNBALANCED = {"min_cluster_size": 0}
 COEFFICIENTS = ("square-root", "independent")  # beside the optimised ones
+
+
+def steady(arm):
+    """For noisier rounds: longer averages of sizes, and B at 0.96 of the expected cluster size."""
+    return {"memory": 0.95, "min_cluster_size": round(1.2 * arm["min_cluster_size"])}
+
+
 CHOICES = {"exploration": (0.5, 1.0, 2.0), "memory": (0.8, 0.9, 0.95)}  # one change at a time
 
 
@@ -67,9 +74,10 @@ def fashion(delta):
         yield name, settings
         yield f"{name}, B = 0", settings | UNBALANCED
         yield f"{name}, true clusters given", settings | UNBALANCED | {"algorithm": "oracle", "exploration": 0.0}
+        yield f"{name}, steady", settings | steady(arm)
         if "slots" in arm:
             for correlation in COEFFICIENTS:
-                yield f"{name}, {correlation}", settings | {"correlation": correlation}
+                yield f"{name}, steady, {correlation}", settings | steady(arm) | {"correlation": correlation}
 
 
 def choose():
@@ -77,6 +85,7 @@ def choose():
         settings = COMMON | arm | {"data": "emnist", "epsilon": epsilon, "delta": 1e-3}
         yield name, settings
         yield f"{name}, B = 0", settings | UNBALANCED
+        yield f"{name}, steady", settings | steady(arm)
         for setting, values in CHOICES.items():
             for value in values:
                 if value != COMMON.get(setting, 0.9):
