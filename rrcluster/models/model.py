@@ -19,6 +19,7 @@ from rrcluster.data.input_layout import Layout
 from rrcluster.errors import ConfigError
 from rrcluster.models.parameters import check_parameters
 from rrcluster.models.task import PerSample, Task
+from rrcluster.models.unrolled import unrolled
 from rrcluster.rng import Rng
 from rrcluster.types import Array
 
@@ -134,7 +135,7 @@ class Model:
         constants = self._constants(inputs.device)
 
         def call(own: dict[str, Tensor], batch: Tensor) -> Any:
-            return functional_call(self.module, {**constants, **own}, *self.task.arguments(batch))
+            return functional_call(self._stackable, {**constants, **own}, *self.task.arguments(batch))
 
         outputs: Tensor = vmap(call)(dict(parameters), inputs)
         return outputs
@@ -150,6 +151,10 @@ class Model:
         values = {**self._constants(inputs.device), **parameters}
         outputs: Tensor = functional_call(self._measured, values, *self.task.arguments(inputs))
         return outputs
+
+    @cached_property
+    def _stackable(self) -> nn.Module:
+        return unrolled(self.module)
 
     @cached_property
     def _measured(self) -> nn.Module:
