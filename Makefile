@@ -2,16 +2,26 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install demo test lint slow bench bench-gpu scaling docs clean
+.PHONY: install lock demo test lint slow bench bench-gpu scaling docs clean
 
 install: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+# Every file has to have a hash of requirements/, but torch: which of its files is right depends on the machine (CPU or
+# CUDA, sometimes a file on its own disk). What torch needs is installed before it, so its step downloads nothing else
+# (a CUDA build adds NVIDIA's libraries). pip and setuptools come first: those of an old Python have known holes.
+$(READY): pyproject.toml constraints.txt requirements/bootstrap.txt requirements/dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(PIP) --require-hashes --no-deps --requirement requirements/bootstrap.txt
+	$(PIP) --require-hashes --no-deps --requirement requirements/dev.txt
+	$(PIP) --constraint constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
+	$(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
+
+# After a change of constraints.txt or of the dependencies: hashes of every pinned file, from the package index.
+lock: $(READY)
+	$(BIN)/python tools/lock.py
 
 # A private clustering on the bundled images: four methods at the same (epsilon, delta), a table and a page.
 demo: $(READY)
@@ -49,8 +59,8 @@ scaling: $(READY)
 docs: .venv/.docs-ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-.venv/.docs-ready: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
+.venv/.docs-ready: $(READY) requirements/docs.txt
+	$(PIP) --require-hashes --no-deps --requirement requirements/docs.txt
 	touch $@
 
 clean:

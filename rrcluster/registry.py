@@ -181,4 +181,6 @@ def register(kind: str, name: str, load: Any, *, label: str | None = None, **fac
         raise ConfigError(f"kind = {kind!r} is not known; choose one of {', '.join(KINDS)}.")
     if kind == "method" and hasattr(load, "chooses_by_loss"):
         facts = {"chooses_by_loss": load.chooses_by_loss} | facts
+    if kind == "dataset" and hasattr(load, "num_clients"):  # a population, not a function of a folder
+        facts = {"num_classes": load.num_classes, "divided": False} | facts
     KINDS[kind].register(Entry(name, load, label or name, facts))

@@ -13,9 +13,12 @@ import stat
 import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rrcluster.errors import RunFolderError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MAX_BYTES = 1 << 26  # of one text file: 64 MiB, far more than any file of a run
 MAX_DEPTH = 20  # of nested YAML or JSON
@@ -102,15 +105,20 @@ def open_plain(path: Path, flags: int, mode: int = 0o666) -> int:
     return descriptor
 
 
-def check_plain(path: Path) -> None:
-    """Refuse a link, a pipe or a device in the place of a file, before a library opens it by name."""
-    os.close(open_plain(path, os.O_RDONLY))
-
-
 def read_plain(path: Path) -> bytes:
     """The bytes of a file of a run folder. OSError if it cannot be read, ValueError if it is far too long."""
     with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
         return _at_most(file.read(MAX_BYTES + 1))
+
+
+def read_tensors(path: Path) -> "tuple[dict[str, NDArray[Any]], dict[str, str]]":
+    """The tensors and the metadata of a safetensors file, from one descriptor: what was checked is what is read."""
+    from safetensors.numpy import load
+
+    with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
+        content = file.read()
+    header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode())
+    return load(content), dict(header.get("__metadata__") or {})
 
 
 def replace_file(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:

@@ -17,6 +17,14 @@ def rng(request):
     return np.random.default_rng(seed)
 
 
+@pytest.fixture
+def fixed_entropy(rng, monkeypatch):
+    """The operating system's generator, replaced by the test's own: tests of laws then do not fail by chance."""
+    from rrcluster import entropy
+
+    monkeypatch.setattr(entropy.os, "urandom", rng.bytes)
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
     """Calibrations and downloads of the tests stay out of the user's cache, but are shared among tests."""

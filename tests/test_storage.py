@@ -155,10 +155,10 @@ def test_named_values_are_read(tmp_path):
 
 @pytest.mark.parametrize(("text", "expected"), YAML_BOMBS.values(), ids=YAML_BOMBS.keys())
 def test_hostile_yaml_is_a_value_error_and_costs_no_time(text, expected):
-    began = time.perf_counter()
+    began = time.process_time()  # not the clock on the wall: other processes may keep the processor
     with pytest.raises(ValueError, match=expected):
         parse_yaml(text)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_plain_values_pass():

@@ -130,7 +130,7 @@ def _plan(target: Target, scene: Scene) -> PrivacyPlan:
 
 def _model(scene: Scene) -> Any:
     network = nn.Sequential(nn.Linear(DIMENSION, 2), nn.Tanh(), nn.Linear(2, 3))
-    return ALGORITHMS[scene.algorithm].adapt(from_module(network))
+    return ALGORITHMS[scene.algorithm].adapt(from_module(network, fresh=True))
 
 
 def _run(

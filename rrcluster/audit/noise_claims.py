@@ -49,9 +49,9 @@ Blocks = dict[str, Array]  # block -> (releases, coordinates) of noise
 Samples = dict[str, tuple[Mechanism, Blocks]]  # by cohort
 
 
-def check_noise(target: Target, *, rng: Rng) -> list[Finding]:
+def check_noise(target: Target, *, rng: Rng, releases: int = RELEASES) -> list[Finding]:
     """400 releases for each of several cohorts: scale and law of the noise in every block."""
-    samples = _samples(target, target.generator(rng))
+    samples = _samples(target, target.generator(rng), releases)
     return [_scale(target, samples), _law(target, samples)]
 
 
@@ -149,11 +149,11 @@ def claimed_multiplier(mechanism: Mechanism) -> float:
     return float(mechanism.noise_multiplier if hasattr(mechanism, "identifier") else mechanism.event.noise_multiplier)
 
 
-def _samples(target: Target, rng: Rng) -> Samples:
+def _samples(target: Target, rng: Rng, releases: int) -> Samples:
     """As many numbers from fewer, wider releases where each of them is slow to draw."""
     mechanism = target.make(replace(SHAPE, clustered=8 * SHAPE.clustered) if target.secure else SHAPE)
-    releases = RELEASES // 8 if target.secure else RELEASES
-    return {name: (mechanism, _blocks(mechanism, choices, rng, releases)) for name, choices in COHORTS.items()}
+    wide = releases // 8 if target.secure else releases
+    return {name: (mechanism, _blocks(mechanism, choices, rng, wide)) for name, choices in COHORTS.items()}
 
 
 def _blocks(mechanism: Mechanism, choices: Array, rng: Rng, releases: int) -> Blocks:

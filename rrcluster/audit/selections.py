@@ -18,6 +18,7 @@ from rrcluster.audit.run_folders import small_experiment
 from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, correlation_p_value, smallest
 from rrcluster.entropy import secure_rng
 from rrcluster.errors import PrivacyError
+from rrcluster.experiments.own_data import KEY_FILE
 from rrcluster.experiments.private_selection import Candidates, SelectSettings, candidates, select
 from rrcluster.experiments.run import Running
 from rrcluster.experiments.sweep import read_grid
@@ -154,9 +155,9 @@ def _selected(out: Path, *, seed: int, secure: bool) -> tuple[int, str]:
         return scores[-1][0]
 
     select(replace(offer, experiments=experiments, score=scored))
-    wrong = _left_over(out, secure=secure) or _stated(out, offer, charges=1)
     if probe.uncharged:
-        wrong = wrong or f"{probe.uncharged} releases were made before the selection was charged"
+        return len(scores), f"{probe.uncharged} releases were made before the selection was charged"
+    wrong = _left_over(out, secure=secure) or _stated(out, offer, charges=1)
     if any(abs(score - released) > 1e-9 for score, released in scores):
         wrong = wrong or "runs are scored by something that was not released"
     if abs(_released_accuracy(out) - max(released for _, released in scores)) > 1e-9:
@@ -229,9 +230,9 @@ def _stopped_and_repeated(out: Path) -> str:
 
     with contextlib.suppress(KeyboardInterrupt):
         select(replace(offer, score=stopped))
-    left = sorted(path.name for path in out.iterdir())
-    if left != ["ledger.jsonl"]:
-        return f"a selection that was stopped leaves {', '.join(left)}"
+    left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} - {f"checkpoint/{KEY_FILE}"}
+    if left != {"ledger.jsonl"}:
+        return f"a selection that was stopped leaves {', '.join(sorted(left))}"
     again = _offer(out, seed=0, secure=True)
     select(again)
     return _stated(out, again, charges=2)

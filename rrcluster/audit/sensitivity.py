@@ -23,7 +23,7 @@ def check_sensitivity(target: Target, *, brief: bool = False) -> Finding:
     Deterministic. For `identifier` conditional on the noisy assignment and on the rebalancing coins (both releases get
     the same generator), as the proof is; there the sizes and denominators must not move at all. A release that is not
     finite, or that a hostile report stops with an error, is an infinite shift. `brief` tries one shape of three: with
-    shared coordinates, without rebalancing.
+    shared coordinates, without rebalancing, and coins.
     """
     worst, where = 0.0, "nowhere"
     for mechanism, neighbours in _cases(target, brief=brief):
@@ -60,7 +60,7 @@ def _cases(target: Target, *, brief: bool) -> Iterator[tuple[Mechanism, Neighbou
     for shape in shapes[1:2] if brief else possible:
         mechanism = target.make(shape)
         if target.adjacency == "add-remove":
-            for coins in (True,) if mechanism.flips_coins else (False, True):
+            for coins in (True,) if brief or mechanism.flips_coins else (False, True):
                 yield from ((mechanism, found) for found in add_remove(mechanism, coins=coins))
         else:
             yield from ((given(mechanism, found.assignment), found) for found in replace_one(mechanism))

@@ -1,7 +1,7 @@
 """The few statistical tests that the checks are made of.
 
-Every random test raises a false alarm with probability at most `SIGNIFICANCE`, so that a whole audit, of some six
-hundred of them, does so with probability below 1e-6. The effects looked for are large; a strict level costs little.
+Every random test raises a false alarm with probability at most `SIGNIFICANCE`, so that a whole audit, of some 650
+of them, does so with probability below 1e-6. The effects looked for are large; a strict level costs little.
 """
 
 import math

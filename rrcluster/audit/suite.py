@@ -49,6 +49,7 @@ def audit_steps(*, mechanism: str = "all", algorithm: str = "ifca", seed: int = 
     steps = [step for target in targets for step in mechanism_steps(target, seed=seed)]
     steps += [step for name in names for step in variant_steps(name, algorithm=algorithm, seed=seed)]
     steps += [step for target in targets for step in _training_steps(target, algorithm, seed)]
+    steps += [_histories_step(TARGETS[name][0], seed) for name in names]
     steps += [step for name in names for step in canary_steps(name, seed=seed)]
     steps += common_steps(seed)
     if deep:
@@ -117,7 +118,7 @@ def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iter
     for target in VARIANTS[mechanism]:
         name = target.name
         noise = rng(f"noise {name}")
-        yield Step(name, "noise", partial(check_noise, target, rng=noise))
+        yield Step(name, "noise", partial(check_noise, target, rng=noise, releases=400 if target.secure else 200))
         if target.secure:
             yield from _secure_steps(target, algorithm, seed)
         else:
@@ -150,7 +151,8 @@ def _secure_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]:
     yield Step(training.subject, "cohorts of rounds", lambda: check_round_cohorts(training))
     yield Step(name, "entropy", lambda: check_entropy(target))
     yield Step(name, "discretion", lambda: check_discretion(Training(target, simulate, "ifca", seed)))
-    yield Step(name, "histories", lambda: check_histories(training))
+    if target.adjacency == "add-remove":
+        yield Step(name, "histories", lambda: check_histories(training))
 
 
 def _cohort_steps(target: Target, rng: Streams) -> Iterator[Step]:
@@ -163,7 +165,7 @@ def _cohort_steps(target: Target, rng: Streams) -> Iterator[Step]:
 
 def training_steps(training: Training) -> Iterator[Step]:
     """The checks on a small training run."""
-    from rrcluster.audit import cohorts, histories, rounds, strangers
+    from rrcluster.audit import cohorts, rounds, strangers
 
     for title, check in {
         "ledger": rounds.check_ledger,
@@ -172,9 +174,15 @@ def training_steps(training: Training) -> Iterator[Step]:
         "noise of rounds": rounds.check_round_noise,
         "cohorts of rounds": cohorts.check_round_cohorts,
         "strangers": strangers.check_strangers,
-        "histories": histories.check_histories,
     }.items():
         yield Step(training.subject, title, lambda check=check: check(training))  # type: ignore[misc]
+
+
+def _histories_step(target: Target, seed: int) -> Step:
+    from rrcluster.audit.histories import check_histories
+    from rrcluster.simulation.simulate import simulate
+
+    return Step(target.name, "histories", lambda: check_histories(Training(target, simulate, seed=seed)))
 
 
 def _training_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]:

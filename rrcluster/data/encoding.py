@@ -30,17 +30,15 @@ def encode_features(table: Any, names: list[str], columns: ColumnSettings, *, ro
 
 
 def encode_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[Numbers, tuple[str, ...]]:
-    """(rows,) class numbers and the classes, or float values and no classes for regression."""
+    """(rows,) class numbers and the classes; for regression (rows,) numbers, or (rows, m) of lists, and no classes."""
     name = str(columns.target)
     column = table.column(name)
     types = arrow().types
     if columns.regression:
-        if not _is_number(column.type):
+        if not _is_number(column.type) and not _is_list(column.type):
             raise DataError(f"target = {name!r} holds {_kind(column.type)}; regression predicts numbers.")
-        values = _numbers(column, name, {}, row=row)
-        if values.shape[1] != 1:
-            raise DataError(f"target = {name!r} holds lists; give one number per row.")
-        return _scaled(values, name, columns)[:, 0].astype(np.float32), ()
+        values = _scaled(_numbers(column, name, {}, row=row), name, columns).astype(np.float32)
+        return values if _is_list(column.type) else values[:, 0], ()
     if types.is_floating(column.type) and not columns.classes:
         raise DataError(
             f"target = {name!r} holds floats, so that it may be a number or a class; set regression to predict a "

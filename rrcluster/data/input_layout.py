@@ -49,9 +49,19 @@ class Layout:
         return cls(tuple(parts), isinstance(sample, Mapping))
 
     @property
-    def width(self) -> int:
-        """Numbers in a packed row."""
-        return self.parts[-1].stop
+    def described(self) -> dict[str, Any]:
+        """As plain data, for files."""
+        return {"by_name": self.by_name, "parts": [[part.name, list(part.shape), part.ids] for part in self.parts]}
+
+    @classmethod
+    def restored(cls, described: Mapping[str, Any]) -> "Layout":
+        """From plain data."""
+        parts, start = [], 0
+        for name, shape, ids in described["parts"]:
+            stop = start + prod(shape)
+            parts.append(InputPart(str(name), tuple(shape), bool(ids), start, stop))
+            start = stop
+        return cls(tuple(parts), bool(described["by_name"]))
 
     def pack(self, sample: Any, owner: str) -> NDArray[Any]:
         """The inputs of one owner as rows (s, width) of float32."""

@@ -50,8 +50,8 @@ def pick_engine(
 ) -> Engine:
     """The engine called `name`; `auto` picks the fastest.
 
-    `auto` is `batched`, except for networks that cannot be stacked, and for convolutions and recurrences on a CPU,
-    which are faster one client at a time: then `workers` if a round trains on enough `samples` (all epochs of all
+    `auto` is `batched`, except for networks that cannot be stacked, and for our convolutions and recurrences on a CPU,
+    which are as fast one client at a time: then `workers` if a round trains on enough `samples` (all epochs of all
     clients) to repay starting the processes, and there is a second core or compiled code to gain from, else
     `reference`. `capacity` bounds how many clients are in memory together, by default as many as suit the model;
     `precision` is for CUDA.
@@ -66,7 +66,7 @@ def pick_engine(
         )
     if name == "batched" and model.not_batched:
         raise ConfigError(f"engine = batched cannot train {model.name}: {model.not_batched}; use engine = auto.")
-    one_by_one = device.type == "cpu" and (model.convolutional or model.recurrent or model.slow_stacked)
+    one_by_one = device.type == "cpu" and (model.convolutional or model.recurrent)
     if name == "auto" and (one_by_one or model.not_batched):
         name = "workers" if device.type == "cpu" and _workers_pay_off(model, samples) else "reference"
         if model.not_batched:
@@ -76,6 +76,11 @@ def pick_engine(
     if name == "reference":
         return ReferenceEngine(model, device)
     return BatchedEngine(model, device, capacity, pick_precision(precision, device))
+
+
+def stacked_or_single(model: Model) -> Engine:
+    """On this processor: `batched`, or `reference` for a network that cannot be stacked."""
+    return ReferenceEngine(model) if model.not_batched else BatchedEngine(model)
 
 
 def describe(engine: Engine) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rrcluster.data.federated import TestSet
 from rrcluster.engine.batched.sample_order import batch_orders
-from rrcluster.engine.optimisers import Optimiser, step_seeds
+from rrcluster.engine.optimisers import Optimiser, seed_step, step_seeds
 from rrcluster.engine.protocol import CPU, Measured, Question, TrainingCall, Updates
 from rrcluster.models.model import Model, eval_copy
 from rrcluster.types import Array
@@ -58,7 +58,7 @@ class ReferenceEngine:
                 batches = [batch for order in orders[row, :, :size] for batch in _split(order, local.batch_size)]
                 for seed, batch in zip(seeds[row].tolist(), batches, strict=False):
                     if self.model.own:  # those we ship draw no random numbers
-                        torch.manual_seed(seed)
+                        seed_step(seed, self.device)
                     chosen = self._tensor(batch)
                     outputs = self.model.task.outputs(self._module, inputs[chosen])
                     loss = self.model.task.losses(outputs, targets[chosen]).mean()

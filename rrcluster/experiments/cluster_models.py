@@ -32,17 +32,19 @@ class ClusterModels:
 
     def state_dict(self, cluster: int) -> dict[str, Tensor]:
         """Every parameter and buffer of the module by name, with this cluster's weights; copies."""
-        import torch
-
-        vector = torch.as_tensor(self.split.vectors(self.models, np.array([cluster]))[0])
-        whole = {name: value for name, value in self.model.module.state_dict().items() if isinstance(value, Tensor)}
-        named = whole | self.model.unflatten(vector)
-        return {name: value.detach().cpu().clone().contiguous() for name, value in named.items()}
+        named = {name: value for name, value in self.module(cluster).state_dict().items() if isinstance(value, Tensor)}
+        return {name: value.detach().clone().contiguous() for name, value in named.items()}
 
     def module(self, cluster: int) -> nn.Module:
         """A copy of the module with this cluster's weights, in eval mode."""
-        module = copy.deepcopy(self.model.module).cpu()
-        module.load_state_dict(self.state_dict(cluster), strict=False)
+        import torch
+
+        vector = torch.as_tensor(self.split.vectors(self.models, np.array([cluster]))[0])
+        module, values = copy.deepcopy(self.model.module).cpu(), self.model.unflatten(vector)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():  # weights that are used twice are named once
+                if name in values:
+                    parameter.copy_(values[name])
         return module.eval()
 
     @property

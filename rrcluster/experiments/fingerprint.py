@@ -55,9 +55,10 @@ def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
 def describe_parts(experiment: "Experiment") -> dict[str, Any]:
     """The network's layers and the method's functions, so that a round is not repeated with others of the same name.
 
-    The clients of a dataset are described for seeded runs alone, by a digest of their sizes and of a few samples. A
-    digest of a user's own data, or in a secure run's public ledger, could confirm a guess: own_data.py keeps a keyed
-    one, in private.
+    Where data lies (`data_folder`) is no part of it: data may be moved, and what counts is what it holds. The clients
+    of a dataset are described for seeded runs alone, by a digest of their sizes and of a few samples. A digest of a
+    user's own data, or in a secure run's public ledger, could confirm a guess: own_data.py keeps a keyed one, in
+    private.
     """
     method = experiment.algorithm
     functions = [getattr(method, part.name) for part in fields(method) if callable(getattr(method, part.name))]

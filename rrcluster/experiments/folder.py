@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from safetensors import safe_open
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 
 from rrcluster.data.federated import FederatedData
 from rrcluster.data_settings import names_file
@@ -48,13 +47,13 @@ from rrcluster.simulation.measures import RoundMeasures
 from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.storage import (
     append_json,
-    check_plain,
     drop_temporaries,
     explain_write,
     make_folders,
     read_json_lines,
     read_mapping,
     read_plain,
+    read_tensors,
     replace_file,
     sync_file,
     write_file,
@@ -289,11 +288,8 @@ def _keep_rounds_before(path: Path, round_index: int) -> None:
 
 def _read_tensors(path: Path) -> dict[str, Any]:
     """The tensors of a checkpoint, exactly as they were written: one flipped bit is an error."""
-    check_plain(path)
-    with safe_open(path, framework="np") as file:
-        recorded = (file.metadata() or {}).get("sha256")
-    tensors = load_file(path)
-    if recorded != _digest(tensors):
+    tensors, metadata = read_tensors(path)
+    if metadata.get("sha256") != _digest(tensors):
         raise ValueError("the digest differs")
     return tensors
 

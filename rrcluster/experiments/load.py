@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from rrcluster import registry
@@ -21,9 +20,9 @@ from rrcluster.experiments.assignment import Assignment
 from rrcluster.experiments.cluster_models import ClusterModels
 from rrcluster.methods import ALGORITHMS, Clients, Method, Tools
 from rrcluster.methods.coordinate_split import Split
-from rrcluster.models import Model, from_module, make_model
+from rrcluster.models import OURS, Model, from_module, make_model
 from rrcluster.simulation.evaluate import score_all
-from rrcluster.storage import check_plain, parse_json
+from rrcluster.storage import parse_json, read_tensors
 from rrcluster.types import Array, Models
 
 
@@ -115,10 +114,8 @@ class TrainedModels:
         """Outputs (logits, or values for regression) of one cluster's model: (s, *input) -> (s, outputs)."""
         vector = self.split.vectors(self.models, np.array([self._checked_cluster(cluster)]))[0]
         with torch.no_grad():
-            outputs = self.model.single(
-                self.model.unflatten(torch.as_tensor(vector)),
-                torch.as_tensor(np.asarray(inputs, dtype=self.input_dtype)),
-            )
+            parameters = self.model.unflatten(torch.as_tensor(vector))
+            outputs = self.model.single(parameters, self.model.input_tensor(inputs))
         return np.asarray(outputs.numpy())
 
 
@@ -130,10 +127,9 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
         way_out = f"finish the run with `rrcluster run --resume {run}`" if started else "give the folder of a run"
         raise RunFolderError(f"{run}: no models.safetensors; {way_out}.")
     try:
-        check_plain(path)
-        with safe_open(path, framework="np") as file:
-            about = {name: parse_json(value) for name, value in (file.metadata() or {}).items()}
-            models = Models(file.get_tensor("shared").astype(float), file.get_tensor("clustered").astype(float))
+        tensors, metadata = read_tensors(path)
+        about = {name: parse_json(value) for name, value in metadata.items()}
+        models = Models(tensors["shared"].astype(float), tensors["clustered"].astype(float))
         declared = str(about["model"]), str(about["algorithm"]), tuple(about["input_shape"])
     except Exception as error:  # a damaged file fails in many ways inside the reader
         raise _damaged(path) from error
@@ -145,6 +141,7 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
     try:
         if model is None:
             network = algorithm.adapt(_declared_model(about, models))
+        network = network.taking(about.get("inputs"))
         return TrainedModels(models, network, algorithm, declared[2])._checked()
     except Exception as error:
         raise _damaged(path) from error
@@ -190,10 +187,12 @@ def _layer(layer: Any) -> str:
 def _declared_model(about: dict[str, Any], models: Models) -> Model:
     """The network the file declares, refused before it is made if the weights in the file cannot be its own.
 
-    Every model has a weight per input and per class at least, so a declared size beyond the weights present is a lie,
-    and no memory is spent on it.
+    Every model of ours has a weight per input and per class at least, so a declared size beyond the weights present is
+    a lie, and no memory is spent on it.
     """
     shape, classes = about["input_shape"], about["num_classes"]
+    if about["model"] not in OURS:
+        return make_model(about["model"], input_shape=tuple(shape), num_classes=classes)
     sizes = [*shape, classes + 1]
     present = models.shared.size + models.clustered.size
     if not all(type(size) is int and size > 0 for size in sizes) or math.prod(shape) > present or classes > present:
@@ -212,14 +211,12 @@ def assign(models: TrainedModels, data: Any) -> Any:
     if isinstance(data, FederatedData):
         scores = score_all(models.models, data, algorithm=models.algorithm, split=models.split, engine=engine)
         return Assignment.of_scores(np.array(data.clients) if data.clients else np.arange(data.num_clients), scores)
-    inputs, targets = (np.asarray(part) for part in data)
+    inputs, targets = models.model.input_tensor(data[0]).numpy(), np.asarray(data[1])
     if len(inputs) == 0 or len(inputs) != len(targets):
         raise ConfigError(
             f"data must be (inputs, targets) of equal length above 0; found {len(inputs)}, {len(targets)}."
         )
     targets = targets.astype(np.float32 if targets.dtype.kind == "f" else np.int64)
-    cohort = Cohort.of_arrays(
-        np.zeros(1, dtype=np.int64), inputs[None].astype(models.input_dtype), targets[None], np.array([len(inputs)])
-    )
+    cohort = Cohort.of_arrays(np.zeros(1, dtype=np.int64), inputs[None], targets[None], np.array([len(inputs)]))
     tools = Tools(models.split, engine, LocalSettings(), key=(0, 0))
     return int(models.algorithm.scores(models.models, Clients.without_memory(cohort), tools=tools)[0].argmin())

@@ -8,9 +8,9 @@ import torch
 
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
-from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.pick_engine import stacked_or_single
 from rrcluster.experiments.load import TrainedModels
-from rrcluster.models import Model
+from rrcluster.models import Model, fitted
 from rrcluster.settings import LocalSettings
 from rrcluster.simulation.personalise import personalise_clients
 from rrcluster.types import Array
@@ -28,10 +28,9 @@ class PersonalModel:
 
     def predict(self, inputs: Any) -> Array:
         """Outputs (logits, or values for regression): (s, *input) -> (s, outputs)."""
-        dtype = np.int64 if self.model.takes_ids else np.float32
         with torch.no_grad():
             parameters = self.model.unflatten(torch.as_tensor(self.vector))
-            outputs = self.model.single(parameters, torch.as_tensor(np.asarray(inputs, dtype=dtype)))
+            outputs = self.model.single(parameters, self.model.input_tensor(inputs))
         return np.asarray(outputs.numpy())
 
 
@@ -48,7 +47,7 @@ def personalise(models: TrainedModels, data: Any, *, local_lr: float = 0.05, bat
     alone = not isinstance(data, FederatedData)
     if alone:
         inputs, targets = data
-        classes = _num_classes(models.model, np.shape(inputs)[1:], np.asarray(targets))
+        classes = _num_classes(models.model, inputs, np.asarray(targets))
         data = from_arrays([inputs], [targets], num_classes=classes, ids=models.model.takes_ids)
     results = personalise_clients(
         models.models,
@@ -56,7 +55,7 @@ def personalise(models: TrainedModels, data: Any, *, local_lr: float = 0.05, bat
         np.arange(data.num_clients),
         algorithm=models.algorithm,
         model=models.model,
-        engine=BatchedEngine(models.model),
+        engine=stacked_or_single(fitted(models.model, data)),
         local=local,
     )
     own = [
@@ -67,11 +66,10 @@ def personalise(models: TrainedModels, data: Any, *, local_lr: float = 0.05, bat
     return own[0] if alone else own
 
 
-def _num_classes(model: Model, shape: tuple[int, ...], targets: Array) -> int:
+def _num_classes(model: Model, inputs: Any, targets: Array) -> int:
     """Outputs of the network for classes, 0 for regression."""
     if targets.dtype.kind == "f":
         return 0
-    dtype = torch.int64 if model.takes_ids else torch.float32
     with torch.no_grad():
         parameters = dict(model.module.named_parameters())
-        return int(model.single(parameters, torch.zeros((1, *shape), dtype=dtype)).shape[-1])
+        return int(model.single(parameters, model.input_tensor(inputs)[:1]).shape[-1])

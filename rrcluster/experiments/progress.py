@@ -15,8 +15,10 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
+from rich.text import Text
 
 from rrcluster.experiments.config import RunConfig
+from rrcluster.storage import printable
 
 if TYPE_CHECKING:
     from rrcluster.experiments.outcome import Progress
@@ -45,7 +47,7 @@ class ProgressBar:
             console=self._console,
             disable=not self._drawn,
         )
-        self._plan, self._label = plan, config.label
+        self._plan, self._label = plan, printable(config.label)
         self._source = "secure" if config.seed is None else f"seed {config.seed}"
         self._accuracy = ""
 
@@ -60,7 +62,8 @@ class ProgressBar:
                 f"{plan.event.sampling}), noise multiplier {plan.noise_multiplier:.4g}, "
                 + ("exact noise from the operating system" if plan.secure else "seeded: NOT PRIVATE, for research only")
             )
-        self._console.print(f"{self._label}, {self._source}: {guarantee}", highlight=False, soft_wrap=True)
+        line = f"{self._label}, {self._source}: {guarantee}"
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         self._bar.start()
         self._task = self._bar.add_task("round", total=plan.num_rounds, sizes="", accuracy="")
         return self
@@ -155,7 +158,8 @@ class SweepView:
             self._draw(at_once=not isinstance(step, Going))
         elif not isinstance(step, Going):
             line = "  ".join(part for part in (step.job.name, *row) if part)
-            self._console.print(f"{line}  {self._time_left()}", highlight=False, soft_wrap=True)
+            line = printable(f"{line}  {self._time_left()}")
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _draw(self, *, at_once: bool) -> None:
         """Redraw, at most a few times a second: many runs at once finish many rounds a second."""
@@ -171,7 +175,7 @@ class SweepView:
             table.add_column(name, overflow="fold")
         first = max(0, min(self._finished - _MOST_ROWS // 2, len(self._rows) - _MOST_ROWS))
         for name, row in list(self._rows.items())[first : first + _MOST_ROWS]:
-            table.add_row(name, *row)
+            table.add_row(Text(printable(name)), *row)
         return table
 
     def _time_left(self) -> str:

@@ -308,6 +308,7 @@ class Running:
             "algorithm": it.config.method.algorithm,
             "input_shape": list(it.data.input_shape),
             "num_classes": it.data.num_classes,
+            "inputs": it.model.input_kind,
         }
         layers = [[layer.name, *layer.shape] for layer in it.model.layers]
         self.folder.save_models(

@@ -1,8 +1,10 @@
-"""A member's own write-ahead ledger: which attempts it joined, and in which it revealed.
+"""A member's own write-ahead ledger: the attempts it joined.
 
 A server that is not trusted cannot be a client's accountant. The ledger is on the client's disk, spans federations, and
-is written before anything leaves the client. It refuses an attempt that was joined before (a replay, or a daemon that
-died in it and lost its secrets) and more reveals than the federation's plan has releases.
+is written before anything that depends on data leaves the client. It counts *attempts*: once a masked sum is sent, the
+other members can unmask it without its sender, so an attempt that fails afterwards is spent too. It refuses more of
+them than the federation's plan has releases, and an attempt that is not later than the last one joined (a replay, or
+one in which the daemon died and lost its secrets).
 """
 
 import json
@@ -27,46 +29,34 @@ class ClientLedger:
         if path.exists():
             drop_torn_line(path)
         lines = read_json_lines(path, damaged="refuse", way_out=_WAY_OUT) if path.exists() else []
-        self._joined = {_entry(path, line) for line in lines if "joined" in line}
-        self._revealed = Counter(_entry(path, line)[0] for line in lines if "revealed" in line)
+        entries = [_entry(path, line) for line in lines]
+        self._count = Counter(federation for federation, _, _ in entries)
+        self._last = {federation: (round_index, attempt) for federation, round_index, attempt in entries}
 
-    def revealed(self, federation: bytes) -> int:
-        """Releases of this federation that the member took part in."""
-        return self._revealed[federation.hex()]
+    def joined(self, federation: bytes) -> int:
+        """Attempts of this federation that the member took part in."""
+        return self._count[federation.hex()]
 
-    def join(self, federation: bytes, round_index: int, attempt: int) -> None:
-        """Before anything that depends on data leaves the member; ProtocolError for an attempt that was joined before.
+    def join(self, federation: bytes, round_index: int, attempt: int, *, limit: int) -> None:
+        """Before anything that depends on data leaves the member.
 
-        Attempts only go forwards: (round, attempt) must be later than every one joined.
+        PrivacyError beyond the releases that the plan allows; ProtocolError for an attempt that is not a later one.
         """
-        entry = (federation.hex(), round_index, attempt)
-        earlier = [(r, a) for name, r, a in self._joined if name == entry[0]]
-        if earlier and (round_index, attempt) <= max(earlier):
+        name, asked = federation.hex(), (round_index, attempt)
+        if name in self._last and asked <= self._last[name]:
             raise ProtocolError(
                 f"round {round_index}, attempt {attempt} is not later than the last one joined; the server must start "
                 "a new attempt."
             )
-        self._append({"joined": True}, entry)
-        self._joined.add(entry)
-
-    def reveal(self, federation: bytes, round_index: int, attempt: int, *, limit: int) -> None:
-        """Before anything is revealed; PrivacyError beyond the releases that the plan allows."""
-        entry = (federation.hex(), round_index, attempt)
-        if entry not in self._joined:
-            raise ProtocolError("this attempt was never joined, so there is nothing to reveal.")
-        if self._revealed[entry[0]] >= limit:
+        if self._count[name] >= limit:
             raise PrivacyError(
-                f"this client has taken part in the {limit} releases that were agreed on; enrol again under a new "
-                "budget."
+                f"this member has joined the {limit} attempts that were agreed on; enrol again under a new budget."
             )
-        self._append({"revealed": True}, entry)
-        self._revealed[entry[0]] += 1
-
-    def _append(self, what: dict[str, bool], entry: tuple[str, int, int]) -> None:
-        federation, round_index, attempt = entry
-        line = json.dumps({**what, "federation": federation, "round": round_index, "attempt": attempt})
+        line = json.dumps({"federation": name, "round": round_index, "attempt": attempt})
         with explain_write(self._path):
             append_line(self._path, line)  # on disk when it returns
+        self._last[name] = asked
+        self._count[name] += 1
 
 
 def _entry(path: Path, line: Mapping[str, Any]) -> tuple[str, int, int]:

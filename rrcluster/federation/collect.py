@@ -1,19 +1,25 @@
 """The server's way of asking the members of a federation: `collect` for `run_rounds`, over a transport."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
 from rrcluster.client import ClientKeys
 from rrcluster.entropy import StreamSource
-from rrcluster.errors import ProtocolError
+from rrcluster.errors import ProtocolError, RoundError
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.round_letters import read_report, task
-from rrcluster.federation.wire import decode
+from rrcluster.federation.secure_plan import SecurePlan
+from rrcluster.federation.stage_letters import READ_ANSWER, tell_envelopes, tell_keys, tell_signatures
+from rrcluster.federation.wire import Letter, decode
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.privacy.reports import Reports
+from rrcluster.privacy.reports import NoisySum, Reports
+from rrcluster.secagg.secure_client import Attempt
+from rrcluster.secagg.secure_server import secure_sum
 from rrcluster.server import Charge, Guidance
 from rrcluster.types import Array
 
@@ -83,6 +89,57 @@ class PlainCollect:
         return Reports(
             whole["updates"], whole["choices"], whole.get("destinations"), whole["clients"], whole.get("evaluations")
         )
+
+
+@dataclass
+class SecureCollect:
+    """Secure mode: five stages over the transport; the server sees masked words and, at the end, one noisy sum.
+
+    An attempt that leaves too few survivors is given up, uncharged, and the next one starts with new keys and noise.
+    RoundError after `most_attempts` at one round.
+    """
+
+    agreement: Agreement
+    secure: SecurePlan
+    transport: Transport
+    attempt: int = 0  # the next one: larger after every restart, since members refuse one that they joined before
+    most_attempts: int = 5
+
+    def __call__(self, guidance: Guidance, charge: Charge) -> NoisySum:
+        """The noisy sum of a round, charged before anybody reveals."""
+        for _ in range(self.most_attempts):
+            attempt = Attempt(self.secure.terms, guidance.round_index, self.attempt)
+            self.attempt += 1
+            try:
+                return NoisySum(secure_sum(attempt, partial(self._ask, attempt, guidance), charge=charge))
+            except ProtocolError:
+                if charge.made:  # members may have revealed: the sum may be known, and this charge is spent
+                    break
+        raise RoundError(
+            f"round {guidance.round_index} failed: too few members answered. Check that the daemons run, then resume."
+        )
+
+    def _ask(self, attempt: Attempt, guidance: Guidance, stage: str, messages: Mapping[int, Any]) -> dict[int, Any]:
+        """One stage: each member's message as a letter, and the answers that are what they should be."""
+        facts = {
+            "federation": self.agreement.digest.hex(),
+            "round": attempt.round_index,
+            "attempt": attempt.number,
+        }
+        mechanism = self.secure.plan.mechanism
+        tell: dict[str, Callable[[Any], Letter]] = {
+            "advertise": lambda _: Letter("advertise", facts),
+            "share": lambda keys: Letter("share", facts, tell_keys(keys)),
+            "mask": lambda sent: task("mask", guidance, mechanism, facts, keys=None, **tell_envelopes(sent)),
+            "sign": lambda survivors: Letter("sign", facts, {"survivors": np.array(survivors, dtype=np.int64)}),
+            "reveal": lambda signatures: Letter("reveal", facts, tell_signatures(signatures)),
+        }
+        letters = {place: tell[stage](message).encode() for place, message in messages.items()}
+        answers = {}
+        for place, content in self.transport.ask(letters).items():
+            with contextlib.suppress(ProtocolError):  # nonsense: as if the member had not answered
+                answers[place] = READ_ANSWER[stage](decode(content, longest=LONGEST_REPORT), self.secure.terms.width)
+        return answers
 
 
 @dataclass(frozen=True)

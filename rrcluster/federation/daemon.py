@@ -20,7 +20,19 @@ from rrcluster.errors import ProtocolError
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.client_ledger import ClientLedger
 from rrcluster.federation.round_letters import read_task, report_letter
+from rrcluster.federation.secure_plan import SecurePlan
+from rrcluster.federation.stage_letters import (
+    ENVELOPES,
+    PLACES,
+    keys_letter,
+    read_envelopes,
+    read_keys,
+    read_signatures,
+    shares_letter,
+    tell_envelopes,
+)
 from rrcluster.federation.wire import Letter, decode
+from rrcluster.secagg.secure_client import Attempt, SecureClient
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.types import Array
 
@@ -39,7 +51,11 @@ class Daemon:
     ledger: ClientLedger
     num_releases: int  # that the plan allows
     memory: ClientMemory
+    secure: SecurePlan | None = None  # where the server may see sums alone: then no single report leaves
     remember: Callable[[ClientMemory], None] = field(default=lambda _: None)  # writes it to the member's disk
+
+    def __post_init__(self) -> None:
+        self._client: SecureClient | None = None  # of the attempt under way, in memory alone
 
     def answer(self, content: bytes) -> bytes:
         """The answer to one message. It never raises, and says nothing of what went wrong."""
@@ -54,18 +70,27 @@ class Daemon:
 
     @property
     def _answers(self) -> Mapping[str, Callable[[Letter], Letter]]:
-        return {"hello": self._hello, "train": self._train}
+        return {
+            "hello": self._hello,
+            "train": self._train,
+            "advertise": self._advertise,
+            "share": self._share,
+            "mask": self._mask,
+            "sign": self._sign,
+            "reveal": self._reveal,
+        }
 
     def _hello(self, _: Letter) -> Letter:
         consent = np.frombuffer(self.agreement.sign(self.identity), dtype=np.uint8)
         return Letter("here", {"member": self.place}, {"consent": consent})
 
     def _train(self, letter: Letter) -> Letter:
-        """Plain mode: the reports of the clients that the server names, raw."""
+        """Plain mode: the raw reports of the clients that the server names. Refused where sums alone were agreed on."""
+        if self.secure is not None:
+            raise ProtocolError("the server asks for single reports, and sums alone were agreed on.")
         guidance, keys = read_task(letter, "train", self.side.mechanism, clients=("i8", (None,)))
         attempt = _whole(letter.facts, "attempt")
-        self.ledger.join(self.agreement.digest, guidance.round_index, attempt)
-        self.ledger.reveal(self.agreement.digest, guidance.round_index, attempt, limit=self.num_releases)
+        self.ledger.join(self.agreement.digest, guidance.round_index, attempt, limit=self.num_releases)
         ids = letter.arrays["clients"]
         clients = self.memory.recall(self._cohort(ids))
         keys = keys or ClientKeys.of_round(SecureStreams(), guidance.round_index)
@@ -73,6 +98,59 @@ class Daemon:
         self.memory = self.memory.updated(ids, remembered)
         self.remember(self.memory)
         return report_letter(reports)
+
+    def _advertise(self, letter: Letter) -> Letter:
+        """Start an attempt; whatever was left of another one is forgotten."""
+        plan = self._secure_plan
+        attempt = Attempt(plan.terms, _whole(letter.facts, "round"), _whole(letter.facts, "attempt"))
+        self._client = SecureClient(attempt, self.place, self.identity)
+        return keys_letter(self._client.advertise())
+
+    def _share(self, letter: Letter) -> Letter:
+        return Letter("envelopes", {}, tell_envelopes(self._attempting(letter).share(read_keys(letter))))
+
+    def _mask(self, letter: Letter) -> Letter:
+        """Train all clients, add up their clipped messages and the member's noise share, and hide the sum.
+
+        It is in the ledger first: others can unmask what is sent here without this member's help.
+        """
+        client, plan = self._attempting(letter), self._secure_plan
+        guidance, _ = read_task(letter, "mask", plan.plan.mechanism, **ENVELOPES)
+        attempt = client.attempt
+        if guidance.round_index != attempt.round_index:
+            raise ProtocolError("the models are of another round than the keys.")
+        self.ledger.join(self.agreement.digest, attempt.round_index, attempt.number, limit=self.num_releases)
+        ids = self.agreement.first_client(self.place) + np.arange(self.data.num_clients)
+        ids = ids[self.data.usable(ids - ids[0])]  # a client whose samples cannot be used sends the zero message
+        keys = ClientKeys.of_round(SecureStreams(), guidance.round_index)
+        reports, remembered = self.side.answer(guidance, self.memory.recall(self._cohort(ids)), keys)
+        self.memory = self.memory.updated(ids, remembered)
+        self.remember(self.memory)
+        mechanism: Any = plan.plan.mechanism
+        values = mechanism.sum_messages(reports) + plan.noise_share()
+        return Letter("masked", {}, {"words": client.mask(read_envelopes(letter), values)})
+
+    def _sign(self, letter: Letter) -> Letter:
+        survivors = letter.expect("sign", survivors=PLACES).arrays["survivors"].tolist()
+        signature = self._attempting(letter).sign(survivors)
+        return Letter("signature", {}, {"signature": np.frombuffer(signature, dtype=np.uint8)})
+
+    def _reveal(self, letter: Letter) -> Letter:
+        return shares_letter(self._attempting(letter).reveal(read_signatures(letter)))
+
+    @property
+    def _secure_plan(self) -> SecurePlan:
+        if self.secure is None:
+            raise ProtocolError("this federation was not agreed on as a secure one.")
+        return self.secure
+
+    def _attempting(self, letter: Letter) -> SecureClient:
+        """The attempt that a message belongs to: the last one advertised."""
+        client = self._client
+        asked = _whole(letter.facts, "round"), _whole(letter.facts, "attempt")
+        if client is None or asked != (client.attempt.round_index, client.attempt.number):
+            raise ProtocolError("the message is of an attempt that this member does not know.")
+        return client
 
     def _cohort(self, ids: Array) -> Cohort:
         """The data of these clients under their numbers in the federation, which decide their draws."""

@@ -6,7 +6,7 @@ Everywhere outside this folder a model is one flat float32 vector, in the order 
 import copy
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from rrcluster.data.input_layout import Layout
 from rrcluster.errors import ConfigError
 from rrcluster.models.parameters import check_parameters
 from rrcluster.models.task import PerSample, Task
+from rrcluster.models.unrolled import unrolled
 from rrcluster.rng import Rng
 from rrcluster.types import Array
 
@@ -81,7 +83,6 @@ class Model:
     own: bool = False  # brought by a user, so that anything may be in it
     fresh: bool = True  # starts from random weights; else from those of `module`
     task: Task = field(default_factory=Task)  # its inputs, its loss and its metric
-    slow_stacked: bool = False  # on a CPU, clients are faster one at a time: convolutions and recurrences
     not_batched: str = ""  # why clients have to run one at a time; empty: they can be stacked
 
     def __post_init__(self) -> None:
@@ -134,7 +135,7 @@ class Model:
         constants = self._constants(inputs.device)
 
         def call(own: dict[str, Tensor], batch: Tensor) -> Any:
-            return functional_call(self.module, {**constants, **own}, *self.task.arguments(batch))
+            return functional_call(self._stackable, {**constants, **own}, *self.task.arguments(batch))
 
         outputs: Tensor = vmap(call)(dict(parameters), inputs)
         return outputs
@@ -150,6 +151,10 @@ class Model:
         values = {**self._constants(inputs.device), **parameters}
         outputs: Tensor = functional_call(self._measured, values, *self.task.arguments(inputs))
         return outputs
+
+    @cached_property
+    def _stackable(self) -> nn.Module:
+        return unrolled(self.module)
 
     @cached_property
     def _measured(self) -> nn.Module:
@@ -168,6 +173,26 @@ class Model:
     @cached_property
     def _moved(self) -> dict[torch.device, dict[str, Tensor]]:
         return {}
+
+    @property
+    def input_kind(self) -> Any:
+        """What the network takes, as plain data for files: numbers, ids, or the arrays that a sample consists of."""
+        if self.task.layout is not None:
+            return self.task.layout.described
+        return "ids" if self.takes_ids else "numbers"
+
+    def taking(self, kind: Any) -> "Model":
+        """The network for inputs of a kind; those that we ship know theirs."""
+        if not self.own:
+            return self
+        layout = Layout.restored(kind) if isinstance(kind, Mapping) else None
+        return replace(self, takes_ids=kind == "ids", task=replace(self.task, layout=layout))
+
+    def input_tensor(self, inputs: Any) -> Tensor:
+        """Inputs (s, ...) as a user has them: an array, or a dict or tuple of arrays."""
+        if self.task.layout is not None:
+            return torch.as_tensor(self.task.layout.pack(inputs, "the data given"))
+        return torch.as_tensor(np.asarray(inputs, dtype=np.int64 if self.takes_ids else np.float32))
 
     @cached_property
     def signature(self) -> str:
@@ -256,12 +281,10 @@ def from_module(
     (`Model.init` says which law). `loss` and `metric` are functions of outputs (s, ...) and targets (s, ...) that give
     one number per sample, (s,); without them: cross-entropy and accuracy for classes, squared error for numbers.
     """
-    layers = list(module.modules())
     return Model(
         name or type(module).__name__,
         copy.deepcopy(module),
         own=True,
         fresh=fresh,
         task=Task(loss, metric),
-        slow_stacked=any(isinstance(layer, (nn.modules.conv._ConvNd, nn.RNNBase)) for layer in layers),
     )

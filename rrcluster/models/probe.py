@@ -19,6 +19,7 @@ from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model, eval_copy
 
 _SAMPLES, _CLIENTS = 3, 2
+_NUMBERS_AT_ONCE = 2**27  # about half a gigabyte of float32, for samples or clients that are computed together
 _CLOSE = 1e-4  # relative; what two orders of the same float32 sums may differ by
 
 
@@ -30,7 +31,8 @@ def fitted(model: Model, data: FederatedData) -> Model:
     """
     if not model.own:
         return model
-    model = replace(model, task=replace(model.task, layout=data.layout))
+    ids = data.input_dtype == IDS
+    model = replace(model, takes_ids=ids, task=replace(model.task, layout=data.layout))
     inputs, targets = _made_up(data)
     module = eval_copy(model.module)
     with _own_generator(), warnings.catch_warnings():
@@ -40,8 +42,16 @@ def fitted(model: Model, data: FederatedData) -> Model:
         _check_alone(model, module, inputs, outputs)
         _check_constant(model, module, inputs)
         random = _trained_once(model, inputs, targets)
+        numbers = _numbers_per_sample(model, inputs, targets)
     reason = "it draws random numbers while it trains" if random else _why_not_stacked(model, inputs, targets)
-    return replace(model, not_batched=reason)
+    return replace(
+        model,
+        not_batched=reason,
+        samples_at_once=min(max(_NUMBERS_AT_ONCE // numbers, 16), model.samples_at_once),
+        clients_at_once=min(
+            max(_NUMBERS_AT_ONCE // (4 * model.num_parameters + 20 * numbers), 8), model.clients_at_once
+        ),
+    )
 
 
 def _made_up(data: FederatedData) -> tuple[Tensor, Tensor]:
@@ -165,6 +175,20 @@ def _trained_once(model: Model, inputs: Tensor, targets: Tensor) -> bool:
                 "unclipped; use layers without running statistics, or put that layer into eval mode."
             )
     return random
+
+
+def _numbers_per_sample(model: Model, inputs: Tensor, targets: Tensor) -> int:
+    """How many numbers of a sample a training step keeps for its backward pass: what memory grows with."""
+    kept: list[int] = []
+
+    def count(tensor: Tensor) -> Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        model.task.losses(model.task.outputs(model.module, inputs), targets)
+    weights = sum(value.numel() for value in model.module.parameters())
+    return max((sum(kept) - weights) // _SAMPLES, inputs[0].numel(), 1)
 
 
 def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor) -> str:

@@ -27,6 +27,7 @@ from rrcluster.report.curves import (
 from rrcluster.report.drawing import INK, PALETTE, Drawing, draw, near_chance
 from rrcluster.report.folders import DIAGNOSTIC, Run
 from rrcluster.report.values import Estimate
+from rrcluster.storage import read_tensors
 
 PUBLISHED = "published"
 _TITLES = {"identifier": "identifier (the paper's)", "joint": "joint (ours)", "none": "no noise"}
@@ -238,8 +239,6 @@ Lines = Sequence[tuple[float, float]]  # slope and intercept of every model
 
 def draw_lines_of(reproduced: Reproduced) -> list[Drawing]:
     """The figure from the models of the first seed; no figure before every run of that seed has finished."""
-    from safetensors.numpy import load_file
-
     scenarios: dict[str, dict[str, Lines]] = {}
     for column in reproduced.columns:
         for row in reproduced.rows:
@@ -247,7 +246,7 @@ def draw_lines_of(reproduced: Reproduced) -> list[Drawing]:
             if not runs:
                 return []
             run = runs[min(runs)]
-            arrays = load_file(run.path / "models.safetensors")
+            arrays, _ = read_tensors(run.path / "models.safetensors")
             clustered = arrays["clustered"]
             shared = np.broadcast_to(arrays["shared"], (len(clustered), len(arrays["shared"])))
             lines = [(float(slope), float(intercept)) for slope, intercept in np.hstack([shared, clustered])]

@@ -55,24 +55,24 @@ def check_sums_fit(num_messages: int, *, largest: float, update_clip: float) -> 
         )
 
 
-def grid_step(update_clip: float) -> float:
-    """The grid's step: a power of two, at most 2^-30 of the clip."""
-    return float(2.0 ** (math.floor(math.log2(update_clip)) - GRID_BITS))
+def grid_step(update_clip: float, bits: int = GRID_BITS) -> float:
+    """The grid's step: a power of two, at most 2^-bits of the clip and more than half of that."""
+    return float(2.0 ** (math.floor(math.log2(update_clip)) - bits))
 
 
-def clip_to_grid(updates: Any, *, update_clip: float, known: Array | None = None) -> Any:
+def clip_to_grid(updates: Any, *, update_clip: float, known: Array | None = None, bits: int = GRID_BITS) -> Any:
     """Scale each row to norm at most `update_clip` and round towards zero: (n, d) float -> (n, d) int64 grid units.
 
-    Guarantee: for every finite row, ||row of the result|| * grid_step(update_clip) <= update_clip. A row whose norm is
-    not finite becomes zero. A row is at most 2^31 units long (`check_sums_fit` says how many may be summed). `known`
-    are `norms` of these very rows where the caller has them: the guarantee rests on them.
+    Guarantee: for every finite row, ||row of the result|| * grid_step(update_clip, bits) <= update_clip. A row whose
+    norm is not finite becomes zero. A row is at most 2^31 units long (`check_sums_fit` says how many may be summed).
+    `known` are `norms` of these very rows where the caller has them: the guarantee rests on them.
     """
     check_clip(update_clip)
     size = norms(updates) if known is None else known
     usable = np.isfinite(size)
     with np.errstate(all="ignore"):
         factor = np.where(usable, np.minimum(1.0, update_clip * _MARGIN / size), 0.0)
-    factor = np.where(size == 0, 1.0, factor) / grid_step(update_clip)
+    factor = np.where(size == 0, 1.0, factor) / grid_step(update_clip, bits)
     if not isinstance(updates, np.ndarray):
         return _on_device(updates, usable, factor)
     rows = updates if usable.all() else np.where(usable[:, None], updates, 0.0)

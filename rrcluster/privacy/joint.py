@@ -9,8 +9,7 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError
-from rrcluster.privacy.clip import check_clip, check_sums_fit, clip_to_grid, grid_step
-from rrcluster.privacy.coefficients import make_correlation
+from rrcluster.privacy.clip import GRID_BITS, check_clip, check_sums_fit, clip_to_grid, grid_step
 from rrcluster.privacy.correlation import FINER, INDEPENDENT, Correlation, PastNoise, after
 from rrcluster.privacy.discrete import grid_sigma
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
@@ -54,6 +53,7 @@ class JointMechanism:
     exact_noise: bool = False  # discrete Gaussian on the messages' grid, from the operating system
     slots: Slots = ONE_SLOT  # who may take part when
     correlation: Correlation = INDEPENDENT  # of the noise over rounds
+    grid_bits: int = GRID_BITS  # of the messages: fewer where sums must fit the words of a secure aggregation
 
     name: ClassVar[str] = "joint"
     adjacency: ClassVar[str] = ADD_REMOVE
@@ -62,12 +62,12 @@ class JointMechanism:
         checks.in_full_precision(self)
         checks.count(num_clusters=self.num_clusters)
         check_clip(self.update_clip)
-        checks.non_negative(count_weight=self.count_weight)
-        checks.non_negative(noise_multiplier=self.noise_multiplier)
-        checks.non_negative(size_floor=self.size_floor)
-        checks.non_negative(evaluation_weight=self.evaluation_weight)
+        for name in ("count_weight", "noise_multiplier", "size_floor", "evaluation_weight"):
+            checks.non_negative(**{name: getattr(self, name)})
         checks.positive(evaluation_loss_bound=self.evaluation_loss_bound)
-        least, most = grid_step(self.update_clip), 16 * self.update_clip  # whole steps, and sums that fit 64 bits
+        if not 1 <= checks.count(grid_bits=self.grid_bits) <= GRID_BITS:
+            raise ConfigError(f"grid_bits = {self.grid_bits} must lie between 1 and {GRID_BITS}.")
+        least, most = self.step, 16 * self.update_clip  # whole steps, and sums that fit 64 bits
         if self.count_weight > 0 and not least <= self.count_weight <= most:
             raise ConfigError(
                 f"count_weight = {self.count_weight:g} is below the grid of the messages or far above them; use 0 (no "
@@ -88,7 +88,7 @@ class JointMechanism:
         self.slots.check_filled(self.num_clients)
         self.correlation.check_applies(slots=self.slots.count, width=self.message_width)
         if self._finer > 1:
-            self.correlation.check_fits(grid_sigma(self.fresh_noise_std, grid_step(self.update_clip) / FINER))
+            self.correlation.check_fits(grid_sigma(self.fresh_noise_std, self.step / FINER))
 
     @property
     def _finer(self) -> int:
@@ -96,9 +96,14 @@ class JointMechanism:
         return FINER if self.exact_noise and len(self.correlation.parts) > 1 else 1
 
     @property
+    def step(self) -> float:
+        """The step of the messages' grid."""
+        return grid_step(self.update_clip, self.grid_bits)
+
+    @property
     def count_units(self) -> int:
         """The count weight in grid steps, rounded down: messages only get shorter by it."""
-        return int(self.count_weight / grid_step(self.update_clip))
+        return int(self.count_weight / self.step)
 
     @property
     def sampler(self) -> PoissonSampler:
@@ -173,7 +178,7 @@ class JointMechanism:
 
         The noise is drawn first: it depends on no report, and a device may still be computing them.
         """
-        step, exact = grid_step(self.update_clip) / self._finer, self.exact_noise
+        step, exact = self.step / self._finer, self.exact_noise
         fresh = grid_noise(self.message_width, noise_std=self.fresh_noise_std, step=step, exact=exact, rng=rng)
         noise = self.correlation.next_noise(fresh, past)
         later = after(past, noise)
@@ -187,14 +192,13 @@ class JointMechanism:
 
         Guarantee: its norm times the grid's step is at most S. The sum of the messages of a cohort is `sum_messages`.
         """
-        moved = None if destination is None else [destination]
-        judged = None if evaluation is None else [evaluation]
+        moved, judged = (None if value is None else [value] for value in (destination, evaluation))
         return self.sum_messages(Reports([update], [choice], moved, evaluations=judged, unique=True))
 
     def sum_messages(self, reports: Reports) -> Array:
         """(message_width,) exact sum of the cohort's messages in grid units, as whole numbers."""
         self._check_complete(reports)
-        checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True)
+        checked = self._checked(reports)
         self._check_sums_fit(len(checked.valid))
         shared, sums = reports.clipped[self._clipping] = self._sums(checked)
         counts = np.bincount(checked.choices[checked.valid], minlength=self.num_clusters)
@@ -202,7 +206,7 @@ class JointMechanism:
 
     def release_sum(self, noisy_sum: NoisySum) -> Release:
         """The release that a noisy sum of messages makes: post-processing of it."""
-        step, k, d = grid_step(self.update_clip), self.num_clusters, self.coordinates
+        step, k, d = self.step, self.num_clusters, self.coordinates
         total = np.asarray(noisy_sum.total)
         if total.shape != (self.message_width,) or total.dtype.kind not in "fiu" or not np.isfinite(total).all():
             raise ConfigError(f"the sum must hold {self.message_width} finite numbers, a message's coordinates.")
@@ -222,13 +226,9 @@ class JointMechanism:
     def clipped_sums(self, reports: Reports) -> tuple[Array, Array]:
         """(shared, per cluster) exact sums of clipped updates: those of the release, where it was made of `reports`."""
         if self._clipping not in reports.clipped:
-            checked = check_reports(
-                reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True
-            )
-            reports.clipped[self._clipping] = self._sums(checked)
+            reports.clipped[self._clipping] = self._sums(self._checked(reports))
         shared, sums = reports.clipped[self._clipping]
-        step = grid_step(self.update_clip)
-        return shared * step, sums * step
+        return shared * self.step, sums * self.step
 
     def describe(self) -> Description:
         """For the statement."""
@@ -258,21 +258,24 @@ class JointMechanism:
     @property
     def _clipping(self) -> tuple[Any, ...]:
         """What sums of clipped updates depend on, besides the reports."""
-        return self.update_clip, self.coordinates, self.num_clusters
+        return self.update_clip, self.grid_bits, self.coordinates, self.num_clusters
+
+    def _checked(self, reports: Reports) -> CheckedReports:
+        return check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True)
 
     def _sums(self, checked: CheckedReports) -> tuple[Array, Array]:
-        messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms)
+        messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms, bits=self.grid_bits)
         shared, clustered = split_columns(messages, self.coordinates)
         alone = as_numpy(shared.sum(axis=0)) if self.coordinates.shared else np.zeros(0, dtype=np.int64)
         return np.asarray(alone), cluster_sums(clustered, checked.destinations, num_clusters=self.num_clusters)
 
     @property
     def _size_noise_std(self) -> float:
-        return self.noise_std / (self.count_units * grid_step(self.update_clip)) if self.count_weight else 0.0
+        return self.noise_std / (self.count_units * self.step) if self.count_weight else 0.0
 
     def _evaluation_units(self, reports: CheckedReports) -> Array:
         """(2,) exact sum over the valid reports of u (evaluation - 1/2), in grid steps, each rounded towards zero."""
-        scale = self.evaluation_weight / grid_step(self.update_clip)
+        scale = self.evaluation_weight / self.step
         return np.asarray(np.trunc((reports.evaluations[reports.valid] - 0.5) * scale).astype(np.int64).sum(axis=0))
 
     def _evaluation(self, noisy: Array, sizes: Array) -> NoisyEvaluation | None:
@@ -318,14 +321,7 @@ def _maker(given: PlanInputs) -> Callable[[float], JointMechanism]:
             f"min_cluster_size (B) = {given.min_cluster_size} needs released sizes; set count_weight above 0 (0.25 is "
             "the default)."
         )
-    slots = Slots(settings.num_slots, settings.slot_key, settings.num_rounds) if settings.num_slots > 1 else ONE_SLOT
-    correlation = make_correlation(
-        settings.correlation,
-        slots=settings.num_slots,
-        num_rounds=settings.num_rounds,
-        momentum=given.server.server_momentum,
-        average_last=given.server.average_last,
-    )
+    slots, correlation = given.slots, given.correlation
     return lambda noise_multiplier: JointMechanism(
         coordinates=given.coordinates,
         num_clusters=given.num_clusters,

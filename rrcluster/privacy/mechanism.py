@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rrcluster.privacy.correlation import PastNoise
+from rrcluster.privacy.coefficients import make_correlation
+from rrcluster.privacy.correlation import Correlation, PastNoise
 from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.privacy.sampling import Sampler
-from rrcluster.privacy.slots import Slots
+from rrcluster.privacy.slots import ONE_SLOT, Slots
 from rrcluster.rng import Rng
 from rrcluster.settings import PrivacySettings, ServerSettings
 from rrcluster.types import Array, Coordinates, Release
@@ -139,6 +140,24 @@ class PlanInputs:
         if self.size_floor is not None:
             return self.size_floor
         return 0.6 * self.settings.cohort_share * self.num_clients / self.num_clusters
+
+    @property
+    def slots(self) -> Slots:
+        """Who may take part when."""
+        settings = self.settings
+        several = settings.num_slots > 1
+        return Slots(settings.num_slots, settings.slot_key, settings.num_rounds) if several else ONE_SLOT
+
+    @property
+    def correlation(self) -> Correlation:
+        """Of the noise over rounds, made for the models that are handed out."""
+        return make_correlation(
+            self.settings.correlation,
+            slots=self.settings.num_slots,
+            num_rounds=self.settings.num_rounds,
+            momentum=self.server.server_momentum,
+            average_last=self.server.average_last,
+        )
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,13 @@ second look at the messages of the b - 1 rounds before, which are in its noise.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rrcluster.errors import PrivacyError
-from rrcluster.privacy.correlation import PastNoise
-from rrcluster.types import Array, Models
+
+if TYPE_CHECKING:  # the ledger is read without numpy
+    from rrcluster.privacy.correlation import PastNoise
+    from rrcluster.types import Array, Models
 
 
 @dataclass(frozen=True)
@@ -19,10 +22,10 @@ class DrawnRound:
     """A round's noisy sum, and what the run needs to go on after it. Private."""
 
     round_index: int
-    total: Array = field(repr=False)
-    past: PastNoise = field(repr=False)  # what the next round builds on
-    models: Models = field(repr=False)  # that clients trained from: a secure run's first ones cannot be drawn again
-    memory: Mapping[str, Array] = field(default_factory=dict, repr=False)  # what clients remember after the round
+    total: "Array" = field(repr=False)
+    past: "PastNoise" = field(repr=False)  # what the next round builds on
+    models: "Models" = field(repr=False)  # that clients trained from: a secure run's first ones cannot be drawn again
+    memory: "Mapping[str, Array]" = field(default_factory=dict, repr=False)  # what clients remember after the round
 
 
 class NoiseStore:
@@ -30,7 +33,7 @@ class NoiseStore:
 
     def __init__(
         self,
-        past: PastNoise | None = None,
+        past: "PastNoise | None" = None,
         drawn: DrawnRound | None = None,
         write: Callable[[DrawnRound], None] | None = None,
     ) -> None:
@@ -38,7 +41,7 @@ class NoiseStore:
         self.past, self.drawn, self._write = past, drawn, write
         self.memory: Callable[[], Mapping[str, Array]] = dict  # what clients remember now; the simulator's to say
 
-    def keep(self, round_index: int, total: Array, past: PastNoise, models: Models) -> DrawnRound:
+    def keep(self, round_index: int, total: "Array", past: "PastNoise", models: "Models") -> DrawnRound:
         """Write a round down before it is charged."""
         self.drawn = DrawnRound(round_index, total, past, models, self.memory())
         if self._write is not None:

@@ -27,6 +27,7 @@ from rrcluster.report.values import (
     value_text,
     words,
 )
+from rrcluster.storage import printable
 
 _NAMED = 4  # more methods than these are counted, not listed
 
@@ -63,7 +64,7 @@ def fill_page(
     package = resources.files("rrcluster.report")
     template = Template(package.joinpath("page.html").read_text(encoding="utf-8"))
     terms = (f"<div><dt>{name}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts.items() if value)
-    return template.substitute(
+    page = template.substitute(
         title=html.escape(title),
         style=package.joinpath("page.css").read_text(encoding="utf-8"),
         lead=html.escape(lead),
@@ -72,6 +73,7 @@ def fill_page(
         figures="\n".join(figure_html(drawing) for drawing in drawings) or "<p>No finished round to draw yet.</p>",
         **sections,
     )
+    return printable(page)  # names and statements come from files that may hold anything
 
 
 def page_title(groups: Sequence[RunGroup], out: Path) -> str:

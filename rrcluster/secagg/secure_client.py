@@ -94,7 +94,7 @@ class SecureClient:
         """Nothing is drawn yet. ProtocolError if the identity is not the one enrolled at this place."""
         if attempt.terms.identities[place] != identity.public_key().public_bytes_raw():
             raise ProtocolError(f"the identity key is not the one enrolled for client {place}; enrol again.")
-        self._attempt, self._terms, self.place, self._identity = attempt, attempt.terms, place, identity
+        self.attempt, self._terms, self.place, self._identity = attempt, attempt.terms, place, identity
         self._next = 0
         self._mask_key, self._envelope_key = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._seed = secrets.token_bytes(SECRET_BYTES)
@@ -111,7 +111,7 @@ class SecureClient:
         """Two fresh public keys, signed by the client's identity."""
         self._enter("advertise")
         mask, envelope = (key.public_key().public_bytes_raw() for key in (self._mask_key, self._envelope_key))
-        signature = self._identity.sign(self._attempt.signed_keys(self.place, mask, envelope))
+        signature = self._identity.sign(self.attempt.signed_keys(self.place, mask, envelope))
         self._keys[self.place] = AdvertisedKeys(mask, envelope, signature)
         return self._keys[self.place]
 
@@ -135,7 +135,7 @@ class SecureClient:
         self._held[self.place] = seeds[self.place + 1], mask_keys[self.place + 1]
         return {
             place: close(
-                self._envelope_secret(place, self._attempt.envelope_purpose(self.place, place)),
+                self._envelope_secret(place, self.attempt.envelope_purpose(self.place, place)),
                 seeds[place + 1].to_bytes(SHARE_BYTES) + mask_keys[place + 1].to_bytes(SHARE_BYTES),
             )
             for place in holders
@@ -150,7 +150,7 @@ class SecureClient:
         for sender, envelope in envelopes.items():
             if sender == self.place or sender not in self._keys:
                 raise ProtocolError("an envelope is from somebody who is no neighbour, or advertised no keys.")
-            purpose = self._attempt.envelope_purpose(sender, self.place)
+            purpose = self.attempt.envelope_purpose(sender, self.place)
             content = open_envelope(self._envelope_secret(sender, purpose), envelope)
             if len(content) != 2 * SHARE_BYTES:
                 raise ProtocolError("an envelope holds something else than two shares.")
@@ -164,7 +164,7 @@ class SecureClient:
         for place in self._held:
             if place != self.place:
                 key = agree(
-                    self._mask_key, self._keys[place].mask_key, purpose=self._attempt.mask_purpose(self.place, place)
+                    self._mask_key, self._keys[place].mask_key, purpose=self.attempt.mask_purpose(self.place, place)
                 )
                 pairwise = expand(key, self._terms.width)
                 words = words + pairwise if self.place < place else words - pairwise
@@ -179,12 +179,12 @@ class SecureClient:
             raise ProtocolError("this client is not among the survivors, so it has nothing to sign.")
         if not set(self._survivors).intersection(self.neighbours) <= set(self._held):
             raise ProtocolError("a survivor among the neighbours never shared its secrets.")
-        return self._identity.sign(self._attempt.signed_survivors(self._survivors))
+        return self._identity.sign(self.attempt.signed_survivors(self._survivors))
 
     def reveal(self, signatures: Mapping[int, bytes]) -> RevealedShares:
         """Shares that unmask the sum of the survivors, once `quorum` of them have signed the same list."""
         self._enter("reveal")
-        message, quorum = self._attempt.signed_survivors(self._survivors), self._terms.quorum
+        message, quorum = self.attempt.signed_survivors(self._survivors), self._terms.quorum
         signed = 0
         for place in self._survivors:
             signature = signatures.get(place)
@@ -209,7 +209,7 @@ class SecureClient:
 
     def _check_keys(self, place: int, advertised: AdvertisedKeys) -> None:
         sizes = tuple(map(len, (advertised.mask_key, advertised.envelope_key, advertised.signature)))
-        message = self._attempt.signed_keys(place, advertised.mask_key, advertised.envelope_key)
+        message = self.attempt.signed_keys(place, advertised.mask_key, advertised.envelope_key)
         if sizes != (KEY_BYTES, KEY_BYTES, SIGNATURE_BYTES) or not check_signature(
             self._terms.identities[place], advertised.signature, message
         ):

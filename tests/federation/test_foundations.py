@@ -136,40 +136,37 @@ def test_members_with_odd_names_or_keys_are_refused(name, identity):
 def test_the_ledger_refuses_a_replay_and_survives_a_restart(tmp_path):
     path = tmp_path / "own" / "ledger.jsonl"
     ledger = ClientLedger(path)
-    ledger.join(FEDERATION, 0, 0)
-    ledger.reveal(FEDERATION, 0, 0, limit=2)
-    ledger.join(FEDERATION, 1, 0)  # and here the daemon dies, its secrets with it
+    ledger.join(FEDERATION, 0, 0, limit=9)
+    ledger.join(FEDERATION, 1, 0, limit=9)  # and here the daemon dies, its secrets with it
     for opened in (ledger, again := ClientLedger(path)):
         for round_index, attempt in ((1, 0), (0, 0), (0, 5)):
             with pytest.raises(ProtocolError, match="not later than the last one joined"):
-                opened.join(FEDERATION, round_index, attempt)
-        assert opened.revealed(FEDERATION) == 1
-    again.join(FEDERATION, 1, 1)
-    again.join(b"another federation", 0, 0)
+                opened.join(FEDERATION, round_index, attempt, limit=9)
+        assert opened.joined(FEDERATION) == 2
+    again.join(FEDERATION, 1, 1, limit=9)
+    again.join(b"another federation", 0, 0, limit=9)
+    assert ClientLedger(path).joined(FEDERATION) == 3
 
 
 def test_the_ledger_ends_where_the_plan_does(tmp_path):
     ledger = ClientLedger(tmp_path / "ledger.jsonl")
-    for round_index in range(3):
-        ledger.join(FEDERATION, round_index, 0)
-        if round_index < 2:
-            ledger.reveal(FEDERATION, round_index, 0, limit=2)
-    with pytest.raises(PrivacyError, match="the 2 releases that were agreed on"):
-        ledger.reveal(FEDERATION, 2, 0, limit=2)
-    with pytest.raises(ProtocolError, match="never joined"):
-        ledger.reveal(FEDERATION, 7, 0, limit=10)
+    ledger.join(FEDERATION, 0, 0, limit=2)
+    ledger.join(FEDERATION, 0, 1, limit=2)  # an attempt that failed is spent too
+    for opened in (ledger, ClientLedger(tmp_path / "ledger.jsonl")):
+        with pytest.raises(PrivacyError, match="the 2 attempts that were agreed on"):
+            opened.join(FEDERATION, 1, 2, limit=2)
 
 
 def test_a_torn_line_is_dropped_and_a_damaged_ledger_refused(tmp_path):
     path = tmp_path / "ledger.jsonl"
-    ClientLedger(path).join(FEDERATION, 0, 0)
+    ClientLedger(path).join(FEDERATION, 0, 0, limit=9)
     whole = path.read_text()
-    path.write_text(whole + '{"joined": tr')
+    path.write_text(whole + '{"federation": "ab')
     with pytest.raises(ProtocolError):
-        ClientLedger(path).join(FEDERATION, 0, 0)
+        ClientLedger(path).join(FEDERATION, 0, 0, limit=9)
     path.write_text("nonsense\n" + whole)
     with pytest.raises(RunFolderError, match="the budget spent is unknown"):
         ClientLedger(path)
-    path.write_text(json.dumps({"joined": True, "federation": "x"}) + "\n")
+    path.write_text(json.dumps({"federation": "x", "round": 1.5}) + "\n")
     with pytest.raises(RunFolderError, match="the budget spent is unknown"):
         ClientLedger(path)

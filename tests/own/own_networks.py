@@ -1,5 +1,7 @@
 """Networks and populations that people bring."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import nn
@@ -10,9 +12,10 @@ SIZES = (1, 7, 12, 5)
 
 
 class NextToken(nn.Module):
-    def __init__(self, recurrent=nn.LSTM):
+    def __init__(self, recurrent=nn.LSTM, width=6):
         super().__init__()
-        self.embed, self.recurrent, self.head = nn.Embedding(9, 4), recurrent(4, 6, batch_first=True), nn.Linear(6, 9)
+        self.embed, self.head = nn.Embedding(9, 4), nn.Linear(width, 9)
+        self.recurrent = recurrent(4, 6, num_layers=2, batch_first=True)
 
     def forward(self, ids):
         return self.head(self.recurrent(self.embed(ids))[0])
@@ -99,8 +102,9 @@ CASES = {
         lambda rng: _classified(rng, 4),
         False,
     ),
-    "lstm": (NextToken, {}, _text, False),
-    "gru": (lambda: NextToken(nn.GRU), {}, _text, False),
+    "lstm": (NextToken, {}, _text, True),
+    "gru": (lambda: NextToken(nn.GRU), {}, _text, True),
+    "two directions": (lambda: NextToken(partial(nn.LSTM, bidirectional=True), width=12), {}, _text, False),
     "transformer": (Encoder, {}, lambda rng: _classified(rng, 5, 8), False),
     "recommender": (Recommender, {}, _rated, True),
     "branching": (Branching, {}, lambda rng: _classified(rng, 4), False),

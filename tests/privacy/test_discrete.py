@@ -17,6 +17,7 @@ from rrcluster.privacy.discrete import _accept, discrete_gaussian, grid_sigma
 from rrcluster.privacy.reports import Reports
 
 DRAWS = 60_000
+pytestmark = pytest.mark.usefixtures("fixed_entropy")  # draws from the system would fail one run in 10^5
 
 
 def pmf(sigma, values):
@@ -99,9 +100,9 @@ def test_every_low_digit_is_used():
 def test_a_release_of_four_linear_models_takes_well_under_a_second():
     import time
 
-    began = time.perf_counter()
+    began = time.process_time()
     assert discrete_gaussian(2**41, 4 * 7851).shape == (4 * 7851,)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_no_draws_and_none_asked_for():

@@ -6,11 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrcluster.engine.optimisers import direction, state_size
+from rrcluster.engine.optimisers import direction, seed_step, state_size
 from rrcluster.engine.workers.single_client import ClientCall, MeasureClient, Steps
 from rrcluster.models.model import eval_copy
 from rrcluster.models.task import Task
 from rrcluster.types import Array
+
+CPU = torch.device("cpu")
 
 
 class TorchClientTrainer:
@@ -35,7 +37,7 @@ class TorchClientTrainer:
         batches = [batch for epoch in orders for batch in torch.split(epoch, steps.batch_size)]
         for number, batch in enumerate(batches):
             if call.seeds is not None:
-                torch.manual_seed(int(call.seeds[number]))
+                seed_step(int(call.seeds[number]), CPU)
             gradients = self._gradients(_channels_last(inputs[batch]), targets[batch])
             self._move(gradients, steps, anchor, masks, states, number + 1)
         return self._dump()

@@ -1,0 +1,131 @@
+"""Secure rounds against the simulator: 8 daemons with 125 clients each of `fashion-mini`, noise made by the members.
+
+    python benchmarks/federation_accuracy.py [--rounds 40] [--epsilon 4] [--seed 0]
+
+Prints one line of JSON: accuracy of the secure federation, of the simulator with the same noise multiplier (the noise
+of the federation is larger by sqrt(members / least_honest)), and of one model for all.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from rrcluster.client import ClientSide
+from rrcluster.experiments.setup import build_experiment
+from rrcluster.federation.agreement import Agreement, Member
+from rrcluster.federation.client_ledger import ClientLedger
+from rrcluster.federation.collect import InProcess, SecureCollect
+from rrcluster.federation.daemon import Daemon
+from rrcluster.federation.secure_plan import SecurePlan
+from rrcluster.privacy.ledger import Ledger
+from rrcluster.server import run_rounds
+from rrcluster.simulation.clients import ClientMemory
+from rrcluster.simulation.evaluate import evaluate
+from rrcluster.simulation.simulate import make_server
+
+MEMBERS, HOSTED = 8, 125
+
+
+class Part:
+    """The clients of one member."""
+
+    def __init__(self, store, first):
+        self.store, self.first = store, first
+
+    def client(self, client):
+        return self.store.client(self.first + client)
+
+
+def settings(args, **changes):
+    return {
+        "data": "fashion-mini",
+        "num_clients": MEMBERS * HOSTED,
+        "num_clusters": 4,
+        "num_rounds": args.rounds,
+        "epsilon": args.epsilon,
+        "delta": 1e-4,
+        "participation": "everybody",
+        **changes,
+    }
+
+
+def accuracy(experiment, models):
+    return evaluate(
+        models,
+        experiment.data,
+        algorithm=experiment.algorithm,
+        split=experiment.split,
+        engine=experiment.engine,
+    ).accuracy
+
+
+def simulated(args, **changes):
+    experiment = build_experiment(**settings(args, seed=args.seed, **changes))
+    *_, record = experiment.rounds()
+    return accuracy(experiment, record.state.average)
+
+
+def federated(args):
+    experiment = build_experiment(**settings(args, secure=True))
+    keys = [Ed25519PrivateKey.generate() for _ in range(MEMBERS)]
+    members = tuple(Member(f"member {i}", key.public_key().public_bytes_raw(), HOSTED) for i, key in enumerate(keys))
+    agreement = Agreement(settings(args), members, least_honest=6, most_colluders=1)
+    plan = SecurePlan.build(experiment.plan, agreement)
+    side = ClientSide(experiment.algorithm, experiment.split, experiment.engine, experiment.local, plan.plan.mechanism)
+    data, folder = experiment.data, Path(tempfile.mkdtemp())
+    daemons = {}
+    for place, key in enumerate(keys):
+        rows = slice(place * HOSTED, (place + 1) * HOSTED)
+        own = replace(
+            data,
+            sizes=data.sizes[rows],
+            groups=data.groups[rows],
+            test_of=data.test_of[rows],
+            store=Part(data.store, place * HOSTED),
+        )
+        ledger = ClientLedger(folder / f"{place}.jsonl")
+        daemons[place] = Daemon(place, agreement, key, own, side, ledger, plan.plan.num_releases, ClientMemory(0), plan)
+    server = make_server(
+        model=experiment.model,
+        algorithm=experiment.algorithm,
+        plan=plan.plan,
+        settings=experiment.server,
+        streams=experiment.streams,
+    )
+    rounds = run_rounds(
+        server,
+        SecureCollect(agreement, plan, InProcess(daemons)),
+        state=server.first_state(),
+        ledger=Ledger(secure=True, limit=plan.plan.num_releases),
+        streams=experiment.streams,
+    )
+    *_, finished = rounds
+    return accuracy(experiment, finished.state.average), plan.statement()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--epsilon", type=float, default=4.0)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    began = time.process_time()
+    secure, statement = federated(args)
+    seconds = time.process_time() - began
+    line = {
+        "secure federation": secure,
+        "simulator": simulated(args),
+        "one model": simulated(args, algorithm="fedavg"),
+        "seconds of processor time of the federation": seconds,
+        "statement": statement,
+    }
+    print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()

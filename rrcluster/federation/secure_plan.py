@@ -1,0 +1,102 @@
+"""From a privacy plan to a federation whose server sees sums alone, with noise made by the members.
+
+The guarantee is towards everybody, the server included, under *zero-out*: the neighbour takes part with a zero message
+(privacy/shares.py, docs/secure-aggregation.md). Everybody takes part in every round: the server sees who does, so
+nothing is amplified by sampling.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rrcluster.errors import PrivacyError
+from rrcluster.federation.agreement import Agreement
+from rrcluster.privacy.discrete import discrete_gaussian
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.shares import SUM_BITS, bits_needed, finest_grid, share_sigma
+from rrcluster.secagg.terms import Terms
+from rrcluster.types import Array
+
+
+@dataclass(frozen=True)
+class SecurePlan:
+    """A plan on a grid whose sums fit the words of the aggregation, its terms, and the noise share of one member."""
+
+    plan: PrivacyPlan
+    terms: Terms
+    sigma: int  # of one member's share, in grid steps
+
+    @classmethod
+    def build(cls, plan: PrivacyPlan, agreement: Agreement) -> "SecurePlan":
+        """PrivacyError where the plan's claim would not hold under it, ConfigError where sums would not fit."""
+        mechanism: Any = plan.mechanism
+        _check_plan(plan, agreement)
+        clip, members = mechanism.update_clip, len(agreement.members)
+        largest = max(clip, mechanism.count_weight, mechanism.evaluation_weight / 2)
+        bits = finest_grid(
+            num_messages=agreement.num_clients,
+            longest=largest / clip,
+            noise_std=mechanism.noise_std / clip,
+            least_honest=agreement.least_honest,
+            num_shares=members,
+        )
+        mechanism = replace(mechanism, grid_bits=bits)
+        sigma = share_sigma(mechanism.noise_std, mechanism.step, least_honest=agreement.least_honest)
+        units = math.ceil(largest / mechanism.step)
+        needed = bits_needed(num_messages=agreement.num_clients, largest=units, sigma=sigma, num_shares=members)
+        assert needed <= SUM_BITS, "finest_grid allows for the worst step"
+        terms = Terms.for_clients(
+            tuple(member.identity for member in agreement.members),
+            settings=agreement.digest,
+            width=mechanism.message_width,
+            least_survivors=agreement.least_survivors,
+            most_colluders=agreement.most_colluders,
+        )
+        return cls(replace(plan, mechanism=mechanism), terms, sigma)
+
+    def noise_share(self) -> Array:
+        """(message_width,) whole numbers: what one member adds to the sum of its clients' messages."""
+        return discrete_gaussian(self.sigma, self.terms.width)
+
+    @property
+    def delta(self) -> float:
+        """The plan's delta, and the probability that a sparse graph of members is not safe."""
+        return self.plan.delta + self.terms.failure_probability
+
+    def statement(self) -> dict[str, Any]:
+        """What may be claimed, towards whom."""
+        return {
+            "adjacency": "zero-out: the neighbour takes part with a zero message",
+            "towards": "everybody, the server included",
+            "assumed": (
+                f"at least {self.terms.least_survivors - self.terms.most_colluders} members follow the protocol, at "
+                f"most {self.terms.most_colluders} work for the server, and the cryptography holds"
+            ),
+            "epsilon": self.plan.epsilon(),
+            "delta": self.delta,
+            "num_releases": self.plan.num_releases,
+            "noise_multiplier": self.plan.noise_multiplier,
+            "noise_share_sigma": self.sigma,
+            "grid_bits": getattr(self.plan.mechanism, "grid_bits", None),
+        }
+
+
+def _check_plan(plan: PrivacyPlan, agreement: Agreement) -> None:
+    mechanism: Any = plan.mechanism
+    if not plan.private or not hasattr(mechanism, "grid_bits"):
+        raise PrivacyError(
+            f"mechanism = {mechanism.name} needs a server that sees single reports, and a secure aggregation shows it "
+            "sums alone; use mechanism = joint."
+        )
+    if not plan.secure:
+        raise PrivacyError("noise shares are exact and drawn from the operating system; build the plan with secure.")
+    if not plan.event.plain_gaussian or mechanism.slots.count > 1:
+        raise PrivacyError(
+            "the server of a federation sees who takes part, so sampled cohorts hide nothing from it, and members do "
+            "not hold the noise of earlier rounds; use participation = everybody."
+        )
+    if mechanism.num_clients != agreement.num_clients:
+        raise PrivacyError(
+            f"the plan is for {mechanism.num_clients} clients and the roster has {agreement.num_clients}; declare that "
+            "number as num_clients."
+        )

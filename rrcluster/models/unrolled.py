@@ -1,0 +1,87 @@
+"""`nn.LSTM` and `nn.GRU` step by step: PyTorch's own cannot be stacked over clients (vmap has no rule for them).
+
+Weights have PyTorch's names and order of gates. What is not written here (two directions, projections, packed
+sequences, dropout between layers) is left as it is, and then runs one client at a time.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+
+class UnrolledLSTM(nn.LSTM):
+    """An LSTM as a loop over steps."""
+
+    def forward(self, inputs: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> Any:  # type: ignore[override]
+        """As `nn.LSTM`, for three axes."""
+        sequence = inputs.transpose(0, 1) if self.batch_first else inputs
+        first = [None] * self.num_layers if hx is None else list(zip(*hx, strict=True))
+        ends = []
+        for layer in range(self.num_layers):
+            projected, recurrent, bias = _weights(self, layer, sequence)
+            zero = projected[0, :, : self.hidden_size] * 0
+            state, memory = first[layer] or (zero, zero)
+            states = []
+            for arriving in projected:
+                gates = arriving + bias + linear(state, recurrent)
+                admit, keep, fresh, show = gates.chunk(4, dim=-1)
+                memory = keep.sigmoid() * memory + admit.sigmoid() * fresh.tanh()
+                state = show.sigmoid() * memory.tanh()
+                states.append(state)
+            sequence = torch.stack(states)
+            ends.append((state, memory))
+        last = tuple(torch.stack(part) for part in zip(*ends, strict=True))
+        return sequence.transpose(0, 1) if self.batch_first else sequence, last
+
+
+class UnrolledGRU(nn.GRU):
+    """A GRU as a loop over steps."""
+
+    def forward(self, inputs: Tensor, hx: Tensor | None = None) -> Any:  # type: ignore[override]
+        """As `nn.GRU`, for three axes."""
+        sequence = inputs.transpose(0, 1) if self.batch_first else inputs
+        ends = []
+        for layer in range(self.num_layers):
+            projected, recurrent, bias = _weights(self, layer, sequence)
+            state = projected[0, :, : self.hidden_size] * 0 if hx is None else hx[layer]
+            states = []
+            for arriving in projected:
+                reset, update, fresh = arriving.chunk(3, dim=-1)
+                reset_own, update_own, fresh_own = (linear(state, recurrent) + bias).chunk(3, dim=-1)
+                mixed = (update + update_own).sigmoid()
+                candidate = (fresh + (reset + reset_own).sigmoid() * fresh_own).tanh()
+                state = (1 - mixed) * candidate + mixed * state
+                states.append(state)
+            sequence = torch.stack(states)
+            ends.append(state)
+        return sequence.transpose(0, 1) if self.batch_first else sequence, torch.stack(ends)
+
+
+def _weights(cell: nn.RNNBase, layer: int, sequence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs projected for all steps at once, the recurrent weights, and their bias."""
+    into, within, bias_into, bias_within = (
+        getattr(cell, f"{part}_l{layer}") for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    )
+    return linear(sequence, into, bias_into), within, bias_within
+
+
+_UNROLLED: dict[type, type] = {nn.LSTM: UnrolledLSTM, nn.GRU: UnrolledGRU}
+
+
+def unrolled(module: nn.Module) -> nn.Module:
+    """The module with recurrences as loops over steps, its tensors those of the original; itself if it has none."""
+    if not any(_can_unroll(part) for part in module.modules()):
+        return module
+    tensors = {id(value): value for value in (*module.parameters(), *module.buffers())}
+    copied: nn.Module = copy.deepcopy(module, tensors)
+    for part in copied.modules():
+        if _can_unroll(part):
+            part.__class__ = _UNROLLED[type(part)]
+    return copied
+
+
+def _can_unroll(part: nn.Module) -> bool:
+    return type(part) in _UNROLLED and not (part.bidirectional or part.proj_size or part.dropout) and bool(part.bias)
