@@ -41,17 +41,30 @@ COMMON = {
     "evaluate_every": 1000,
 }
 EPSILONS = (2.0, 4.0, 8.0)
-ARMS = {  # name -> who takes part; all at T = 100 but where it says so
-    "poisson, cohort 100": {"sample_rate": 0.1},
-    "poisson, cohort 300": {"sample_rate": 0.3},
-    "within-slot, b = 4, cohort 100": {"participation": "within-slot", "slots": 4, "sample_rate": 0.4},
-    "schedule, b = 5, cohort 200": {"participation": "schedule", "slots": 5},
-    "schedule, b = 10, cohort 100": {"participation": "schedule", "slots": 10},
-    "everybody, T = 50": {"participation": "everybody", "num_rounds": 50},
-    "everybody, T = 100": {"participation": "everybody", "num_rounds": 100},
-    "everybody, T = 200": {"participation": "everybody", "num_rounds": 200},
+ARMS = {  # name -> who takes part; B is 0.8 of the expected cluster size; T = 100 but where it says so
+    "poisson, cohort 100": {"sample_rate": 0.1, "min_cluster_size": 20},
+    "poisson, cohort 300": {"sample_rate": 0.3, "min_cluster_size": 60},
+    "within-slot, b = 4, cohort 100": {
+        "participation": "within-slot",
+        "slots": 4,
+        "sample_rate": 0.4,
+        "min_cluster_size": 20,
+    },
+    "schedule, b = 5, cohort 200": {"participation": "schedule", "slots": 5, "min_cluster_size": 40},
+    "schedule, b = 10, cohort 100": {"participation": "schedule", "slots": 10, "min_cluster_size": 20},
+    "everybody, T = 50": {"participation": "everybody", "num_rounds": 50, "min_cluster_size": 200},
+    "everybody, T = 100": {"participation": "everybody", "num_rounds": 100, "min_cluster_size": 200},
+    "everybody, T = 200": {"participation": "everybody", "num_rounds": 200, "min_cluster_size": 200},
 }
+UNBALANCED = {"min_cluster_size": 0}
 COEFFICIENTS = ("square-root", "independent")  # beside the optimised ones
+
+
+def steady(arm):
+    """For noisier rounds: longer averages of sizes, and B at 0.96 of the expected cluster size."""
+    return {"memory": 0.95, "min_cluster_size": round(1.2 * arm["min_cluster_size"])}
+
+
 CHOICES = {"exploration": (0.5, 1.0, 2.0), "memory": (0.8, 0.9, 0.95)}  # one change at a time
 
 
@@ -59,16 +72,20 @@ def fashion(delta):
     for (name, arm), epsilon in itertools.product(ARMS.items(), EPSILONS):
         settings = COMMON | arm | {"data": "fashion-mnist", "epsilon": epsilon, "delta": delta}
         yield name, settings
-        yield f"{name}, true clusters given", settings | {"algorithm": "oracle", "exploration": 0.0}
+        yield f"{name}, B = 0", settings | UNBALANCED
+        yield f"{name}, true clusters given", settings | UNBALANCED | {"algorithm": "oracle", "exploration": 0.0}
+        yield f"{name}, steady", settings | steady(arm)
         if "slots" in arm:
             for correlation in COEFFICIENTS:
-                yield f"{name}, {correlation}", settings | {"correlation": correlation}
+                yield f"{name}, steady, {correlation}", settings | steady(arm) | {"correlation": correlation}
 
 
 def choose():
     for (name, arm), epsilon in itertools.product(ARMS.items(), EPSILONS):
         settings = COMMON | arm | {"data": "emnist", "epsilon": epsilon, "delta": 1e-3}
         yield name, settings
+        yield f"{name}, B = 0", settings | UNBALANCED
+        yield f"{name}, steady", settings | steady(arm)
         for setting, values in CHOICES.items():
             for value in values:
                 if value != COMMON.get(setting, 0.9):

@@ -93,7 +93,7 @@ def check_public_files() -> Finding:
             num_rounds=2,
             noise_multiplier=1.0,
             delta=0.01,
-            sample_rate=0.5,
+            sample_rate=1.0,
             private_evaluation=0.5,
             dropout=0.3,
             hostile=0.2,

@@ -60,19 +60,19 @@ def grid_step(update_clip: float, bits: int = GRID_BITS) -> float:
     return float(2.0 ** (math.floor(math.log2(update_clip)) - bits))
 
 
-def clip_to_grid(updates: Any, *, update_clip: float, known: Array | None = None, bits: int = GRID_BITS) -> Any:
+def clip_to_grid(updates: Any, *, update_clip: float, known: Array | None = None) -> Any:
     """Scale each row to norm at most `update_clip` and round towards zero: (n, d) float -> (n, d) int64 grid units.
 
-    Guarantee: for every finite row, ||row of the result|| * grid_step(update_clip, bits) <= update_clip. A row whose
-    norm is not finite becomes zero. A row is at most 2^31 units long (`check_sums_fit` says how many may be summed).
-    `known` are `norms` of these very rows where the caller has them: the guarantee rests on them.
+    Guarantee: for every finite row, ||row of the result|| * grid_step(update_clip) <= update_clip. A row whose norm is
+    not finite becomes zero. A row is at most 2^31 units long (`check_sums_fit` says how many may be summed). `known`
+    are `norms` of these very rows where the caller has them: the guarantee rests on them.
     """
     check_clip(update_clip)
     size = norms(updates) if known is None else known
     usable = np.isfinite(size)
     with np.errstate(all="ignore"):
         factor = np.where(usable, np.minimum(1.0, update_clip * _MARGIN / size), 0.0)
-    factor = np.where(size == 0, 1.0, factor) / grid_step(update_clip, bits)
+    factor = np.where(size == 0, 1.0, factor) / grid_step(update_clip)
     if not isinstance(updates, np.ndarray):
         return _on_device(updates, usable, factor)
     rows = updates if usable.all() else np.where(usable[:, None], updates, 0.0)
@@ -88,3 +88,8 @@ def _on_device(updates: Any, usable: Array, factor: Array) -> Any:
         updates = torch.where(torch.as_tensor(usable, device=updates.device)[:, None], updates, 0.0)
     scale = torch.as_tensor(factor, device=updates.device)[:, None]
     return (updates * scale).long()  # a product of float32 and float64 is float64, and whole numbers round towards zero
+
+
+def coarsen(messages: Any, bits: int) -> Any:
+    """Whole numbers in steps that are 2^bits as long, rounded towards zero: a row only gets shorter."""
+    return (messages + ((1 << bits) - 1) * (messages < 0)) >> bits if bits else messages

@@ -9,7 +9,7 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError
-from rrcluster.privacy.clip import GRID_BITS, check_clip, check_sums_fit, clip_to_grid, grid_step
+from rrcluster.privacy.clip import GRID_BITS, check_clip, check_sums_fit, clip_to_grid, coarsen, grid_step
 from rrcluster.privacy.correlation import FINER, INDEPENDENT, Correlation, PastNoise, after
 from rrcluster.privacy.discrete import grid_sigma
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
@@ -87,6 +87,9 @@ class JointMechanism:
     def _check_slots(self) -> None:
         self.slots.check_filled(self.num_clients)
         self.correlation.check_applies(slots=self.slots.count, width=self.message_width)
+
+    def check_fits(self) -> None:
+        """Refuse exact correlated noise that 64 bits cannot hold."""
         if self._finer > 1:
             self.correlation.check_fits(grid_sigma(self.fresh_noise_std, self.step / FINER))
 
@@ -264,7 +267,8 @@ class JointMechanism:
         return check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True)
 
     def _sums(self, checked: CheckedReports) -> tuple[Array, Array]:
-        messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms, bits=self.grid_bits)
+        messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms)
+        messages = coarsen(messages, GRID_BITS - self.grid_bits)
         shared, clustered = split_columns(messages, self.coordinates)
         alone = as_numpy(shared.sum(axis=0)) if self.coordinates.shared else np.zeros(0, dtype=np.int64)
         return np.asarray(alone), cluster_sums(clustered, checked.destinations, num_clusters=self.num_clusters)

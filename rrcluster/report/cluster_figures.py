@@ -6,7 +6,7 @@ from typing import Any
 
 from rrcluster.report.drawing import GRID, INK, PALETTE, Drawing, draw, legend, level, plain, whole_numbers
 from rrcluster.report.folders import DIAGNOSTIC, Confusion, Run, RunGroup
-from rrcluster.report.labels import least_size
+from rrcluster.report.labels import expected_cohort, least_size
 from rrcluster.report.series import one_each
 from rrcluster.report.tables import group_labels
 from rrcluster.report.values import number
@@ -215,9 +215,8 @@ def _paint_lines(axes: Any, run: Run, name: str) -> None:
         colour = PALETTE[cluster % len(PALETTE)]
         axes.plot([at for at, _ in entries], values, label=label, color=colour, linewidth=0.9)
     axes.axhline(0, color=GRID, linewidth=0.8, zorder=1)
-    rate, clients = number(run.config.get("sample_rate")), number(run.config.get("num_clients"))
-    if rate is not None and clients is not None:
-        level(axes, rate * clients / run.num_clusters, "expected if equal", "dashed")
+    if (cohort := expected_cohort(run.config)) is not None:
+        level(axes, cohort / run.num_clusters, "expected if equal", "dashed")
     least = number(run.config.get("min_cluster_size"))
     if least:
         level(axes, least, "B", "dotted")

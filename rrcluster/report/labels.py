@@ -24,9 +24,25 @@ def method_label(config: Mapping[str, Any]) -> str:
     private = str(config.get("mechanism", "none")) != "none"
     suffix = INIT_NAMES.get(str(config.get("init")), "")
     suffix += " + exploration" if config.get("exploration") and METHODS.fact(name, "chooses_by_loss") else ""
+    suffix += participation_label(config) if private else ""
     if size := least_size(config):
         return f"RR-Cluster ({base}), B={size:g}{suffix}" + ("" if private else ", no privacy")
     return f"DP-{base}{suffix}" if private else f"{base}{suffix}"
+
+
+def participation_label(config: Mapping[str, Any]) -> str:
+    """Who takes part, where it is not a secret sample of all clients: ", everybody" or ", schedule of 10 slots"."""
+    name, slots = str(config.get("participation", "poisson")), config.get("slots")
+    return "" if name == "poisson" else f", {name}" + (f" of {value_text(slots)} slots" if slots else "")
+
+
+def expected_cohort(config: Mapping[str, Any]) -> float | None:
+    """How many clients a round is expected to have; None where the settings do not say."""
+    rate, clients = number(config.get("sample_rate")), number(config.get("num_clients"))
+    if rate is None or clients is None:
+        return None
+    share = 1.0 if config.get("participation") in ("schedule", "everybody") else rate
+    return share * clients / (number(config.get("slots")) or 1.0)
 
 
 def least_size(config: Mapping[str, Any]) -> float:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rrcluster.errors import ConfigError
-from rrcluster.privacy.clip import check_sums_fit, clip_to_grid, grid_step, norms
+from rrcluster.privacy.clip import check_sums_fit, clip_to_grid, coarsen, grid_step, norms
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64, min_value=-1e150, max_value=1e150)
 
@@ -70,3 +70,11 @@ def test_sums_of_the_most_clients_that_are_allowed_cannot_overflow():
 def test_the_clip_must_be_positive_and_finite(clip):
     with pytest.raises(ConfigError, match="update_clip"):
         clip_to_grid(np.zeros((1, 1)), update_clip=clip)
+
+
+@pytest.mark.parametrize("bits", [0, 1, 10, 16])
+def test_a_coarser_grid_rounds_towards_zero_too(bits):
+    units = np.array([0, 1, -1, 1023, -1023, 1024, -1024, 2**31, -(2**31), 12345678901, -12345678901])
+    np.testing.assert_array_equal(coarsen(units, bits), np.trunc(units / 2.0**bits).astype(np.int64))
+    torch = pytest.importorskip("torch")
+    np.testing.assert_array_equal(coarsen(torch.as_tensor(units), bits).numpy(), coarsen(units, bits))

@@ -360,3 +360,35 @@ def test_a_round_with_slots_is_not_released_by_itself(rng):
 
     with pytest.raises(PrivacyError, match="cannot be released by itself"):
         rr.release(np.zeros((1, 6)), [0], plan=plan(4, 1.0), rng=rng, client_ids=[0])
+
+
+def test_account_gives_both_epsilons_and_the_cap():
+    from rrcluster.privacy.budget import account
+
+    budget = account(noise_multiplier=2.6028, delta=1e-3, num_rounds=100, participation="schedule", slots=10)
+    assert (budget.participation, budget.most_participations) == ("schedule", 10)
+    assert budget["pld"].epsilon == budget["pld"].epsilon_seen == pytest.approx(4, rel=1e-3)
+    secret = account(noise_multiplier=1.1, delta=1e-3, num_rounds=10, sample_rate=0.1)
+    assert secret["rdp"].epsilon < secret["rdp"].epsilon_seen
+
+
+def test_a_run_with_slots_is_composed_by_its_participations(tmp_path):
+    """Two runs together: the event of a schedule happens ceil(T / b) times to a client, not T times."""
+    import json
+
+    from rrcluster.privacy.together import account_runs
+
+    made = plan(5, 1.0, num_rounds=20)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "privacy.json").write_text(json.dumps(statement(made)))
+    together = account_runs([tmp_path / "one", tmp_path / "two"])
+    assert together.epsilon == pytest.approx(epsilon(made.event, num_rounds=8, delta=1e-3))
+
+
+def test_a_secure_plan_with_slots_is_calibrated_to_an_epsilon():
+    """A calibration tries noise that exact sums could not hold; the plan that comes out fits, or is refused."""
+    made = plan(5, 1.0, secure=True, epsilon=2.0, noise_multiplier=None, num_rounds=20)
+    assert made.epsilon() <= 2.0 < 1.001 * made.epsilon()
+    with pytest.raises(ConfigError, match="does not fit 64-bit whole numbers"):
+        plan(5, 1.0, secure=True, noise_multiplier=1000.0)

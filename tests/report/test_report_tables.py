@@ -285,3 +285,21 @@ def test_a_sample_of_clients_is_stated(tmp_path, run_folder):
     told = "".join(json.dumps(line | {"evaluated_clients": 2000}) + "\n" for line in lines)
     (folder / "diagnostics.jsonl").write_text(told)
     assert "over 2,000 of 1,000,000 clients, the same in every run." in results_table(find_runs([folder])).note
+
+
+@pytest.mark.parametrize(
+    ("settings", "ending", "cohort"),
+    [
+        ({}, "", 100),
+        ({"participation": "poisson", "slots": None}, "", 100),
+        ({"participation": "everybody", "slots": None}, ", everybody", 1000),
+        ({"participation": "schedule", "slots": 10}, ", schedule of 10 slots", 100),
+        ({"participation": "within-slot", "slots": 4, "sample_rate": 0.4}, ", within-slot of 4 slots", 100),
+    ],
+)
+def test_labels_say_who_takes_part_where_it_is_not_a_secret_sample(settings, ending, cohort):
+    from rrcluster.report.labels import expected_cohort, method_label
+
+    config = {"algorithm": "ifca", "mechanism": "joint", "sample_rate": 0.1, "num_clients": 1000} | settings
+    assert method_label(config) == f"DP-IFCA{ending}"
+    assert expected_cohort(config) == cohort
