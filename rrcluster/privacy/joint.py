@@ -87,6 +87,9 @@ class JointMechanism:
     def _check_slots(self) -> None:
         self.slots.check_filled(self.num_clients)
         self.correlation.check_applies(slots=self.slots.count, width=self.message_width)
+
+    def check_fits(self) -> None:
+        """Refuse exact correlated noise that 64 bits cannot hold."""
         if self._finer > 1:
             self.correlation.check_fits(grid_sigma(self.fresh_noise_std, self.step / FINER))
 

@@ -94,6 +94,9 @@ class Mechanism(Protocol):
 class SlottedMechanism(Mechanism, Protocol):
     """A mechanism that can have several slots: the noise of a round builds on that of the rounds before."""
 
+    def check_fits(self) -> None:
+        """Refuse exact noise that 64 bits cannot hold: of a plan, not of every noise that a calibration tries."""
+
     def first_past(self) -> PastNoise:
         """The noise before the first round."""
 

@@ -384,3 +384,11 @@ def test_a_run_with_slots_is_composed_by_its_participations(tmp_path):
         (tmp_path / name / "privacy.json").write_text(json.dumps(statement(made)))
     together = account_runs([tmp_path / "one", tmp_path / "two"])
     assert together.epsilon == pytest.approx(epsilon(made.event, num_rounds=8, delta=1e-3))
+
+
+def test_a_secure_plan_with_slots_is_calibrated_to_an_epsilon():
+    """A calibration tries noise that exact sums could not hold; the plan that comes out fits, or is refused."""
+    made = plan(5, 1.0, secure=True, epsilon=2.0, noise_multiplier=None, num_rounds=20)
+    assert made.epsilon() <= 2.0 < 1.001 * made.epsilon()
+    with pytest.raises(ConfigError, match="does not fit 64-bit whole numbers"):
+        plan(5, 1.0, secure=True, noise_multiplier=1000.0)
