@@ -20,7 +20,7 @@ from rrcluster.experiments.own_data import check_same
 from rrcluster.experiments.place import bind, check_place
 from rrcluster.experiments.released import average
 from rrcluster.experiments.same_objects import with_objects
-from rrcluster.experiments.setup import Experiment, build_experiment, make_experiment
+from rrcluster.experiments.setup import Experiment, build_experiment, check_declared, make_experiment
 from rrcluster.experiments.start_from import full_statement
 from rrcluster.experiments.summary import summarise
 from rrcluster.privacy.ledger import Ledger
@@ -87,6 +87,8 @@ def finish(running: "Running") -> RunResult:
 def start(experiment: Experiment) -> "Running":
     """Make a new run folder for an experiment. Nothing is written if anything about it is wrong."""
     _check_target(experiment)
+    if experiment.plan.secure:
+        check_declared(experiment.data, secure=True)  # the data may have been replaced
     config, own_data = experiment.config, experiment.data if experiment.owns_data else None
     stated = full_statement(experiment.plan, experiment.start)
     return _running(experiment, RunFolder.create(new_folder(config), config, stated, own_data=own_data))

@@ -219,21 +219,23 @@ def load_population(config: RunConfig) -> FederatedData:
 
 
 def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData:
-    """Clients that are ready-made, with at most as many samples as the settings say.
-
-    What should be a declared constant and was counted is said in a warning, and refused in a secure run.
-    """
+    """Clients that are ready-made, with at most as many samples as the settings say."""
     if data.num_clients != config.data.population_size:
         raise ConfigError(
             f"num_clients = {config.data.population_size} was declared but {config.data.data} has {data.num_clients}; "
             "declare that number, a public constant."
         )
+    check_declared(data, secure=config.privacy.secure)
+    return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
+
+
+def check_declared(data: FederatedData, *, secure: bool) -> None:
+    """Say in a warning what should be a declared constant and was counted; refuse it in a secure run."""
     for name in data.counted:
         text = f"{name} were counted in the labels of {data.name}, which no guarantee covers; declare them ({name}=...)"
-        if config.privacy.secure:
+        if secure:
             raise ConfigError(f"{text}: a secure run takes nothing from the clients' data that it does not pay for.")
-        warnings.warn(f"{text}.", NotDeclared, stacklevel=2)
-    return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
+        warnings.warn(f"{text}.", NotDeclared, stacklevel=3)
 
 
 def engine_for(config: RunConfig, model: Model, *, samples: float = 0.0) -> Engine:

@@ -33,6 +33,8 @@ class PrivacyPlan:
     max_releases: int | None = None  # the budget ends here even if rounds are left; see `limited`
 
     def __post_init__(self) -> None:
+        if self.secure and not getattr(self.mechanism, "exact_noise", False):
+            raise PrivacyError(f"secure = true needs exact noise, and mechanism = {self.mechanism.name} adds none.")
         if self.selection is not None:
             check_covered(self.selection.event, self.event, self.num_participations)
 

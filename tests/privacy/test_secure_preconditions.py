@@ -115,6 +115,21 @@ def test_plan_ledger_and_streams_are_of_one_kind(tiny):
         next(secure.rounds(ledger=Ledger(secure=True, stored=True)))
 
 
+def test_replaced_parts_of_a_secure_run_are_checked_as_given_ones_are(rng, tmp_path):
+    inputs, targets = rng.normal(size=(12, 6, 4)), rng.integers(2, size=(12, 6))
+    targets[0, :2] = 0, 1
+    declared, counted = (rr.from_arrays(inputs, targets, num_classes=classes) for classes in (2, None))
+    secure = rr.experiment(
+        data=declared, num_clients=12, num_clusters=2, num_rounds=2, noise_multiplier=1.0, delta=0.01, secure=True,
+        accountant="rdp", out=str(tmp_path / "run"),
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="num_classes were counted"):
+        rr.run(replace(secure, data=counted))
+    with pytest.raises(PrivacyError, match="needs exact noise"):
+        replace(secure.plan, mechanism=replace(secure.plan.mechanism, exact_noise=False))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_ledger_without_a_limit_does_not_lengthen_the_plan(tiny):
     from rrcluster.privacy.ledger import Ledger
 
