@@ -170,6 +170,11 @@ def run_rounds(
     plan = server.plan
     if ledger.secure != plan.secure or isinstance(streams, SecureStreams) != plan.secure:
         raise PrivacyError("plan, ledger and streams must all be secure or all seeded; build them from one plan.")
+    if ledger.repeats_exactly and plan.secure and not plan.stores_rounds:
+        raise PrivacyError(
+            "the ledger charges a repeated round once, and this plan repeats it with fresh noise, which is a new "
+            "release; make the ledger with stored=plan.stores_rounds."
+        )
     slotted = _SlottedCollect(plan, collect, ledger, streams) if plan.mechanism.slots.count > 1 else None
     while state.round_index < plan.num_rounds and ledger.affords(state.round_index, limit=plan.num_releases):
         t, asked = state.round_index, server

@@ -1,5 +1,6 @@
 """`rrcluster advise`: what noise leaves of each cluster, and which B, before any data is touched. Needs no torch."""
 
+import contextlib
 import json
 import sys
 from dataclasses import asdict, dataclass, field, replace
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from rrcluster.cli.terminal import parse
-from rrcluster.errors import PrivacyError
+from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.settings import PrivacySettings
 
 if TYPE_CHECKING:
@@ -99,7 +100,11 @@ def _alternatives(command: AdviseCommand) -> "dict[str, Advice]":
         changes[f"epsilon {double:g}"] = replace(privacy, epsilon=double)
     changes |= _participations(privacy)
     named |= {name: replace(command, privacy=changed) for name, changed in changes.items()}
-    return {name: _ask(other) for name, other in named.items()}
+    answers = {}
+    for name, other in named.items():
+        with contextlib.suppress(ConfigError):  # such as a schedule whose noise would not fit into memory
+            answers[name] = _ask(other)
+    return answers
 
 
 def _participations(privacy: PrivacySettings) -> dict[str, PrivacySettings]:

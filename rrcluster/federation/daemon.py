@@ -32,7 +32,9 @@ from rrcluster.federation.stage_letters import (
     tell_envelopes,
 )
 from rrcluster.federation.wire import Letter, decode
+from rrcluster.privacy.reports import Reports
 from rrcluster.secagg.secure_client import Attempt, SecureClient
+from rrcluster.server import Guidance
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.types import Array
 
@@ -91,13 +93,8 @@ class Daemon:
         guidance, keys = read_task(letter, "train", self.side.mechanism, clients=("i8", (None,)))
         attempt = _whole(letter.facts, "attempt")
         self.ledger.join(self.agreement.digest, guidance.round_index, attempt, limit=self.num_releases)
-        ids = letter.arrays["clients"]
-        clients = self.memory.recall(self._cohort(ids))
         keys = keys or ClientKeys.of_round(SecureStreams(), guidance.round_index)
-        reports, remembered = self.side.answer(guidance, clients, keys)
-        self.memory = self.memory.updated(ids, remembered)
-        self.remember(self.memory)
-        return report_letter(reports)
+        return report_letter(self._reports(guidance, letter.arrays["clients"], keys))
 
     def _advertise(self, letter: Letter) -> Letter:
         """Start an attempt; whatever was left of another one is forgotten."""
@@ -121,11 +118,7 @@ class Daemon:
             raise ProtocolError("the models are of another round than the keys.")
         self.ledger.join(self.agreement.digest, attempt.round_index, attempt.number, limit=self.num_releases)
         ids = self.agreement.first_client(self.place) + np.arange(self.data.num_clients)
-        ids = ids[self.data.usable(ids - ids[0])]  # a client whose samples cannot be used sends the zero message
-        keys = ClientKeys.of_round(SecureStreams(), guidance.round_index)
-        reports, remembered = self.side.answer(guidance, self.memory.recall(self._cohort(ids)), keys)
-        self.memory = self.memory.updated(ids, remembered)
-        self.remember(self.memory)
+        reports = self._reports(guidance, ids, ClientKeys.of_round(SecureStreams(), guidance.round_index))
         mechanism: Any = plan.plan.mechanism
         values = mechanism.sum_messages(reports) + plan.noise_share()
         return Letter("masked", {}, {"words": client.mask(read_envelopes(letter), values)})
@@ -151,6 +144,32 @@ class Daemon:
         if client is None or asked != (client.attempt.round_index, client.attempt.number):
             raise ProtocolError("the message is of an attempt that this member does not know.")
         return client
+
+    def _reports(self, guidance: Guidance, ids: Array, keys: ClientKeys) -> Reports:
+        """What these clients report; one whose samples cannot be used or whose computation fails sends nothing.
+
+        A member that refused instead would take all of its clients out of the sum because of one client's data.
+        """
+        self._cohort(ids)  # refuses strangers
+        ids = ids[self.data.usable(ids - self.agreement.first_client(self.place))]
+        try:
+            reports, remembered = self._compute(guidance, ids, keys)
+        except Exception:  # whatever it was; if it was no single client's doing, it fails again below
+            ids = np.array([client for client in ids.tolist() if self._can_answer(guidance, client, keys)], np.int64)
+            reports, remembered = self._compute(guidance, ids, keys)
+        self.memory = self.memory.updated(ids, remembered)
+        self.remember(self.memory)
+        return reports
+
+    def _compute(self, guidance: Guidance, ids: Array, keys: ClientKeys) -> tuple[Reports, Array]:
+        return self.side.answer(guidance, self.memory.recall(self._cohort(ids)), keys)
+
+    def _can_answer(self, guidance: Guidance, client: int, keys: ClientKeys) -> bool:
+        try:
+            self._compute(guidance, np.array([client]), keys)
+        except Exception:
+            return False
+        return True
 
     def _cohort(self, ids: Array) -> Cohort:
         """The data of these clients under their numbers in the federation, which decide their draws."""

@@ -42,6 +42,8 @@ def fitted(model: Model, data: FederatedData) -> Model:
         _check_alone(model, module, inputs, outputs)
         _check_constant(model, module, inputs)
         random = _trained_once(model, inputs, targets)
+        for called in (model.module, module):
+            _check_forgets(model, called, inputs)
         numbers = _numbers_per_sample(model, inputs, targets)
     reason = "it draws random numbers while it trains" if random else _why_not_stacked(model, inputs, targets)
     return replace(
@@ -63,7 +65,9 @@ def _made_up(data: FederatedData) -> tuple[Tensor, Tensor]:
         for part in data.layout.parts:
             if part.ids:
                 inputs[:, part.start : part.stop] = 0
+    labels = np.arange(_SAMPLES) // 2 % (data.num_classes or 2)  # 0, 0, 1: a loss that counts labels shows it
     targets = np.zeros((_SAMPLES, *data.target_shape), dtype=np.int64 if data.num_classes else np.float32)
+    targets += labels.reshape(-1, *[1] * len(data.target_shape)).astype(targets.dtype)
     return torch.as_tensor(inputs), torch.as_tensor(targets)
 
 
@@ -132,6 +136,15 @@ def _check_function(what: str, function: Any, outputs: Tensor, targets: Tensor) 
             f"{what} = {name} gives {found} for {len(outputs)} samples; it must give one number per sample, shape "
             f"({len(outputs)},): use reduction='none' and the mean over all other axes."
         )
+    try:
+        alone = torch.stack([function(outputs[i : i + 1], targets[i : i + 1])[0] for i in range(len(outputs))])
+    except Exception as error:
+        raise ConfigError(f"{what} = {name} cannot take a single sample: {_first_line(error)}.") from error
+    if not torch.allclose(alone, figures, rtol=_CLOSE, atol=_CLOSE, equal_nan=True):
+        raise ConfigError(
+            f"{what} = {name} gives a sample another number when it is alone than among others: it mixes the samples "
+            "of a batch, and clients with them. Let each number depend on its own sample; weights must be constants."
+        )
 
 
 def _check_alone(model: Model, module: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
@@ -152,6 +165,20 @@ def _check_constant(model: Model, module: nn.Module, inputs: Tensor) -> None:
         model.task.outputs(module, inputs)
     if not torch.equal(state, torch.get_rng_state()):
         raise ConfigError(f"model {model.name} draws random numbers in eval mode; draw them in training mode alone.")
+
+
+def _check_forgets(model: Model, module: nn.Module, inputs: Tensor) -> None:
+    """Outputs must not depend on earlier calls: those were on another client's samples."""
+    passes = []
+    for samples in (inputs, 100 * inputs, inputs):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            passes.append(model.task.outputs(module, samples))
+    if not _equal(passes[2], passes[0]):
+        raise ConfigError(
+            f"model {model.name} remembers samples that it was called with before, and clients would learn from each "
+            "other unclipped; compute outputs from the inputs and parameters alone."
+        )
 
 
 def _trained_once(model: Model, inputs: Tensor, targets: Tensor) -> bool:

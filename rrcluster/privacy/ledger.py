@@ -85,6 +85,11 @@ class Ledger:
         """Whether a repeated round is a new release, with fresh noise, and charged again."""
         return self._secure
 
+    @property
+    def repeats_exactly(self) -> bool:
+        """Whether a repeated round is the identical release, and is charged once."""
+        return self._stored or not self._secure
+
     def charged(self, round_index: int) -> bool:
         """Whether the round was charged before."""
         return round_index in self._rounds
@@ -92,7 +97,7 @@ class Ledger:
     def affords(self, round_index: int, *, limit: int | None = None) -> bool:
         """Whether the round can be released within the limits; an exact repeat costs nothing."""
         limits = [value for value in (limit, self._limit) if value is not None]
-        free = (not self._secure or self._stored) and round_index in self._rounds
+        free = self.repeats_exactly and round_index in self._rounds
         return free or not limits or self.num_charged < min(limits)
 
     @property

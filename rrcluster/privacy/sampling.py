@@ -23,8 +23,11 @@ class Sampler(Protocol):
     def expected_size(self) -> float:
         """Expected number of clients in a cohort: a public constant."""
 
-    def draw(self, population: int, *, rng: Rng, round_index: int | None = None) -> Array:
-        """Sorted ids of the cohort of a round; where all rounds are alike it need not be said which."""
+    def draw(self, population: int, *, rng: Rng, round_index: int | None = None, names: tuple[str, ...] = ()) -> Array:
+        """Sorted numbers of the cohort of a round; where all rounds are alike it need not be said which.
+
+        `names` of the clients, if they have any, decide their slots.
+        """
 
 
 @dataclass(frozen=True)
@@ -48,14 +51,14 @@ class PoissonSampler:
         """q M / b, from the declared constants."""
         return self.sample_rate * self.num_clients / self.slots.count
 
-    def draw(self, population: int, *, rng: Rng, round_index: int | None = None) -> Array:
+    def draw(self, population: int, *, rng: Rng, round_index: int | None = None, names: tuple[str, ...] = ()) -> Array:
         """Binomial(population, q) many, then a uniform subset: the law of independent coins at the cohort's cost."""
         if self.secure:
             check_secure(rng)
         if self.slots.count > 1:
             if round_index is None:
                 raise PrivacyError("a plan with slots draws the cohort of a given round; say which with round_index.")
-            eligible = self.slots.eligible(population, round_index)
+            eligible = self.slots.eligible(names or population, round_index)
             return np.asarray(eligible[rng.random(len(eligible)) < self.sample_rate])
         size = int(rng.binomial(population, self.sample_rate))
         return np.sort(rng.choice(population, size=size, replace=False, shuffle=False))
@@ -78,7 +81,14 @@ class FixedSizeSampler:
         """The cohort's exact size."""
         return float(self.cohort_size)
 
-    def draw(self, population: int, *, rng: Rng, round_index: int | None = None) -> Array:  # noqa: ARG002 (all rounds alike)
+    def draw(
+        self,
+        population: int,
+        *,
+        rng: Rng,
+        round_index: int | None = None,  # noqa: ARG002 (all rounds alike)
+        names: tuple[str, ...] = (),  # noqa: ARG002 (no slots)
+    ) -> Array:
         """A uniform subset. The population must be the declared one: its size is part of the event."""
         if population != self.num_clients:
             raise PrivacyError(

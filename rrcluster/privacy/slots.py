@@ -37,9 +37,11 @@ class Slots:
         """The slot of a client, by its id."""
         return _slot(client, self.key, self.count)
 
-    def eligible(self, population: int, round_index: int) -> Array:
-        """Sorted ids of the clients, of those numbered from 0, that may take part in a round.
+    def eligible(self, population: int | tuple[str, ...], round_index: int) -> Array:
+        """Sorted numbers of the clients that may take part in a round, of so many numbered from 0 or of those named.
 
+        A number is an id only where it stays a client's own whoever else joins or leaves; one that counts names in
+        order does not, so clients with names are in slots by name.
         The cap is kept here, where cohorts are drawn: PrivacyError beyond the plan's last round.
         """
         if not 0 <= round_index < self.num_rounds:
@@ -82,8 +84,9 @@ def _slot(client: int | str | bytes, key: str, count: int) -> int:
 
 
 @lru_cache(maxsize=4)
-def _slots_of(population: int, key: str, count: int) -> Array:
-    """(population,) slots of the clients numbered from 0; about a microsecond each, once."""
-    slots = np.fromiter((_slot(client, key, count) for client in range(population)), np.int32, count=population)
+def _slots_of(population: int | tuple[str, ...], key: str, count: int) -> Array:
+    """(population,) slots of the clients numbered from 0, or of those named; about a microsecond each, once."""
+    clients = range(population) if isinstance(population, int) else population
+    slots = np.fromiter((_slot(client, key, count) for client in clients), np.int32, count=len(clients))
     slots.flags.writeable = False
     return slots

@@ -79,7 +79,9 @@ class SimulatedClients:
     def collect(self, guidance: Guidance, charge: Charge) -> Reports:
         """Draw the cohort, let every client choose, train and report, and charge the round."""
         t, streams = guidance.round_index, self.streams
-        sampled = self.plan.sampler.draw(self.data.num_clients, round_index=t, rng=streams("cohort", t))
+        names = self.data.clients if self.plan.mechanism.slots.count > 1 else ()  # by which they are in slots
+        named = {"names": names} if names else {}
+        sampled = self.plan.sampler.draw(self.data.num_clients, round_index=t, rng=streams("cohort", t), **named)
         ids = self.faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
         if self.plan.secure:  # a client whose samples cannot be used sends nothing, and no error names it
             ids = ids[self.data.usable(ids)]
@@ -89,7 +91,7 @@ class SimulatedClients:
         self.incidents = Incidents(dropped=len(sampled) - len(ids), hostile=lying)
         self.reports = None if self.plan.secure else honest
         charge()
-        return reports
+        return replace(reports, client_ids=[names[client] for client in reports.client_ids]) if names else reports
 
     def _compute(self, guidance: Guidance, ids: Array) -> tuple[Reports, ClientMemory]:
         """What these clients report, and what all clients remember afterwards."""

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from some_fast import some_fast
 
 from rrcluster.audit import participation_checks as checks
 from rrcluster.audit.finding import failures
@@ -118,7 +119,7 @@ RUN = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", some_fast(PLANTED, one_in=4))
 def test_a_planted_mistake_is_caught(name, monkeypatch, rng):
     check, patches = PLANTED[name]
     for place, function in patches.items():

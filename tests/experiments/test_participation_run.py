@@ -54,6 +54,25 @@ def rewritten(path, change):
     save_file(tensors, path, metadata={"sha256": _digest(tensors)})
 
 
+def test_clients_of_a_table_are_in_slots_by_name_so_that_one_who_leaves_moves_nobody(tmp_path):
+    def cohorts(names):
+        rows = {"id": np.repeat(names, 2), "x": np.arange(2.0 * len(names)), "y": np.tile([0, 1], len(names))}
+        data = rr.from_frame(rows, client="id", target="y", classes=[0, 1])
+        made = rr.experiment(
+            data=data, num_clusters=2, num_rounds=4, participation="schedule", slots=2, correlation="independent",
+            noise_multiplier=0.02, delta=1e-3, accountant="rdp",
+        )  # fmt: skip
+        for record in made.rounds():
+            members = record.reports.client_ids
+            assert record.release.sizes.sum() == pytest.approx(len(members), abs=2)  # none is taken for a stranger
+            yield {data.clients[client] for client in members}
+
+    names = [f"client-{number:02d}" for number in range(40)]
+    whole, without = list(cohorts(names)), list(cohorts(names[1:]))
+    assert [cohort - {names[0]} for cohort in whole] == without
+    assert all(without)
+
+
 def test_a_stopped_run_resumes_to_the_same_models(slotted, tmp_path):
     whole = rr.run(**(slotted | {"out": str(tmp_path / "whole")}))
     for losing in (0, 1):

@@ -115,6 +115,34 @@ def test_the_sum_is_exactly_that_of_messages_and_shares(experiment, secure_feder
     assert [daemon.ledger.joined(agreement.digest) for daemon in daemons.values()] == [2, 2, 2]
 
 
+class Failing:
+    """An engine that cannot train one client."""
+
+    def __init__(self, engine, client):
+        self.engine, self.client, self.model = engine, client, engine.model
+
+    def __getattr__(self, name):
+        return getattr(self.engine, name)
+
+    def train(self, calls):
+        if any(self.client in call.cohort.clients for call in calls):
+            raise ArithmeticError("of one client's data")
+        return self.engine.train(calls)
+
+
+def test_a_client_whose_training_fails_takes_nobody_else_out_of_the_sum(experiment, secure_federation, monkeypatch):
+    agreement, daemons, plan = secure_federation
+    daemons[0].side = replace(daemons[0].side, engine=Failing(experiment.engine, 1))
+    senders = []
+    mechanism = type(plan.plan.mechanism)
+    own = mechanism.sum_messages
+    monkeypatch.setattr(
+        mechanism, "sum_messages", lambda self, reports: senders.append(list(reports.client_ids)) or own(self, reports)
+    )
+    next(rounds_over(Listening(daemons), agreement, plan, experiment))
+    assert sorted(client for ids in senders for client in ids) == [client for client in range(60) if client != 1]
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.sampled_from((*STAGES, None)), min_size=3, max_size=3))
 def test_members_may_vanish_in_any_stage(experiment, tmp_path_factory, stage_of):

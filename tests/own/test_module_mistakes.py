@@ -33,6 +33,23 @@ class Counting(nn.Linear):
         return super().forward(inputs)
 
 
+class Remembering(nn.Linear):
+    """Centres by a running mean that is no buffer: what one client trained on is in what the next one computes."""
+
+    mean = 0.0
+
+    def forward(self, inputs):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * inputs.mean().item()
+        return super().forward(inputs - self.mean)
+
+
+def balanced(outputs, targets):
+    """Weighs classes by how often they are in the batch, in which stacked clients are together."""
+    counts = torch.bincount(targets.flatten(), minlength=3).clamp(min=1)
+    return nn.functional.cross_entropy(outputs, targets, reduction="none") * (counts.max() / counts)[targets]
+
+
 class Pair(nn.Linear):
     """Returns two things."""
 
@@ -91,6 +108,17 @@ MISTAKES = {
         {"loss": nn.functional.cross_entropy},
         r"loss = cross_entropy gives shape \(\) for 3 samples.*reduction='none'",
     ),
+    "loss of the whole batch": (
+        lambda: nn.Linear(4, 3),
+        {"loss": balanced},
+        "loss = balanced gives a sample another number when it is alone.*mixes",
+    ),
+    "metric of the whole batch": (
+        lambda: nn.Linear(4, 3),
+        {"metric": lambda outputs, targets: (outputs - outputs.mean(0)).sum(1)},
+        "metric = <lambda> gives a sample another number when it is alone",
+    ),
+    "running mean": (lambda: Remembering(4, 3), {}, "remembers samples that it was called with before"),
     "loss that fails": (
         lambda: nn.Linear(4, 3),
         {"loss": lambda outputs: outputs},

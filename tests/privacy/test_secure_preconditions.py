@@ -111,6 +111,8 @@ def test_plan_ledger_and_streams_are_of_one_kind(tiny):
         next(secure.rounds(ledger=Ledger()))
     with pytest.raises(PrivacyError, match="all be secure or all seeded"):
         next(replace(seeded, streams=SecureStreams()).rounds())
+    with pytest.raises(PrivacyError, match="charges a repeated round once"):
+        next(secure.rounds(ledger=Ledger(secure=True, stored=True)))
 
 
 def test_a_ledger_without_a_limit_does_not_lengthen_the_plan(tiny):
