@@ -39,7 +39,14 @@ class GivenCohorts:
     drawn: list[int] = field(default_factory=list)
     expected_size: float = 0.0
 
-    def draw(self, population: int, *, rng: Rng, round_index: int | None = None) -> Array:  # noqa: ARG002
+    def draw(
+        self,
+        population: int,
+        *,
+        rng: Rng,  # noqa: ARG002
+        round_index: int | None = None,  # noqa: ARG002
+        names: tuple[str, ...] = (),  # noqa: ARG002
+    ) -> Array:
         """The next cohort."""
         self.drawn.append(population)
         return self.cohorts[min(len(self.drawn), len(self.cohorts)) - 1]

@@ -130,7 +130,9 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
         tensors, metadata = read_tensors(path)
         about = {name: parse_json(value) for name, value in metadata.items()}
         models = Models(tensors["shared"].astype(float), tensors["clustered"].astype(float))
-        declared = str(about["model"]), str(about["algorithm"]), tuple(about["input_shape"])
+        declared = about["model"], about["algorithm"], tuple(about["input_shape"])
+        if not all(isinstance(name, str) for name in declared[:2]):
+            raise ValueError("names that are none")
     except Exception as error:  # a damaged file fails in many ways inside the reader
         raise _damaged(path) from error
     _check_known(run, *declared[:2], given=model is not None)

@@ -158,7 +158,7 @@ def _running(experiment: Experiment, folder: RunFolder) -> "Running":
             secure=plan.secure,
             limit=plan.num_releases,
             made_by=fingerprint(experiment.config, experiment.engine) | describe_parts(experiment),
-            noise=folder.load_noise(),
+            noise=folder.load_noise() if plan.mechanism.slots.count > 1 else None,
             stored=plan.stores_rounds,
         )
         running = Running(experiment, folder, ledger)

@@ -123,7 +123,7 @@ def test_models(copy):
     for _ in damaged(copy / "models.safetensors", (*BYTES, lie), 150):
         try:
             models = rr.load(copy)
-        except RunFolderError:
+        except (RunFolderError, ConfigError):  # damaged, or under a name that nobody has registered
             continue
         assert models.predict(inputs, cluster=0).shape == (2, 1)  # valid: weights may differ, their shapes may not
 
