@@ -155,14 +155,14 @@ class _Composed:
         return factor * value, factor * (self._error * float(np.sum(fading)) + _OUTSIDE)
 
 
-def _tilted(masses: Array, losses: Array, num_rounds: int, near: float) -> tuple[float, float, Array]:
+def _tilted(masses: Array, loss_grid: Array, num_rounds: int, near: float) -> tuple[float, float, Array]:
     """(tilt, logarithm of the weighted total, weighted masses that sum to 1), at the best tilt for delta at `near`."""
 
     def chernoff(tilt: float) -> float:
-        return num_rounds * math.log(float(np.sum(masses * np.exp(tilt * losses)))) - tilt * near
+        return num_rounds * math.log(float(np.sum(masses * np.exp(tilt * loss_grid)))) - tilt * near
 
-    tilt = _least(chernoff, 200 / max(1.0, float(np.max(np.abs(losses)))))
-    weighted = masses * np.exp(tilt * losses)
+    tilt = _least(chernoff, 200 / max(1.0, float(np.max(np.abs(loss_grid)))))
+    weighted = masses * np.exp(tilt * loss_grid)
     total = float(np.sum(weighted))
     return tilt, math.log(total), weighted / total
 

@@ -118,11 +118,11 @@ class Correlation:
                 f"correlated noise of {len(self.parts)} coefficients needs as many slots, not {slots}: a client must "
                 "not take part again while its message is still in the noise."
             )
-        size = 8 * width * (len(self.parts) - 1)
-        if size > MOST_BYTES:
+        needed = 8 * width * (len(self.parts) - 1)
+        if needed > MOST_BYTES:
             raise ConfigError(
                 f"correlated noise keeps the last {len(self.parts) - 1} noise vectors of {width} numbers, "
-                f"{size / 2**30:.3g} GiB, more than {MOST_BYTES / 2**30:g} GiB; use fewer slots, a smaller model, or "
+                f"{needed / 2**30:.3g} GiB, more than {MOST_BYTES / 2**30:g} GiB; use fewer slots, a smaller model, or "
                 "participation = everybody or poisson, which keep none."
             )
 
@@ -133,10 +133,10 @@ class Correlation:
                 f"round {round_index} builds on the noise of the rounds before it, and that is lost: checkpoint/ does "
                 "not hold it. Fresh noise would not cancel, and the guarantee would be another one; start a new run."
             )
-        rows, kind = len(self.parts) - 1, "i" if exact else "f"
-        if past.round_index != round_index or past.vectors.shape != (rows, width) or past.vectors.dtype.kind != kind:
+        vectors, kind = len(self.parts) - 1, "i" if exact else "f"
+        if past.round_index != round_index or past.vectors.shape != (vectors, width) or past.vectors.dtype.kind != kind:
             raise PrivacyError(
-                f"round {round_index} builds on the noise of the {rows} rounds before it, and checkpoint/ holds noise "
+                f"round {round_index} builds on the noise of the {vectors} rounds before it, and checkpoint/ holds noise "
                 "of another round or shape: it was changed. Start a new run."
             )
         return past
