@@ -7,6 +7,7 @@ them than the federation's plan has releases, and an attempt that is not later t
 one in which the daemon died and lost its secrets).
 """
 
+import fcntl
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -26,6 +27,10 @@ class ClientLedger:
         """Open the ledger, or start one."""
         make_folders(path.parent)
         self._path = path
+        self._read()
+
+    def _read(self) -> None:
+        path = self._path
         if path.exists():
             drop_torn_line(path)
         lines = read_json_lines(path, damaged="refuse", way_out=_WAY_OUT) if path.exists() else []
@@ -42,7 +47,13 @@ class ClientLedger:
 
         PrivacyError beyond the releases that the plan allows; ProtocolError for an attempt that is not a later one.
         """
-        name, asked = federation.hex(), (round_index, attempt)
+        with explain_write(self._path), self._path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed: a second daemon of the member must see this attempt
+            self._read()
+            self._join(federation.hex(), (round_index, attempt), limit)
+
+    def _join(self, name: str, asked: tuple[int, int], limit: int) -> None:
+        round_index, attempt = asked
         if name in self._last and asked <= self._last[name]:
             raise ProtocolError(
                 f"round {round_index}, attempt {attempt} is not later than the last one joined; the server must start "
@@ -53,8 +64,7 @@ class ClientLedger:
                 f"this member has joined the {limit} attempts that were agreed on; enrol again under a new budget."
             )
         line = json.dumps({"federation": name, "round": round_index, "attempt": attempt})
-        with explain_write(self._path):
-            append_line(self._path, line)  # on disk when it returns
+        append_line(self._path, line)  # on disk when it returns
         self._last[name] = asked
         self._count[name] += 1
 

@@ -148,6 +148,16 @@ def test_the_ledger_refuses_a_replay_and_survives_a_restart(tmp_path):
     assert ClientLedger(path).joined(FEDERATION) == 3
 
 
+def test_two_daemons_of_a_member_share_one_ledger(tmp_path):
+    one, other = (ClientLedger(tmp_path / "ledger.jsonl") for _ in range(2))
+    one.join(b"a", 0, 0, limit=2)
+    with pytest.raises(ProtocolError, match="not later"):
+        other.join(b"a", 0, 0, limit=2)
+    other.join(b"a", 0, 1, limit=2)
+    with pytest.raises(PrivacyError, match="the 2 attempts"):
+        one.join(b"a", 1, 0, limit=2)
+
+
 def test_the_ledger_ends_where_the_plan_does(tmp_path):
     ledger = ClientLedger(tmp_path / "ledger.jsonl")
     ledger.join(FEDERATION, 0, 0, limit=2)
