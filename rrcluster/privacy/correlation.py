@@ -136,7 +136,7 @@ class Correlation:
         vectors, kind = len(self.parts) - 1, "i" if exact else "f"
         if past.round_index != round_index or past.vectors.shape != (vectors, width) or past.vectors.dtype.kind != kind:
             raise PrivacyError(
-                f"round {round_index} builds on the noise of the {vectors} rounds before it, and checkpoint/ holds that "
+                f"round {round_index} builds on the noise of the {vectors} rounds before, and checkpoint/ holds that "
                 "of another round or shape: it was changed. Start a new run."
             )
         return past
