@@ -59,6 +59,7 @@ def text_of(folder):
     return to_text(it, (*main_tables(it), *more_tables(it)))
 
 
+@pytest.mark.slow
 def test_twice_the_same_and_resumed_the_same(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["reproduce", "fashion", "--quick", "--out", "a/fashion"]) == 0
