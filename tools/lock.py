@@ -7,6 +7,7 @@ no line: which file is the right one depends on the machine (CPU or CUDA, someti
 installs its pinned version in a step of its own; what torch itself needs is in dev.txt.
 """
 
+import os
 import re
 import sys
 import tomllib
@@ -19,9 +20,9 @@ from packaging.requirements import Requirement
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, canonicalize_name
 from packaging.utils import parse_sdist_filename as parse_sdist
 from packaging.utils import parse_wheel_filename as parse_wheel
+from pip._internal.models.index import PyPI
 
 ROOT = Path(__file__).parent.parent
-INDEX = "https://pypi.org/simple"
 BOOTSTRAP = ("pip", "setuptools")
 OWN_STEP = "torch"
 LINK = re.compile(r'href="[^"]*?([^"/#]+)#sha256=([0-9a-f]{64})"')
@@ -62,9 +63,14 @@ def installed(name: str) -> list[str]:
         return []
 
 
+def index() -> str:
+    """The package index that pip asks: the one configured in the environment, or its default."""
+    return os.environ.get("PIP_INDEX_URL", PyPI.simple_url).rstrip("/")
+
+
 def digests(name: str, version: str) -> list[str]:
     """Of every wheel and source archive of one version."""
-    with urllib.request.urlopen(f"{INDEX}/{name}/", timeout=60) as answer:
+    with urllib.request.urlopen(f"{index()}/{name}/", timeout=60) as answer:
         page = answer.read().decode()
     return sorted({digest for file, digest in LINK.findall(page) if str(version_of(file)) == version})
 
