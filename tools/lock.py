@@ -85,7 +85,7 @@ def version_of(file: str) -> object:
 def block(name: str, version: str) -> str:
     found = digests(name, version)
     if not found:
-        raise SystemExit(f"{name}=={version} is not on {INDEX}; change its pin in constraints.txt.")
+        raise SystemExit(f"{name}=={version} is not on {index()}; change its pin in constraints.txt.")
     return " \\\n".join([f"{name}=={version}", *(f"    --hash=sha256:{digest}" for digest in found)]) + "\n"
 
 
