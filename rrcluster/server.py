@@ -70,18 +70,19 @@ class Server:
         """The state before the first round, from random numbers alone."""
         return ServerState.fresh(self.random_models("init"))
 
-    def tell(self, state: ServerState) -> Guidance:
+    def tell(self, state: ServerState, *, repeated: Models | None = None) -> Guidance:
         """What the clients of this round are told: models, prices and coins, from sizes released earlier.
 
         Prices are zero and nobody moves before the first release. In the rounds of an initialisation the schedule
-        decides instead, from the round's number alone.
+        decides instead, from the round's number alone. `repeated` are the models of a round that was drawn before a
+        crash: random ones cannot be drawn again.
         """
         models = state.models
         if self.schedule.opens_clusters(state.round_index):
             if self.schedule.init == "warm":
                 models = warm_start(models, self.random_models("warm start"))
             state = open_clusters(state, self.schedule, models)
-        return Guidance(state.round_index, models, state.average, self._rules(state))
+        return Guidance(state.round_index, repeated or models, state.average, self._rules(state))
 
     def finish(
         self, state: ServerState, guidance: Guidance, reports: Reports | NoisySum, *, rng: Rng
@@ -150,12 +151,12 @@ Collect = Callable[[Guidance, Charge], Reports | NoisySum]
 
 @dataclass(frozen=True)
 class FinishedRound:
-    """One round: its release, and the state after it. Public."""
+    """One round: its release, and the state after it, which are public, and the noise that later rounds build on."""
 
     round_index: int
     state: ServerState
     release: Release
-    past: PastNoise | None = None  # private: the noise that later rounds build on, in plans with slots
+    past: PastNoise | None = None  # private, and only in plans with slots
 
 
 def run_rounds(
@@ -177,11 +178,12 @@ def run_rounds(
         )
     slotted = _SlottedCollect(plan, collect, ledger, streams) if plan.mechanism.slots.count > 1 else None
     while state.round_index < plan.num_rounds and ledger.affords(state.round_index, limit=plan.num_releases):
-        t, asked = state.round_index, server
-        if slotted is not None:
-            asked, state = slotted.repeated(server, state)
+        t = state.round_index
+        repeated = None if slotted is None else slotted.repeated_models(t)
+        if repeated is not None and t == 0:
+            state = ServerState.fresh(repeated)
         charge, rng = Charge(ledger, t, plan), streams("release", t)
-        state, release = attempt_round(asked, slotted or collect, state, charge, rng)
+        state, release = attempt_round(server, slotted or collect, state, charge, rng, repeated=repeated)
         yield FinishedRound(t, state, release, None if slotted is None else slotted.past)
 
 
@@ -195,13 +197,10 @@ class _SlottedCollect:
         self._plan, self._collect, self._ledger, self._streams = plan, collect, ledger, streams
         self.past = ledger.noise.past  # private
 
-    def repeated(self, server: Server, state: ServerState) -> tuple[Server, ServerState]:
-        """Server and state as they were when the round was drawn, if it was: its models may have been random."""
-        drawn = self._recall(state.round_index)
-        if drawn is None:
-            return server, state
-        again = _RepeatingServer(server.plan, server.settings, server.explores, server.random_models, drawn.models)
-        return again, state if state.round_index else ServerState.fresh(drawn.models)
+    def repeated_models(self, t: int) -> Models | None:
+        """The models that a round was drawn with before a crash; None if it was not drawn."""
+        drawn = self._recall(t)
+        return None if drawn is None else drawn.models
 
     def __call__(self, guidance: Guidance, charge: Charge) -> NoisySum:
         t = guidance.round_index
@@ -230,27 +229,23 @@ class _SlottedCollect:
         return mechanism.noisy_sum(reports, past, rng=self._streams("release", t))
 
 
-@dataclass(frozen=True)
-class _RepeatingServer(Server):
-    """Tells clients of the models that a round was drawn with."""
-
-    models: Models
-
-    def tell(self, state: ServerState) -> Guidance:
-        return replace(super().tell(state), models=self.models)
-
-
 def attempt_round(
-    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
+    server: Server,
+    collect: Collect,
+    state: ServerState,
+    charge: Charge,
+    rng: Rng,
+    *,
+    repeated: Models | None = None,
 ) -> tuple[ServerState, Release]:
     """One round: what clients are told, what they answer, the release, and the state after it."""
-    return (_discreet_attempt if server.plan.secure else _attempt)(server, collect, state, charge, rng)
+    return (_discreet_attempt if server.plan.secure else _attempt)(server, collect, state, charge, rng, repeated)
 
 
 def _attempt(
-    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
+    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng, repeated: Models | None
 ) -> tuple[ServerState, Release]:
-    guidance = server.tell(state)
+    guidance = server.tell(state, repeated=repeated)
     reports = collect(guidance, charge)
     if not charge.made:
         raise PrivacyError(
@@ -260,7 +255,7 @@ def _attempt(
 
 
 def _discreet_attempt(
-    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
+    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng, repeated: Models | None
 ) -> tuple[ServerState, Release]:
     """As `_attempt`, for secure runs: no error says more than that a round failed.
 
@@ -268,7 +263,7 @@ def _discreet_attempt(
     and disk have to say does not, and is let through.
     """
     try:
-        return _attempt(server, collect, state, charge, rng)
+        return _attempt(server, collect, state, charge, rng, repeated)
     except (PrivacyError, RunFolderError):
         raise
     except Exception:  # whatever it was: the error below must not carry it as its context
