@@ -111,7 +111,7 @@ def bounds(found):
 
 
 @pytest.mark.parametrize("name", CANARY_TARGETS)
-def test_canaries_show_much_of_the_claim_and_no_more(name):
+def test_canaries_show_much_of_the_claim_and_no_more(name, fixed_entropy):
     make, _, algorithm = CANARY_TARGETS[name]
     found = audit_end_to_end(varied(make(), "secure", secure=True), simulate, algorithm=algorithm)
     claimed, shown = bounds(found)
@@ -120,7 +120,7 @@ def test_canaries_show_much_of_the_claim_and_no_more(name):
 
 
 @pytest.mark.parametrize("name", CANARY_TARGETS)
-def test_canaries_show_that_half_the_noise_is_missing(name):
+def test_canaries_show_that_half_the_noise_is_missing(name, fixed_entropy):
     make, half, algorithm = CANARY_TARGETS[name]
     found = audit_end_to_end(varied(make(half), "secure", secure=True), simulate, algorithm=algorithm)
     claimed, shown = bounds(found)
