@@ -107,19 +107,19 @@ def check_stated_cost() -> Finding:
         path = Path(folder) / "run"
         experiment = small_experiment(path)
         due = epsilon(experiment.plan.event, num_rounds=ROUNDS, delta=0.01)
-        told = {"progress": _some_rounds(start(experiment), 2)}
-        told |= _told_by(path, "when stopped")
+        epsilons = {"progress": _some_rounds(start(experiment), 2)}
+        epsilons |= _epsilons_in(path, "when stopped")
         running = resume(path)
-        told["progress after resuming"] = [progress.epsilon for progress in running.rounds()]
-        told["result"] = [running.result().epsilon]
-        told |= _told_by(path, "at the end")
-        stated = [(where, value) for where, values in told.items() for value in values]
+        epsilons["progress after resuming"] = [progress.epsilon for progress in running.rounds()]
+        epsilons["result"] = [running.result().epsilon]
+        epsilons |= _epsilons_in(path, "at the end")
+        stated = [(where, value) for where, values in epsilons.items() for value in values]
         wrong = next((f"{where} says {value}" for where, value in stated if not _equal(value, due)), "")
         _charge_twice(path / "ledger.jsonl")
         if not _refused(lambda: folder_cost(path)):
             wrong = wrong or "more charges than the statement covers are passed over"
     claim = f"a folder costs its whole plan, {due:.4g}, from the first round on"
-    return Finding(SUBJECT, "stated cost", claim, wrong or f"so, in {len(told)} places", not wrong)
+    return Finding(SUBJECT, "stated cost", claim, wrong or f"so, in {len(epsilons)} places", not wrong)
 
 
 def _equal(value: float | None, due: float) -> bool:
@@ -133,11 +133,11 @@ def _charge_twice(ledger: Path) -> None:
     ledger.write_text(text, encoding="utf-8")
 
 
-def _told_by(path: Path, when: str) -> dict[str, list[float | None]]:
+def _epsilons_in(path: Path, when: str) -> dict[str, list[float | None]]:
     cost = folder_cost(path)
     files = {name: json.loads((path / name).read_text(encoding="utf-8")) for name in ("summary.json", "privacy.json")}
-    told = {f"{name} {when}": [content["epsilon"]] for name, content in files.items()}
-    return told | {f"folder_cost {when}": [None if cost is None else cost.epsilon]}
+    epsilons = {f"{name} {when}": [content["epsilon"]] for name, content in files.items()}
+    return epsilons | {f"folder_cost {when}": [None if cost is None else cost.epsilon]}
 
 
 def check_resumed_run() -> Finding:
@@ -200,13 +200,13 @@ def _resumed_elsewhere(folder: Path) -> str:
 
 def _some_rounds(running: Running, count: int) -> list[float | None]:
     """The epsilons that a run states in its first rounds; then it is stopped."""
-    told, rounds = [], running.rounds()
+    epsilons, rounds = [], running.rounds()
     for progress in rounds:
-        told.append(progress.epsilon)
-        if len(told) == count:
+        epsilons.append(progress.epsilon)
+        if len(epsilons) == count:
             break
     rounds.close()  # type: ignore[attr-defined]
-    return told
+    return epsilons
 
 
 def _killed(running: Running, copy: Path, *, after: int) -> None:

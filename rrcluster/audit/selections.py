@@ -147,7 +147,7 @@ def _selected(out: Path, *, seed: int, secure: bool) -> tuple[int, str]:
     """(how many runs were made, what is wrong)."""
     offer = _offer(out, seed=seed, secure=secure)
     probe = _Charged(offer.experiments[0].plan.mechanism, out / "ledger.jsonl")
-    experiments = tuple(replace(it, plan=replace(it.plan, mechanism=probe)) for it in offer.experiments)
+    experiments = tuple(replace(each, plan=replace(each.plan, mechanism=probe)) for each in offer.experiments)
     scores: list[tuple[float, float]] = []
 
     def scored(running: Running) -> float:
@@ -205,9 +205,9 @@ def _stated(out: Path, offer: Candidates, *, charges: int) -> str:
     event = offer.selection.event
     due = epsilon(event, num_rounds=charges, delta=0.01, accountant="rdp")
     for name in ("privacy.json", "summary.json"):
-        told = json.loads((out / name).read_text(encoding="utf-8"))["epsilon"]
-        if told is None or told < due - 1e-9:
-            return f"{name} states {told}, and {charges} selections cost {due:.5g}"
+        stated = json.loads((out / name).read_text(encoding="utf-8"))["epsilon"]
+        if stated is None or stated < due - 1e-9:
+            return f"{name} states {stated}, and {charges} selections cost {due:.5g}"
     charged = read_charges(out / "ledger.jsonl")
     types = [charge["event"]["type"] for charge in charged]
     return "" if types == ["RepeatAndSelect"] * charges else f"the ledger holds {types} for {charges} selections"

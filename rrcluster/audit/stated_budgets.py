@@ -45,9 +45,9 @@ def _reserve(settings: dict[str, Any]) -> str:
     releases = _ROUNDS + _RESERVE
     due = epsilon(plan.event, num_rounds=releases, delta=_DELTA)
     stated = statement(plan)
-    told = {"plan": plan.epsilon(), "statement": stated["epsilon"]}
-    told |= {f"{row['accountant']} in the statement": row["epsilon"] for row in stated["accountants"][:1]}
-    for where, value in told.items():
+    epsilons = {"plan": plan.epsilon(), "statement": stated["epsilon"]}
+    epsilons |= {f"{row['accountant']} in the statement": row["epsilon"] for row in stated["accountants"][:1]}
+    for where, value in epsilons.items():
         if value is None or value < due - 1e-9:
             return f"{where}: {value} where {releases} releases cost {due:.4g} ({settings['mechanism']})"
     if (plan.num_releases, stated["num_releases"]) != (releases, releases):

@@ -117,8 +117,8 @@ def _files(path: Path) -> list[Path]:
     files = sorted(file for file in path.iterdir() if not file.name.startswith((".", "_")))
     odd = [file for file in files if file.is_dir() or not file.name.lower().endswith(FILE_ENDINGS)]
     if odd or not files:
-        found = f"holds {odd[0].name}, which is no table" if odd else "is empty"
-        raise DataError(f"{path}: {found}; a folder of data holds files that end in {endings}, and nothing else.")
+        problem = f"holds {odd[0].name}, which is no table" if odd else "is empty"
+        raise DataError(f"{path}: {problem}; a folder of data holds files that end in {endings}, and nothing else.")
     return files
 
 

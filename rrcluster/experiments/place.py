@@ -34,9 +34,9 @@ def check_place(folder: Path) -> None:
     here = _place(folder, str(there.get("nonce")))
     changed = [name for name in ("host", "device", "inode") if there.get(name) != here[name]]
     if changed:
-        found = "does not say where it was started" if not there else f"was started elsewhere (other {changed[0]})"
+        problem = "does not say where it was started" if not there else f"was started elsewhere (other {changed[0]})"
         raise PrivacyError(
-            f"{folder}: this secure run {found}: it looks like a copy. If the original, or another copy, is resumed "
+            f"{folder}: this secure run {problem}: it looks like a copy. If the original, or another copy, is resumed "
             "too, both release, and together they cost more than either states. If this is the only one that will go "
             "on, say so: `rrcluster run --resume FOLDER --adopt` (adopt=True in Python)."
         )

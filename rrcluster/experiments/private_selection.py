@@ -164,7 +164,7 @@ def _charged(offer: Candidates) -> Candidates:
 
 def _stating(offer: Candidates, *, charges: int) -> Candidates:
     selection = replace(offer.selection, charges=charges)
-    experiments = tuple(replace(it, plan=replace(it.plan, selection=selection)) for it in offer.experiments)
+    experiments = tuple(replace(each, plan=replace(each.plan, selection=selection)) for each in offer.experiments)
     return replace(offer, experiments=experiments, selection=selection)
 
 
@@ -263,7 +263,7 @@ def _check_target(event: RepeatAndSelect, target: float | None, delta: float) ->
 def _experiments(configs: list[RunConfig], selection: Selection) -> tuple[Experiment, ...]:
     first = make_experiment(configs[0])
     others = [make_experiment(config, data=first.data) for config in configs[1:]]
-    return tuple(replace(it, plan=replace(it.plan, selection=selection)) for it in (first, *others))
+    return tuple(replace(each, plan=replace(each.plan, selection=selection)) for each in (first, *others))
 
 
 _HIDDEN = "selection-"  # in checkpoint/, which only its owner reads, and which the lock guards

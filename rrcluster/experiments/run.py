@@ -246,18 +246,18 @@ class Running:
         return (round_index + 1) % every == 0 or round_index + 1 == total
 
     def _evaluate(self, state: ServerState, memory: ClientMemory | None, made: RoundRecord | None = None) -> Evaluation:
-        it, last = self.experiment, state.round_index - 1
-        measures = None if made is None else measure_round(made, plan=it.plan, algorithm=it.algorithm)
+        experiment, last = self.experiment, state.round_index - 1
+        measures = None if made is None else measure_round(made, plan=experiment.plan, algorithm=experiment.algorithm)
         measured = evaluate(
             state.average,
-            it.data,
-            algorithm=it.algorithm,
-            split=it.split,
-            engine=it.engine,
-            local=it.local,
+            experiment.data,
+            algorithm=experiment.algorithm,
+            split=experiment.split,
+            engine=experiment.engine,
+            local=experiment.local,
             memory=memory,
         )
-        if it.config.output.personalise and state.round_index == it.plan.num_rounds:
+        if experiment.config.output.personalise and state.round_index == experiment.plan.num_rounds:
             measured = self._personalised(measured, state)
         self._evaluated = (last, measured)
         self.folder.add_diagnostics(last, measured, self._incidents, time.perf_counter() - self._began, measures)
@@ -265,8 +265,8 @@ class Running:
 
     def _personalised(self, measured: Evaluation, state: ServerState) -> Evaluation:
         """With what clients end up with; methods that give each its own model have measured that already."""
-        it = self.experiment
-        if it.algorithm.personal:
+        experiment = self.experiment
+        if experiment.algorithm.personal:
             return replace(
                 measured,
                 personalised_accuracy=measured.accuracy,
@@ -274,12 +274,12 @@ class Running:
             )
         accuracy = personalised_accuracies(
             state.average,
-            it.data,
-            judged_clients(it.data.num_clients),
-            algorithm=it.algorithm,
-            model=it.model,
-            engine=it.engine,
-            local=it.local,
+            experiment.data,
+            judged_clients(experiment.data.num_clients),
+            algorithm=experiment.algorithm,
+            model=experiment.model,
+            engine=experiment.engine,
+            local=experiment.local,
         )
         tenth = max(1, len(accuracy) // 10)
         return replace(
@@ -296,29 +296,29 @@ class Running:
         self.folder.save_summary(self._summary("stopped"))
 
     def _end(self) -> None:
-        it = self.experiment
+        experiment = self.experiment
         if self.state is None:
             raise PrivacyError(
-                f"{self.folder.path}: the budget of {it.plan.num_releases} releases is spent and no round was kept; "
-                "start a new run."
+                f"{self.folder.path}: the budget of {experiment.plan.num_releases} releases is spent and no round was "
+                "kept; start a new run."
             )
-        if not it.plan.secure and (self._evaluated is None or self._evaluated[0] != self.state.round_index - 1):
+        if not experiment.plan.secure and (self._evaluated is None or self._evaluated[0] != self.state.round_index - 1):
             self._evaluate(self.state, self._memory)
         self.folder.save_summary(self._summary("finished"))
         about = {
-            "model": it.config.method.model,
-            "algorithm": it.config.method.algorithm,
-            "input_shape": list(it.data.input_shape),
-            "num_classes": it.data.num_classes,
-            "inputs": it.model.input_kind,
+            "model": experiment.config.method.model,
+            "algorithm": experiment.config.method.algorithm,
+            "input_shape": list(experiment.data.input_shape),
+            "num_classes": experiment.data.num_classes,
+            "inputs": experiment.model.input_kind,
         }
-        layers = [[layer.name, *layer.shape] for layer in it.model.layers]
+        layers = [[layer.name, *layer.shape] for layer in experiment.model.layers]
         self.folder.save_models(
             self.state.average,
             {"format": "rrcluster-models/1", **about, "layers": layers},
-            ClusterModels(self.state.average, it.model, it.split).files(about),
+            ClusterModels(self.state.average, experiment.model, experiment.split).files(about),
         )
-        if not it.config.output.keep_checkpoint:
+        if not experiment.config.output.keep_checkpoint:
             self.folder.drop_checkpoint()
         elif self._past is not None and self._memory is not None:
             self.folder.save_state(self.state, self._memory)  # without the noise, which uncovers exact sums

@@ -32,11 +32,11 @@ class Start:
         parts = [*self.parts, (plan.event, plan.num_participations)]
         rows = account_together(parts, delta=plan.delta)
         total = min((row.epsilon for row in rows if row.epsilon is not None), default=None)
-        told = "no finite epsilon" if total is None else f"epsilon = {total:.4g} at delta = {plan.delta:g}"
+        cost = "no finite epsilon" if total is None else f"epsilon = {total:.4g} at delta = {plan.delta:g}"
         return {
             "run": self.run,
             "what": f"The first models are those that another run released. For a client that took part in both, the "
-            f"releases of both count: {told} together. The epsilon stated above is that of this run's releases alone.",
+            f"releases of both count: {cost} together. The epsilon stated above is that of this run's releases alone.",
             "epsilon_together": total,
             "earlier": [{"event": describe(event), "num_releases": count} for event, count in self.parts],
         }
@@ -79,5 +79,5 @@ def full_statement(plan: PrivacyPlan, start: Start | None) -> dict[str, Any]:
     stated = statement(plan)
     if start is None:
         return stated
-    told = start.describe(plan)
-    return stated | {"started_from": told, "notes": [*([told["what"]] if told else []), *stated["notes"]]}
+    earlier = start.describe(plan)
+    return stated | {"started_from": earlier, "notes": [*([earlier["what"]] if earlier else []), *stated["notes"]]}

@@ -37,14 +37,14 @@ def task(
     if mechanism.loss_bound is not None:
         arrays["average shared"] = guidance.average.shared.astype(np.float32)
         arrays["average clustered"] = guidance.average.clustered.astype(np.float32)
-    told = {
+    own_facts = {
         "round": guidance.round_index,
         "temperature": rules.temperature,
         "num_open": rules.num_open,
         "newcomer_power": rules.newcomer_power,
         "keys": None if keys is None else asdict(keys),
     }
-    return Letter(name, {**told, **facts}, {**arrays, **more})
+    return Letter(name, {**own_facts, **facts}, {**arrays, **more})
 
 
 def read_task(letter: Letter, name: str, mechanism: Mechanism, **more: _Shape) -> tuple[Guidance, ClientKeys | None]:

@@ -131,9 +131,9 @@ def _check_function(what: str, function: Any, outputs: Tensor, targets: Tensor) 
             f"{targets.dtype}: {_first_line(error)}."
         ) from error
     if not isinstance(figures, Tensor) or tuple(figures.shape) != (len(outputs),):
-        found = f"shape {tuple(figures.shape)}" if isinstance(figures, Tensor) else type(figures).__name__
+        given = f"shape {tuple(figures.shape)}" if isinstance(figures, Tensor) else type(figures).__name__
         raise ConfigError(
-            f"{what} = {name} gives {found} for {len(outputs)} samples; it must give one number per sample, shape "
+            f"{what} = {name} gives {given} for {len(outputs)} samples; it must give one number per sample, shape "
             f"({len(outputs)},): use reduction='none' and the mean over all other axes."
         )
     try:

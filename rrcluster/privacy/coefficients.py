@@ -33,7 +33,7 @@ def make_correlation(
         chosen = _rounded(_optimised(slots, num_rounds, momentum, average_last), num_rounds)
     else:
         chosen = _by_hand(name, slots, num_rounds)
-    stds = [_model_noise(it, num_rounds, momentum, average_last) for it in (INDEPENDENT, roots, chosen)]
+    stds = [_model_noise(each, num_rounds, momentum, average_last) for each in (INDEPENDENT, roots, chosen)]
     return replace(chosen, model_noise=ModelNoise(*stds))
 
 
