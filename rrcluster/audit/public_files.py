@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 from safetensors import safe_open
 
-from rrcluster.audit.finding import Finding
+from rrcluster.audit.targets import Finding
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.experiments.run import run

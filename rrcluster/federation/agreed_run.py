@@ -111,9 +111,9 @@ class AgreedRun:
 
 
 def close(draft: Agreement) -> Agreement:
-    """The agreement of a draft: clients counted by the roster, defaults written out, noise calibrated, guarantee stated.
+    """The agreement of a draft: clients counted by the roster, defaults written out, noise calibrated, cost stated.
 
-    The noise multiplier takes the place of the epsilon it was calibrated to, so that no two sides calibrate differently;
+    The noise multiplier takes the place of the epsilon it was calibrated to, so that no two sides calibrate apart;
     what it costs is in the guarantee.
     """
     register_members()
