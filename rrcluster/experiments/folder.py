@@ -36,7 +36,7 @@ from rrcluster.experiments.own_data import KEY_FILE, remember
 from rrcluster.experiments.place import bind
 from rrcluster.experiments.released import describe_evaluation, read_evaluation
 from rrcluster.privacy.correlation import PastNoise
-from rrcluster.privacy.noise_store import DrawnRound, NoiseStore
+from rrcluster.privacy.ledger import DrawnRound, NoiseStore
 from rrcluster.registry import DATASETS, METHODS, MODELS
 from rrcluster.server import FinishedRound
 from rrcluster.server_state import RunningMean, ServerState

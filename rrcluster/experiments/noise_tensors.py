@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from rrcluster.privacy.correlation import PastNoise
-from rrcluster.privacy.noise_store import DrawnRound
+from rrcluster.privacy.ledger import DrawnRound
 from rrcluster.types import Models
 
 
