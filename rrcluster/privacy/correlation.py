@@ -9,6 +9,7 @@ form costs no more than the real one (docs/privacy.md, Proposition 6).
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -30,6 +31,17 @@ class PastNoise:
 
     round_index: int
     vectors: Array  # (b - 1, width): float64 in grid steps, or int64 in steps of 1/256 of them where noise is exact
+
+    def tensors(self) -> dict[str, Array]:
+        """As named arrays, for the checkpoint."""
+        return {"noise.round": np.array([self.round_index]), "noise.vectors": self.vectors}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Array]) -> "PastNoise | None":
+        """The inverse of `tensors`; None where there is no noise among them."""
+        if "noise.vectors" not in tensors:
+            return None
+        return cls(int(tensors["noise.round"][0]), tensors["noise.vectors"])
 
 
 @dataclass(frozen=True)

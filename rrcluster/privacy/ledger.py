@@ -38,6 +38,27 @@ class DrawnRound:
     models: "Models" = field(repr=False)  # that clients trained from: a secure run's first ones cannot be drawn again
     memory: "Mapping[str, Array]" = field(default_factory=dict, repr=False)  # what clients remember after the round
 
+    def tensors(self) -> "dict[str, Array]":
+        """As named arrays, for the private part of a run folder."""
+        import numpy as np
+
+        round_and_sum = {"round": np.array([self.round_index]), "total": self.total}
+        models = {"models.shared": self.models.shared, "models.clustered": self.models.clustered}
+        return round_and_sum | models | self.past.tensors() | dict(self.memory)
+
+    @classmethod
+    def from_tensors(cls, tensors: "Mapping[str, Array]") -> "DrawnRound":
+        """The inverse of `tensors`."""
+        from rrcluster.privacy.correlation import PastNoise
+        from rrcluster.types import Models
+
+        past = PastNoise.from_tensors(tensors)
+        if past is None:
+            raise ValueError("a drawn round without its noise")
+        memory = {name: values for name, values in tensors.items() if name.startswith("memory.")}
+        models = Models(tensors["models.shared"], tensors["models.clustered"])
+        return cls(int(tensors["round"][0]), tensors["total"], past, models, memory)
+
 
 class NoiseStore:
     """Correlated noise that a run resumes with, and where a drawn round is stored: in memory, or on disk by `write`."""
