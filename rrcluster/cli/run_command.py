@@ -62,8 +62,7 @@ def main(arguments: list[str]) -> int:
         from rrcluster.experiments.setup import make_experiment
 
         return _run(command, make_experiment)
-    from rrcluster.engine.channel import join_ranks
-    from rrcluster.engine.distributed import Ranks, serve
+    from rrcluster.engine.distributed import Ranks, join_ranks, serve
     from rrcluster.experiments.setup import make_distributed, prepare_rank
 
     with join_ranks() as channel:
