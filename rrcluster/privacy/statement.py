@@ -76,7 +76,7 @@ SECURE = (
 
 _SECURE_SLOTS = SECURE.replace("was stored.", "is stored once the run has ended.")
 
-_TRUST = [
+TRUST = [
     "The server is trusted: it sees raw reports in memory. The guarantee is towards everybody who sees releases.",
     "One client id stands for one person, who has no second one.",
     "Each client is taken to compute alone; a simulation that batches clients stands for that.",
@@ -170,9 +170,9 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
             *_delta_notes(plan.delta, plan.mechanism.num_clients),
             *_reserve_notes(plan),
             _STOPPED,
-            _TRUST[0],
+            TRUST[0],
             *secrets(plan),
-            *_TRUST[1:],
+            *TRUST[1:],
             *((*_EXACT, _EXACT_REPEAT if plan.stores_rounds else _FRESH_REPEAT) if plan.secure else _FLOATING),
         ],
         "not_covered": [
