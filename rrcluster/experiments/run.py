@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
-from rrcluster.experiments.cluster_models import ClusterModels
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.fingerprint import describe_parts, fingerprint
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.folder_names import new_folder
-from rrcluster.experiments.outcome import Progress, RunResult
-from rrcluster.experiments.own_data import check_same
-from rrcluster.experiments.place import bind, check_place
-from rrcluster.experiments.released import average
-from rrcluster.experiments.same_objects import with_objects
+from rrcluster.experiments.load import ClusterModels
+from rrcluster.experiments.lock import bind, check_place
+from rrcluster.experiments.outcome import Progress, RunResult, average, summarise
+from rrcluster.experiments.own_data import check_same, with_objects
 from rrcluster.experiments.setup import Experiment, build_experiment, check_declared, make_experiment
-from rrcluster.experiments.summary import summarise
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.server_state import ServerState
 from rrcluster.simulation.clients import ClientMemory, Incidents
@@ -29,10 +26,10 @@ from rrcluster.simulation.evaluate import Evaluation, evaluate, judged_clients
 from rrcluster.simulation.measures import measure_round
 from rrcluster.simulation.personalise import personalised_accuracies
 from rrcluster.simulation.simulate import RoundRecord
-from rrcluster.types import NoisyEvaluation
+from rrcluster.types import Models, NoisyEvaluation
 
 if TYPE_CHECKING:
-    from rrcluster.experiments.watch import OnRound
+    from rrcluster.experiments.loggers import OnRound
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0  # at least; and no more than a twentieth of the time goes into them
 
@@ -58,7 +55,7 @@ def run(
     `on_round(round_index, figures)` is called after every round: figures under `released/` are public, those under
     `diagnostic_not_private/` (never in a secure run) are not. `progress` shows a bar; "auto": to a person.
     """
-    from rrcluster.experiments.watch import watch
+    from rrcluster.experiments.loggers import watch
 
     if resume is not None:
         if experiment is not None:
@@ -309,19 +306,7 @@ class Running:
         if self._judges and (self._evaluated is None or self._evaluated[0] != self.state.round_index - 1):
             self._evaluate(self.state, self._memory)
         self.folder.save_summary(self._summary("finished"))
-        about = {
-            "model": experiment.config.method.model,
-            "algorithm": experiment.config.method.algorithm,
-            "input_shape": list(experiment.data.input_shape),
-            "num_classes": experiment.data.num_classes,
-            "inputs": experiment.model.input_kind,
-        }
-        layers = [[layer.name, *layer.shape] for layer in experiment.model.layers]
-        self.folder.save_models(
-            self.state.average,
-            {"format": "rrcluster-models/1", **about, "layers": layers},
-            ClusterModels(self.state.average, experiment.model, experiment.split).files(about),
-        )
+        save_models(self.folder, experiment, self.state.average)
         if not experiment.config.output.keep_checkpoint:
             self.folder.drop_checkpoint()
         elif self._past is not None and self._memory is not None:
@@ -337,3 +322,20 @@ class Running:
             releases_charged=self._ledger.num_charged,
             evaluations=self.folder.private_evaluations(),
         )
+
+
+def save_models(folder: RunFolder, experiment: Experiment, models: Models) -> None:
+    """Write the models handed out, with what is needed to use them again."""
+    about = {
+        "model": experiment.config.method.model,
+        "algorithm": experiment.config.method.algorithm,
+        "input_shape": list(experiment.data.input_shape),
+        "num_classes": experiment.data.num_classes,
+        "inputs": experiment.model.input_kind,
+    }
+    layers = [[layer.name, *layer.shape] for layer in experiment.model.layers]
+    folder.save_models(
+        models,
+        {"format": "rrcluster-models/1", **about, "layers": layers},
+        ClusterModels(models, experiment.model, experiment.split).files(about),
+    )
