@@ -106,6 +106,8 @@ ALLOWED_IMPORTS |= {"engine/workers/workers_engine.py": "pickle", "engine/worker
 ALLOWED_IMPORTS |= {"engine/pick_engine.py": "pickle"}  # writes only: can the model be sent to a worker?
 ALLOWED_IMPORTS |= {"data/cifar.py": "pickle"}  # of files with the published digest alone, and restricted names
 ALLOWED_IMPORTS |= {"paper/paper_report.py": "subprocess"}  # asks git for the commit
+ALLOWED_IMPORTS |= {"federation/flower/children.py": "subprocess"}  # this package's own modules
+ALLOWED_IMPORTS |= {"federation/flower/superlink.py": "zipfile"}  # writes only: the empty bundle that Flower asks for
 FORBIDDEN_CALLS = {
     "eval",
     "exec",

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import tyro
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
@@ -141,11 +142,11 @@ class FleetNode:
 
 
 def load_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """A node's private key, from a PEM file."""
+    """A node's private key, from a file as OpenSSH writes it."""
     try:
-        key = load_pem_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: no private key ({error}); enrol again, or give the node's own file.") from error
+        key = load_ssh_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigError(f"{path}: no private key as OpenSSH writes it; give the file that enrolling made.") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{path}: not a key of an elliptic curve (P-384); Flower takes no other.")
     return key
@@ -157,7 +158,7 @@ def main(server: str, ca: Path, key: Path, socket: Path, poll_seconds: float = 0
     Args:
         server: Address of the gate, host:port.
         ca: Certificate of the federation's authority.
-        key: The node's private key, a PEM file.
+        key: The node's private key, as OpenSSH writes it.
         socket: The daemon's socket.
         poll_seconds: Seconds between two questions for messages.
         parent: Process whose end ends this one.

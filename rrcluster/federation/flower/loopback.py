@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from rrcluster.federation.flower.children import Process, free_port, start_module, stop_processes
 from rrcluster.federation.flower.flower_transport import FlowerTransport
 from rrcluster.federation.flower.superlink import SuperLink, write_loopback_certificate
+from rrcluster.storage import replace_file
 
 
 @dataclass
@@ -75,11 +76,11 @@ class Loopback:
         )
 
     def _key_file(self, place: int) -> Path:
-        return self.folder / f"node-{place}.pem"
+        return self.folder / f"node-{place}.key"
 
-    def _node_key(self, place: int) -> bytes:
+    def _node_key(self, place: int) -> str:
         """The public half of a new key."""
         key = ec.generate_private_key(ec.SECP384R1())
-        with open(os.open(self._key_file(place), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        replace_file(self._key_file(place), private, mode=0o600)
+        return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()

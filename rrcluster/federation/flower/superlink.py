@@ -22,9 +22,16 @@ from typing import Any
 
 import httpx
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_public_key,
+)
 from flwr.common.serde import run_from_proto
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
 from flwr.proto.fab_pb2 import Fab
@@ -39,6 +46,7 @@ from flwr.superlink.grid import HttpGrid
 
 from rrcluster.errors import ConfigError
 from rrcluster.federation.flower.children import Process, free_port, start_module, stop_processes
+from rrcluster.storage import replace_file
 
 _APP = """
 [project]
@@ -60,7 +68,7 @@ _HEARTBEAT = 10.0
 class SuperLink:
     """A SuperLink as a child process, with the run that messages belong to."""
 
-    node_keys: Mapping[int, bytes]  # place in the roster -> public key of the member's node, PEM
+    node_keys: Mapping[int, str]  # place in the roster -> public key of the member's node, as OpenSSH writes it
     folder: Path  # for its certificate and what it prints
     port: int = 0  # any free one
 
@@ -68,7 +76,7 @@ class SuperLink:
         self.port = self.port or free_port()
         self.node_ids: dict[int, int] = {}  # place in the roster -> the node's number at this SuperLink
         self.grid: Any = None
-        self._process: Process | None = None
+        self.process: Process | None = None
         self._ended = threading.Event()
 
     def __enter__(self) -> "SuperLink":
@@ -91,7 +99,7 @@ class SuperLink:
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return self._process is not None and self._process.poll() is None
+        return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
         """Start the process, register the roster's nodes, and open a run."""
@@ -99,12 +107,12 @@ class SuperLink:
         with TemporaryDirectory(dir=self.folder) as name:
             secret = Path(name) / "secret"
             secret.write_bytes(os.urandom(32))
-            self._process = self._launch(secret)
+            self.process = self._launch(secret)
             try:
                 self._wait()
                 with _client(ControlHttpClient, self) as control:
                     self.node_ids = {
-                        place: control.RegisterNode(RegisterNodeRequest(public_key=key)).node_id
+                        place: control.RegisterNode(RegisterNodeRequest(public_key=_pem(key))).node_id
                         for place, key in self.node_keys.items()
                     }
                     control.StartRun(StartRunRequest(fab=_fab()))
@@ -119,8 +127,8 @@ class SuperLink:
         if self.grid is not None:
             with contextlib.suppress(Exception):
                 self.grid.close()
-        if self._process is not None:
-            stop_processes([self._process])
+        if self.process is not None:
+            stop_processes([self.process])
 
     def restart(self) -> None:
         """A fresh one at the same port, with new numbers for nodes."""
@@ -189,6 +197,14 @@ def _client(kind: Any, link: SuperLink, *interceptors: Any) -> Any:
     )
 
 
+def _pem(key: str) -> bytes:
+    """A public key as Flower wants it."""
+    try:
+        return load_ssh_public_key(key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"{key[:40]!r} is no public key of a node; its member must enrol again.") from None
+
+
 def _fab() -> Any:
     """The bundle that Flower wants of a run: a name and nothing to execute."""
     content = io.BytesIO()
@@ -213,5 +229,4 @@ def write_loopback_certificate(path: Path) -> None:
         .sign(key, hashes.SHA256())
     )
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + signed.public_bytes(Encoding.PEM)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(text)
+    replace_file(path, text, mode=0o600)
