@@ -11,22 +11,20 @@ import json
 import tempfile
 import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rrcluster.client import ClientSide
 from rrcluster.experiments.setup import build_experiment
+from rrcluster.federation.agreed_run import AgreedRun, close, samples_of
 from rrcluster.federation.agreement import Agreement, Member
 from rrcluster.federation.client_ledger import ClientLedger
-from rrcluster.federation.collect import InProcess, SecureCollect
+from rrcluster.federation.collect import InProcess
 from rrcluster.federation.daemon import Daemon
-from rrcluster.federation.secure_plan import SecurePlan
+from rrcluster.federation.deployment import Deployment
 from rrcluster.privacy.ledger import Ledger
-from rrcluster.server import run_rounds
-from rrcluster.simulation.clients import ClientMemory
 from rrcluster.simulation.evaluate import evaluate
-from rrcluster.simulation.simulate import make_server
 
 MEMBERS, HOSTED = 8, 125
 
@@ -71,12 +69,21 @@ def simulated(args, **changes):
 
 
 def federated(args):
-    experiment = build_experiment(**settings(args, secure=True))
     keys = [Ed25519PrivateKey.generate() for _ in range(MEMBERS)]
-    members = tuple(Member(f"member {i}", key.public_key().public_bytes_raw(), HOSTED) for i, key in enumerate(keys))
-    agreement = Agreement(settings(args), members, least_honest=6, most_colluders=1)
-    plan = SecurePlan.build(experiment.plan, agreement)
-    side = ClientSide(experiment.algorithm, experiment.split, experiment.engine, experiment.local, plan.plan.mechanism)
+    members = tuple(Member(f"member-{i}", key.public_key().public_bytes_raw(), HOSTED) for i, key in enumerate(keys))
+    experiment = build_experiment(**settings(args, secure=True))
+    agreement = close(
+        Agreement(
+            "benchmark",
+            settings(args, secure=True),
+            samples_of(experiment.config),
+            members,
+            "secure",
+            least_honest=6,
+            most_colluders=1,
+        )
+    )
+    agreed = AgreedRun.build(agreement)
     data, folder = experiment.data, Path(tempfile.mkdtemp())
     daemons = {}
     for place, key in enumerate(keys):
@@ -88,24 +95,11 @@ def federated(args):
             test_of=data.test_of[rows],
             store=Part(data.store, place * HOSTED),
         )
-        ledger = ClientLedger(folder / f"{place}.jsonl")
-        daemons[place] = Daemon(place, agreement, key, own, side, ledger, plan.plan.num_releases, ClientMemory(0), plan)
-    server = make_server(
-        model=experiment.model,
-        algorithm=experiment.algorithm,
-        plan=plan.plan,
-        settings=experiment.server,
-        streams=experiment.streams,
-    )
-    rounds = run_rounds(
-        server,
-        SecureCollect(agreement, plan, InProcess(daemons)),
-        state=server.first_state(),
-        ledger=Ledger(secure=True, limit=plan.plan.num_releases),
-        streams=experiment.streams,
-    )
-    *_, finished = rounds
-    return accuracy(experiment, finished.state.average), plan.statement()
+        daemons[place] = Daemon(place, agreed, key, own, ClientLedger(folder / f"{place}.jsonl"), agreed.first_memory())
+    deployment = Deployment(agreed, InProcess(daemons), count().__next__)
+    ledger = Ledger(secure=True, limit=agreed.num_releases)
+    *_, finished = deployment.experiment().rounds(ledger=ledger)
+    return accuracy(experiment, finished.state.average), agreed.guarantee()
 
 
 def main():

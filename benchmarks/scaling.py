@@ -63,8 +63,7 @@ def measure(point):
     import numpy as np
     import torch
 
-    from rrcluster.engine.channel import join_ranks
-    from rrcluster.engine.distributed import Ranks, serve
+    from rrcluster.engine.distributed import Ranks, join_ranks, serve
     from rrcluster.experiments.config import from_flat
     from rrcluster.experiments.setup import make_distributed, make_experiment, prepare_rank
 

@@ -18,9 +18,8 @@ from rrcluster.clusters.schedule import Schedule, make_schedule, open_clusters, 
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import PrivacyError, RoundError, RunFolderError
 from rrcluster.privacy.correlation import PastNoise
-from rrcluster.privacy.ledger import Ledger
+from rrcluster.privacy.ledger import DrawnRound, Ledger
 from rrcluster.privacy.mechanism import SlottedMechanism
-from rrcluster.privacy.noise_store import DrawnRound
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.rng import Rng

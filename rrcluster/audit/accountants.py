@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Protocol
 
-from rrcluster.audit.finding import Finding
+from rrcluster.audit.targets import Finding
 from rrcluster.privacy.events import FixedSize, KaryChoice, PoissonGaussian, RoundEvent
 
 SUBJECT = "accountants"

@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from rrcluster.audit.accountants import gaussian_epsilon
-from rrcluster.audit.finding import Finding
 from rrcluster.audit.rounds import Simulate
 from rrcluster.audit.statistics import SIGNIFICANCE
-from rrcluster.audit.targets import CLIP, AuditSetting, Target, plan_of
+from rrcluster.audit.targets import CLIP, AuditSetting, Finding, Target, plan_of
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine

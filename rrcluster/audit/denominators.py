@@ -1,15 +1,25 @@
-"""Check 8, and what exact rebalancing promises: sizes and denominators are made of public values only."""
+"""Check 8: sizes and denominators are functions of public values; the guarantees of exact rebalancing and `release`."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.finding import Finding
-from rrcluster.audit.neighbours import CRITICAL_SIZES, B
-from rrcluster.audit.targets import CLIP, AuditSetting, Mechanism, Target, given
+from rrcluster.audit.sensitivity import CRITICAL_SIZES, B, Round
+from rrcluster.audit.targets import (
+    CLIP,
+    AuditSetting,
+    Finding,
+    Mechanism,
+    Target,
+    as_reports,
+    given,
+    noised,
+    plan_of,
+)
 from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng
+from rrcluster.server import release
 from rrcluster.types import Array, Release
 
 
@@ -84,3 +94,39 @@ def _identifier(mechanism: Mechanism, rng: Rng) -> str:
 def _public(release: Release) -> Array:
     numbers = [release.shared_denominator, release.sum_noise_std, release.size_noise_std]
     return np.concatenate([release.sizes, release.denominators, numbers])
+
+
+def check_public_sizes(target: Target, *, rng: np.random.Generator) -> Finding:
+    """Without a count row (w = 0) the sizes are q M / k, a public constant, for every cohort. Deterministic."""
+    mechanism = target.make(AuditSetting(num_clusters=4, num_clients=50, sample_rate=0.3))
+    wrong = ""
+    for sizes in ((0, 0, 0, 0), (9, 0, 0, 0), (1, 2, 3, 4), (30, 30, 30, 30)):
+        choices = np.repeat(np.arange(4), sizes)
+        reports = as_reports(mechanism, Round(np.zeros((len(choices), 2)), choices))
+        found = mechanism.release(reports, rng=target.generator(rng))
+        if not np.allclose(found.sizes, 0.3 * 50 / 4, rtol=1e-12) or found.size_noise_std != 0:
+            wrong = f"sizes {found.sizes.round(3).tolist()} for a cohort of {list(sizes)}"
+    return Finding(target.name, "public sizes", "without counts, sizes are q M / k", wrong or "so", not wrong)
+
+
+_SHAPE = AuditSetting(noise_multiplier=1.0, shared=2)
+
+
+def check_release_function(target: Target) -> Finding:
+    """`rrcluster.release` is the mechanism's own release: with the same reports and draws, the same numbers.
+
+    Deterministic. A client that reports twice counts once there too.
+    """
+    mechanism = target.make(_SHAPE)
+    plan = plan_of(_SHAPE, mechanism=mechanism.name)
+    width = mechanism.coordinates.width
+    updates, choices, ids = np.full((4, width), 0.1), np.array([0, 1, 2, 2]), np.array([5, 6, 7, 7])
+    draws = [np.random.default_rng(0) for _ in range(3)]
+    given = release(updates, choices, plan=plan, rng=draws[0], client_ids=ids)
+    own = plan.mechanism.release(Reports(updates, choices, client_ids=ids), rng=draws[1])
+    once = plan.mechanism.release(Reports(updates[:3], choices[:3], client_ids=ids[:3]), rng=draws[2])
+    same = np.array_equal(noised(given, mechanism), noised(own, mechanism))
+    wrong = "" if same else "the same reports are released otherwise"
+    if not np.array_equal(noised(given, mechanism), noised(once, mechanism)):
+        wrong = "a client that reports twice counts twice"
+    return Finding(target.name, "release function", "release() is the mechanism's release", wrong or "so", not wrong)

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.finding import Finding
 from rrcluster.audit.probes import Recorder, WatchedLedger
 from rrcluster.audit.rounds import NUM_CLIENTS, Training, around, small_population
+from rrcluster.audit.targets import Finding
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.errors import RoundError
 from rrcluster.models import make_model

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rrcluster.audit.finding import Finding
 from rrcluster.audit.statistics import normal_quantile, rate_upper_bound
-from rrcluster.audit.targets import CLIP, DELTA, AuditSetting, Mechanism, Target
+from rrcluster.audit.targets import CLIP, DELTA, AuditSetting, Finding, Mechanism, Target
 from rrcluster.privacy.events import FOLDED, Choice, RoundEvent
 from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng

@@ -11,10 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from rrcluster.audit.finding import Finding
 from rrcluster.audit.probes import Recorder
 from rrcluster.audit.rounds import Training, around
-from rrcluster.audit.targets import AuditSetting, Target, plan_of
+from rrcluster.audit.targets import AuditSetting, Finding, Target, plan_of
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.reference import ReferenceEngine

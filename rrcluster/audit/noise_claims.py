@@ -1,7 +1,7 @@
 """Checks 2 and 6: the noise has the claimed scale and law in every block, is fresh, and comes from the generator given.
 
 The scale claimed is the event's multiplier times a sensitivity computed by the audit. All noise is read off as the
-difference between a release and the same release with the noise off.
+difference between a release and the same release with the noise off. Under `identifier` the choices have noise too.
 """
 
 import itertools
@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rrcluster.audit.finding import Finding
-from rrcluster.audit.neighbours import Round
+from rrcluster.audit.sensitivity import Round
 from rrcluster.audit.statistics import (
     SIGNIFICANCE,
     all_distinct,
@@ -25,7 +24,9 @@ from rrcluster.audit.statistics import (
 )
 from rrcluster.audit.targets import (
     CLIP,
+    GRID_BITS,
     AuditSetting,
+    Finding,
     Mechanism,
     Target,
     as_reports,
@@ -34,11 +35,13 @@ from rrcluster.audit.targets import (
     noised,
     silenced,
 )
+from rrcluster.entropy import secure_rng
+from rrcluster.errors import PrivacyError
+from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng, stream
 from rrcluster.types import Array
 
 RELEASES = 400
-GRID_BITS = 30  # the grid that the audit expects: steps of at most 2^-30 of the clip, a power of two
 SHAPE = AuditSetting(noise_multiplier=1.7, shared=40, clustered=64)
 COHORTS = {
     "nobody": np.zeros(0, dtype=np.int64),
@@ -178,3 +181,74 @@ def noise_of(mechanism: Mechanism, choices: Array, rng: Rng) -> Array:
     noisy = noised(fixed.release(reports, rng=rng), fixed)
     silent = silenced(fixed)
     return noisy - noised(silent.release(reports, rng=np.random.default_rng(0)), silent)
+
+
+def check_secure_noise(target: Target) -> Finding:
+    """Secure noise is fresh in every release, on the same data too, and no seeded generator is accepted for it."""
+    mechanism = target.make(SHAPE)
+    choices = np.zeros(12, dtype=np.int64)
+    one, two = (noise_of(mechanism, choices, secure_rng()) for _ in range(2))
+
+    shared = secure_rng()
+    three, four = (noise_of(mechanism, choices, shared) for _ in range(2))
+    pairs = ((one, two), (one, three), (three, four), (two, four))
+    least = min(correlation_p_value(a, b) for a, b in pairs)
+    wrong = "two releases share noise" if least < SIGNIFICANCE else ""
+    try:
+        noise_of(mechanism, choices, np.random.default_rng(0))
+        wrong = wrong or "a seeded generator is accepted"
+    except PrivacyError:
+        pass
+    claim = "secure noise is fresh and takes no seed"
+    return Finding(target.name, "secure noise", claim, wrong or f"so (least p-value {least:.2g})", not wrong)
+
+
+_CLIENTS = 4000
+
+
+def check_identifiers(target: Target, *, rng: Rng) -> Finding:
+    """How often a choice is kept, and each other one answered, against what the event leaves for the identifiers.
+
+    The whole cohort makes one choice, as clear as can be and beyond every clip; the released sizes then count the
+    answers: exact binomial tests. The event says what the law must be, whatever the code says it is: for Gaussians by
+    its fold 1/z^2 = 2/sigma_s^2 + 1/sigma_theta^2. Three pairs of releases that all agree share their noise: chance has
+    it with probability below 1e-9.
+    """
+    mechanism = target.make(AuditSetting(noise_multiplier=1.0, num_clients=2 * _CLIENTS, sample_rate=0.5))
+    k, keep = mechanism.num_clusters, claimed_keep_probability(mechanism)
+    p_values, kept, repeated = {}, 0, 0
+    for choice in range(k):
+        choices = np.full(_CLIENTS, choice)
+        reports = Reports(np.zeros((_CLIENTS, 2)), choices)
+        release = mechanism.release(reports, rng=rng)
+        repeated += np.array_equal(release.sizes, mechanism.release(reports, rng=rng).sizes)
+        kept += int(release.sizes[choice])
+        for answer in range(k):
+            expected = keep if answer == choice else (1 - keep) / (k - 1)
+            p_values[f"{answer} for {choice}"] = binomial_p_value(int(release.sizes[answer]), _CLIENTS, expected)
+    holds = smallest(p_values)[1] >= SIGNIFICANCE and repeated < k
+    claim = f"a choice is kept with probability {keep:.4f}"
+    measured = f"{kept / (k * _CLIENTS):.4f}" if repeated < k else "the same answers in every release"
+    return Finding(target.name, "identifier noise", claim, measured, holds)
+
+
+def claimed_keep_probability(mechanism: Mechanism) -> float:
+    """Probability that the noisy identifier is a choice as clear as can be, by the event alone."""
+    event, k = mechanism.event, int(mechanism.num_clusters)
+    if not event.choice.is_free:
+        return float(event.choice.keep_probability)
+    left = event.noise_multiplier**-2 - mechanism.noise_multiplier**-2
+    if left <= 0:
+        return 1 / k  # nothing is left: the answer must be a pure guess
+    return gaussian_keep_probability(math.sqrt(2 / left), k)
+
+
+def gaussian_keep_probability(std: float, num_clusters: int) -> float:
+    """P(argmax(one-hot + N(0, std^2)) is the choice) = integral of phi(x) Phi(x + 1/std)^(k-1), by quadrature."""
+    from scipy.integrate import quad
+    from scipy.special import ndtr
+
+    def integrand(x: float) -> float:
+        return math.exp(-x * x / 2) / math.sqrt(2 * math.pi) * float(ndtr(x + 1 / std)) ** (num_clusters - 1)
+
+    return float(quad(integrand, -12, 12, limit=200)[0])

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from rrcluster.audit.distinguish import error_bounds, separation
-from rrcluster.audit.finding import Finding
 from rrcluster.audit.rounds import NUM_CLIENTS, Training
 from rrcluster.audit.statistics import SIGNIFICANCE, correlation_p_value, scale_p_value, smallest
-from rrcluster.audit.targets import CLIP, AuditSetting, claimed_sensitivity, joint_target, plan_of
+from rrcluster.audit.targets import CLIP, AuditSetting, Finding, claimed_sensitivity, joint_target, plan_of
 from rrcluster.entropy import secure_rng
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports

@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 from safetensors import safe_open
 
-from rrcluster.audit.finding import Finding
+from rrcluster.audit.targets import Finding
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.experiments.run import run
@@ -38,7 +38,11 @@ _EVALUATION = {
 }
 _MADE_BY = {
     *("config", "rrcluster", "torch", "numpy", "device", "machine", "cpu", "mkl_cbwr", "engine", "threads"),
-    *("model", "method", "start"),
+    *("model", "method", "start", "federation"),
+}
+_FEDERATION = {
+    *("name", "digest", "mode", "num_members", "towards", "assumed", "noise_share_sigma", "grid_bits"),
+    *("least_honest", "most_colluders"),
 }
 _MODEL = {"format", "model", "algorithm", "input_shape", "num_classes", "inputs"}
 
@@ -63,6 +67,7 @@ ALLOWED: dict[str, set[str]] = {
         "mu",
         *_under("started_from", {"run", "what", "epsilon_together", "earlier", "earlier.num_releases"}),
         *_under("started_from.earlier.event", _EVENT),
+        *_under("federation", _FEDERATION),
     },
     "ledger.jsonl": {"round", *_under("event", _EVENT), *_under("made_by", _MADE_BY)},
     "rounds.jsonl": {"round", "sizes", "denominators", "noise_std", *_under("private_evaluation", _EVALUATION)},

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.finding import Finding
 from rrcluster.audit.rounds import Training
 from rrcluster.audit.run_folders import small_experiment
-from rrcluster.audit.targets import AuditSetting, identifier_target, joint_target, plan_of
+from rrcluster.audit.targets import AuditSetting, Finding, identifier_target, joint_target, plan_of
 from rrcluster.entropy import SecureStreams
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.run import resume, start

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from rrcluster.audit.finding import Finding
 from rrcluster.audit.probes import Recorder, Reported, WatchedLedger
 from rrcluster.audit.statistics import SIGNIFICANCE, correlation_p_value
-from rrcluster.audit.targets import CLIP, AuditSetting, Target, plan_of
+from rrcluster.audit.targets import CLIP, AuditSetting, Finding, Target, plan_of
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine.batched.batched_engine import BatchedEngine

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.finding import Finding
 from rrcluster.audit.probes import Recorder, entropy_from
+from rrcluster.audit.targets import Finding
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.entropy import secure_rng

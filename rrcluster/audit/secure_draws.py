@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.finding import Finding
-from rrcluster.audit.neighbours import Round
 from rrcluster.audit.probes import entropy_from
+from rrcluster.audit.sensitivity import Round
 from rrcluster.audit.statistics import (
     SIGNIFICANCE,
     all_distinct,
@@ -18,7 +17,7 @@ from rrcluster.audit.statistics import (
     repeats_p_value,
     smallest,
 )
-from rrcluster.audit.targets import AuditSetting, Target, as_reports
+from rrcluster.audit.targets import AuditSetting, Finding, Target, as_reports
 from rrcluster.entropy import SecureStreams, below, secure_rng
 from rrcluster.privacy.discrete import discrete_gaussian, grid_sigma
 from rrcluster.rng import Streams, client_uniforms

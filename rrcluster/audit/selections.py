@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.finding import Finding
 from rrcluster.audit.probes import Recorder
 from rrcluster.audit.public_files import ALLOWED, listed_name
 from rrcluster.audit.run_folders import small_experiment
 from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, correlation_p_value, smallest
+from rrcluster.audit.targets import Finding
 from rrcluster.entropy import secure_rng
 from rrcluster.errors import PrivacyError
 from rrcluster.experiments.own_data import KEY_FILE

@@ -1,17 +1,130 @@
-"""Check 1: with the noise off, no neighbour moves a release by more than the sensitivity the noise is made for."""
+"""Check 1: with the noise off, no neighbour moves a release by more than the sensitivity the noise is made for.
 
+Neighbouring rounds are adversarial: hostile updates, around every cluster size at which a rule might switch.
+"""
+
+import itertools
+import math
 import warnings
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.finding import Finding
-from rrcluster.audit.neighbours import B, Neighbours, Round, add_remove, replace_one
-from rrcluster.audit.targets import AuditSetting, Mechanism, Target, as_reports, claimed_sensitivity, given, noised
+from rrcluster.audit.targets import (
+    GRID_BITS,
+    AuditSetting,
+    Finding,
+    Mechanism,
+    Target,
+    as_reports,
+    claimed_sensitivity,
+    given,
+    noised,
+)
+from rrcluster.clusters.rebalancing import coin_transition, flip_coins
 from rrcluster.privacy.reports import Reports
+from rrcluster.rng import Streams, client_uniforms
 from rrcluster.types import Array, Release
+
+B = 4
+CRITICAL_SIZES = (0, B - 1, B, B + 1)
+
+
+@dataclass(frozen=True)
+class Round:
+    """The reports of one cohort."""
+
+    updates: Any
+    choices: Any
+    destinations: Any = None
+    evaluations: Any = None
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A round, its neighbours by what distinguishes them, and the noisy assignment that `identifier` gives to all."""
+
+    round: Round
+    others: dict[str, Round]
+    assignment: Array
+
+
+def hostile_rows(width: int, clip: float) -> dict[str, Array]:
+    """Updates a client may send: nothing, the clip, far more, in one coordinate or in all, and not numbers at all."""
+    axis, dense = np.eye(width)[0], np.ones(width) / np.sqrt(width)
+    halves = np.where(np.arange(width) % 2, 1.0, -1.0) / np.sqrt(width)
+    return {
+        "zero": 0.0 * axis,
+        "C": clip * axis,
+        "-C": -clip * axis,
+        "50C": 50 * clip * axis,
+        "50C in every coordinate": 50 * clip * dense * np.sqrt(width),
+        "50C, both signs": -50 * clip * halves,
+        "1e30": 1e30 * axis,
+        "overflow": 1e200 * dense,
+        "NaN": np.where(axis > 0, np.nan, 0.0),
+        "infinity": np.where(axis > 0, np.inf, clip),
+        "-infinity everywhere": np.full(width, -np.inf),
+    }
+
+
+def add_remove(mechanism: Mechanism, *, coins: bool) -> Iterator[Neighbours]:
+    """Cohorts around every critical size, then one client more, in every cluster, with every hostile update.
+
+    Other clients' coins stay as they are (they are keyed by client id); the newcomer's sends it to any block. Where all
+    sizes are different or all equal, every hostile update is tried; elsewhere the clip against the others' signs.
+    """
+    k, hostile = mechanism.num_clusters, hostile_rows(mechanism.coordinates.width, mechanism.update_clip)
+    for sizes in itertools.product(CRITICAL_SIZES, repeat=k):
+        choices = np.repeat(np.arange(k), sizes)
+        to = _coins(choices, k) if coins else choices
+        for signs in (-np.ones(k), np.where(np.arange(k) % 2, 1.0, -1.0)):
+            updates = signs[choices][:, None] * hostile["C"]
+            others = {
+                f"sizes {sizes}, one more in {cluster} sending {name}": Round(
+                    np.vstack([updates, hostile[name]]),
+                    np.append(choices, cluster),
+                    np.append(to, (cluster + 1) % k) if coins else None,
+                )
+                for name, cluster in itertools.product(_tried(sizes, hostile), range(k))
+            }
+            yield Neighbours(Round(updates, choices, to if coins else None), others, choices)
+
+
+def replace_one(mechanism: Mechanism) -> Iterator[Neighbours]:
+    """Assignments around every critical size, then one client of every cluster sends something else."""
+    k, least = mechanism.num_clusters, mechanism.min_cluster_size
+    hostile = hostile_rows(mechanism.coordinates.width, mechanism.update_clip)
+    for sizes in itertools.product(CRITICAL_SIZES, repeat=k):
+        if sum(sizes) < max(k * least, 1):
+            continue
+        assignment = np.repeat(np.arange(k), sizes)
+        for client in np.unique(assignment, return_index=True)[1]:
+            updates, choices = np.tile(hostile["-C"], (len(assignment), 1)), assignment.copy()
+            choices[client] = (assignment[client] + 1) % k
+            others = {
+                f"sizes {sizes}, client {client} sending {name} for C": Round(_with(updates, client, row), choices)
+                for name, row in ((name, hostile[name]) for name in _tried(sizes, hostile))
+            }
+            yield Neighbours(Round(_with(updates, client, hostile["C"]), assignment), others, assignment)
+
+
+def _tried(sizes: tuple[int, ...], hostile: dict[str, Array]) -> Iterable[str]:
+    return hostile if len(set(sizes)) in (1, len(sizes)) and sizes == tuple(sorted(sizes)) else ("C", "-C")
+
+
+def _with(updates: Array, client: int, row: Array) -> Array:
+    return np.vstack([updates[:client], row, updates[client + 1 :]])
+
+
+def _coins(choices: Array, num_clusters: int) -> Array:
+    """Destinations by coins that were made public before the round, from sizes of an earlier one."""
+    earlier = np.linspace(0.5 * B, 2.5 * B, num_clusters)
+    draws = client_uniforms(Streams(0).client_key("coin", 0), np.arange(len(choices)))[:, 0]
+    return flip_coins(choices, coin_transition(earlier, min_cluster_size=B), uniforms=draws)
+
 
 ROUNDING = 1e-9
 _QUIET = AuditSetting(noise_multiplier=0.0)
@@ -133,3 +246,29 @@ def _treated_wrongly(mechanism: Mechanism, reports: tuple[Any, Any, Any]) -> str
         return f"the cohort of 3 is counted as {release.sizes.sum():g}, or {zeroed.sizes.sum():g} when it drops out"
     same = np.array_equal(noised(release, fixed), noised(zeroed, fixed))
     return "" if same else "it differs from a client that dropped out"
+
+
+_SAID = (None, (1.0, 1.0), (0.0, 0.0), (50.0, -50.0), (np.nan, 0.5), ("text", 1e300))
+
+
+def check_message_norm(target: Target) -> Finding:
+    """One client's message, whatever it is made of, is at most S long, in whole numbers; messages add up to the sum.
+
+    Deterministic and exact.
+    """
+    mechanism = target.make(AuditSetting(noise_multiplier=1.0, shared=2))
+    step = 2.0 ** (math.floor(math.log2(mechanism.update_clip)) - GRID_BITS)
+    bound, longest = (claimed_sensitivity(mechanism) / step) ** 2, 0
+    said = _SAID[1:] if mechanism.evaluation_weight else _SAID[:1]
+    rows = hostile_rows(mechanism.coordinates.width, mechanism.update_clip).values()
+    for row, judged, choice in itertools.product(rows, said, (0, 2, -1)):
+        message = mechanism.message(row, choice, destination=1, evaluation=judged)
+        longest = max(longest, sum(int(part) ** 2 for part in message.tolist()))
+    updates = np.full((3, mechanism.coordinates.width), 0.1)
+    cohort = as_reports(mechanism, Round(updates, np.array([0, 1, 1])))
+    judged = [None] * 3 if cohort.evaluations is None else cohort.evaluations
+    parts = [mechanism.message(updates[i], cohort.choices[i], evaluation=judged[i]) for i in range(3)]
+    adds_up = np.array_equal(np.sum(parts, axis=0), mechanism.sum_messages(cohort))
+    holds = longest <= bound and adds_up
+    measured = f"{math.sqrt(longest / bound):.6f} of it" if adds_up else "messages do not add up to the sum"
+    return Finding(target.name, "message norm", "a message is at most S long", measured, holds)

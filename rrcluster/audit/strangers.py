@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.finding import Finding
 from rrcluster.audit.probes import Recorder, Reported
 from rrcluster.audit.rounds import Training, around, difference
-from rrcluster.audit.targets import AuditSetting, plan_of
+from rrcluster.audit.targets import AuditSetting, Finding, plan_of
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine

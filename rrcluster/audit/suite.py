@@ -6,9 +6,8 @@ from functools import partial
 from typing import Any
 
 from rrcluster import checks
-from rrcluster.audit.finding import Finding
 from rrcluster.audit.rounds import Training
-from rrcluster.audit.targets import Target, identifier_target, joint_target
+from rrcluster.audit.targets import Finding, Target, identifier_target, joint_target
 from rrcluster.methods import ALGORITHMS
 from rrcluster.privacy.identifier_noise import IDENTIFIERS
 from rrcluster.rng import Streams
@@ -77,14 +76,12 @@ REMEMBERING = ("fesem", "fesem-last", "fedcam-fesem", "fedper", "mr-mtl")
 
 def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:
     """The checks that need nothing but the mechanism."""
+    from rrcluster.audit.cohorts import check_sampler
     from rrcluster.audit.containers import check_odd_rows, check_types
-    from rrcluster.audit.denominators import check_denominators
+    from rrcluster.audit.denominators import check_denominators, check_release_function
     from rrcluster.audit.distinguish import check_distinguishing
-    from rrcluster.audit.entry_points import check_message_norm, check_release_function
-    from rrcluster.audit.identifier_claims import check_identifiers
-    from rrcluster.audit.noise_claims import check_noise, check_noise_reuse
-    from rrcluster.audit.samplers import check_sampler
-    from rrcluster.audit.sensitivity import check_invalid_reports, check_sensitivity
+    from rrcluster.audit.noise_claims import check_identifiers, check_noise, check_noise_reuse
+    from rrcluster.audit.sensitivity import check_invalid_reports, check_message_norm, check_sensitivity
 
     rng = Streams(seed)
     name = target.name
@@ -107,12 +104,12 @@ def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:
 
 def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iterator[Step]:
     """The checks of other weights, of private evaluation and of the secure mode."""
-    from rrcluster.audit.entry_points import check_message_norm
-    from rrcluster.audit.evaluations import check_evaluation_scale, check_evaluation_sensitivity
+    from rrcluster.audit.containers import check_evaluation_scale, check_evaluation_sensitivity
+    from rrcluster.audit.denominators import check_public_sizes
     from rrcluster.audit.noise_claims import check_noise
     from rrcluster.audit.participation_checks import SUBJECT, check_participation
-    from rrcluster.audit.sensitivity import check_sensitivity
-    from rrcluster.audit.variants import EVALUATED, VARIANTS, check_public_sizes
+    from rrcluster.audit.sensitivity import check_message_norm, check_sensitivity
+    from rrcluster.audit.targets import EVALUATED, VARIANTS
 
     rng = Streams(seed)
     for target in VARIANTS[mechanism]:
@@ -134,12 +131,11 @@ def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iter
 
 
 def _secure_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]:
-    from rrcluster.audit.cohorts import check_round_cohorts, check_secure_sampler
+    from rrcluster.audit.cohorts import check_round_cohorts, check_sampler, check_secure_sampler
     from rrcluster.audit.discretion import check_discretion
     from rrcluster.audit.histories import check_histories
-    from rrcluster.audit.samplers import check_sampler
+    from rrcluster.audit.noise_claims import check_secure_noise
     from rrcluster.audit.secure_draws import check_entropy
-    from rrcluster.audit.variants import check_secure_noise
     from rrcluster.simulation.simulate import simulate
 
     rng, name = Streams(seed), target.name
@@ -193,7 +189,7 @@ def _training_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]
 
 def common_steps(seed: int) -> list[Step]:
     """The checks that no mechanism has a part in."""
-    from rrcluster.audit import ledger_claims, refusals, run_folders, secure_draws, selections, stated_budgets
+    from rrcluster.audit import ledger_claims, refusals, run_folders, secure_draws, selections
     from rrcluster.audit.accountants import CHECKS as ACCOUNTANT_CHECKS
     from rrcluster.audit.accountants import check_accountants
     from rrcluster.audit.denominators import check_rebalancing
@@ -211,7 +207,7 @@ def common_steps(seed: int) -> list[Step]:
         Step("run folder", "stated cost", run_folders.check_stated_cost),
         Step("run folder", "resumed run", run_folders.check_resumed_run),
         Step("ledger", "ledger rules", ledger_claims.check_ledger_rules),
-        Step("plan", "stated budget", stated_budgets.check_stated_budget),
+        Step("plan", "stated budget", ledger_claims.check_stated_budget),
         Step("refusals", "refusals", refusals.check_refusals),
         Step("selection", "selection", selections.check_selection),
         Step("selection", "selection cost", selections.check_selection_cost),
@@ -224,7 +220,7 @@ def common_steps(seed: int) -> list[Step]:
 def canary_steps(mechanism: str, *, seed: int, canaries: int | None = None) -> Iterator[Step]:
     """Whole runs of the secure mode with canaries: clustered under `joint`, one model under `identifier`."""
     from rrcluster.audit.canaries import CANARIES, audit_end_to_end
-    from rrcluster.audit.variants import CANARY_RUNS
+    from rrcluster.audit.targets import CANARY_RUNS
     from rrcluster.simulation.simulate import simulate
 
     for target, algorithm in CANARY_RUNS[mechanism]:

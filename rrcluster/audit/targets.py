@@ -1,11 +1,11 @@
-"""What is audited: a mechanism that can be made at any noise, shape and B, the way a plan makes it.
+"""What is audited, a mechanism that can be made at any noise, shape and B as a plan makes it, and what a check finds.
 
 Claims are recomputed here from first principles, never read from the code under test: a wrong formula there must not
 excuse itself.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -161,3 +161,52 @@ def given(mechanism: Mechanism, assignment: Array) -> Mechanism:
 def _made(kind: Any, setting: AuditSetting, **changes: Any) -> Mechanism:
     made = recast(plan_of(setting, **changes).mechanism, kind)
     return silenced(made) if setting.noise_multiplier == 0 else made
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the audit. `holds` is None for a measurement that is informative only."""
+
+    subject: str  # what was audited: a mechanism, the accountants, a training run
+    check: str
+    claim: str
+    measured: str
+    holds: bool | None
+
+    @property
+    def verdict(self) -> str:
+        """The answer in one word."""
+        return {True: "holds", False: "FAILS", None: "informative"}[self.holds]
+
+
+def failures(findings: Iterable[Finding]) -> list[Finding]:
+    """The claims that did not survive."""
+    return [found for found in findings if found.holds is False]
+
+
+GRID_BITS = 30  # the grid that the audit expects: steps of at most 2^-30 of the clip, a power of two
+
+
+EVALUATED = varied(joint_target(), "evaluation", evaluation_weight=1.5)
+
+
+SECURE = varied(joint_target(), "secure", secure=True, count_weight=1.0, evaluation_weight=0.5)
+
+
+VARIANTS = {
+    "joint": (
+        varied(joint_target(), "w = 0", count_weight=0.0),
+        varied(joint_target(), "w = C", count_weight=1.0),
+        varied(joint_target(), "w = 16 C", count_weight=16.0),
+        EVALUATED,
+        SECURE,
+    ),
+    "identifier": (varied(identifier_target(), "secure", secure=True),),
+}
+
+
+# Canaries look at sums alone: counts and evaluations, which share the noise, are as light as usual, or absent.
+CANARY_RUNS = {
+    "joint": ((varied(joint_target(), "secure", secure=True), "ifca"),),
+    "identifier": ((varied(identifier_target(), "secure", secure=True), "fedavg"),),
+}

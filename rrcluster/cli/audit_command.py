@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from rrcluster.cli.terminal import parse, say
 
 if TYPE_CHECKING:
-    from rrcluster.audit.finding import Finding
+    from rrcluster.audit.targets import Finding
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class AuditCommand:
 def main(arguments: list[str]) -> int:
     """Run the command."""
     command = parse(AuditCommand(), arguments, prog="rrcluster audit")
-    from rrcluster.audit.finding import failures
     from rrcluster.audit.suite import audit_steps
+    from rrcluster.audit.targets import failures
 
     began = time.perf_counter()
     steps = audit_steps(

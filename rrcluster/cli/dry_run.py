@@ -13,8 +13,8 @@ from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.run import MakeExperiment
 from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.methods import Tools
-from rrcluster.privacy.participation import describe_participation
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.statement import describe_participation
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.theory.outlook import outlook
 

@@ -62,8 +62,7 @@ def main(arguments: list[str]) -> int:
         from rrcluster.experiments.setup import make_experiment
 
         return _run(command, make_experiment)
-    from rrcluster.engine.channel import join_ranks
-    from rrcluster.engine.distributed import Ranks, serve
+    from rrcluster.engine.distributed import Ranks, join_ranks, serve
     from rrcluster.experiments.setup import make_distributed, prepare_rank
 
     with join_ranks() as channel:
@@ -133,8 +132,8 @@ def _without_data(config: RunConfig) -> RunConfig:
 def _runs(command: RunCommand, make: "MakeExperiment") -> Iterator[Path]:
     """The folders of the runs, each when it has finished."""
     from rrcluster.experiments.folder_names import seeds_folder
+    from rrcluster.experiments.own_data import with_objects
     from rrcluster.experiments.run import resume, start, start_or_resume
-    from rrcluster.experiments.same_objects import with_objects
 
     config = command.config
     if command.resume is not None:
@@ -144,7 +143,7 @@ def _runs(command: RunCommand, make: "MakeExperiment") -> Iterator[Path]:
             make = with_objects(command.resume, {"data": command.config.data.data}, make)
         running = resume(command.resume, make=make, adopt=command.adopt)
         if command.adopt and running.experiment.plan.secure:
-            from rrcluster.experiments.place import ADOPTED
+            from rrcluster.experiments.lock import ADOPTED
 
             say(ADOPTED)
         yield _watch(running, command)
@@ -160,7 +159,7 @@ def _runs(command: RunCommand, make: "MakeExperiment") -> Iterator[Path]:
 
 def _watch(running: "Running", command: RunCommand) -> Path:
     """Run to the end behind a progress bar; after Ctrl-C say how to go on."""
-    from rrcluster.experiments.watch import watch
+    from rrcluster.experiments.loggers import watch
 
     try:
         watch(running, progress=not (command.quiet or command.json))

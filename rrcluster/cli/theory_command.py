@@ -14,7 +14,7 @@ from rrcluster.cli.terminal import parse, say
 from rrcluster.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rrcluster.theory.compare import Comparison
+    from rrcluster.theory.convergence import Comparison
     from rrcluster.theory.lemma import Setting
 
 Flag = tyro.conf.arg
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
     """Run the command."""
     command = parse(TheoryCommand(), arguments, prog="rrcluster theory")
     _check(command)
-    from rrcluster.theory.compare import compare
+    from rrcluster.theory.convergence import compare
 
     comparisons = compare(_setting(command), sorted(set(command.min_cluster_sizes)))
     if command.json:
@@ -157,7 +157,7 @@ def _plain(value: Any) -> Any:
 
 def _write_figure(comparisons: Sequence["Comparison"], path: Path) -> None:
     from rrcluster.report.figures import write_bounds_figure
-    from rrcluster.theory.compare import ROUND_TERMS
+    from rrcluster.theory.convergence import ROUND_TERMS
 
     terms = [{term.name: term for term in comparison.terms if term.part == "round"} for comparison in comparisons]
     panels = {

@@ -7,8 +7,7 @@ import pickle
 import torch
 
 from rrcluster import checks
-from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.engine.batched.precision import PRECISIONS, pick_precision
+from rrcluster.engine.batched.batched_engine import PRECISIONS, BatchedEngine, pick_precision
 from rrcluster.engine.fast_cnn.native_build import native_library
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine

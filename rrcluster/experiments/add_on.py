@@ -25,8 +25,7 @@ import numpy as np
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.folder import RunFolder
-from rrcluster.experiments.lock import FolderLock
-from rrcluster.experiments.place import bind, check_place
+from rrcluster.experiments.lock import FolderLock, bind, check_place
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports

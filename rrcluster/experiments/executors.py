@@ -21,7 +21,7 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.pick_engine import pick_device
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.stacked import Stack, StackedEngine
-from rrcluster.engine.workers.spawn import spawn, terminate
+from rrcluster.engine.workers.pool import spawn, terminate
 from rrcluster.engine.workers.workers_engine import cores
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig

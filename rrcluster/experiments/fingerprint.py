@@ -69,6 +69,8 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
     }
     if experiment.start is not None:
         parts["start"] = hashlib.blake2b(experiment.start.models.rows.tobytes(), digest_size=8).hexdigest()
+    if experiment.deployed is not None:
+        return parts | {"federation": experiment.deployed.digest}
     if experiment.plan.secure or experiment.owns_data:
         return parts
     data, digest = experiment.data, hashlib.blake2b(experiment.data.sizes.tobytes(), digest_size=8)

@@ -30,13 +30,11 @@ from rrcluster.data_settings import names_file
 from rrcluster.errors import RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.folder_names import refuse_a_second_run
-from rrcluster.experiments.lock import FolderLock
-from rrcluster.experiments.noise_tensors import drawn_tensors, past_tensors, read_drawn, read_past
+from rrcluster.experiments.lock import FolderLock, bind
+from rrcluster.experiments.outcome import describe_evaluation, read_evaluation
 from rrcluster.experiments.own_data import KEY_FILE, remember
-from rrcluster.experiments.place import bind
-from rrcluster.experiments.released import describe_evaluation, read_evaluation
 from rrcluster.privacy.correlation import PastNoise
-from rrcluster.privacy.noise_store import DrawnRound, NoiseStore
+from rrcluster.privacy.ledger import DrawnRound, NoiseStore
 from rrcluster.registry import DATASETS, METHODS, MODELS
 from rrcluster.server import FinishedRound
 from rrcluster.server_state import RunningMean, ServerState
@@ -127,7 +125,7 @@ class RunFolder:
         """Refuse to continue a run whose privacy.json states another plan than the one at hand."""
         stated = read_mapping(self.path / "privacy.json")
         slotted = "slots" in statement.get("participation", {})
-        stated_names = ("epsilon", "delta", "event", "num_releases", "started_from")
+        stated_names = ("epsilon", "delta", "event", "num_releases", "started_from", "federation")
         for name in (*stated_names, *(["participation"] if slotted else [])):
             if stated.get(name) != json.loads(json.dumps(statement.get(name))):
                 raise RunFolderError(
@@ -193,29 +191,22 @@ class RunFolder:
                 sync_file(self.path / name)
         numbers = np.array([state.round_index, state.num_averaged], dtype=np.int64)
         weights = np.array([state.sizes.weight])
-        tensors = {
-            "numbers": numbers,
-            "weights": weights,
-            "sizes": state.sizes.total,
-        }
-        for name, models in (
-            ("models", state.models),
-            ("velocity", state.velocity),
-            ("average", state.average),
-        ):
+        tensors = {"numbers": numbers, "weights": weights, "sizes": state.sizes.total}
+        for name, models in (("models", state.models), ("velocity", state.velocity), ("average", state.average)):
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
-        self._save_private("state.safetensors", tensors | memory.tensors() | past_tensors(past))
+        noise = {} if past is None else past.tensors()
+        self._save_private("state.safetensors", tensors | memory.tensors() | noise)
 
     def save_drawn(self, drawn: DrawnRound) -> None:
         """Write down a round that is about to be charged and released, so that it can be repeated exactly."""
-        self._save_private("drawn.safetensors", drawn_tensors(drawn))
+        self._save_private("drawn.safetensors", drawn.tensors())
 
     def load_noise(self) -> NoiseStore:
         """What a plan with slots resumes from: the checkpoint's noise, and the round that was drawn last."""
         try:
             tensors, drawn = self._read_private("state.safetensors"), self._read_private("drawn.safetensors")
-            made = None if drawn is None else read_drawn(drawn)
-            return NoiseStore(None if tensors is None else read_past(tensors), made, self.save_drawn)
+            made = None if drawn is None else DrawnRound.from_tensors(drawn)
+            return NoiseStore(None if tensors is None else PastNoise.from_tensors(tensors), made, self.save_drawn)
         except Exception as error:
             raise RunFolderError(
                 f"{self.path / 'checkpoint'}: the noise that the next round builds on is damaged, and fresh noise in "

@@ -1,5 +1,13 @@
-"""Use what a run produced: load its models, hand them to plain PyTorch or ONNX, and find which of them is yours."""
+"""Use what a run produced: load its models, hand them to plain PyTorch or ONNX, and find which of them is yours.
 
+A file cluster-N.safetensors holds what `module.load_state_dict` asks for: the released weights of the cluster, and what
+the run did not train (constant buffers, frozen layers) as it is in the module. Personal layers (the last one under
+FedPer) stay on the clients; in the file they are zero, where a client that has not trained yet starts, and its metadata
+names them.
+"""
+
+import copy
+import json
 import math
 import warnings
 from dataclasses import dataclass
@@ -9,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from rrcluster import registry
@@ -17,13 +26,53 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.assignment import Assignment
-from rrcluster.experiments.cluster_models import ClusterModels
 from rrcluster.methods import ALGORITHMS, Clients, Method, Tools
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import OURS, Model, from_module, make_model
 from rrcluster.simulation.evaluate import score_all
 from rrcluster.storage import parse_json, read_tensors
 from rrcluster.types import Array, Models
+
+FORMAT = "rrcluster-cluster/1"
+
+
+@dataclass(frozen=True)
+class ClusterModels:
+    """The k models of a run, each as PyTorch has it."""
+
+    models: Models
+    model: Model  # the one the method trains (`Method.adapt`)
+    split: Split
+
+    def state_dict(self, cluster: int) -> dict[str, Tensor]:
+        """Every parameter and buffer of the module by name, with this cluster's weights; copies."""
+        named = {name: value for name, value in self.module(cluster).state_dict().items() if isinstance(value, Tensor)}
+        return {name: value.detach().clone().contiguous() for name, value in named.items()}
+
+    def module(self, cluster: int) -> nn.Module:
+        """A copy of the module with this cluster's weights, in eval mode."""
+        vector = torch.as_tensor(self.split.vectors(self.models, np.array([cluster]))[0])
+        module, values = copy.deepcopy(self.model.module).cpu(), self.model.unflatten(vector)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():  # weights that are used twice are named once
+                if name in values:
+                    parameter.copy_(values[name])
+        return module.eval()
+
+    @property
+    def personal(self) -> list[str]:
+        """Names of the layers of which a part stays on the clients."""
+        places = self.split.personal
+        return [layer.name for layer in self.model.layers if ((layer.start <= places) & (places < layer.stop)).any()]
+
+    def files(self, about: dict[str, Any]) -> dict[str, bytes]:
+        """Name and content of the file of every cluster; `about` goes into the metadata."""
+        files = {}
+        for cluster in range(self.models.num_clusters):
+            named = about | {"format": FORMAT, "cluster": cluster, "personal": self.personal}
+            metadata = {name: json.dumps(value) for name, value in named.items()}
+            files[f"cluster-{cluster}.safetensors"] = save(self.state_dict(cluster), metadata=metadata)
+        return files
 
 
 @dataclass(frozen=True)

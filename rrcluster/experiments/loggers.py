@@ -1,14 +1,22 @@
-"""Send a run's figures to Weights & Biases or MLflow: `rr.run(..., on_round=WandbLogger(project="mine"))`.
+"""Watch a run to its end: a progress bar, TensorBoard, Weights & Biases, MLflow, or functions of one's own.
 
-They get what TensorBoard gets: names under `released/` are public, names under `diagnostic_not_private/` were computed
-from raw data. Both services write down when each figure came, and how long a round takes depends on who took part: a
-secure run refuses them.
+`rr.run(..., on_round=WandbLogger(project="mine"))`. All get the same figures: names under `released/` are public, names
+under `diagnostic_not_private/` were computed from raw client data. TensorBoard, W&B and MLflow record when each figure
+came, and how long a round takes depends on who took part: a secure run refuses them.
 """
 
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
 
-from rrcluster.errors import ConfigError
+from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.experiments.outcome import RunResult
+from rrcluster.experiments.progress import ProgressBar, in_notebook
+from rrcluster.experiments.run import Running
 
 
 class WandbLogger:
@@ -46,3 +54,68 @@ def _imported(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise ConfigError(f"this logger needs the package {name}; install it: pip install {name}.") from error
+
+
+class EventWriter:
+    """TensorBoard events in `tensorboard/` of a run folder; config.py refuses it for secure runs."""
+
+    def __init__(self, folder: Path) -> None:
+        """Needs the extra `tensorboard`."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ConfigError("--tensorboard needs TensorBoard; install rrcluster[tensorboard].") from error
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def __enter__(self) -> "EventWriter":
+        """Ready."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Flush and close."""
+        self._writer.close()
+
+    def __call__(self, round_index: int, figures: dict[str, float]) -> None:
+        """One round."""
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, round_index)
+
+
+# What is called after a round: its number from 0, and figures by name. Names under `released/` are made of releases;
+# names under `diagnostic_not_private/` are computed from raw client data, and absent in secure runs.
+OnRound = Callable[[int, dict[str, float]], object]
+
+
+def watch(
+    running: Running, *, on_round: OnRound | Sequence[OnRound] | None = None, progress: bool | Literal["auto"] = "auto"
+) -> RunResult:
+    """Run to the end. `progress`: show it, hide it, or ("auto") show it to a person: in a terminal or a notebook."""
+    config, plan = running.experiment.config, running.experiment.plan
+    called = _callables(on_round, secure=plan.secure)
+    if progress not in (True, False, "auto"):
+        raise ConfigError(f'progress = {progress!r} should be True, False or "auto".')
+    hidden = not (sys.stderr.isatty() or in_notebook()) if progress == "auto" else not progress
+    with ExitStack() as stack:
+        bar = stack.enter_context(ProgressBar(config, plan, hidden=hidden))
+        if config.output.tensorboard:
+            called = [*called, stack.enter_context(EventWriter(running.folder.path))]
+        for done in running.rounds():
+            bar.update(done)
+            for call in called:
+                call(done.round_index, done.figures)
+    return running.result()
+
+
+def _callables(on_round: OnRound | Sequence[OnRound] | None, *, secure: bool) -> list[OnRound]:
+    given = [] if on_round is None else [on_round] if callable(on_round) else list(on_round)
+    for call in given:
+        if not callable(call):
+            raise ConfigError(f"on_round = {call!r} should be a function of a round's number and its figures.")
+        if secure and getattr(call, "records_times", False):
+            raise PrivacyError(
+                f"{type(call).__name__} writes down when each round ended, which depends on who took part; leave it "
+                "out of a secure run."
+            )
+    return given

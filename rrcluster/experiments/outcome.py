@@ -1,10 +1,21 @@
-"""What a run tells while it goes on, and when it has finished."""
+"""What a run reports: its progress after each round, summary.json (released values only), and its result."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from rrcluster.clusters.dead import dead_clusters
+from rrcluster.data_settings import data_label
+from rrcluster.experiments.setup import Experiment
+from rrcluster.privacy.mechanism import SIZE_NOISE
+from rrcluster.server_state import ServerState
 from rrcluster.simulation.evaluate import Evaluation
 from rrcluster.types import Array, Models, NoisyEvaluation
+from rrcluster.version import __version__
 
 _DIAGNOSTICS = ("accuracy", "loss", "clustering_accuracy", "worst_decile", "adjusted_rand", "clusters_alive")
 
@@ -42,3 +53,90 @@ class RunResult:
     epsilon: float | None
     delta: float
     evaluation: Evaluation | None
+
+
+def summarise(
+    experiment: Experiment,
+    state: ServerState | None,
+    *,
+    status: str,
+    epsilon: float | None,
+    releases_charged: int,
+    evaluations: Sequence[NoisyEvaluation],
+) -> dict[str, Any]:
+    """The summary of a run that is finished or was stopped."""
+    config, plan = experiment.config, experiment.plan
+    done = 0 if state is None else state.round_index
+    judged = average(evaluations, num_rounds=plan.num_rounds)
+    counted = state is not None and not state.sizes.empty
+    return {
+        "name": config.label,
+        "status": status,
+        "ended_by": None if status != "finished" else "rounds" if done == plan.num_rounds else "budget",
+        "version": __version__,
+        "data": data_label(config.data.data),
+        "partition": None if config.data.whole else config.data.partition,
+        "algorithm": config.method.algorithm,
+        "model": config.method.model,
+        "num_clusters": plan.mechanism.num_clusters,
+        "min_cluster_size": config.method.min_cluster_size,
+        "mechanism": config.privacy.mechanism,
+        "epsilon": epsilon,
+        "delta": plan.delta if plan.private else None,
+        "noise_multiplier": plan.noise_multiplier,
+        "num_rounds": plan.num_rounds,
+        "rounds_done": done,
+        "releases_charged": releases_charged,
+        "secure": plan.secure,
+        "seed": config.seed,
+        "sizes": state.sizes.mean.tolist() if state is not None and counted else [],
+        "dead_clusters": _dead(experiment, state) if state is not None and counted else [],
+        "private_evaluation": None if judged is None else describe_evaluation(judged),
+    }
+
+
+def _dead(experiment: Experiment, state: ServerState) -> list[int]:
+    mechanism = experiment.plan.mechanism
+    noise = mechanism.describe().noise_per_part.get(SIZE_NOISE) if mechanism.private else 0.0
+    memory, weight = experiment.server.memory, state.sizes.weight
+    return dead_clusters(state.sizes.mean, size_noise_std=noise, memory=memory, weight=weight)
+
+
+LAST_PART = 0.25  # of the rounds: what a private evaluation is averaged over
+
+
+def describe_evaluation(evaluation: NoisyEvaluation) -> dict[str, Any]:
+    """What was released, and the means it amounts to."""
+    return {
+        "sums": evaluation.sums.tolist(),
+        "clients": evaluation.clients,
+        "sum_noise_std": evaluation.sum_noise_std,
+        "clients_noise_std": evaluation.clients_noise_std,
+        "loss_bound": evaluation.loss_bound,
+        "least_clients": evaluation.least_clients,
+        "accuracy": evaluation.accuracy,
+        "accuracy_noise_std": evaluation.accuracy_noise_std,
+        "loss": evaluation.loss,
+        "loss_noise_std": evaluation.loss_noise_std,
+    }
+
+
+def read_evaluation(described: dict[str, Any]) -> NoisyEvaluation:
+    """The inverse of `describe_evaluation`."""
+    return NoisyEvaluation(
+        sums=np.array(described["sums"]),
+        clients=described["clients"],
+        sum_noise_std=described["sum_noise_std"],
+        clients_noise_std=described["clients_noise_std"],
+        loss_bound=described["loss_bound"],
+        least_clients=described["least_clients"],
+    )
+
+
+def average(evaluations: Sequence[NoisyEvaluation], *, num_rounds: int) -> NoisyEvaluation | None:
+    """The last rounds' evaluations together (a quarter of the run's rounds, at least one); None where there is none.
+
+    Averaging is post-processing and costs nothing.
+    """
+    last = evaluations[-max(1, round(LAST_PART * num_rounds)) :]
+    return reduce(NoisyEvaluation.plus, last) if last else None

@@ -1,12 +1,14 @@
-"""Which data of a user's own a run was started with, so that it is not resumed with other data.
+"""Resume a run on the user's own data, model and method: with the same objects, and with the same data in them.
 
 A seeded round that is repeated on other data adds the same noise to other sums and reveals their difference; a secure
 run would state one guarantee for two populations. A plain digest would confirm a guess about the data, so the digest is
-keyed by a secret of the run. Both lie in the private `checkpoint/`, and go with it.
+keyed by a secret of the run; both are in the private `checkpoint/`.
 """
 
 import hmac
 import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,10 @@ import numpy as np
 
 from rrcluster.data.arrays import ArrayStore, spaced
 from rrcluster.data.federated import FederatedData
-from rrcluster.errors import DataError, RunFolderError
+from rrcluster.data_settings import names_file
+from rrcluster.errors import ConfigError, DataError, RunFolderError
+from rrcluster.experiments.config import RunConfig
+from rrcluster.experiments.setup import Experiment, make_experiment, named_settings
 from rrcluster.storage import explain_write, read_mapping, replace_file, to_json
 
 KEY_FILE = "data.json"  # in checkpoint/
@@ -67,3 +72,29 @@ def _samples(data: FederatedData, client: int) -> tuple[Any, ...]:
         return data.store.client(client)
     except DataError:
         return ()
+
+
+_OBJECTS = ("data", "model", "algorithm")
+
+
+def with_objects(
+    path: Path, objects: Mapping[str, Any], make: Callable[[RunConfig], Experiment] = make_experiment
+) -> Callable[[RunConfig], Experiment]:
+    """What makes the experiment of the run in `path`, given its objects; others, and other settings, are refused.
+
+    A file of data may have moved; that its content is the same is checked where the run is resumed.
+    """
+    named = named_settings(objects)
+    for name in named.keys() - {*_OBJECTS, "num_clients"}:
+        raise ConfigError(f"{name} is a setting of the run, and resume takes those from its folder; leave it out.")
+    given = {name: str(named[name]) for name in _OBJECTS if name in named}
+
+    def make_again(config: RunConfig) -> Experiment:
+        started = {"data": config.data.data, "model": config.method.model, "algorithm": config.method.algorithm}
+        for name, value in given.items():
+            moved = name == "data" and config.data.from_file and names_file(value)
+            if value != started[name] and not moved:
+                raise ConfigError(f"{path}: the run was started with {name} = {started[name]}, not {value}; give that.")
+        return make(replace(config, data=replace(config.data, data=given.get("data", config.data.data))))
+
+    return make_again

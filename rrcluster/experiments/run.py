@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
-from rrcluster.experiments.cluster_models import ClusterModels
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.fingerprint import describe_parts, fingerprint
 from rrcluster.experiments.folder import RunFolder
 from rrcluster.experiments.folder_names import new_folder
-from rrcluster.experiments.outcome import Progress, RunResult
-from rrcluster.experiments.own_data import check_same
-from rrcluster.experiments.place import bind, check_place
-from rrcluster.experiments.released import average
-from rrcluster.experiments.same_objects import with_objects
+from rrcluster.experiments.load import ClusterModels
+from rrcluster.experiments.lock import bind, check_place
+from rrcluster.experiments.outcome import Progress, RunResult, average, summarise
+from rrcluster.experiments.own_data import check_same, with_objects
 from rrcluster.experiments.setup import Experiment, build_experiment, check_declared, make_experiment
-from rrcluster.experiments.start_from import full_statement
-from rrcluster.experiments.summary import summarise
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.server_state import ServerState
 from rrcluster.simulation.clients import ClientMemory, Incidents
@@ -30,10 +26,10 @@ from rrcluster.simulation.evaluate import Evaluation, evaluate, judged_clients
 from rrcluster.simulation.measures import measure_round
 from rrcluster.simulation.personalise import personalised_accuracies
 from rrcluster.simulation.simulate import RoundRecord
-from rrcluster.types import NoisyEvaluation
+from rrcluster.types import Models, NoisyEvaluation
 
 if TYPE_CHECKING:
-    from rrcluster.experiments.watch import OnRound
+    from rrcluster.experiments.loggers import OnRound
 
 _SECONDS_BETWEEN_CHECKPOINTS = 1.0  # at least; and no more than a twentieth of the time goes into them
 
@@ -59,7 +55,7 @@ def run(
     `on_round(round_index, figures)` is called after every round: figures under `released/` are public, those under
     `diagnostic_not_private/` (never in a secure run) are not. `progress` shows a bar; "auto": to a person.
     """
-    from rrcluster.experiments.watch import watch
+    from rrcluster.experiments.loggers import watch
 
     if resume is not None:
         if experiment is not None:
@@ -90,8 +86,7 @@ def start(experiment: Experiment) -> "Running":
     if experiment.plan.secure:
         check_declared(experiment.data, secure=True)  # the data may have been replaced
     config, own_data = experiment.config, experiment.data if experiment.owns_data else None
-    stated = full_statement(experiment.plan, experiment.start)
-    return _running(experiment, RunFolder.create(new_folder(config), config, stated, own_data=own_data))
+    return _running(experiment, RunFolder.create(new_folder(config), config, experiment.statement(), own_data=own_data))
 
 
 def _check_target(experiment: Experiment) -> None:
@@ -140,7 +135,7 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = 
         if experiment.owns_data:
             check_same(path, experiment.data)
         running = _running(experiment, folder)
-        folder.check_statement(full_statement(experiment.plan, experiment.start))
+        folder.check_statement(experiment.statement())
         return running
     except BaseException:
         folder.release()
@@ -188,11 +183,12 @@ class Running:
     def rounds(self) -> Iterator[Progress]:
         """Run round after round. Stopped at any point (also by Ctrl-C), the folder can be resumed.
 
-        A secure run checkpoints after every round, because a round to be repeated is charged again.
+        A secure run checkpoints after every round, because a round to be repeated is charged again; so does a
+        federation, whose clients may not be there to repeat it.
         """
         if self.folder.lock is None or not self.folder.lock.held:
             raise RunFolderError(f"{self.folder.path}: this run was stopped; take it up again with resume.")
-        secure = self.experiment.plan.secure
+        every_round = self.experiment.plan.secure or self.experiment.deployed is not None
         released = self.folder.private_evaluations()
         self._began = saved = time.perf_counter()
         pause = _SECONDS_BETWEEN_CHECKPOINTS
@@ -202,7 +198,7 @@ class Running:
                 self._incidents = self._incidents.plus(record.incidents)
                 progress = self._note(record, released)
                 self.state, self._memory, self._past = record.state, record.memory, record.past
-                if secure or time.perf_counter() - saved > pause:
+                if every_round or time.perf_counter() - saved > pause:
                     began = time.perf_counter()
                     self.folder.save_state(record.state, record.memory, record.past)
                     saved = time.perf_counter()
@@ -239,8 +235,13 @@ class Running:
         """
         return self.experiment.plan.epsilon() if self.experiment.plan.private else None
 
+    @property
+    def _judges(self) -> bool:
+        """Whether models are evaluated on raw client data: never in a secure run, nor where there is none here."""
+        return not self.experiment.plan.secure and self.experiment.deployed is None
+
     def _due(self, round_index: int, total: int) -> bool:
-        if self.experiment.plan.secure:
+        if not self._judges:
             return False
         every = self.experiment.config.output.evaluate_every or max(1, total // 10)
         return (round_index + 1) % every == 0 or round_index + 1 == total
@@ -302,22 +303,10 @@ class Running:
                 f"{self.folder.path}: the budget of {experiment.plan.num_releases} releases is spent and no round was "
                 "kept; start a new run."
             )
-        if not experiment.plan.secure and (self._evaluated is None or self._evaluated[0] != self.state.round_index - 1):
+        if self._judges and (self._evaluated is None or self._evaluated[0] != self.state.round_index - 1):
             self._evaluate(self.state, self._memory)
         self.folder.save_summary(self._summary("finished"))
-        about = {
-            "model": experiment.config.method.model,
-            "algorithm": experiment.config.method.algorithm,
-            "input_shape": list(experiment.data.input_shape),
-            "num_classes": experiment.data.num_classes,
-            "inputs": experiment.model.input_kind,
-        }
-        layers = [[layer.name, *layer.shape] for layer in experiment.model.layers]
-        self.folder.save_models(
-            self.state.average,
-            {"format": "rrcluster-models/1", **about, "layers": layers},
-            ClusterModels(self.state.average, experiment.model, experiment.split).files(about),
-        )
+        save_models(self.folder, experiment, self.state.average)
         if not experiment.config.output.keep_checkpoint:
             self.folder.drop_checkpoint()
         elif self._past is not None and self._memory is not None:
@@ -333,3 +322,20 @@ class Running:
             releases_charged=self._ledger.num_charged,
             evaluations=self.folder.private_evaluations(),
         )
+
+
+def save_models(folder: RunFolder, experiment: Experiment, models: Models) -> None:
+    """Write the models handed out, with what is needed to use them again."""
+    about = {
+        "model": experiment.config.method.model,
+        "algorithm": experiment.config.method.algorithm,
+        "input_shape": list(experiment.data.input_shape),
+        "num_classes": experiment.data.num_classes,
+        "inputs": experiment.model.input_kind,
+    }
+    layers = [[layer.name, *layer.shape] for layer in experiment.model.layers]
+    folder.save_models(
+        models,
+        {"format": "rrcluster-models/1", **about, "layers": layers},
+        ClusterModels(models, experiment.model, experiment.split).files(about),
+    )

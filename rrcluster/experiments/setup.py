@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -26,7 +26,7 @@ from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError, NotDeclared, PrivacyError, RankError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.fingerprint import fingerprint
-from rrcluster.experiments.start_from import Start, load_start
+from rrcluster.experiments.start_from import Start, full_statement, load_start
 from rrcluster.methods import ALGORITHMS, Method
 from rrcluster.methods.compatibility import check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
@@ -45,6 +45,20 @@ COLUMNS = tuple(name for name, section in FIELDS.items() if section == "columns"
 POPULATION_SEED = 0  # public: deals a dataset out to simulated clients where the run itself has no seed
 
 
+class Deployed(Protocol):
+    """What runs the rounds of an experiment whose clients are real ones, elsewhere (rrcluster/federation/)."""
+
+    def rounds(self, experiment: "Experiment", *, state: ServerState | None, ledger: Ledger) -> Iterator[RoundRecord]:
+        """As `simulate`: a record after each round."""
+
+    def stated(self, statement: dict[str, Any]) -> dict[str, Any]:
+        """The plan's privacy statement, with what is known of who sees what."""
+
+    @property
+    def digest(self) -> str:
+        """Of everything that its members agreed to."""
+
+
 @dataclass(frozen=True)
 class Experiment:
     """All that one run needs, made from one config."""
@@ -60,6 +74,7 @@ class Experiment:
     server: ServerSettings
     faults: Faults
     start: Start | None = None  # the first models, where they are another run's
+    deployed: Deployed | None = None  # real clients; `data` then has no samples
 
     def rounds(
         self, *, state: ServerState | None = None, memory: ClientMemory | None = None, ledger: Ledger | None = None
@@ -67,6 +82,9 @@ class Experiment:
         """Simulate it, from the start or from where it was stopped."""
         if state is None and self.start is not None:
             state = ServerState.fresh(self.start.models)
+        if self.deployed is not None:
+            assert ledger is not None
+            return self.deployed.rounds(self, state=state, ledger=ledger)
         return simulate(
             data=self.data,
             model=self.model,
@@ -90,7 +108,12 @@ class Experiment:
     @property
     def owns_data(self) -> bool:
         """Whether the data is the user's own, not a dataset of the catalogue."""
-        return self.config.data.data not in SOURCES
+        return self.deployed is None and self.config.data.data not in SOURCES
+
+    def statement(self) -> dict[str, Any]:
+        """What a reviewer needs to check the guarantee, as plain data."""
+        stated = full_statement(self.plan, self.start)
+        return stated if self.deployed is None else self.deployed.stated(stated)
 
 
 def build_experiment(**settings: Any) -> Experiment:

@@ -1,12 +1,14 @@
-"""What everybody in a federation has agreed to: its settings and its roster, by one digest that each operator signs.
+"""What everybody in a federation has agreed to: settings, roster and guarantee, by one digest that each operator signs.
 
 The digest is in every message. A server that changes a setting, adds a client or exchanges a key has another digest,
-and no client that signed the first one answers it.
+and no client that signed the first one answers it. Everything that either side computes with is made from an agreement
+alone (agreed_run.py), and the numbers that an operator reads before signing are computed again there.
 """
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,9 +18,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from rrcluster import checks
 from rrcluster.errors import ConfigError, ProtocolError
 from rrcluster.secagg.masks import KEY_BYTES, SIGNATURE_BYTES, digest
+from rrcluster.storage import parse_json
 from rrcluster.version import __version__
 
-_LONGEST_NAME = 64
+MODES = ("plain", "secure")
+_LONGEST_KEY = 2000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also that of a folder
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"name = {name[:64]!a} must be up to 64 letters, digits, dots, dashes or underscores.")
 
 
 @dataclass(frozen=True)
@@ -28,38 +38,95 @@ class Member:
     name: str
     identity: bytes  # Ed25519 public key
     num_clients: int  # a public constant: the numbers that its clients may have
+    node_key: str = ""  # public key of its network node, as OpenSSH writes it; "" where the transport needs none
 
     def __post_init__(self) -> None:
         checks.count(num_clients=self.num_clients)
-        if not (0 < len(self.name) <= _LONGEST_NAME and self.name.isascii() and self.name.isprintable()):
-            raise ConfigError(f"name = {self.name[:_LONGEST_NAME]!r} must be up to {_LONGEST_NAME} printable letters.")
+        _check_name(self.name)
         if len(self.identity) != KEY_BYTES:
             raise ConfigError(f"the identity of {self.name} has {len(self.identity)} bytes, not {KEY_BYTES}.")
+        if len(self.node_key) > _LONGEST_KEY or not (self.node_key.isascii() and self.node_key.isprintable()):
+            raise ConfigError(f"the node key of {self.name} must be one line as in node.pub; enrol again.")
+
+    @property
+    def fingerprint(self) -> str:
+        """To be compared by telephone."""
+        return digest(b"member", self.identity, self.node_key.encode()).hex()[:16]
+
+    def facts(self) -> dict[str, Any]:
+        """As plain data."""
+        return {**asdict(self), "identity": self.identity.hex()}
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> "Member":
+        """Back from plain data; ConfigError unless every value is of its type."""
+        named = _typed(facts, {"name": str, "identity": str, "num_clients": int, "node_key": str}, "a member")
+        try:
+            identity = bytes.fromhex(named["identity"])
+        except ValueError:
+            raise ConfigError(f"the identity of {named['name'][:64]!r} is not written in hexadecimal digits.") from None
+        return cls(named["name"], identity, named["num_clients"], named["node_key"])
+
+
+@dataclass(frozen=True)
+class SampleShape:
+    """What a sample of every member looks like: public constants, and the rules that turn columns into inputs."""
+
+    input_shape: tuple[int, ...]
+    num_classes: int  # 0: regression
+    ids: bool = False  # inputs are ids (characters, words), not numbers
+    columns: Mapping[str, Any] = field(default_factory=dict)  # settings of columns that all tables share
+
+    def __post_init__(self) -> None:
+        if not self.input_shape:
+            raise ConfigError("input_shape is empty; say how many numbers a sample has, as 7 or 28 28.")
+        for length in self.input_shape:
+            checks.count(input_shape=length)
+        checks.count(num_classes=self.num_classes, at_least=0)
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> "SampleShape":
+        """Back from plain data."""
+        named = _typed(facts, {"input_shape": list, "num_classes": int, "ids": bool, "columns": dict}, "samples")
+        return cls(tuple(named["input_shape"]), named["num_classes"], named["ids"], named["columns"])
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Settings and roster of one federation. Public."""
+    """Settings, roster and guarantee of one training. Public."""
 
-    settings: Mapping[str, Any]  # of the run, by name, as in config.yaml
+    name: str  # another training of the same members has another one
+    settings: Mapping[str, Any]  # that affect results, by name, as in config.yaml
+    samples: SampleShape
     members: tuple[Member, ...]
-    least_honest: int  # members whose noise a sum must hold
-    most_colluders: int  # members that may work for the server
+    mode: str = "plain"  # secure: the server sees sums alone, with noise made by the members
+    least_honest: int = 0  # secure: members whose noise a sum must hold
+    most_colluders: int = 0  # secure: members that may work for the server
+    guarantee: Mapping[str, Any] = field(default_factory=dict)  # what operators read; computed again by everybody
 
     def __post_init__(self) -> None:
-        checks.count(least_honest=self.least_honest, at_least=2)
+        _check_name(self.name)
+        checks.one_of(MODES, mode=self.mode)
+        checks.count(least_honest=self.least_honest, at_least=2 if self.secure else 0)
         checks.count(most_colluders=self.most_colluders, at_least=0)
+        if not self.secure and self.least_survivors:
+            raise ConfigError("least_honest and most_colluders are about mode = secure; leave them out in plain mode.")
         for what, values in (
             ("names", [member.name for member in self.members]),
             ("identities", [member.identity for member in self.members]),
         ):
             if len(set(values)) != len(values):
-                raise ConfigError(f"two members have the same {what[:-3]}; every member needs one of its own.")
+                raise ConfigError(f"two members have the same {what}; every member needs its own.")
         if self.least_survivors > len(self.members):
             raise ConfigError(
                 f"least_honest = {self.least_honest} and most_colluders = {self.most_colluders} need "
                 f"{self.least_survivors} members, and {len(self.members)} are enrolled; lower them or enrol more."
             )
+
+    @property
+    def secure(self) -> bool:
+        """Whether the server may see sums alone."""
+        return self.mode == "secure"
 
     @property
     def least_survivors(self) -> int:
@@ -75,20 +142,70 @@ class Agreement:
         """The number of a member's first client; its others follow."""
         return sum(member.num_clients for member in self.members[:place])
 
-    @cached_property
-    def digest(self) -> bytes:
-        """Of all of this and of the version of the package, whose arithmetic all must share."""
-        facts = {
+    def place_of(self, identity: bytes) -> int:
+        """A member's place in the roster, by its key; ConfigError for a stranger."""
+        for place, member in enumerate(self.members):
+            if member.identity == identity:
+                return place
+        raise ConfigError(
+            f"the roster of {self.name} does not have this identity key; send request.json to who runs the server, and "
+            "wait for an agreement that has it."
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as plain data, with the version of the package, whose arithmetic all must share."""
+        return {
+            "format": "rrcluster-agreement/1",
             "version": __version__,
+            "name": self.name,
+            "mode": self.mode,
             "settings": dict(self.settings),
+            "samples": asdict(self.samples),
             "least_honest": self.least_honest,
             "most_colluders": self.most_colluders,
-            "members": [[member.name, member.identity.hex(), member.num_clients] for member in self.members],
+            "guarantee": dict(self.guarantee),
+            "members": [member.facts() for member in self.members],
         }
-        return digest(b"rrcluster federation 1", json.dumps(facts, sort_keys=True).encode())
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> "Agreement":
+        """Back from plain data; ConfigError for another version or anything that does not belong."""
+        kinds = {name: type(value) for name, value in _EMPTY.facts().items()}
+        named = _typed(facts, kinds, "the agreement")
+        if named["version"] != __version__:
+            raise ConfigError(
+                f"the agreement was made by rrcluster {str(named['version'])[:40]}, and this is {__version__}; all "
+                "sides need the same version."
+            )
+        return cls(
+            named["name"],
+            named["settings"],
+            SampleShape.of_facts(named["samples"]),
+            tuple(Member.of_facts(member) for member in named["members"]),
+            named["mode"],
+            named["least_honest"],
+            named["most_colluders"],
+            named["guarantee"],
+        )
+
+    @classmethod
+    def parse(cls, text: str, *, source: str) -> "Agreement":
+        """The agreement in a file; ConfigError names the file."""
+        try:
+            facts = parse_json(text)
+        except ValueError:
+            facts = None
+        if not isinstance(facts, dict):
+            raise ConfigError(f"{source}: is no agreement; get agreement.json again from who runs the server.")
+        return cls.of_facts(facts)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Of all of this."""
+        return digest(b"rrcluster federation 2", json.dumps(self.facts(), sort_keys=True).encode())
 
     def sign(self, identity: Ed25519PrivateKey) -> bytes:
-        """An operator's consent to settings and roster."""
+        """An operator's consent to settings, roster and guarantee."""
         return identity.sign(digest(b"consent", self.digest))
 
     def check_consent(self, place: int, signature: bytes) -> None:
@@ -100,6 +217,19 @@ class Agreement:
             key.verify(signature, digest(b"consent", self.digest))
         except InvalidSignature:
             raise ProtocolError(
-                f"{self.members[place].name} has not signed these settings and this roster; ask its operator to enrol "
-                "again."
+                f"{self.members[place].name} has not signed these settings and this roster; ask its operator to sign "
+                "with `rrcluster federation enrol FOLDER --agree agreement.json`."
             ) from None
+
+
+_EMPTY = Agreement("none", {}, SampleShape((1,), 0), ())
+
+
+def _typed(facts: Any, kinds: Mapping[str, type], what: str) -> dict[str, Any]:
+    """The facts, if they have exactly these names and types."""
+    if not isinstance(facts, Mapping) or set(facts) != set(kinds):
+        raise ConfigError(f"{what} lacks an entry or has one too many; all sides need the same version of rrcluster.")
+    for name, kind in kinds.items():
+        if type(facts[name]) is not kind:
+            raise ConfigError(f"{what}: {name} should be {kind.__name__}, found {type(facts[name]).__name__}.")
+    return dict(facts)

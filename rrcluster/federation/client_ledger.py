@@ -5,19 +5,59 @@ is written before anything that depends on data leaves the client. It counts *at
 other members can unmask it without its sender, so an attempt that fails afterwards is spent too. It refuses more of
 them than the federation's plan has releases, and an attempt that is not later than the last one joined (a replay, or
 one in which the daemon died and lost its secrets).
+
+It also has what every training costs that the member agreed to, so that a second training of the same clients adds up,
+and one that would bring them above the operator's lifetime budget is refused before it is signed.
 """
 
 import fcntl
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
 from rrcluster.errors import PrivacyError, ProtocolError, RunFolderError
+from rrcluster.privacy.ledger import describe
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.together import account_together, check_composable, read_event
 from rrcluster.storage import append_line, drop_torn_line, explain_write, make_folders, read_json_lines
 
 _WAY_OUT = "the budget spent is unknown; restore the file from a copy, or leave the federation."
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """What a training costs a client that takes part in all of it: its whole plan, however it ends."""
+
+    name: str
+    event: Mapping[str, Any]  # as privacy.json describes it
+    participations: int
+    adjacency: str
+    delta: float
+
+    @classmethod
+    def of_plan(cls, name: str, plan: PrivacyPlan, *, adjacency: str, delta: float) -> "TrainingCost":
+        """The cost of a plan, under the relation that its mode allows."""
+        return cls(name, describe(plan.event), plan.num_participations, adjacency, delta)
+
+
+def cost_together(costs: Sequence[TrainingCost]) -> float:
+    """Epsilon of trainings of the same clients, at the largest of their deltas; PrivacyError where none is known."""
+    relations = sorted({cost.adjacency for cost in costs})
+    if len(relations) > 1:
+        raise PrivacyError(
+            f"the trainings are private under different relations ({' and '.join(relations)}), which do not add up to "
+            "one epsilon; agree to trainings of one mode, or keep a ledger for each."
+        )
+    parts = [(read_event(dict(cost.event), Path("ledger.jsonl")), cost.participations) for cost in costs]
+    check_composable(parts)
+    rows = account_together(parts, delta=max(cost.delta for cost in costs))
+    known = [row.epsilon for row in rows if row.epsilon is not None]
+    if not known:
+        raise PrivacyError("what the trainings cost together cannot be accounted; keep to fewer of them.")
+    return min(known)
 
 
 class ClientLedger:
@@ -34,13 +74,38 @@ class ClientLedger:
         if path.exists():
             drop_torn_line(path)
         lines = read_json_lines(path, damaged="refuse", way_out=_WAY_OUT) if path.exists() else []
-        entries = [_entry(path, line) for line in lines]
+        self._costs = {str(line["federation"]): _cost(path, line) for line in lines if "event" in line}
+        entries = [_entry(path, line) for line in lines if "event" not in line]
         self._count = Counter(federation for federation, _, _ in entries)
         self._last = {federation: (round_index, attempt) for federation, round_index, attempt in entries}
 
     def joined(self, federation: bytes) -> int:
         """Attempts of this federation that the member took part in."""
         return self._count[federation.hex()]
+
+    def agree(self, federation: bytes, cost: TrainingCost, *, lifetime: float | None) -> float:
+        """Write down what a training costs before it is signed; the epsilon of all trainings together.
+
+        Trainings that the member signed and never joined do not count. PrivacyError above `lifetime`.
+        """
+        with explain_write(self._path), self._path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._read()
+            name = federation.hex()
+            unknown = [known for known in self._count if known not in self._costs and known != name]
+            if unknown and lifetime is not None:
+                raise PrivacyError(f"{self._path}: a training has no cost written down; {_WAY_OUT}")
+            joined = [known for key, known in self._costs.items() if self._count[key] and key != name]
+            total = cost_together([*joined, cost])
+            if lifetime is not None and total > lifetime:
+                raise PrivacyError(
+                    f"with {cost.name} the clients' trainings cost epsilon = {total:.4g} together, above the lifetime "
+                    f"budget of {lifetime:g} that this operator set; do not take part, or ask for more noise."
+                )
+            if name not in self._costs:
+                append_line(self._path, json.dumps({"federation": name, **asdict(cost)}))
+                self._costs[name] = cost
+        return total
 
     def join(self, federation: bytes, round_index: int, attempt: int, *, limit: int) -> None:
         """Before anything that depends on data leaves the member.
@@ -67,6 +132,15 @@ class ClientLedger:
         append_line(self._path, line)  # on disk when it returns
         self._last[name] = asked
         self._count[name] += 1
+
+
+def _cost(path: Path, line: Mapping[str, Any]) -> TrainingCost:
+    """The cost of a training, from its line."""
+    names = [part.name for part in fields(TrainingCost)]
+    kinds = (str, dict, int, str, float)
+    if tuple(type(line.get(name)) for name in names) != kinds:
+        raise RunFolderError(f"{path}: a line holds no cost; {_WAY_OUT}")
+    return TrainingCost(**{name: line[name] for name in names})
 
 
 def _entry(path: Path, line: Mapping[str, Any]) -> tuple[str, int, int]:

@@ -2,15 +2,17 @@
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
 
 from rrcluster.client import ClientKeys
 from rrcluster.entropy import StreamSource
-from rrcluster.errors import ProtocolError, RoundError
+from rrcluster.errors import ConfigError, ProtocolError, RoundError
+from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.round_letters import read_report, task
 from rrcluster.federation.secure_plan import SecurePlan
@@ -38,18 +40,27 @@ class PlainCollect:
     A member that does not answer, refuses, or answers with something else is as if its clients had dropped out.
     """
 
-    agreement: Agreement
-    plan: PrivacyPlan
+    agreed: AgreedRun
     transport: Transport
     streams: StreamSource
-    attempt: int = 0  # of this process: larger after every restart, so that no member takes it for a replay
+    next_attempt: Callable[[], int] = field(default_factory=lambda: count().__next__)  # larger after every restart
+
+    @property
+    def plan(self) -> PrivacyPlan:
+        """Of the rounds."""
+        return self.agreed.plan
+
+    @property
+    def agreement(self) -> Agreement:
+        """What all members signed."""
+        return self.agreed.agreement
 
     def __call__(self, guidance: Guidance, charge: Charge) -> Reports:
         """Draw the cohort, ask the members that host it, and charge the round."""
         t = guidance.round_index
         cohort = self.plan.sampler.draw(self.agreement.num_clients, rng=self.streams("cohort", t), round_index=t)
         keys = None if self.plan.secure else ClientKeys.of_round(self.streams, t)
-        facts = {"federation": self.agreement.digest.hex(), "attempt": self.attempt}
+        facts = {"federation": self.agreement.digest.hex(), "attempt": self.next_attempt()}
         messages = {
             place: task("train", guidance, self.plan.mechanism, facts, keys=keys, clients=ids).encode()
             for place, ids in self._hosted(cohort).items()
@@ -97,17 +108,22 @@ class SecureCollect:
     RoundError after `most_attempts` at one round.
     """
 
-    agreement: Agreement
-    secure: SecurePlan
+    agreed: AgreedRun
     transport: Transport
-    attempt: int = 0  # the next one: larger after every restart, since members refuse one that they joined before
+    next_attempt: Callable[[], int] = field(default_factory=lambda: count().__next__)  # larger after every restart
     most_attempts: int = 5
+
+    @property
+    def secure(self) -> SecurePlan:
+        """Terms and shares."""
+        if self.agreed.secure is None:
+            raise ConfigError("mode = plain was agreed on, in which the server sees single reports; use PlainCollect.")
+        return self.agreed.secure
 
     def __call__(self, guidance: Guidance, charge: Charge) -> NoisySum:
         """The noisy sum of a round, charged before anybody reveals."""
         for _ in range(self.most_attempts):
-            attempt = Attempt(self.secure.terms, guidance.round_index, self.attempt)
-            self.attempt += 1
+            attempt = Attempt(self.secure.terms, guidance.round_index, self.next_attempt())
             try:
                 return NoisySum(secure_sum(attempt, partial(self._ask, attempt, guidance), charge=charge))
             except ProtocolError:
@@ -120,7 +136,7 @@ class SecureCollect:
     def _ask(self, attempt: Attempt, guidance: Guidance, stage: str, messages: Mapping[int, Any]) -> dict[int, Any]:
         """One stage: each member's message as a letter, and the answers that are what they should be."""
         facts = {
-            "federation": self.agreement.digest.hex(),
+            "federation": self.agreed.agreement.digest.hex(),
             "round": attempt.round_index,
             "attempt": attempt.number,
         }

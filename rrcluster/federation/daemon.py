@@ -6,17 +6,19 @@ the operator alone.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rrcluster.client import ClientKeys, ClientSide
+from rrcluster.client import ClientKeys
 from rrcluster.data.federated import Cohort, FederatedData
 from rrcluster.entropy import SecureStreams
 from rrcluster.errors import ProtocolError
+from rrcluster.federation.agreed_run import AgreedRun, check_data
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.client_ledger import ClientLedger
 from rrcluster.federation.round_letters import read_task, report_letter
@@ -36,26 +38,36 @@ from rrcluster.privacy.reports import Reports
 from rrcluster.secagg.secure_client import Attempt, SecureClient
 from rrcluster.server import Guidance
 from rrcluster.simulation.clients import ClientMemory
-from rrcluster.types import Array
+from rrcluster.types import Array, Models
 
 
 @dataclass
 class Daemon:
-    """One member: its clients' data, what they remember, and its ledger."""
+    """One member: its clients' data, what they remember, and its ledger. What it computes was agreed on."""
 
     place: int  # in the agreement's list of members
-    agreement: Agreement
+    agreed: AgreedRun
     identity: Ed25519PrivateKey
     data: FederatedData  # of the member's own clients
-    side: ClientSide
     ledger: ClientLedger
-    num_releases: int  # that the plan allows
     memory: ClientMemory
-    secure: SecurePlan | None = None  # where the server may see sums alone: then no single report leaves
+    numbers: Array | None = (
+        None  # (n,) under which of the member's numbers each client of the data goes; None: in order
+    )
+    withdrawn: Callable[[], Collection[int]] = field(
+        default=lambda: ()
+    )  # numbers of clients that take no part any more
     remember: Callable[[ClientMemory], None] = field(default=lambda _: None)  # writes it to the member's disk
+    keep: Callable[[Models], None] = field(default=lambda _: None)  # writes the models handed out to the member's disk
 
     def __post_init__(self) -> None:
         self._client: SecureClient | None = None  # of the attempt under way, in memory alone
+        check_data(self.data, self.agreed.agreement, self.place)
+
+    @property
+    def agreement(self) -> Agreement:
+        """What the operator signed."""
+        return self.agreed.agreement
 
     def answer(self, content: bytes) -> bytes:
         """The answer to one message. It never raises, and says nothing of what went wrong."""
@@ -72,6 +84,7 @@ class Daemon:
     def _answers(self) -> Mapping[str, Callable[[Letter], Letter]]:
         return {
             "hello": self._hello,
+            "released": self._released,
             "train": self._train,
             "advertise": self._advertise,
             "share": self._share,
@@ -86,11 +99,12 @@ class Daemon:
 
     def _train(self, letter: Letter) -> Letter:
         """Plain mode: the raw reports of the clients that the server names. Refused where sums alone were agreed on."""
-        if self.secure is not None:
+        if self.agreed.secure is not None:
             raise ProtocolError("the server asks for single reports, and sums alone were agreed on.")
-        guidance, keys = read_task(letter, "train", self.side.mechanism, clients=("i8", (None,)))
-        attempt = _whole(letter.facts, "attempt")
-        self.ledger.join(self.agreement.digest, guidance.round_index, attempt, limit=self.num_releases)
+        guidance, keys = read_task(letter, "train", self.agreed.plan.mechanism, clients=("i8", (None,)))
+        if keys is not None and self.agreed.plan.secure:
+            raise ProtocolError("the server sends keys to draw by, and no seeded run was agreed on.")
+        self._join(guidance.round_index, _whole(letter.facts, "attempt"))
         keys = keys or ClientKeys.of_round(SecureStreams(), guidance.round_index)
         return report_letter(self._reports(guidance, letter.arrays["clients"], keys))
 
@@ -110,12 +124,14 @@ class Daemon:
         It is in the ledger first: others can unmask what is sent here without this member's help.
         """
         client, plan = self._attempting(letter), self._secure_plan
-        guidance, _ = read_task(letter, "mask", plan.plan.mechanism, **ENVELOPES)
+        guidance, keys = read_task(letter, "mask", plan.plan.mechanism, **ENVELOPES)
+        if keys is not None:
+            raise ProtocolError("the server sends keys to draw by, and no seeded run was agreed on.")
         attempt = client.attempt
         if guidance.round_index != attempt.round_index:
             raise ProtocolError("the models are of another round than the keys.")
-        self.ledger.join(self.agreement.digest, attempt.round_index, attempt.number, limit=self.num_releases)
-        ids = self.agreement.first_client(self.place) + np.arange(self.data.num_clients)
+        self._join(attempt.round_index, attempt.number)
+        ids = self.agreement.first_client(self.place) + self._numbers
         reports = self._reports(guidance, ids, ClientKeys.of_round(SecureStreams(), guidance.round_index))
         mechanism: Any = plan.plan.mechanism
         values = mechanism.sum_messages(reports) + plan.noise_share()
@@ -129,11 +145,30 @@ class Daemon:
     def _reveal(self, letter: Letter) -> Letter:
         return shares_letter(self._attempting(letter).reveal(read_signatures(letter)))
 
+    def _released(self, letter: Letter) -> Letter:
+        """The models handed out: the same for everybody. The server learns nothing from what is done with them."""
+        coordinates, k = self.agreed.plan.mechanism.coordinates, self.agreed.plan.mechanism.num_clusters
+        arrays = letter.expect(
+            "released", shared=("f4", (coordinates.shared,)), clustered=("f4", (k, coordinates.clustered))
+        ).arrays
+        self.keep(Models(arrays["shared"], arrays["clustered"]))
+        return Letter("kept")
+
+    def _join(self, round_index: int, attempt: int) -> None:
+        """Write the attempt into the member's ledger, before anything that depends on data leaves."""
+        if round_index >= self.agreed.plan.num_rounds:
+            raise ProtocolError("the round is beyond the last one that was agreed on.")
+        self.ledger.join(self.agreement.digest, round_index, attempt, limit=self.agreed.num_releases)
+
     @property
     def _secure_plan(self) -> SecurePlan:
-        if self.secure is None:
+        if self.agreed.secure is None:
             raise ProtocolError("this federation was not agreed on as a secure one.")
-        return self.secure
+        return self.agreed.secure
+
+    @cached_property
+    def _numbers(self) -> Array:
+        return np.arange(self.data.num_clients) if self.numbers is None else self.numbers
 
     def _attempting(self, letter: Letter) -> SecureClient:
         """The attempt that a message belongs to: the last one advertised."""
@@ -144,12 +179,12 @@ class Daemon:
         return client
 
     def _reports(self, guidance: Guidance, ids: Array, keys: ClientKeys) -> Reports:
-        """What these clients report; one whose samples cannot be used or whose computation fails sends nothing.
+        """What these clients report; one that is gone, has withdrawn, whose samples cannot be used or whose computation
+        fails sends nothing.
 
         A member that refused instead would take all of its clients out of the sum because of one client's data.
         """
-        self._cohort(ids)  # refuses strangers
-        ids = ids[self.data.usable(ids - self.agreement.first_client(self.place))]
+        ids = self._present(ids)
         try:
             reports, remembered = self._compute(guidance, ids, keys)
         except Exception:  # whatever it was; if it was no single client's doing, it fails again below
@@ -159,8 +194,23 @@ class Daemon:
         self.remember(self.memory)
         return reports
 
+    def _present(self, ids: Array) -> Array:
+        """Those of the ids that are this member's and can answer; ProtocolError for clients that are others'."""
+        local = ids - self.agreement.first_client(self.place)
+        most = self.agreement.members[self.place].num_clients
+        if len(np.unique(ids)) < len(ids) or (len(ids) and not 0 <= local.min() <= local.max() < most):
+            raise ProtocolError("the server asks for clients that this member does not host.")
+        ids = ids[np.isin(local, self._numbers) & ~np.isin(local, list(self.withdrawn()))]
+        return ids[self.data.usable(self._rows(ids))]
+
+    def _rows(self, ids: Array) -> Array:
+        """(n,) where the data has these clients."""
+        order = np.argsort(self._numbers)
+        local = ids - self.agreement.first_client(self.place)
+        return np.asarray(order[np.searchsorted(self._numbers, local, sorter=order)], dtype=np.int64)
+
     def _compute(self, guidance: Guidance, ids: Array, keys: ClientKeys) -> tuple[Reports, Array]:
-        return self.side.answer(guidance, self.memory.recall(self._cohort(ids)), keys)
+        return self.agreed.side.answer(guidance, self.memory.recall(self._cohort(ids)), keys)
 
     def _can_answer(self, guidance: Guidance, client: int, keys: ClientKeys) -> bool:
         try:
@@ -171,10 +221,7 @@ class Daemon:
 
     def _cohort(self, ids: Array) -> Cohort:
         """The data of these clients under their numbers in the federation, which decide their draws."""
-        local = ids - self.agreement.first_client(self.place)
-        if len(np.unique(ids)) < len(ids) or (len(ids) and not 0 <= local.min() <= local.max() < self.data.num_clients):
-            raise ProtocolError("the server asks for clients that this member does not host.")
-        own = self.data.cohort(local)
+        own = self.data.cohort(self._rows(ids))
         return Cohort(ids, own.sizes, own.stack)
 
 

@@ -1,7 +1,7 @@
 """From a privacy plan to a federation whose server sees sums alone, with noise made by the members.
 
 The guarantee is towards everybody, the server included, under *zero-out*: the neighbour takes part with a zero message
-(privacy/shares.py, docs/secure-aggregation.md). Everybody takes part in every round: the server sees who does, so
+(privacy/discrete.py, docs/secure-aggregation.md). Everybody takes part in every round: the server sees who does, so
 nothing is amplified by sampling.
 """
 
@@ -11,9 +11,8 @@ from typing import Any
 
 from rrcluster.errors import PrivacyError
 from rrcluster.federation.agreement import Agreement
-from rrcluster.privacy.discrete import discrete_gaussian
+from rrcluster.privacy.discrete import SUM_BITS, bits_needed, discrete_gaussian, finest_grid, share_sigma
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.privacy.shares import SUM_BITS, bits_needed, finest_grid, share_sigma
 from rrcluster.secagg.terms import Terms
 from rrcluster.types import Array
 

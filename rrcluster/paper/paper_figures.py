@@ -21,11 +21,13 @@ from rrcluster.report.curves import (
     bands_note,
     draw_rounds,
     epsilon_axis,
+    name_ends,
     paint_panels,
     panels_height,
 )
 from rrcluster.report.drawing import INK, PALETTE, Drawing, draw, near_chance
 from rrcluster.report.folders import DIAGNOSTIC, Run
+from rrcluster.report.looks import Look, base_look, distinct_looks, nth_look
 from rrcluster.report.values import Estimate
 from rrcluster.storage import read_tensors
 
@@ -57,13 +59,22 @@ def _private_columns(reproduced: Reproduced, population: str) -> list[MeasuredCo
 
 
 def _epsilon_panel(reproduced: Reproduced, columns: Sequence[MeasuredColumn], kind: str) -> CurvePanel:
-    curves = []
-    for place, row in enumerate(reproduced.rows):
+    curves, looks = [], _looks(reproduced)
+    for row in reproduced.rows:
         points = [(column.epsilon or 0.0, _point(reproduced, row, column, kind)) for column in columns]
         style: dict[str, Any] = {"color": INK, "linestyle": "dashed", "marker": None} if row.reference else {}
         style |= {"markerfacecolor": "none"} if kind == PUBLISHED else {}
-        curves.append(Curve.through(points, label=row.name, place=place, **style))
+        curves.append(Curve.through(points, label=row.name, look=looks[row.key], **style))
     return _panel(kind, curves)
+
+
+def _looks(reproduced: Reproduced) -> dict[str, Look]:
+    """The look of each row by its method, where it was run; rows of one look are told apart."""
+    looks = []
+    for place, row in enumerate(reproduced.rows):
+        run = next((run for cell in row.cells.values() for run in cell.runs.values()), None)
+        looks.append(nth_look(place) if run is None else base_look(run.config))
+    return dict(zip((row.key for row in reproduced.rows), distinct_looks(looks), strict=True))
 
 
 def _panel(kind: str, curves: Sequence[Curve]) -> CurvePanel:
@@ -91,6 +102,7 @@ def _draw_over_epsilon(
         reference = _constant_level(reproduced, columns, panels)
         column = paint_panels(figure, panels, xlabel="epsilon", ylabel="%", reference=reference)
         epsilon_axis(column, budgets, [f"{budget:g}" for budget in budgets])
+        name_ends(figure, column, panels, reference)
 
     return draw(
         name,
@@ -115,13 +127,13 @@ def _constant_level(
 
 def _convergence(reproduced: Reproduced) -> list[Drawing]:
     """Mean accuracy after each evaluated round: a figure per column, a panel per mechanism."""
-    drawings = []
+    drawings, looks = [], _looks(reproduced)
     for place, column in enumerate(reproduced.columns, start=1):
         panels = []
         for kind in column.mechanisms:
             curves = [
-                accuracy_curve(reproduced.runs(row, column, kind).values(), label=row.name, place=number)
-                for number, row in enumerate(reproduced.rows)
+                accuracy_curve(reproduced.runs(row, column, kind).values(), label=row.name, look=looks[row.key])
+                for row in reproduced.rows
             ]
             panels.append(_panel(kind, curves))
         shown = [panel for panel in panels if panel.curves]
@@ -133,7 +145,7 @@ def _convergence(reproduced: Reproduced) -> list[Drawing]:
 
 def _worst_decile(reproduced: Reproduced) -> list[Drawing]:
     """Per population, at its largest epsilon: mean accuracy and that of the worst tenth of clients."""
-    drawings = []
+    drawings, looks = [], _looks(reproduced)
     for place, population in enumerate(reproduced.panels, start=1):
         columns = _private_columns(reproduced, population)
         if not columns:
@@ -144,7 +156,7 @@ def _worst_decile(reproduced: Reproduced) -> list[Drawing]:
             for row in reproduced.rows:
                 if mean := reproduced.estimate(row, column, kind, "accuracy"):
                     worst = reproduced.estimate(row, column, kind, "worst_decile")
-                    panels.setdefault(kind, []).append((row.name, mean, worst))
+                    panels.setdefault(kind, []).append((row.name, looks[row.key], mean, worst))
         if panels:
             name = f"worst-decile-{place}-{_slug(population)}"
             drawings.append(draw_deciles(panels, name, title=f"{population}, {column.budget}"))
@@ -194,7 +206,7 @@ def _sweep(reproduced: Reproduced) -> list[Drawing]:
                 for row in reproduced.rows
                 if (size := _SWEEP_ROW.fullmatch(row.key))
             ]
-            curve = Curve.through(points, label=_TITLES.get(kind, kind), place=len(curves))
+            curve = Curve.through(points, label=_TITLES.get(kind, kind), look=nth_look(len(curves)))
             curves += [curve] if curve.at else []
         published = next((row.published.get(column.key) for row in reproduced.rows if row.key == "b0"), None)
         if curves:
@@ -216,9 +228,14 @@ def _draw_sweep(
         + ", ".join(f"B = {at:g} {100 * point.mean:.1f}%" for at, point in zip(curve.at, curve.points, strict=True))
         for curve in panels[0].curves
     )
+
+    def paint(figure: Any) -> None:
+        column = paint_panels(figure, panels, xlabel="B", ylabel=measure, reference=reference)
+        name_ends(figure, column, panels, reference)
+
     return draw(
         f"sweep-{place}",
-        lambda figure: paint_panels(figure, panels, xlabel="B", ylabel=measure, reference=reference),
+        paint,
         height=2.5,
         caption=f"{column.panel}, {column.budget}: {measure} over B ({DIAGNOSTIC}).{bands_note(panels)}",
         alt=f"Line chart over B. {ends}.",

@@ -126,12 +126,12 @@ def rebalanced(
     return {IDENTIFIER: moved, JOINT: coins, NO_NOISE: moved}
 
 
-def ours(*, coin: int = COIN_B) -> tuple[Row, ...]:
+def ours() -> tuple[Row, ...]:
     """Rows that the paper does not have: exploration alone and coins alone."""
     ifca = {"algorithm": "ifca"}
     return (
         Row("ifca-explore", "DP-IFCA + exploration", {JOINT: ifca | EXPLORING}),
-        Row("ifca-coin", "RR-Cluster (IFCA), no exploration", {JOINT: rebalanced("ifca", coin=coin)[JOINT]}),
+        Row("ifca-coin", "RR-Cluster (IFCA), no exploration", {JOINT: rebalanced("ifca")[JOINT]}),
     )
 
 

@@ -121,6 +121,6 @@ def columns(
     return tuple(every_column)
 
 
-def padded(*panels: Sequence[float | None], no_noise: bool = True) -> tuple[float | None, ...]:
+def padded(*panels: Sequence[float | None]) -> tuple[float | None, ...]:
     """Published numbers of all panels, with None for the columns without noise."""
-    return tuple(value for panel in panels for value in (*panel, *((None,) if no_noise else ())))
+    return tuple(value for panel in panels for value in (*panel, None))

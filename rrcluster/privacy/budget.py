@@ -6,8 +6,8 @@ from typing import Any
 from rrcluster.errors import PrivacyError
 from rrcluster.privacy.accounting import ACCOUNTANTS
 from rrcluster.privacy.evidence import evidence
-from rrcluster.privacy.participation import participation_name
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.statement import participation_name
 from rrcluster.types import Coordinates
 
 

@@ -1,12 +1,110 @@
-"""What lets a reader check a stated epsilon: bounds from both sides, its whole profile, and how to recompute it."""
+"""What lets a reader check a stated epsilon: bounds from both sides, its whole profile, and how to recompute it.
+
+`recompute` describes the event as a `DpEvent` of dp-accounting in plain data; docs/privacy.md, "Recomputing epsilon",
+rebuilds it in four lines. Where dp-accounting has no accountant for the event, or none that bounds it as we do, the
+description says so.
+"""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from rrcluster.errors import UnsupportedEvent
-from rrcluster.privacy.accounting import epsilon, profile
-from rrcluster.privacy.events import Event
-from rrcluster.privacy.recompute import recompute
+from rrcluster.privacy.accounting import MAX_MULTIPLIER, epsilon, profile
+from rrcluster.privacy.events import REPETITION_LAWS, Event
+from rrcluster.privacy.ledger import describe
+
+_RELATIONS = {"add-remove": "ADD_OR_REMOVE_ONE", "replace-one": "REPLACE_ONE"}
+_NO_PLD = (
+    "dp-accounting has no privacy loss distribution for cohorts of fixed size: it recomputes the epsilon of the "
+    "accountant rdp."
+)
+_NO_CHOICE = (
+    "no accountant of dp-accounting takes a randomised response and a Gaussian on one cohort of fixed size; the event "
+    "describes the round, and only rrcluster computes its epsilon."
+)
+_NO_REPEATS = "dp-accounting does not compose several selections; the event describes them."
+
+
+def recompute(event: Event, *, num_rounds: int, accountant: str) -> dict[str, Any]:
+    """The event of all rounds, the relation, and the class of dp-accounting that gives `accountant`'s epsilon.
+
+    `accountant` is None with a `reason` where there is none; also with an accountant, `reason` says what differs.
+    """
+    plain = describe(event.at_most(MAX_MULTIPLIER))
+    if plain["type"] not in _ROUNDS:
+        return {"accountant": None, "reason": f"dp-accounting has no event for {plain['type']}."}
+    described, by, reason = _ROUNDS[plain["type"]](plain, accountant)
+    if num_rounds > 1 and plain["type"] == "RepeatAndSelect":
+        by, reason = None, _NO_REPEATS
+    made: dict[str, Any] = {
+        "library": "dp-accounting",
+        "event": {"class": "SelfComposedDpEvent", "event": described, "count": num_rounds},
+        "neighboring_relation": _RELATIONS[plain["adjacency"]],
+        "accountant": by,
+        "reason": reason,
+    }
+    if by == "PLDAccountant":
+        made["value_discretization_interval"] = _interval(event)
+    return made
+
+
+def _poisson(plain: Mapping[str, Any], accountant: str) -> tuple[dict[str, Any], str | None, str | None]:
+    by = "PLDAccountant" if accountant == "pld" else "RdpAccountant"
+    described = _gaussian(plain)
+    if plain["sample_rate"] < 1:
+        described = {
+            "class": "PoissonSampledDpEvent",
+            "sampling_probability": plain["sample_rate"],
+            "event": described,
+        }
+    return described, by, None
+
+
+def _fixed_size(plain: Mapping[str, Any], accountant: str) -> tuple[dict[str, Any], str | None, str | None]:
+    inside, choice = _gaussian(plain), plain["choice"]
+    if choice:
+        k = choice["num_clusters"]
+        response = {
+            "class": "RandomizedResponseDpEvent",
+            "noise_parameter": (1 - choice["keep_probability"]) * k / (k - 1),
+            "num_buckets": k,
+        }
+        inside = {"class": "ComposedDpEvent", "events": [response, inside]}
+    described = {
+        "class": "SampledWithoutReplacementDpEvent",
+        "source_dataset_size": plain["num_clients"],
+        "sample_size": plain["cohort_size"],
+        "event": inside,
+    }
+    if choice:
+        return described, None, _NO_CHOICE
+    return described, "RdpAccountant", None if accountant == "rdp" else _NO_PLD
+
+
+def _selection(plain: Mapping[str, Any], accountant: str) -> tuple[dict[str, Any], str | None, str | None]:
+    run = plain["run"]
+    one, by, reason = _ROUNDS["FixedSize" if "cohort_size" in run else "PoissonGaussian"](run, accountant)
+    described = {
+        "class": "RepeatAndSelectDpEvent",
+        "event": {"class": "SelfComposedDpEvent", "event": one, "count": plain["num_rounds"]},
+        "mean": plain["mean_repetitions"],
+        "shape": REPETITION_LAWS[plain["law"]],
+    }
+    return described, by, reason
+
+
+def _gaussian(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {"class": "GaussianDpEvent", "noise_multiplier": plain["noise_multiplier"]}
+
+
+def _interval(event: Event) -> float:
+    from rrcluster.privacy.pld import grid_profile
+
+    return grid_profile(event.at_most(MAX_MULTIPLIER)).step
+
+
+_ROUNDS = {"PoissonGaussian": _poisson, "FixedSize": _fixed_size, "RepeatAndSelect": _selection}
 
 
 def evidence(event: Event, *, num_rounds: int, delta: float, accountant: str) -> dict[str, Any]:

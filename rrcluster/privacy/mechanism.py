@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rrcluster.privacy.coefficients import make_correlation
-from rrcluster.privacy.correlation import Correlation, PastNoise
+from rrcluster.privacy.correlation import Correlation, PastNoise, make_correlation
 from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.privacy.sampling import Sampler

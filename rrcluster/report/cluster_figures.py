@@ -1,10 +1,23 @@
 """Figures of clusters: true groups against learnt clusters, and released sizes before and after rebalancing."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rrcluster.report.drawing import GRID, INK, PALETTE, Drawing, draw, legend, level, plain, whole_numbers
+from rrcluster.report.drawing import (
+    FAINT,
+    GRID,
+    INK,
+    PALETTE,
+    TONES,
+    Drawing,
+    draw,
+    label_ends,
+    legend,
+    level,
+    set_title,
+    whole_numbers,
+)
 from rrcluster.report.folders import DIAGNOSTIC, Confusion, Run, RunGroup
 from rrcluster.report.labels import expected_cohort, least_size
 from rrcluster.report.series import one_each
@@ -98,11 +111,10 @@ def _paint_table(axes: Any, label: str, table: Confusion) -> None:
     axes.set_yticks(range(len(order)), [str(cluster) for cluster in order])
     axes.grid(False)
     axes.set_aspect("equal")
-    axes.set_title(plain(label), loc="left", fontsize=7)
+    set_title(axes, label, fontsize=7)
 
 
 PANELS = 4  # of one figure; more methods get more figures
-_NAMED_CLUSTERS = 8  # more clusters than these are drawn but not named
 
 Named = Sequence[tuple[str, Run]]
 
@@ -145,7 +157,7 @@ def _which(groups: Sequence[RunGroup]) -> str:
 
 def draw_natural(panels: Named, name: str, which: str) -> Drawing:
     """Released sizes over rounds, one panel per named run; `which` ends the caption."""
-    what = "Released cluster sizes over rounds: clients by their own choice, before any rebalancing."
+    what = "Released cluster sizes over rounds: clients by their own choice, before any rebalancing. Numbers: clusters."
     private = any(run.private for _, run in panels)
     noise = " Noise can make a size negative; it is shown as released." if private else ""
     methods = "; ".join(f"{label}: {run.num_clusters} clusters" for label, run in panels)
@@ -162,13 +174,12 @@ def _paint_natural(figure: Any, panels: Named) -> None:
     column = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (label, run) in zip(column, panels, strict=True):
         _paint_lines(axes, run, "sizes")
-        axes.set_title(plain(label), loc="left")
-        if not run.private:
-            axes.set_title("exact, not private", loc="right", fontstyle="italic")
+        set_title(axes, label if run.private else f"{label} (exact, not private)")
         axes.set_ylabel("clients")
     column[-1].set_xlabel("round")
     whole_numbers(column[-1])
     legend(figure, *column, columns=3)
+    _name_clusters(figure, zip(column, [run for _, run in panels], strict=True), "sizes")
 
 
 def _rebalanced(panels: Named, name: str, which: str) -> Drawing:
@@ -198,25 +209,44 @@ def _paint_rebalanced(figure: Any, panels: Named) -> None:
     for (left, right), (label, run) in zip(rows, panels, strict=True):
         _paint_lines(left, run, "sizes")
         _paint_lines(right, run, "denominators")
-        left.set_title(plain(label), loc="left")
+        set_title(left, label)
+        set_title(right, "after rebalancing", fontstyle="italic")
         left.set_ylabel("clients")
-    rows[0, 1].set_title("after rebalancing", loc="right", fontstyle="italic")
     for axes in rows[-1]:
         axes.set_xlabel("round")
         whole_numbers(axes)
     legend(figure, *rows.flat, columns=3)
+    _name_clusters(figure, zip(rows[:, 1], [run for _, run in panels], strict=True), "denominators")
 
 
 def _paint_lines(axes: Any, run: Run, name: str) -> None:
     entries = [(entry.round_index + 1, getattr(entry, name)) for entry in run.rounds if getattr(entry, name)]
+    many = run.num_clusters > len(TONES)
     for cluster in range(run.num_clusters):
         values = [sizes[cluster] if cluster < len(sizes) else math.nan for _, sizes in entries]
-        label = f"cluster {cluster}" if run.num_clusters <= _NAMED_CLUSTERS else "_"
-        colour = PALETTE[cluster % len(PALETTE)]
-        axes.plot([at for at, _ in entries], values, label=label, color=colour, linewidth=0.9)
+        label = f"{run.num_clusters} clusters" if many and not cluster else "_"
+        colour, width = (FAINT, 0.7) if many else (TONES[_tone(cluster, run.num_clusters)], 0.9)
+        axes.plot([at for at, _ in entries], values, label=label, color=colour, linewidth=width)
     axes.axhline(0, color=GRID, linewidth=0.8, zorder=1)
     if (cohort := expected_cohort(run.config)) is not None:
         level(axes, cohort / run.num_clusters, "expected if equal", "dashed")
     least = number(run.config.get("min_cluster_size"))
     if least:
         level(axes, least, "B", "dotted")
+
+
+def _name_clusters(figure: Any, panels: Iterable[tuple[Any, Run]], name: str) -> None:
+    """The number of each cluster at the end of its line."""
+    named = []
+    for axes, run in panels:
+        last = next((getattr(entry, name) for entry in reversed(run.rounds) if getattr(entry, name)), ())
+        if 1 < len(last) <= len(TONES):
+            ends = [(str(at), size, TONES[_tone(at, len(last))]) for at, size in enumerate(last) if math.isfinite(size)]
+            named.append((axes, ends))
+    if named:
+        label_ends(figure, named)
+
+
+def _tone(cluster: int, num_clusters: int) -> int:
+    """Tones of the scale as far apart as the number of clusters allows."""
+    return round(cluster * (len(TONES) - 1) / max(1, num_clusters - 1))

@@ -4,17 +4,30 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rrcluster.report.curves import Curve, CurvePanel, bands_note, epsilon_axis, paint_panels, panels_height
-from rrcluster.report.drawing import INK, PALETTE, Drawing, draw, legend, line_style, near_chance, plain
+from rrcluster.report.curves import Curve, CurvePanel, bands_note, epsilon_axis, name_ends, paint_panels, panels_height
+from rrcluster.report.drawing import (
+    COLOURS,
+    INK,
+    Drawing,
+    broken,
+    draw,
+    legend,
+    near_chance,
+    note_diagnostic,
+    plain,
+    set_title,
+)
 from rrcluster.report.folders import DIAGNOSTIC, RunGroup
-from rrcluster.report.series import Series, arenas, changing, epsilon_series, size_series, style_places
+from rrcluster.report.looks import Look, base_look, distinct_looks, group_looks, method_looks
+from rrcluster.report.series import Series, arenas, changing, epsilon_series, size_series
 from rrcluster.report.tables import chance_level, group_labels, metric
-from rrcluster.report.values import Estimate, percent
+from rrcluster.report.values import Estimate, epsilon_name, percent
 
 WHAT = {"accuracy": "accuracy", "worst_decile": "worst-decile accuracy", "clustering_accuracy": "clustering accuracy"}
 _FEWEST_SIZES = 3  # values of B that make a sweep
 SeriesPanels = dict[str, list[Series]]
-DecileRow = tuple[str, Estimate | None, Estimate | None]  # method, accuracy of all clients, of the worst decile
+DecileRow = tuple[str, Look, Estimate | None, Estimate | None]  # method, accuracy of all clients, of the worst decile
+_TICK_WIDTH = 26  # characters of a method's name beside an axis
 
 
 def draw_over_epsilon(groups: Sequence[RunGroup], name: str, *, called: str) -> list[Drawing]:
@@ -23,8 +36,8 @@ def draw_over_epsilon(groups: Sequence[RunGroup], name: str, *, called: str) -> 
     panels = {title: series for title, series in panels.items() if any(_num_private(entry) > 1 for entry in series)}
     if not panels:
         return []
-    styles, every = style_places(groups), [entry for series in panels.values() for entry in series]
-    curves = _curve_panels(panels, name, styles)
+    looks, every = method_looks(groups), [entry for series in panels.values() for entry in series]
+    curves = _curve_panels(panels, name, {entry.label: looks[entry.label] for entry in every})
     chance = chance_level(groups) if name == "accuracy" else None
     if not near_chance(chance, (value for entry in every for value in entry.points(name)[1])):
         chance = None
@@ -47,12 +60,15 @@ def draw_over_size(groups: Sequence[RunGroup]) -> list[Drawing]:
     if not panels:
         return []
     entries = [entry for series in panels.values() for entry in series]
-    styles = {label: place for place, label in enumerate(dict.fromkeys(entry.label for entry in entries))}
-    curves = _curve_panels(panels, "accuracy", styles)
+    configs = [{**entry.groups[0].first.config, "min_cluster_size": 0} for entry in entries]
+    looks = distinct_looks([base_look(config) for config in configs])
+    labels = [entry.label for entry in entries]
+    curves = _curve_panels(panels, "accuracy", dict(zip(labels, looks, strict=True)))
 
     def paint(figure: Any) -> None:
         column = paint_panels(figure, curves, xlabel="least cluster size B", ylabel="accuracy (%)", sharey=False)
         column[-1].set_xticks(sorted({at for entry in entries for at in entry.places}))
+        name_ends(figure, column, curves, None)
 
     return [
         draw(
@@ -74,23 +90,23 @@ def draw_worst_decile(groups: Sequence[RunGroup]) -> list[Drawing]:
     if over:
         return over
     rows: list[DecileRow] = [
-        (label, metric(group, "accuracy"), metric(group, "worst_decile"))
-        for label, group in zip(group_labels(groups), groups, strict=True)
+        (label, look, metric(group, "accuracy"), metric(group, "worst_decile"))
+        for label, look, group in zip(group_labels(groups), group_looks(groups), groups, strict=True)
     ]
-    rows = [row for row in rows if row[1] and row[2]]
+    rows = [row for row in rows if row[2] and row[3]]
     return [draw_deciles({"": rows}, "worst-decile")] if rows else []
 
 
 def draw_deciles(panels: Mapping[str, Sequence[DecileRow]], name: str, *, title: str = "") -> Drawing:
     """Accuracy of all clients and of the worst decile: one row per method, one panel per title."""
     rows = [row for part in panels.values() for row in part]
-    values = "; ".join(f"{label}: {_percent(worst)} of {_percent(mean)}" for label, mean, worst in rows)
-    bars = " Bars: 95% t-intervals over seeds." if any(mean and mean.half_width for _, mean, _ in rows) else ""
+    values = "; ".join(f"{label}: {_percent(worst)} of {_percent(mean)}" for label, _, mean, worst in rows)
+    bars = " Bars: 95% t-intervals over seeds." if any(row[2] and row[2].half_width for row in rows) else ""
     prefix = f"{title}: accuracy" if title else "Accuracy"
     return draw(
         name,
         lambda figure: _paint_deciles(figure, panels),
-        height=0.55 + sum(0.3 + 0.36 * len(part) for part in panels.values()),
+        height=0.7 + sum(0.3 + 0.36 * len(part) for part in panels.values()),
         caption=f"{prefix} of all clients, and of the tenth of them with the lowest accuracy ({DIAGNOSTIC}).{bars}",
         alt=f"Dot chart of worst-decile beside mean accuracy, {DIAGNOSTIC}. {values}.",
     )
@@ -108,17 +124,17 @@ def _num_private(entry: Series) -> int:
     return sum(math.isfinite(at) for at in entry.places)
 
 
-def _curve_panels(panels: SeriesPanels, name: str, styles: Mapping[str, int]) -> list[CurvePanel]:
+def _curve_panels(panels: SeriesPanels, name: str, looks: Mapping[str, Look]) -> list[CurvePanel]:
     return [
-        CurvePanel(title, tuple(_curve(entry, name, styles[entry.label]) for entry in series))
+        CurvePanel(title, tuple(_curve(entry, name, looks[entry.label]) for entry in series))
         for title, series in panels.items()
     ]
 
 
-def _curve(entry: Series, name: str, place: int) -> Curve:
+def _curve(entry: Series, name: str, look: Look) -> Curve:
     """The private points of a series; the one without privacy is drawn apart from the line."""
     points = [(at, value) for at, value in zip(*entry.points(name), strict=True) if math.isfinite(at)]
-    return Curve.through(points, label=entry.label, place=place)
+    return Curve.through(points, label=entry.label, look=look)
 
 
 def _also(series: Sequence[Series]) -> str:
@@ -141,53 +157,53 @@ def _paint_over_epsilon(
     epsilons = sorted({at for series in panels.values() for entry in series for at in entry.places})
     private = [at for at in epsilons if math.isfinite(at)]
     beyond = private[-1] * 2  # where "no privacy" is drawn: one doubling further
+    reference = None if chance is None else (f"chance ({100 * chance:g}%)", 100 * chance)
     column = paint_panels(
         figure,
         curves,
         xlabel="epsilon" + (" (∞: no privacy)" if len(private) < len(epsilons) else ""),
         ylabel=f"{WHAT[name]} (%)",
-        reference=None if chance is None else (f"chance ({100 * chance:g}%)", 100 * chance),
+        reference=reference,
         sharey=False,
     )
     epsilon_axis(column, [min(at, beyond) for at in epsilons], [_tick(at) for at in epsilons])
     for axes, series, panel in zip(column, panels.values(), curves, strict=True):
         for entry, curve in zip(series, panel.curves, strict=True):
-            style = line_style(curve.place, marked=True)
+            style = curve.look.style()
             for at, value in zip(*entry.points(name), strict=True):
-                if math.isinf(at):
+                if math.isinf(at) and curve in panel.named:
                     _dot(axes, beyond, value, style["color"], style["marker"], upright=True)
+    name_ends(figure, column, curves, reference)
 
 
 def _paint_deciles(figure: Any, panels: Mapping[str, Sequence[DecileRow]]) -> None:
     column = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (title, rows) in zip(column, panels.items(), strict=True):
-        for at, (_, mean, worst) in enumerate(rows):
+        for at, (_, look, mean, worst) in enumerate(rows):
+            colour = COLOURS[look.colour]
             if mean is not None and worst is not None:
-                axes.plot([100 * worst.mean, 100 * mean.mean], [at, at], color=INK, linewidth=0.7, zorder=1)
-            for value, colour, marker, label in (
-                (mean, PALETTE[0], "o", "all clients"),
-                (worst, PALETTE[1], "v", "worst decile"),
-            ):
+                axes.plot([100 * worst.mean, 100 * mean.mean], [at, at], color=colour, linewidth=0.7, zorder=1)
+            for value, marker in ((mean, "o"), (worst, "v")):
                 if value is not None:
-                    _dot(axes, at, value, colour, marker, label=label)
-        axes.set_yticks(range(len(rows)), [plain(label) for label, _, _ in rows])
+                    _dot(axes, at, value, colour, marker)
+        axes.set_yticks(range(len(rows)), [plain(broken(row[0], _TICK_WIDTH)) for row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_title(title, loc="left")
+        set_title(axes, title)
         axes.grid(False, axis="y")
-    column[0].set_title(DIAGNOSTIC, loc="right", fontstyle="italic")
+    for marker, label in (("o", "all clients"), ("v", "worst decile")):
+        column[0].plot([], [], marker, color=INK, markersize=4.5, label=label)
+    note_diagnostic(figure, DIAGNOSTIC)
     column[-1].set_xlabel("accuracy (%)")
     legend(figure, *column)
 
 
-def _dot(
-    axes: Any, at: float, value: Estimate, colour: str, marker: str, *, upright: bool = False, label: str | None = None
-) -> None:
+def _dot(axes: Any, at: float, value: Estimate, colour: str, marker: str, *, upright: bool = False) -> None:
     """A mean with its interval, cut off at 0 and 100 percent."""
     x, y = (at, 100 * value.mean) if upright else (100 * value.mean, at)
     ends = [[100 * (value.mean - max(value.low, 0.0))], [100 * (min(value.high, 1.0) - value.mean)]]
     bar = {("yerr" if upright else "xerr"): ends} if value.half_width else {}
-    axes.errorbar(x, y, fmt=marker, color=colour, markersize=4.5, elinewidth=1, capsize=2, label=label, **bar)
+    axes.errorbar(x, y, fmt=marker, color=colour, markersize=4.5, elinewidth=1, capsize=2, **bar)
 
 
 def _tick(at: float) -> str:
-    return "∞" if math.isinf(at) else f"{at:.3g}"
+    return "∞" if math.isinf(at) else f"{at:g}" if at <= 0 else epsilon_name(at)

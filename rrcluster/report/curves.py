@@ -1,50 +1,59 @@
 """Line charts: means of shares in percent with bands over seeds, and accuracy over rounds.
 
-Panels stand in one column and share a legend; accuracy has one panel per epsilon where there are several.
+Panels stand in one column. Lines are named at their ends where there is room for that, else in one legend. A panel
+names at most seven; the others are drawn faint, in a bundle.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rrcluster.report.drawing import (
+    FAINT,
+    INK,
     Drawing,
     band,
+    broken,
     draw,
+    label_ends,
     legend,
     legend_height,
     level,
-    line_style,
     near_chance,
+    note_diagnostic,
     plain,
+    set_title,
     whole_numbers,
 )
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
-from rrcluster.report.series import arenas, epsilon_series, style_places
-from rrcluster.report.tables import chance_level, group_labels
-from rrcluster.report.values import Estimate, estimate, percent
+from rrcluster.report.looks import Look, distinct_looks, method_looks
+from rrcluster.report.series import arenas, epsilon_series
+from rrcluster.report.tables import chance_level
+from rrcluster.report.values import Estimate, epsilon_name, estimate, percent
 
-_MARKED = 25  # curves of at most so many points have markers
+SERIES = 7  # lines of a panel that are named
+_MARKERS = 8  # of a line, about
+_BESIDE, _END_WIDTH = 5, 17  # at most so many lines of a panel are named at their ends, in lines of so many characters
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line: estimates at increasing `at`, in the style of its `place` in the palette."""
+    """One line: estimates at increasing `at`."""
 
     label: str
-    place: int
+    look: Look
     at: tuple[float, ...]
     points: tuple[Estimate, ...]
-    style: Mapping[str, Any] = field(default_factory=dict)  # changes to the style of its place
+    style: Mapping[str, Any] = field(default_factory=dict)  # changes to its look
 
     @classmethod
     def through(
-        cls, points: Iterable[tuple[float, Estimate | None]], *, label: str, place: int, **style: Any
+        cls, points: Iterable[tuple[float, Estimate | None]], *, label: str, look: Look, **style: Any
     ) -> "Curve":
         """The curve through the points that have a value, in order of x."""
         known = sorted(((at, point) for at, point in points if point is not None), key=lambda pair: pair[0])
-        return cls(label, place, tuple(at for at, _ in known), tuple(point for _, point in known), style)
+        return cls(label, look, tuple(at for at, _ in known), tuple(point for _, point in known), style)
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,17 @@ class CurvePanel:
 
     title: str
     curves: tuple[Curve, ...]
+
+    @property
+    def named(self) -> tuple[Curve, ...]:
+        """The curves that are named: all, or those that end highest."""
+        highest = sorted(self.curves, key=lambda curve: -curve.points[-1].mean if curve.at else 0.0)[:SERIES]
+        return tuple(curve for curve in self.curves if curve in highest)
+
+    @property
+    def styled(self) -> bool:
+        """Whether a curve differs from its look, which a legend has to show."""
+        return any(curve.style for curve in self.curves)
 
 
 def paint_panels(
@@ -66,32 +86,75 @@ def paint_panels(
 ) -> Any:
     """Fill the figure and return its axes, top to bottom; `reference` is a level by name, in percent."""
     column = figure.subplots(len(panels), 1, sharex=True, sharey=sharey, squeeze=False)[:, 0]
+    beside = _named_at_ends(panels)
     for axes, panel in zip(column, panels, strict=True):
-        for curve in panel.curves:
-            style = line_style(curve.place, marked=len(curve.at) <= _MARKED) | dict(curve.style)
+        _paint_bundle(axes, [curve for curve in panel.curves if curve not in panel.named])
+        for curve, look in zip(panel.named, distinct_looks([curve.look for curve in panel.named]), strict=True):
+            style = look.style() | {"markevery": max(1, len(curve.at) // _MARKERS)} | dict(curve.style)
             axes.plot(curve.at, [100 * point.mean for point in curve.points], label=plain(curve.label), **style)
             band(axes, curve.at, curve.points, colour=style["color"])
         if reference is not None:
             level(axes, reference[1], reference[0], "dotted")
         axes.set_ylabel(ylabel)
-        axes.set_title(plain(panel.title), loc="left")
-    column[0].set_title(DIAGNOSTIC, loc="right", fontstyle="italic")
+        set_title(axes, panel.title)
+    note_diagnostic(figure, DIAGNOSTIC)
     column[-1].set_xlabel(xlabel)
-    legend(figure, *column)
+    if not beside:
+        legend(figure, *column)
     return column
+
+
+def name_ends(figure: Any, column: Any, panels: Sequence[CurvePanel], reference: tuple[str, float] | None) -> None:
+    """Name the lines at their ends, where `paint_panels` made no legend; the axes have their final limits."""
+    if not _named_at_ends(panels):
+        return
+    named = []
+    for axes, panel in zip(column, panels, strict=True):
+        ends = [
+            (broken(curve.label, _END_WIDTH), 100 * curve.points[-1].mean, look.style()["color"])
+            for curve, look in zip(panel.named, distinct_looks([curve.look for curve in panel.named]), strict=True)
+        ]
+        ends += [] if reference is None else [(broken(reference[0], _END_WIDTH), reference[1], INK)]
+        named.append((axes, ends))
+    label_ends(figure, named)
+
+
+def _paint_bundle(axes: Any, curves: Sequence[Curve]) -> None:
+    for place, curve in enumerate(curves):
+        label = "_" if place else f"{len(curves)} more"
+        heights = [100 * point.mean for point in curve.points]
+        axes.plot(curve.at, heights, color=FAINT, linewidth=0.7, zorder=1, label=label)
+
+
+def _named_at_ends(panels: Sequence[CurvePanel]) -> bool:
+    """Few lines with short names that end at the same place: the figure then needs no legend."""
+    if len({curve.at[-1:] for panel in panels for curve in panel.curves}) > 1:
+        return False
+    names = [broken(curve.label, _END_WIDTH) for panel in panels for curve in panel.curves]
+    short = all(name.count("\n") <= 1 and max(map(len, name.splitlines())) <= _END_WIDTH for name in names)
+    return short and all(len(panel.curves) <= _BESIDE and not panel.styled for panel in panels)
 
 
 def panels_height(panels: Sequence[CurvePanel]) -> float:
     """Inches that `paint_panels` needs, the legend and one reference level included."""
-    labels = dict.fromkeys(curve.label for panel in panels for curve in panel.curves)
-    return (1.9 if len(panels) == 1 else 0.3 + 1.45 * len(panels)) + legend_height([*labels, "chance (10%)"])
+    height = 2.0 if len(panels) == 1 else 0.4 + 1.45 * len(panels)
+    if _named_at_ends(panels):
+        return height
+    labels = dict.fromkeys(curve.label for panel in panels for curve in panel.named)
+    return height + legend_height([*labels, "3 more", "chance (10%)"])
+
+
+def bundle_note(panels: Sequence[CurvePanel]) -> str:
+    """A sentence on the lines that are not named, if there are any."""
+    more = max(len(panel.curves) - len(panel.named) for panel in panels)
+    return f" Named are the {SERIES} lines of a panel that end highest; {more} more are drawn faint." if more else ""
 
 
 def bands_note(panels: Sequence[CurvePanel]) -> str:
     """A sentence on the bands, if there are any."""
     points = [point for panel in panels for curve in panel.curves for point in curve.points]
     intervals = any(point.half_width is not None for point in points)
-    return " Bands: 95% t-interval of the mean over seeds." if intervals else ""
+    return (" Bands: 95% t-interval of the mean over seeds." if intervals else "") + bundle_note(panels)
 
 
 def epsilon_axis(column: Any, places: Sequence[float], labels: Sequence[str]) -> None:
@@ -107,7 +170,7 @@ PANELS = 4  # of one figure; more panels make more figures
 
 def draw_accuracy(groups: Sequence[RunGroup]) -> list[Drawing]:
     """Convergence: mean accuracy over rounds, with bands over seeds."""
-    panels = [panel for panel in _panels(groups) if panel.curves]
+    panels = [panel for panel in accuracy_panels(groups) if panel.curves]
     pages = [panels[first : first + PANELS] for first in range(0, len(panels), PANELS)]
     chance = chance_level(groups)
     return [
@@ -132,6 +195,7 @@ def draw_rounds(
     def paint(figure: Any) -> None:
         column = paint_panels(figure, panels, xlabel="round", ylabel="accuracy (%)", reference=reference)
         whole_numbers(column[-1])
+        name_ends(figure, column, panels, reference)
 
     return draw(
         name,
@@ -142,33 +206,48 @@ def draw_rounds(
     )
 
 
-def accuracy_curve(runs: Iterable[Run], *, label: str, place: int) -> Curve:
+def accuracy_curve(runs: Iterable[Run], *, label: str, look: Look) -> Curve:
     """Mean accuracy of runs that differ in the seed, at the rounds that every one of them evaluated."""
-    seeds = [{entry.round_index: entry.accuracy for entry in run.diagnostics} for run in runs]
+    return Curve.through(((at + 1, value) for at, value in over_rounds(runs, "accuracy")), label=label, look=look)
+
+
+def over_rounds(runs: Iterable[Run], name: str) -> list[tuple[int, Estimate]]:
+    """Means over seeds of a diagnostic, by index of the rounds in which every run measured it."""
+    seeds = [{entry.round_index: getattr(entry, name) for entry in run.diagnostics} for run in runs]
     shared = [at for at in (seeds[0] if seeds else ()) if all(seed.get(at) is not None for seed in seeds)]
-    return Curve.through(((at + 1, estimate(seed[at] for seed in seeds)) for at in shared), label=label, place=place)
+    means = [(at, estimate(seed[at] for seed in seeds)) for at in shared]
+    return [(at, mean) for at, mean in means if mean is not None]
 
 
-def _panels(groups: Sequence[RunGroup]) -> list[CurvePanel]:
-    """All methods in one panel; one panel per context and epsilon where a method was run at several epsilons."""
-    several = any(len(entry.groups) > 1 for part in arenas(groups).values() for entry in epsilon_series(part))
-    if not several and len(arenas(groups)) == 1:
-        labels = group_labels(groups)
-        return [_panel("", [(label, place, groups[place]) for place, label in enumerate(labels)])]
+def accuracy_panels(groups: Sequence[RunGroup]) -> list[CurvePanel]:
+    """What is measured on the same data shares a panel; one panel per epsilon where it would hold too many lines."""
+    looks = method_looks(groups)
     panels: list[CurvePanel] = []
-    styles = style_places(groups)
     for title, part in arenas(groups).items():
-        at: dict[float, list[tuple[str, int, RunGroup]]] = {}
+        at: dict[float, list[Curve]] = {}
         for entry in epsilon_series(part):
             for epsilon, group in zip(entry.places, entry.groups, strict=True):
                 label = entry.label if math.isfinite(epsilon) else group.label
-                at.setdefault(epsilon, []).append((label, styles[entry.label], group))
+                curve = accuracy_curve(group.runs, label=label, look=looks[entry.label])
+                at.setdefault(epsilon, []).extend([curve] if curve.at else [])
+        if len(at) == 1 or sum(map(len, at.values())) <= SERIES:
+            panels.append(CurvePanel(title, tuple(_with_epsilon(at))))
+            continue
         for epsilon in sorted(at):
-            named = "no privacy" if math.isinf(epsilon) else f"epsilon {epsilon:g}"
-            panels.append(_panel(f"{title}, {named}" if title else named, at[epsilon]))
+            named = "no finite epsilon" if math.isinf(epsilon) else f"epsilon {epsilon_name(epsilon)}"
+            panels.append(CurvePanel(f"{title}, {named}" if title else named, tuple(at[epsilon])))
     return panels
 
 
-def _panel(title: str, entries: Sequence[tuple[str, int, RunGroup]]) -> CurvePanel:
-    curves = [accuracy_curve(group.runs, label=label, place=place) for label, place, group in entries]
-    return CurvePanel(title, tuple(curve for curve in curves if curve.at))
+def _with_epsilon(at: Mapping[float, Sequence[Curve]]) -> list[Curve]:
+    """The curves of several epsilons in one order, those of a method together, their epsilons in their labels."""
+    private = [epsilon for epsilon in at if math.isfinite(epsilon)]
+    curves = [
+        replace(curve, label=f"{curve.label}, epsilon {epsilon_name(epsilon)}")
+        if len(private) > 1 and math.isfinite(epsilon)
+        else curve
+        for epsilon in sorted(at)
+        for curve in at[epsilon]
+    ]
+    order = list(dict.fromkeys(curve.look for curve in curves))
+    return sorted(curves, key=lambda curve: order.index(curve.look))

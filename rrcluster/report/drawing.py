@@ -5,6 +5,7 @@ Only the object API of matplotlib is used: no pyplot, no global figure, no displ
 
 import io
 import re
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,16 @@ from rrcluster.report.values import Estimate
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7")  # Okabe and Ito, less yellow and black
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))  # a second cue beside colour
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # not as many as colours: 42 series before two are alike
-INK, GRID = "#22262b", "#c9ced6"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+INK, GRID, FAINT = "#22262b", "#c9ced6", "#9aa3ad"
+COLOURS = (*PALETTE, INK)  # of methods
+TONES = ("#440154", "#443983", "#31688e", "#21918c", "#35b779", "#8fce3f", "#c9b90f")  # of clusters: a scale, no method
 COLUMN_WIDTH = 3.4  # inches: one column of a two-column page
 _NEAR_CHANCE = 0.2  # the chance level is drawn if some accuracy is less than this above it
 _TEXT_WIDTH = 62  # characters of legend that fit into it
+_LINE = 0.125  # inches of a line of text
+_HIGHEST = 30.0  # inches of a figure
+TITLE = "title"  # marks the texts that `draw` breaks into lines where there is no room for one
 
 _STYLE = {
     "font.family": "DejaVu Sans",
@@ -45,7 +51,7 @@ _STYLE = {
     "text.usetex": False,
     "legend.fontsize": 7,
     "legend.frameon": False,
-    "legend.handlelength": 2.2,
+    "legend.handlelength": 3.2,
     "lines.linewidth": 1.4,
     "lines.markersize": 3,
     "figure.facecolor": "white",
@@ -84,6 +90,7 @@ def draw(
         warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks
         figure = Figure(figsize=(width, height), layout="constrained")
         paint(figure)
+        _break_titles(figure)
         png = _render(figure, "png", {"Software": None}, dpi=300)
         figure.set_layout_engine("none")  # keep the layout of the first rendering
         pdf = _render(figure, "pdf", {"CreationDate": None, "Creator": None, "Producer": None})
@@ -106,29 +113,79 @@ def legend(figure: Any, *every: Any, columns: int | None = None) -> None:
     """One legend below all axes, each label once, in as many columns as fit."""
     pairs = [pair for axes in every for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     unique = {label: handle for handle, label in reversed(pairs)}
-    labels = list(dict.fromkeys(label for _, label in pairs))
-    if not labels:
-        return
-    longest = max(len(line) for label in labels for line in label.splitlines())
-    fitting = max(1, min(len(labels), _TEXT_WIDTH // (longest + 7)))
-    handles = [unique[label] for label in labels]
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns or fitting, columnspacing=1.2)
+    names = list(dict.fromkeys(label for _, label in pairs))
+    if names:
+        labels = [broken(name, _TEXT_WIDTH - 9) for name in names]
+        handles = [unique[name] for name in names]
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns or _columns(labels), columnspacing=1.2)
 
 
-def legend_height(labels: Sequence[str]) -> float:
+def legend_height(names: Sequence[str]) -> float:
     """Inches that `legend` needs below the axes."""
-    longest = max((len(label) for label in labels), default=0)
-    columns = max(1, min(len(labels), _TEXT_WIDTH // (longest + 7)))
-    return 0.08 + 0.15 * -(-len(labels) // columns)
+    labels = [broken(name, _TEXT_WIDTH - 9) for name in names]
+    rows = -(-len(labels) // _columns(labels))
+    return 0.08 + 0.15 * rows + _LINE * sum(label.count("\n") for label in labels)
 
 
-def line_style(place: int, *, marked: bool) -> dict[str, Any]:
-    """Colour, dashes and marker of the series at `place`; series differ without colour too."""
-    return {
-        "color": PALETTE[place % len(PALETTE)],
-        "linestyle": DASHES[place % len(DASHES)],
-        "marker": MARKERS[place % len(MARKERS)] if marked else None,
-    }
+def _columns(labels: Sequence[str]) -> int:
+    longest = max((len(line) for label in labels for line in label.splitlines()), default=0)
+    return max(1, min(len(labels), _TEXT_WIDTH // (longest + 9)))
+
+
+def broken(text: str, width: int) -> str:
+    """The text in lines of at most so many characters, broken between words where that is possible."""
+    return "\n".join(textwrap.wrap(text, max(1, width), break_on_hyphens=True)) or text
+
+
+def set_title(axes: Any, text: str, **style: Any) -> None:
+    """A title at the left, in as many lines as it needs."""
+    axes.set_title(plain(text), loc="left", **style).set_label(TITLE)
+
+
+def note_diagnostic(figure: Any, text: str) -> None:
+    """What holds for all panels, above them at the right."""
+    figure.suptitle(text, x=0.995, ha="right", fontsize=7, fontstyle="italic")
+
+
+def label_ends(figure: Any, panels: Iterable[tuple[Any, Sequence[tuple[str, float, str]]]]) -> None:
+    """Names (text, height in units of the axis, colour) to the right of axes, moved apart where they would touch."""
+    figure.draw_without_rendering()  # how high the axes are
+    for axes, ends in panels:
+        low, high = axes.get_ylim()
+        unit = (high - low) / max(0.2, axes.get_window_extent().height / figure.dpi)  # of the axis, in an inch
+        for (text, _, colour), at in zip(ends, _apart([(height, text) for text, height, _ in ends], unit), strict=True):
+            axes.annotate(
+                plain(text),
+                (1, at),
+                xycoords=("axes fraction", "data"),
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=6.5,
+                color=colour,
+                annotation_clip=False,
+            )
+
+
+def _apart(ends: Sequence[tuple[float, str]], unit: float) -> list[float]:
+    """Heights of the texts, as near to those given as they can stand without touching: groups share the shift."""
+    order = sorted(range(len(ends)), key=lambda place: ends[place][0])
+    groups: list[list[int]] = []
+    middles: list[float] = []
+    tall = [unit * _LINE * (1 + text.count("\n")) for _, text in ends]
+    for place in order:
+        groups.append([place])
+        middles.append(ends[place][0])
+        while len(groups) > 1 and middles[-1] - middles[-2] < sum(tall[at] for at in groups[-2] + groups[-1]) / 2:
+            joined = groups[-2] + groups[-1]
+            groups[-2:], middles[-2:] = [joined], [sum(ends[at][0] for at in joined) / len(joined)]
+    heights = [0.0] * len(ends)
+    for group, middle in zip(groups, middles, strict=True):
+        below = middle - sum(tall[at] for at in group) / 2
+        for at in group:
+            heights[at] = below + tall[at] / 2
+            below += tall[at]
+    return heights
 
 
 def level(axes: Any, height: float, label: str, style: str) -> None:
@@ -161,6 +218,27 @@ def _matplotlib() -> Any:
     return matplotlib
 
 
+def _break_titles(figure: Any) -> None:
+    """Break every title that is wider than its axes, which the layout knows, and make room for the lines."""
+    figure.draw_without_rendering()
+    titles = [title for axes in figure.axes for title in axes.findobj(lambda artist: artist.get_label() == TITLE)]
+    lines = 0
+    for title in titles:
+        grid, box = title.axes.get_subplotspec().get_gridspec(), title.get_window_extent()
+        room = (title.axes.get_window_extent().x1 if grid.ncols > 1 else figure.bbox.x1) - box.x0
+        if box.width > room:
+            text = title.get_text()
+            title.set_text(broken(text, int(len(text) * 0.92 * room / box.width)))
+            lines = max(lines, title.get_text().count("\n"))
+    width, height = figure.get_size_inches()
+    more = _LINE * lines * max(axes.get_subplotspec().get_gridspec().nrows for axes in figure.axes)
+    while more > 0 and height < _HIGHEST:
+        height += more
+        figure.set_size_inches(width, height)
+        figure.draw_without_rendering()
+        more = max(title.get_window_extent().y1 - figure.bbox.y1 for title in titles) / figure.dpi
+
+
 def _render(figure: Any, kind: str, metadata: dict[str, Any], **options: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, metadata=metadata, **options)
@@ -176,7 +254,11 @@ def _inline(svg: str, name: str) -> str:
     svg = re.sub(r'(<svg[^>]*?)\sheight="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'\sid="([^"]*)"', rf' id="{name}-\1"', svg)
     svg = svg.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
-    svg = svg.replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})")
-    for place, colour in enumerate(PALETTE):
-        svg = svg.replace(colour, f"var(--series-{place}, {colour})")
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"\.(\d\d)\d+", r".\1", path.group()), svg)
+    svg = (
+        svg.replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})").replace(FAINT, f"var(--faint, {FAINT})")
+    )
+    for kind, colours in (("series", PALETTE), ("cluster", TONES)):
+        for place, colour in enumerate(colours):
+            svg = svg.replace(colour, f"var(--{kind}-{place}, {colour})")
     return svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1).strip()

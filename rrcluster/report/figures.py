@@ -10,8 +10,9 @@ from rrcluster.errors import ConfigError
 from rrcluster.report.cluster_figures import draw_confusion, draw_rebalanced, draw_sizes
 from rrcluster.report.comparisons import draw_over_epsilon, draw_over_size, draw_worst_decile
 from rrcluster.report.curves import draw_accuracy
-from rrcluster.report.drawing import Drawing, draw, legend, line_style, standalone_svg
+from rrcluster.report.drawing import Drawing, draw, legend, standalone_svg
 from rrcluster.report.folders import RunGroup
+from rrcluster.report.looks import nth_look
 from rrcluster.storage import write_file
 
 FIGURES: dict[str, Callable[[Sequence[RunGroup]], list[Drawing]]] = {
@@ -59,7 +60,7 @@ def _draw_bounds(sizes: Sequence[int], panels: Mapping[str, Terms]) -> Drawing:
         for axes, (form, terms) in zip(column, panels.items(), strict=True):
             for place, (name, values) in enumerate(terms.items()):
                 shown = [value if math.isfinite(value) and value > 0 else math.nan for value in values]
-                axes.plot(sizes, shown, label=name.replace("_", " "), **line_style(place, marked=True))
+                axes.plot(sizes, shown, label=name.replace("_", " "), **nth_look(place).style())
             axes.set_yscale("log")
             axes.set_title(f"as {form}", loc="left")
             axes.set_ylabel("term of the bound")

@@ -101,11 +101,15 @@ def _promise(groups: Sequence[RunGroup]) -> str:
     private = [group for group in groups if group.first.private]
     if not private:
         return "No noise was added: nothing here is private."
-    spent = _epsilons(private)
-    delta = _range(delta_text(group.first.delta) for group in private)
+    pairs = _pairs(private)
+    deltas = {delta for _, delta in pairs}
+    if len(deltas) == 1:
+        spent = f"epsilon = {_range(epsilon for epsilon, _ in pairs)} at delta = {pairs[0][1]}"
+    else:
+        spent = " and ".join(f"epsilon = {epsilon} at delta = {delta}" for epsilon, delta in pairs)
     who = "It adds" if len(groups) == 1 else "The private ones add" if len(private) < len(groups) else "All add"
     return (
-        f"{who} noise for epsilon = {spent} at delta = {delta}, which covers everything that one client contributes, "
+        f"{who} noise for {spent}, which covers everything that one client contributes, "
         "in all rounds together: the smaller epsilon, the less the published models can tell about any one client."
     )
 
@@ -136,9 +140,12 @@ def _winner(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
 def _facts(groups: Sequence[RunGroup]) -> dict[str, str]:
     private = [group for group in groups if group.first.private]
     clusters = [group.first.num_clusters for group in groups if group.first.num_clusters > 1] or [1]
+    pairs = _pairs(private)
+    mixed = len({delta for _, delta in pairs}) > 1
     return {
-        "epsilon": _epsilons(private) or epsilon_text(None, private=False),
-        "delta": _range(delta_text(group.first.delta) for group in private),
+        "epsilon": _range(f"{epsilon} (delta {delta})" if mixed else epsilon for epsilon, delta in pairs)
+        or epsilon_text(None, private=False),
+        "delta": "" if mixed else _range(delta for _, delta in pairs),
         "clients": _each(groups, "num_clients"),
         "clusters": _range(str(count) for count in sorted(clusters)),
         "rounds": _each(groups, "num_rounds"),
@@ -197,10 +204,10 @@ def _each(groups: Sequence[RunGroup], name: str) -> str:
     return _range(value_text(group.first.config[name]) for group in groups if name in group.first.config)
 
 
-def _epsilons(private: Sequence[RunGroup]) -> str:
-    """Every different epsilon in increasing order; those without a finite bound last."""
+def _pairs(private: Sequence[RunGroup]) -> list[tuple[str, str]]:
+    """Every different epsilon with its delta, in increasing order; those without a finite bound last."""
     ordered = sorted(private, key=lambda group: math.inf if group.first.epsilon is None else group.first.epsilon)
-    return _range(group_epsilon(group) for group in ordered)
+    return list(dict.fromkeys((group_epsilon(group), delta_text(group.first.delta)) for group in ordered))
 
 
 def _range(texts: Iterable[str]) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 from rrcluster.report.folders import RunGroup
 from rrcluster.report.labels import differing, distinct_labels, least_size, method_label, settings_key
 from rrcluster.report.tables import metric
-from rrcluster.report.values import Estimate, number, value_text, words
+from rrcluster.report.values import Estimate, epsilon_name, number, value_text, words
 
-CONTEXT = ("data", "partition", "concentration", "model")  # runs that differ in these have separate axes
+CONTEXT = ("data", "partition", "concentration")  # runs that differ in these have separate axes
 TUNED = frozenset(  # settings that may be tuned for each epsilon: runs that differ in them are one method
     {"update_clip", "local_lr", "local_epochs", "batch_size", "server_lr", "server_momentum", "size_floor", "memory"}
     | {"count_weight", "identifier_share", "average_last", "num_rounds"}
@@ -36,7 +36,7 @@ class Series:
 
 
 def arenas(groups: Sequence[RunGroup]) -> dict[str, list[RunGroup]]:
-    """Groups by data, partition and model; the titles name only those that differ."""
+    """Groups by data and partition; the titles name only those that differ."""
     configs = [group.first.config for group in groups]
     names = [name for name in CONTEXT if name in differing(configs)]
     by_title: dict[str, list[RunGroup]] = {}
@@ -64,16 +64,16 @@ def epsilon_series(groups: Sequence[RunGroup]) -> list[Series]:
     Settings in `TUNED` may change along a series; `changing` says which do.
     """
     private = [group for group in groups if math.isfinite(shown_epsilon(group))]
-    open_ones = [group for group in groups if not group.first.private]
+    open_ones = [group for group in groups if group not in private]
     series = _series(private, shown_epsilon, _BUDGET)
     bases = [_base(entry.groups[0]) for entry in series]
     joined = []
     for entry, base in zip(series, bases, strict=True):
-        more = [group for group in open_ones if _base(group) == base][:1]
+        more = [group for group in open_ones if _base(group) == base and not group.first.private][:1]
         joined.append(
             Series(entry.label, (*entry.places, *(math.inf for _ in more)), (*entry.groups, *more)) if more else entry
         )
-    alone = [group for group in open_ones if _base(group) not in bases]
+    alone = [group for group in open_ones if group.first.private or _base(group) not in bases]
     return joined + [Series(_labels([group])[0], (math.inf,), (group,)) for group in alone]
 
 
@@ -84,19 +84,13 @@ def size_series(groups: Sequence[RunGroup]) -> list[Series]:
         by_epsilon.setdefault(shown_epsilon(group), []).append(group)
     all_series = []
     for epsilon in sorted(by_epsilon):
-        suffix = ", no privacy" if math.isinf(epsilon) else f", epsilon {epsilon:g}"
+        suffix = ", no privacy" if math.isinf(epsilon) else f", epsilon {epsilon_name(epsilon)}"
         lines = _series(by_epsilon[epsilon], _least_size, _LEAST)
         bases = [_base(entry.groups[0], min_cluster_size=0) for entry in lines]
         for entry, base in zip(lines, bases, strict=True):
             name = base if bases.count(base) == 1 else entry.label
             all_series.append(Series(f"{name}{suffix}", entry.places, entry.groups))
     return all_series
-
-
-def style_places(groups: Sequence[RunGroup]) -> dict[str, int]:
-    """The place of every method in the palette, the same in all figures of a report."""
-    labels = dict.fromkeys(entry.label for part in arenas(groups).values() for entry in epsilon_series(part))
-    return {label: place for place, label in enumerate(labels)}
 
 
 def one_each(groups: Sequence[RunGroup]) -> tuple[list[RunGroup], str]:

@@ -101,6 +101,12 @@ def epsilon_text(epsilon: float | None, *, private: bool = True) -> str:
     return f"{exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_CEILING):f}"
 
 
+def epsilon_name(epsilon: float) -> str:
+    """The same as short as a label needs it: 4 for 3.99993, 5.24 for 5.2341."""
+    text = epsilon_text(epsilon)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def delta_text(delta: float | None) -> str:
     """A power of ten where it is one: 1e-4, 2.5e-5."""
     if delta is None:

@@ -6,8 +6,8 @@ As a program: `python tests/audit/false_alarms.py 0 100` tries the seeds 0 to 99
 import sys
 import time
 
-from rrcluster.audit.finding import failures
 from rrcluster.audit.suite import Step, audit_steps
+from rrcluster.audit.targets import failures
 
 # Checks that give the same answer for every seed, or that no chance can make fail.
 SAME_FOR_EVERY_SEED = {

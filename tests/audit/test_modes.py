@@ -4,8 +4,8 @@ import pytest
 from planted_modes import MODES
 from some_fast import some_fast
 
-from rrcluster.audit.finding import failures
 from rrcluster.audit.suite import audit_steps
+from rrcluster.audit.targets import failures
 
 STEP_OF = {"noise scale": ("joint (secure)", "noise")}
 

@@ -7,7 +7,7 @@ import pytest
 from some_fast import some_fast
 
 from rrcluster.audit import participation_checks as checks
-from rrcluster.audit.finding import failures
+from rrcluster.audit.targets import failures
 from rrcluster.privacy.correlation import Correlation
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.sampling import PoissonSampler

@@ -5,7 +5,7 @@ from rrcluster.audit import statistics as st
 from rrcluster.audit.accountants import gaussian_epsilon, sampled_epsilon
 from rrcluster.audit.canaries import is_possible, mu_of, one_run_mu
 from rrcluster.audit.distinguish import error_bounds, least_false_negatives, separation
-from rrcluster.audit.identifier_claims import gaussian_keep_probability
+from rrcluster.audit.noise_claims import gaussian_keep_probability
 from rrcluster.privacy.events import FixedSize, KaryChoice
 
 

@@ -7,7 +7,7 @@ import pytest
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment
 from rrcluster.methods import ALGORITHMS
-from rrcluster.privacy import joint
+from rrcluster.privacy import identifier, joint
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports
 from rrcluster.simulation.evaluate import adjusted_rand, evaluate
@@ -121,10 +121,11 @@ def test_deciles_median_and_clusters_alive(rng):
     assert sum(weighted) / 40 == pytest.approx(found.accuracy)
 
 
-def test_diagnostics_of_a_round_do_not_clip_its_updates_again(monkeypatch):
-    clipped, real = [], joint.clip_to_grid
-    monkeypatch.setattr(joint, "clip_to_grid", lambda *args, **more: clipped.append(1) or real(*args, **more))
-    it = experiment(exploration=0.0)
+@pytest.mark.parametrize("mechanism", [joint, identifier], ids=["joint", "identifier"])
+def test_diagnostics_of_a_round_do_not_clip_its_updates_again(monkeypatch, mechanism):
+    clipped, real = [], mechanism.clip_to_grid
+    monkeypatch.setattr(mechanism, "clip_to_grid", lambda *args, **more: clipped.append(1) or real(*args, **more))
+    it = experiment(exploration=0.0, mechanism=mechanism.__name__.rpartition(".")[2])
     record = last_record(it)
     assert len(clipped) == it.plan.num_rounds
     measured = measure_round(record, plan=it.plan, algorithm=it.algorithm)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from rrcluster.data import from_arrays
 from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.engine.channel import Message, _limit
-from rrcluster.engine.distributed import DistributedEngine, PreparedRank, Ranks, serve, split_work
+from rrcluster.engine.distributed import DistributedEngine, Message, PreparedRank, Ranks, _limit, serve, split_work
 from rrcluster.engine.protocol import LocalSettings, TrainingCall
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, DataError, PrivacyError, RankError

@@ -27,8 +27,8 @@ from rrcluster.engine.pick_engine import pick_engine
 from rrcluster.engine.protocol import CPU, LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.engine.workers.pool import _split_rows
-from rrcluster.engine.workers.single_client import ClientCall, Steps
 from rrcluster.engine.workers.torch_client import TorchClientTrainer
+from rrcluster.engine.workers.worker import ClientCall, Steps
 from rrcluster.engine.workers.workers_engine import WorkersEngine
 from rrcluster.errors import ConfigError, WorkerError
 from rrcluster.models import from_module, make_model

@@ -6,7 +6,7 @@ import pytest
 
 from rrcluster.cli import main
 from rrcluster.errors import PrivacyError
-from rrcluster.experiments import place
+from rrcluster.experiments import lock
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.run import finish, resume, start
 from rrcluster.experiments.setup import make_experiment
@@ -35,13 +35,13 @@ def test_a_copied_secure_run_is_refused_and_can_be_adopted(secure, tmp_path, cap
     assert "--adopt" in told
     assert (copy / "ledger.jsonl").read_text() == before
     assert main(["run", "--resume", str(copy), "--adopt", "--quiet"]) == 0
-    assert place.ADOPTED in capsys.readouterr().err
+    assert lock.ADOPTED in capsys.readouterr().err
     finish(resume(secure))
 
 
 def test_a_folder_without_a_place_or_of_another_machine_is_refused(secure, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(place.platform, "node", lambda: "another")
+        patched.setattr(lock.platform, "node", lambda: "another")
         with pytest.raises(PrivacyError, match="other host"):
             resume(secure)
     (secure / "checkpoint" / "place.json").unlink()
@@ -53,7 +53,7 @@ def test_a_folder_without_a_place_or_of_another_machine_is_refused(secure, monke
 
 def test_a_moved_folder_goes_on_and_names_no_host(secure, tmp_path):
     written = (secure / "checkpoint" / "place.json").read_text()
-    assert place.platform.node() not in written
+    assert lock.platform.node() not in written
     finish(resume(secure.rename(tmp_path / "moved")))
 
 

@@ -5,7 +5,7 @@ import pytest
 import rrcluster as rr
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.released import average, read_evaluation
+from rrcluster.experiments.outcome import average, read_evaluation
 from rrcluster.experiments.run import finish, resume, start
 from rrcluster.experiments.setup import make_experiment
 

@@ -243,8 +243,8 @@ def test_run_takes_a_config_or_settings(tiny):
 
 def test_tensorboard_tags_diagnostics_as_such(tmp_path):
     pytest.importorskip("tensorboard")
+    from rrcluster.experiments.loggers import EventWriter
     from rrcluster.experiments.outcome import Progress
-    from rrcluster.experiments.tensorboard import EventWriter
     from rrcluster.simulation.evaluate import Evaluation
 
     with EventWriter(tmp_path) as events:

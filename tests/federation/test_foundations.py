@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rrcluster.errors import ConfigError, PrivacyError, ProtocolError, RunFolderError
-from rrcluster.federation.agreement import Agreement, Member
+from rrcluster.federation.agreement import Agreement, Member, SampleShape
 from rrcluster.federation.client_ledger import ClientLedger
 from rrcluster.federation.wire import Letter, decode
 
@@ -17,7 +17,9 @@ MEMBERS = tuple(
     Member(name, key.public_key().public_bytes_raw(), 100 + place)
     for place, (name, key) in enumerate(zip(("north", "east", "south", "west"), KEYS, strict=True))
 )
-AGREEMENT = Agreement({"epsilon": 4, "num_rounds": 10}, MEMBERS, least_honest=2, most_colluders=1)
+AGREEMENT = Agreement(
+    "lab", {"epsilon": 4, "num_rounds": 10}, SampleShape((7,), 2), MEMBERS, "secure", least_honest=2, most_colluders=1
+)
 FEDERATION = AGREEMENT.digest
 
 

@@ -4,102 +4,34 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from federation_lab import ROUNDS, agree, daemons_of, deployed_rounds, experiment_of
 
-from rrcluster.client import ClientSide
-from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.experiments.setup import build_experiment
-from rrcluster.federation.agreement import Agreement, Member
-from rrcluster.federation.client_ledger import ClientLedger
-from rrcluster.federation.collect import InProcess, PlainCollect
-from rrcluster.federation.daemon import Daemon
+from rrcluster.errors import PrivacyError
+from rrcluster.federation.collect import InProcess
 from rrcluster.federation.wire import Letter, decode
 from rrcluster.privacy.ledger import Ledger
-from rrcluster.server import run_rounds
-from rrcluster.simulation.clients import ClientMemory
-from rrcluster.simulation.simulate import make_server
+from rrcluster.simulation.clients import Faults
 
-ROUNDS, COUNTS = 3, (20, 25, 15)
-KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(1, 4)]
-
-
-def experiment_of(**changes):
-    settings = {
-        "data": "fashion-mini",
-        "num_clients": sum(COUNTS),
-        "samples_per_client": 8,
-        "num_clusters": 2,
-        "num_rounds": ROUNDS,
-        "noise_multiplier": 1.0,
-        "sample_rate": 0.5,
-        "local_epochs": 1,
-        "delta": 1e-3,
-        "engine": "reference",
-    }
-    return build_experiment(**{**settings, **changes})
+CHANGES = {"min_cluster_size": 3, "private_evaluation": 0.2}
 
 
 @pytest.fixture(scope="module")
 def experiment():
-    return experiment_of(min_cluster_size=3, private_evaluation=0.2)
+    return experiment_of(**CHANGES)
 
 
-def hosted(data, first, count):
-    """The clients of one member as a population of its own."""
-
-    class Part:
-        def client(self, client):
-            return data.store.client(first + client)
-
-    rows = slice(first, first + count)
-    return replace(data, sizes=data.sizes[rows], groups=data.groups[rows], test_of=data.test_of[rows], store=Part())
+@pytest.fixture(scope="module")
+def agreement():
+    return agree(**CHANGES)
 
 
-def federation(experiment, folder):
-    members = tuple(
-        Member(f"member {place}", key.public_key().public_bytes_raw(), count)
-        for place, (key, count) in enumerate(zip(KEYS, COUNTS, strict=True))
-    )
-    agreement = Agreement(experiment.config.flat(), members, least_honest=2, most_colluders=0)
-    side = ClientSide(
-        experiment.algorithm,
-        experiment.split,
-        ReferenceEngine(experiment.model),
-        experiment.local,
-        experiment.plan.mechanism,
-    )
-    daemons = {
-        place: Daemon(
-            place,
-            agreement,
-            KEYS[place],
-            hosted(experiment.data, agreement.first_client(place), count),
-            side,
-            ClientLedger(folder / f"member-{place}.jsonl"),
-            experiment.plan.num_releases,
-            ClientMemory(experiment.algorithm.memory_width(experiment.model)),
-        )
-        for place, count in enumerate(COUNTS)
-    }
-    return agreement, daemons
+def rounds_over(transport, agreed):
+    return list(deployed_rounds(agreed, transport))
 
 
-def rounds_over(transport, agreement, experiment):
-    server = make_server(
-        model=experiment.model,
-        algorithm=experiment.algorithm,
-        plan=experiment.plan,
-        settings=experiment.server,
-        streams=experiment.streams,
-    )
-    collect = PlainCollect(agreement, experiment.plan, transport, experiment.streams)
-    ledger = Ledger(limit=experiment.plan.num_releases)
-    return list(run_rounds(server, collect, state=server.first_state(), ledger=ledger, streams=experiment.streams))
-
-
-def test_rounds_over_messages_are_those_of_the_simulator(experiment, tmp_path):
-    agreement, daemons = federation(experiment, tmp_path)
-    over_messages = rounds_over(InProcess(daemons), agreement, experiment)
+def test_rounds_over_messages_are_those_of_the_simulator(experiment, agreement, tmp_path):
+    agreed, daemons = daemons_of(agreement, experiment.data, tmp_path)
+    over_messages = rounds_over(InProcess(daemons), agreed)
     simulated = list(experiment.rounds())
     assert len(over_messages) == len(simulated) == ROUNDS
     for one, other in zip(over_messages, simulated, strict=True):
@@ -111,8 +43,8 @@ def test_rounds_over_messages_are_those_of_the_simulator(experiment, tmp_path):
 
 def test_what_clients_remember_stays_with_their_member(tmp_path):
     experiment = experiment_of(algorithm="fesem")
-    agreement, daemons = federation(experiment, tmp_path)
-    over_messages = rounds_over(InProcess(daemons), agreement, experiment)
+    agreed, daemons = daemons_of(agree(algorithm="fesem"), experiment.data, tmp_path)
+    over_messages = rounds_over(InProcess(daemons), agreed)
     simulated = list(experiment.rounds())
     np.testing.assert_array_equal(over_messages[-1].state.models.clustered, simulated[-1].state.models.clustered)
     known = {client for daemon in daemons.values() for client in daemon.memory.rows}
@@ -137,23 +69,63 @@ def other_clients(content):
     [lambda _: b"", lambda content: content[:-1], lambda _: Letter("refused").encode(), other_clients],
     ids=["nothing", "cut", "refused", "clients of others"],
 )
-def test_a_member_that_answers_nonsense_has_dropped_out(experiment, tmp_path, change):
-    agreement, daemons = federation(experiment, tmp_path / "a")
+def test_a_member_that_answers_nonsense_has_dropped_out(experiment, agreement, tmp_path, change):
+    agreed, daemons = daemons_of(agreement, experiment.data, tmp_path)
     spoilt = {**daemons, 1: Misbehaving(daemons[1], change)}
-    with_nonsense = rounds_over(InProcess(spoilt), agreement, experiment)
-    agreement, daemons = federation(experiment, tmp_path / "b")
-    without = rounds_over(InProcess(daemons, gone=frozenset({1})), agreement, experiment)
+    with_nonsense = rounds_over(InProcess(spoilt), agreed)
+    gone = Gone(range(20, 45))
+    without = list(replace(experiment, faults=gone).rounds())
     np.testing.assert_array_equal(with_nonsense[-1].state.models.clustered, without[-1].state.models.clustered)
 
 
-def test_a_round_that_nobody_answers_is_released_all_the_same(experiment, tmp_path):
-    agreement, daemons = federation(experiment, tmp_path)
-    finished = rounds_over(InProcess(daemons, gone=frozenset({0, 1, 2})), agreement, experiment)
+class Gone(Faults):
+    """A simulator whose clients of one member drop out of every round."""
+
+    def __init__(self, clients):
+        super().__init__()
+        object.__setattr__(self, "clients", sorted(clients))
+
+    def remaining(self, clients, *, streams, round_index):
+        return clients[~np.isin(clients, self.clients)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"participation": "schedule", "slots": 2, "num_rounds": 4},
+        {"participation": "within-slot", "slots": 2, "num_rounds": 4},
+        {"mechanism": "identifier", "algorithm": "ifca", "num_rounds": 2, "sample_rate": 0.5},
+    ],
+    ids=["schedule", "within-slot", "identifier"],
+)
+def test_other_participations_and_mechanisms_are_the_simulators_too(tmp_path, changes):
+    experiment = experiment_of(**changes)
+    agreed, daemons = daemons_of(agree(**changes), experiment.data, tmp_path)
+    over_messages, simulated = rounds_over(InProcess(daemons), agreed), list(experiment.rounds())
+    for one, other in zip(over_messages, simulated, strict=True):
+        np.testing.assert_array_equal(one.state.models.clustered, other.state.models.clustered)
+
+
+def test_a_seeded_round_that_was_charged_is_not_asked_for_again(experiment, agreement, tmp_path):
+    """Members may answer otherwise after a crash, and the same noise on two sums uncovers their difference."""
+    agreed, daemons = daemons_of(agreement, experiment.data, tmp_path)
+    ledger = Ledger(limit=agreed.num_releases)
+    first = next(deployed_rounds(agreed, InProcess(daemons), ledger=ledger))
+    again = deployed_rounds(agreed, InProcess(daemons), ledger=ledger)
+    with pytest.raises(PrivacyError, match="was charged before a crash"):
+        next(again)
+    later = deployed_rounds(agreed, InProcess(daemons), ledger=ledger, state=first.state)
+    assert next(later).round_index == 1
+
+
+def test_a_round_that_nobody_answers_is_released_all_the_same(experiment, agreement, tmp_path):
+    agreed, daemons = daemons_of(agreement, experiment.data, tmp_path)
+    finished = rounds_over(InProcess(daemons, gone=frozenset({0, 1, 2})), agreed)
     assert len(finished) == ROUNDS
 
 
-def test_a_daemon_refuses_without_a_word(experiment, tmp_path, caplog):
-    agreement, daemons = federation(experiment, tmp_path)
+def test_a_daemon_refuses_without_a_word(experiment, agreement, tmp_path, caplog):
+    agreed, daemons = daemons_of(agreement, experiment.data, tmp_path)
     sent = []
 
     class Recording:
@@ -161,7 +133,7 @@ def test_a_daemon_refuses_without_a_word(experiment, tmp_path, caplog):
             sent.append(dict(messages))
             return InProcess(daemons).ask(messages)
 
-    rounds_over(Recording(), agreement, experiment)
+    rounds_over(Recording(), agreed)
     task = decode(sent[0][0], longest=10**9)
     digest = agreement.digest.hex()
     cases = {

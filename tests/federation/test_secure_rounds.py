@@ -5,46 +5,38 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from federation_lab import agree, daemons_of, deployed_rounds, experiment_of, members
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_plain_rounds import COUNTS, KEYS, experiment_of, federation
 
 from rrcluster.errors import ConfigError, PrivacyError, RoundError
-from rrcluster.federation.agreement import Agreement, Member
+from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.collect import InProcess, SecureCollect
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.federation.wire import Letter, decode
 from rrcluster.privacy.ledger import Ledger
-from rrcluster.server import run_rounds
+from rrcluster.server import Charge
 from rrcluster.simulation.simulate import make_server
 
 STAGES = ("advertise", "share", "mask", "sign", "reveal")
 
 
-def secure_experiment(**changes):
-    return experiment_of(
-        **{"secure": True, "participation": "everybody", "engine": "batched", "num_rounds": 2, **changes}
-    )
+CHANGES = {"min_cluster_size": 3, "private_evaluation": 0.2}
 
 
 @pytest.fixture(scope="module")
-def experiment():
-    return secure_experiment(min_cluster_size=3, private_evaluation=0.2)
+def data():
+    return experiment_of().data
+
+
+@pytest.fixture(scope="module")
+def agreement():
+    return agree(mode="secure", **CHANGES)
 
 
 @pytest.fixture
-def secure_federation(experiment, tmp_path):
-    return make_secure(experiment, tmp_path)
-
-
-def make_secure(experiment, folder):
-    agreement, daemons = federation(experiment, folder)
-    agreement = replace(agreement, most_colluders=0)
-    plan = SecurePlan.build(experiment.plan, agreement)
-    for daemon in daemons.values():
-        daemon.agreement, daemon.secure = agreement, plan
-        daemon.side = replace(daemon.side, engine=experiment.engine, mechanism=plan.plan.mechanism)
-    return agreement, daemons, plan
+def secure_federation(agreement, data, tmp_path):
+    return daemons_of(agreement, data, tmp_path, engine="batched")
 
 
 class Listening:
@@ -66,17 +58,10 @@ class Listening:
         return answers
 
 
-def rounds_over(transport, agreement, plan, experiment, *, attempt=0):
-    server = make_server(
-        model=experiment.model,
-        algorithm=experiment.algorithm,
-        plan=plan.plan,
-        settings=experiment.server,
-        streams=experiment.streams,
-    )
-    ledger = Ledger(secure=True, limit=plan.plan.num_releases)
-    collect = SecureCollect(agreement, plan, transport, attempt=attempt)
-    return run_rounds(server, collect, state=server.first_state(), ledger=ledger, streams=experiment.streams)
+def rounds_over(transport, agreed, *, attempt=0):
+    numbers = iter(range(attempt, 10**6))
+    ledger = Ledger(secure=True, limit=agreed.num_releases)
+    return deployed_rounds(agreed, transport, next_attempt=lambda: next(numbers), ledger=ledger)
 
 
 @pytest.fixture
@@ -93,10 +78,10 @@ def recorded(monkeypatch):
     return made
 
 
-def test_the_sum_is_exactly_that_of_messages_and_shares(experiment, secure_federation, recorded, monkeypatch):
-    agreement, daemons, plan = secure_federation
+def test_the_sum_is_exactly_that_of_messages_and_shares(secure_federation, recorded, monkeypatch):
+    agreed, daemons = secure_federation
     messages = []
-    mechanism = type(plan.plan.mechanism)
+    mechanism = type(agreed.plan.mechanism)
     own = mechanism.sum_messages
     monkeypatch.setattr(
         mechanism, "sum_messages", lambda self, reports: messages.append(own(self, reports)) or messages[-1]
@@ -106,13 +91,13 @@ def test_the_sum_is_exactly_that_of_messages_and_shares(experiment, secure_feder
     monkeypatch.setattr(
         mechanism, "release_sum", lambda self, total: totals.append(total.total) or release_sum(self, total)
     )
-    finished = list(rounds_over(Listening(daemons), agreement, plan, experiment))
+    finished = list(rounds_over(Listening(daemons), agreed))
     assert len(finished) == 2
     for t, total in enumerate(totals):
         part = slice(3 * t, 3 * t + 3)
         np.testing.assert_array_equal(total, np.sum(messages[part], axis=0) + np.sum(recorded[part], axis=0))
     assert finished[0].release.sizes.sum() == pytest.approx(60, abs=8 * finished[0].release.size_noise_std)
-    assert [daemon.ledger.joined(agreement.digest) for daemon in daemons.values()] == [2, 2, 2]
+    assert [daemon.ledger.joined(agreed.agreement.digest) for daemon in daemons.values()] == [2, 2, 2]
 
 
 class Failing:
@@ -130,28 +115,29 @@ class Failing:
         return self.engine.train(calls)
 
 
-def test_a_client_whose_training_fails_takes_nobody_else_out_of_the_sum(experiment, secure_federation, monkeypatch):
-    agreement, daemons, plan = secure_federation
-    daemons[0].side = replace(daemons[0].side, engine=Failing(experiment.engine, 1))
+def test_a_client_whose_training_fails_takes_nobody_else_out_of_the_sum(secure_federation, monkeypatch):
+    agreed, daemons = secure_federation
+    side = replace(agreed.side, engine=Failing(agreed.side.engine, 1))
+    daemons[0].agreed = replace(agreed, side=side)
     senders = []
-    mechanism = type(plan.plan.mechanism)
+    mechanism = type(agreed.plan.mechanism)
     own = mechanism.sum_messages
     monkeypatch.setattr(
         mechanism, "sum_messages", lambda self, reports: senders.append(list(reports.client_ids)) or own(self, reports)
     )
-    next(rounds_over(Listening(daemons), agreement, plan, experiment))
+    next(rounds_over(Listening(daemons), agreed))
     assert sorted(client for ids in senders for client in ids) == [client for client in range(60) if client != 1]
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.sampled_from((*STAGES, None)), min_size=3, max_size=3))
-def test_members_may_vanish_in_any_stage(experiment, tmp_path_factory, stage_of):
-    agreement, daemons, plan = make_secure(experiment, tmp_path_factory.mktemp("members"))
+def test_members_may_vanish_in_any_stage(agreement, data, tmp_path_factory, stage_of):
+    agreed, daemons = daemons_of(agreement, data, tmp_path_factory.mktemp("members"), engine="batched")
     gone = {stage: {place for place in range(3) if stage_of[place] == stage} for stage in STAGES}
     transport = Listening(daemons, gone=gone)
     left = [stage for stage in stage_of if stage is None]
-    enough = len(left) >= plan.terms.threshold
-    rounds = rounds_over(transport, agreement, plan, experiment)
+    enough = len(left) >= agreed.secure.terms.threshold
+    rounds = rounds_over(transport, agreed)
     if enough:
         next(rounds)
     else:
@@ -161,8 +147,8 @@ def test_members_may_vanish_in_any_stage(experiment, tmp_path_factory, stage_of)
     assert len(charged_stages) <= 1  # once anybody was asked to reveal, there is no second attempt under one charge
 
 
-def test_an_attempt_that_fails_is_followed_by_another_with_new_keys_and_noise(experiment, secure_federation, recorded):
-    agreement, daemons, plan = secure_federation
+def test_an_attempt_that_fails_is_followed_by_another_with_new_keys_and_noise(secure_federation, recorded):
+    agreed, daemons = secure_federation
     transport = Listening(daemons)
     first = transport.ask
 
@@ -173,41 +159,39 @@ def test_an_attempt_that_fails_is_followed_by_another_with_new_keys_and_noise(ex
         return first(messages)
 
     transport.ask = fail_once
-    next(rounds_over(transport, agreement, plan, experiment))
+    next(rounds_over(transport, agreed))
     attempts = [
         decode(content, longest=10**9).facts["attempt"] for _, sent, _ in transport.passed for content in sent.values()
     ]
     assert set(attempts) == {1}
 
 
-def test_a_restarted_server_must_not_repeat_an_attempt(experiment, secure_federation, caplog):
-    agreement, daemons, plan = secure_federation
-    next(rounds_over(Listening(daemons), agreement, plan, experiment))
-    collect = SecureCollect(agreement, plan, Listening(daemons), most_attempts=1)
+def test_a_restarted_server_must_not_repeat_an_attempt(secure_federation, caplog):
+    agreed, daemons = secure_federation
+    next(rounds_over(Listening(daemons), agreed))
+    collect = SecureCollect(agreed, Listening(daemons), most_attempts=1)
     with caplog.at_level(logging.WARNING), pytest.raises(RoundError, match="failed"):
-        server_rounds(collect, plan, experiment)
+        first_round(collect, agreed)
     assert "not later than the last one joined" in caplog.text
-    next(rounds_over(Listening(daemons), agreement, plan, experiment, attempt=1))
+    next(rounds_over(Listening(daemons), agreed, attempt=1))
 
 
-def server_rounds(collect, plan, experiment):
-    from rrcluster.server import Charge
-
+def first_round(collect, agreed):
+    experiment = agreed.experiment
     server = make_server(
         model=experiment.model,
         algorithm=experiment.algorithm,
-        plan=plan.plan,
+        plan=agreed.plan,
         settings=experiment.server,
         streams=experiment.streams,
     )
-    guidance = server.tell(server.first_state())
-    return collect(guidance, Charge(Ledger(secure=True, limit=5), 0, plan.plan))
+    return collect(server.tell(server.first_state()), Charge(Ledger(secure=True, limit=5), 0, agreed.plan))
 
 
-def test_a_member_answers_neither_single_reports_nor_a_second_reveal_nor_other_rounds(experiment, secure_federation):
-    agreement, daemons, plan = secure_federation
+def test_a_member_answers_neither_single_reports_nor_a_second_reveal_nor_other_rounds(secure_federation):
+    agreed, daemons = secure_federation
     transport = Listening(daemons)
-    next(rounds_over(transport, agreement, plan, experiment))
+    next(rounds_over(transport, agreed))
     letters = {stage: decode(sent[0], longest=10**9) for stage, sent, _ in transport.passed}
     mask = letters["mask"]
     cases = {
@@ -229,95 +213,80 @@ def test_a_member_answers_neither_single_reports_nor_a_second_reveal_nor_other_r
         assert decode(daemons[0].answer(letter.encode()), longest=1000) == Letter("refused"), name
 
 
-def test_the_ledger_ends_the_federation_for_its_member(experiment, secure_federation):
+def test_the_ledger_ends_the_federation_for_its_member(secure_federation):
     """Others can unmask what a member has sent, so the ledger must stop it before it sends, not when it reveals."""
-    agreement, daemons, plan = secure_federation
-    daemons[0].num_releases = 1
+    agreed, daemons = secure_federation
+    daemons[0].ledger.join(agreed.agreement.digest, 0, 0, limit=agreed.num_releases)  # an attempt that came to nothing
     transport = Listening(daemons)
-    rounds = rounds_over(transport, agreement, plan, experiment)
+    rounds = rounds_over(transport, agreed, attempt=1)
     next(rounds)
     next(rounds)  # the other two are enough
     masked = [answers for stage, _, answers in transport.passed if stage == "mask"]
     assert decode(masked[0][0], longest=10**9).name == "masked"
     assert decode(masked[1][0], longest=10**9) == Letter("refused")
-    assert daemons[0].ledger.joined(agreement.digest) == 1
+    assert daemons[0].ledger.joined(agreed.agreement.digest) == agreed.num_releases
 
 
-def test_planted_values_are_seen_nowhere(experiment, secure_federation):
+def test_planted_values_are_seen_nowhere(secure_federation):
     """A marker in one member's messages: in no word that leaves it."""
-    agreement, daemons, plan = secure_federation
+    agreed, daemons = secure_federation
     marker = 123_456_789
     transport = Listening(daemons)
-    mechanism = plan.plan.mechanism
+    mechanism = agreed.plan.mechanism
 
     class Marked(type(mechanism)):
         def sum_messages(self, reports):
             return super().sum_messages(reports) * 0 + marker
 
-    daemons[1].secure = replace(plan, plan=replace(plan.plan, mechanism=Marked(**vars(mechanism))), sigma=plan.sigma)
-    SecurePlan_noise, width = daemons[1].secure.noise_share, plan.terms.width
-    assert SecurePlan_noise().shape == (width,)
-    next(rounds_over(transport, agreement, plan, experiment))
+    marked = replace(agreed.secure, plan=replace(agreed.plan, mechanism=Marked(**vars(mechanism))))
+    daemons[1].agreed = replace(agreed, secure=marked)
+    next(rounds_over(transport, agreed))
     for _, _, answers in transport.passed:
         for content in answers.values():
             assert marker.to_bytes(4, "little") not in content
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "text"),
+    ("changes", "text"),
     [
-        ({"participation": "poisson"}, PrivacyError, "use participation = everybody"),
-        ({"secure": False}, PrivacyError, "build the plan with secure"),
-        (
-            {"mechanism": "identifier", "participation": "poisson", "algorithm": "ifca"},
-            PrivacyError,
-            "mechanism = joint",
-        ),
+        ({"participation": "poisson"}, "use participation = everybody"),
+        ({"secure": False}, "set secure: true"),
+        ({"mechanism": "identifier", "participation": "poisson", "algorithm": "ifca"}, "mechanism = joint"),
+        ({"participation": "schedule", "slots": 2}, "use participation = everybody"),
+        ({"mechanism": "none", "secure": False}, "set secure: true"),
     ],
+    ids=["sampled", "seeded", "identifier", "slots", "none"],
 )
-def test_plans_whose_claim_would_not_hold_are_refused(changes, error, text):
-    settings = {"min_cluster_size": 0, **changes}
-    if not settings.get("secure", True):
-        settings["engine"] = "batched"
-    experiment = secure_experiment(**settings)
-    agreement = Agreement({}, members(), least_honest=2, most_colluders=0)
-    with pytest.raises(error, match=text):
-        SecurePlan.build(experiment.plan, agreement)
+def test_plans_whose_claim_would_not_hold_are_refused(changes, text):
+    with pytest.raises(PrivacyError, match=text):
+        agree(mode="secure", **changes)
 
 
-def members(counts=COUNTS):
-    return tuple(
-        Member(f"member {place}", key.public_key().public_bytes_raw(), count)
-        for place, (key, count) in enumerate(zip(KEYS, counts, strict=True))
-    )
-
-
-def test_another_population_and_too_many_clients_are_refused(experiment):
+def test_another_population_and_too_many_clients_are_refused(agreement):
+    plan = experiment_of(secure=True, participation="everybody").plan
     with pytest.raises(PrivacyError, match="for 60 clients and the roster has 61"):
-        SecurePlan.build(experiment.plan, Agreement({}, members((20, 25, 16)), least_honest=2, most_colluders=0))
-    plan = experiment.plan
+        SecurePlan.build(plan, replace(agreement, members=members((20, 25, 16))))
     many = replace(plan, mechanism=replace(plan.mechanism, num_clients=3_000_000))
     with pytest.raises(ConfigError, match="do not fit 32 bits"):
-        SecurePlan.build(many, Agreement({}, members((10**6,) * 3), least_honest=2, most_colluders=0))
+        SecurePlan.build(many, replace(agreement, members=members((10**6,) * 3)))
 
 
-def test_shares_are_for_those_that_must_be_honest(experiment):
+def test_shares_are_for_those_that_must_be_honest(agreement):
     """At least `least_honest` shares have the plan's variance; all three have more."""
-    agreement = Agreement({}, members(), least_honest=2, most_colluders=0)
-    plan = SecurePlan.build(experiment.plan, agreement)
-    std = plan.plan.mechanism.noise_std / plan.plan.mechanism.step
-    assert 2 * plan.sigma**2 >= std**2
-    assert 2 * (plan.sigma - 2) ** 2 < std**2
-    stated = plan.statement()
+    secure = AgreedRun.build(agreement).secure
+    std = secure.plan.mechanism.noise_std / secure.plan.mechanism.step
+    assert 2 * secure.sigma**2 >= std**2
+    assert 2 * (secure.sigma - 2) ** 2 < std**2
+    stated = secure.statement()
     assert stated["adjacency"].startswith("zero-out")
-    assert stated["epsilon"] == plan.plan.epsilon()
+    assert stated["epsilon"] == secure.plan.epsilon()
 
 
-def test_the_released_noise_is_what_three_shares_make(experiment, secure_federation, monkeypatch):
+def test_the_released_noise_is_what_three_shares_make(secure_federation, monkeypatch):
     """Clients that send zero: what is released is noise, of the std that three shares of three members have."""
-    agreement, daemons, plan = secure_federation
-    mechanism, width = plan.plan.mechanism, plan.terms.width
+    agreed, daemons = secure_federation
+    mechanism, width = agreed.plan.mechanism, agreed.secure.terms.width
     monkeypatch.setattr(type(mechanism), "sum_messages", lambda *_: np.zeros(width, dtype=np.int64))
-    finished = next(rounds_over(Listening(daemons), agreement, plan, experiment))
-    noise = finished.release.cluster_sums / (mechanism.step * plan.sigma * np.sqrt(3))
+    finished = next(rounds_over(Listening(daemons), agreed))
+    noise = finished.release.cluster_sums / (mechanism.step * agreed.secure.sigma * np.sqrt(3))
     assert noise.std() == pytest.approx(1.0, rel=0.05)

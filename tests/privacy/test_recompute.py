@@ -7,7 +7,7 @@ import pytest
 
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.events import FixedSize, KaryChoice, PoissonGaussian, RepeatAndSelect
-from rrcluster.privacy.recompute import recompute
+from rrcluster.privacy.evidence import recompute
 
 
 def rebuilt(plain):

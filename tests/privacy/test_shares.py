@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from rrcluster.errors import ConfigError
-from rrcluster.privacy.discrete import discrete_gaussian, grid_sigma
-from rrcluster.privacy.shares import bits_needed, finest_grid, share_sigma
+from rrcluster.privacy.discrete import bits_needed, discrete_gaussian, finest_grid, grid_sigma, share_sigma
 
 
 @pytest.mark.parametrize("least_honest", [1, 2, 3, 7, 50, 999])

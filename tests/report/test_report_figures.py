@@ -9,8 +9,9 @@ import pytest
 from rrcluster.cli import main
 from rrcluster.report import find_runs, make_figures
 from rrcluster.report.cluster_figures import matched
-from rrcluster.report.drawing import GRID, INK, PALETTE, line_style
+from rrcluster.report.drawing import FAINT, GRID, INK, PALETTE, TONES
 from rrcluster.report.figures import FIGURES, draw_figures
+from rrcluster.report.looks import nth_look
 from rrcluster.report.series import arenas, changing, epsilon_series, shown_epsilon, size_series
 
 RR = {"rebalance": "coin", "min_cluster_size": 15}
@@ -110,7 +111,7 @@ def test_data_and_partition_get_axes_of_their_own(tmp_path, run_folder):
             run_folder(tmp_path / f"{partition}-{epsilon}", partition=partition, epsilon=epsilon)
     groups = find_runs([tmp_path])
     assert list(arenas(groups)) == ["rotation", "rotation-imbalanced"]
-    assert "rotation-imbalanced, epsilon 8" in shown(groups, "accuracy").alt
+    assert "DP-IFCA, epsilon 8 (rotation-imbalanced) ends" in shown(groups, "accuracy").alt
     assert shown(groups, "privacy-utility").alt.count("at epsilon 8") == 2
 
 
@@ -128,7 +129,7 @@ def test_several_epsilons_change_the_other_figures(drawn):
     }
     assert "Each method at its largest epsilon." in drawn["sizes"].caption
     assert "51.0% at epsilon 2" in drawn["worst-decile"].alt
-    assert "DP-IFCA (epsilon 8) ends at 71.0%" in drawn["accuracy"].alt
+    assert "DP-IFCA, epsilon 8 ends at 71.0%" in drawn["accuracy"].alt
 
 
 def test_the_worst_decile_stands_beside_the_mean_at_one_epsilon(demo):
@@ -171,7 +172,7 @@ def test_a_damaged_confusion_is_not_drawn(tmp_path, run_folder, damage):
 
 def test_colours_are_safe_for_the_colour_blind(drawn):
     assert set(PALETTE) <= OKABE_ITO
-    allowed = {*PALETTE, INK, GRID, "#ffffff"}
+    allowed = {*PALETTE, *TONES, INK, GRID, FAINT, "#ffffff"}
     for drawing in drawn.values():
         assert set(re.findall(r"#[0-9a-f]{6}\b", drawing.svg)) <= allowed, drawing.name
 
@@ -201,5 +202,5 @@ def test_the_command_writes_figures_alone(tmp_path, run_folder, capsys):
 
 
 def test_a_dozen_series_can_be_told_apart_by_colour_and_marker():
-    styles = [line_style(place, marked=True) for place in range(12)]
+    styles = [nth_look(place).style() for place in range(12)]
     assert len({(style["color"], style["marker"]) for style in styles}) == 12

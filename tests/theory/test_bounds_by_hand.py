@@ -12,8 +12,9 @@ from scipy.stats import chi2
 from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.theory import convergence as theorem
 from rrcluster.theory import lemma
-from rrcluster.theory.compare import failed_round, failed_run
 from rrcluster.theory.convergence import (
+    failed_round,
+    failed_run,
     many_rounds,
     many_rounds_printed,
     one_round,

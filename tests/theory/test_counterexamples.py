@@ -9,8 +9,7 @@ from quadratic_problem import Problem, RoundSettings, play_round, setting_of
 
 from rrcluster.theory import convergence as theorem
 from rrcluster.theory import lemma
-from rrcluster.theory.compare import failed_round
-from rrcluster.theory.convergence import one_round, one_round_printed, rounds, rounds_printed
+from rrcluster.theory.convergence import failed_round, one_round, one_round_printed, rounds, rounds_printed
 
 
 def noiseless(server_lr, min_cluster_size=50):

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from rrcluster.cli import main
-from rrcluster.theory.compare import ROUND_TERMS
+from rrcluster.theory.convergence import ROUND_TERMS
 
 
 def answer(capsys, *flags):

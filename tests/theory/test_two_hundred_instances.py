@@ -5,8 +5,7 @@ import pytest
 from quadratic_problem import Problem, RoundSettings, play_round, setting_of
 from theory_instances import TERMS, bounds_and_measured, errors_of, random_instance
 
-from rrcluster.theory.compare import failed_run
-from rrcluster.theory.convergence import many_rounds, one_round
+from rrcluster.theory.convergence import failed_run, many_rounds, one_round
 from rrcluster.theory.lemma import misassignment
 
 FAILURE_PROBABILITY = 0.1

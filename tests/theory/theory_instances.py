@@ -6,8 +6,7 @@ import numpy as np
 from quadratic_problem import Problem, RoundSettings, play_round, setting_of
 from scipy.optimize import brentq
 
-from rrcluster.theory.compare import failed_round
-from rrcluster.theory.convergence import one_round
+from rrcluster.theory.convergence import failed_round, one_round
 from rrcluster.theory.lemma import Setting, identifier_error, misassignment
 from rrcluster.types import Array
 

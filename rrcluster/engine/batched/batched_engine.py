@@ -5,7 +5,8 @@ own kernels; updates stay on the device.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,12 +14,41 @@ import torch
 from rrcluster.data.federated import Cohort, FederatedData, TestSet
 from rrcluster.engine.batched.device_tables import SampleTable, cohort_table, population_bytes, population_table
 from rrcluster.engine.batched.evaluator import Evaluator
-from rrcluster.engine.batched.precision import matmul_precision
 from rrcluster.engine.batched.training import Trainer, join, program_key
 from rrcluster.engine.protocol import CPU, Measured, Question, TrainingCall, Updates
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
 from rrcluster.types import Array
+
+PRECISIONS = ("auto", "float32", "tf32", "bfloat16")
+
+
+def pick_precision(name: str, device: torch.device) -> str:
+    """How operands of matrix products are rounded; `auto` is tf32 on CUDA. The CPU always uses float32.
+
+    A product has a relative error of 6e-8 in float32, 5e-4 in tf32 and 4e-3 in bfloat16; sums are float32 in all three.
+    What it does to accuracy is in docs/tuning.md.
+    """
+    if device.type != "cuda":
+        return "float32"
+    return "tf32" if name == "auto" else name
+
+
+@contextmanager
+def matmul_precision(precision: str, device: torch.device) -> Iterator[None]:
+    """Run torch's own matrix products and convolutions at this precision; torch's switches are restored afterwards."""
+    if device.type != "cuda":
+        yield
+        return
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
+    try:
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bfloat16"):
+            yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
 
 _FEATURES_ON_CPU = 2**30  # bytes of samples up to which a population's features are kept; else computed by cohort
 _POPULATION_SHARE = 0.3  # of the device memory we may use; a larger population is uploaded cohort by cohort
@@ -27,7 +57,7 @@ _POPULATION_SHARE = 0.3  # of the device memory we may use; a larger population 
 class BatchedEngine:
     """Stacks clients along one axis, at most `capacity` at once; more take several passes, with the same result.
 
-    `precision` is how operands of matrix products are rounded on a CUDA device (precision.py); sums are float32.
+    `precision` is how operands of matrix products are rounded on a CUDA device (`pick_precision`); sums are float32.
     """
 
     def __init__(

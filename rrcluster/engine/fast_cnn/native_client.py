@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from rrcluster.engine.fast_cnn.layout import IMAGE, num_parameters, packed_order
-from rrcluster.engine.workers.single_client import ClientCall, MeasureClient
+from rrcluster.engine.workers.worker import ClientCall, MeasureClient
 from rrcluster.types import Array
 
 _LANES = 16  # cnn.c takes outputs padded to multiples of this

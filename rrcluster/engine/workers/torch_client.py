@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rrcluster.engine.optimisers import direction, seed_step, state_size
-from rrcluster.engine.workers.single_client import ClientCall, MeasureClient, Steps
+from rrcluster.engine.workers.worker import ClientCall, MeasureClient, Steps
 from rrcluster.models.model import eval_copy
 from rrcluster.models.task import Task
 from rrcluster.types import Array

@@ -1,19 +1,124 @@
 """A worker process: receives jobs over a connection and writes results to shared memory until the connection closes.
 
-The connection closes with the parent process, however that ends. Only a worker that needs torch imports it.
+The connection closes with the parent process, however that ends. Only a worker that needs torch imports it. Shared
+memory is an open file without a name, so it disappears with the last process that has it open; arrays are written to it
+once, never pickled.
 """
 
+import mmap
+import os
 import pickle
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from rrcluster.engine.workers.arena import ArraySpec, SharedArena
-from rrcluster.engine.workers.single_client import ClientCall, ClientTrainer, Steps
+import numpy as np
+
 from rrcluster.types import Array
+
+_ALIGNMENT = 64
+_GROWTH = 1.25
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """Offset, shape and type of an array in shared memory."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def open_unnamed_file() -> int:
+    """A file descriptor of anonymous memory (Linux), or of an unlinked temporary file."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("rrcluster")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class SharedArena:
+    """One block of shared memory, laid out anew for every job."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Over an open file, which the caller closes."""
+        self._descriptor = descriptor
+        self._memory: mmap.mmap | None = None
+        self.size = 0
+
+    def allocate(self, arrays: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, ArraySpec]:
+        """Place arrays of these shapes and types one after the other; the file grows as needed."""
+        specs, end = {}, 0
+        for name, (shape, dtype) in arrays.items():
+            specs[name] = ArraySpec(end, tuple(shape), dtype)
+            end += -(-prod(shape) * np.dtype(dtype).itemsize // _ALIGNMENT) * _ALIGNMENT
+        if end > self.size:
+            grown = int(end * _GROWTH)
+            os.ftruncate(self._descriptor, grown)
+            self.attach(grown)
+        return specs
+
+    def attach(self, size: int) -> None:
+        """Map `size` bytes of the file."""
+        if size != self.size:
+            self._memory = mmap.mmap(self._descriptor, size)  # the previous mapping lives as long as its views
+            self.size = size
+
+    def view(self, spec: ArraySpec) -> Array:
+        """The array at `spec`: shared, not copied."""
+        count = prod(spec.shape)
+        if self._memory is None or not count:
+            return np.zeros(spec.shape, dtype=spec.dtype)
+        return np.frombuffer(self._memory, dtype=spec.dtype, count=count, offset=spec.offset).reshape(spec.shape)
+
+
+MeasureClient = Callable[[Array, Array], Array]  # inputs (n, *input), targets (n,) -> (k, 2)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """`LocalSettings` of a client as plain values, so that a worker imports nothing for them."""
+
+    rate: float
+    epochs: int
+    batch_size: int
+    proximal: float
+    optimizer: str = "sgd"
+    momentum: float = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """SGD without momentum."""
+        return self.optimizer == "sgd" and not self.momentum
+
+
+@dataclass(frozen=True, eq=False)
+class ClientCall:
+    """One client's local training: n > 0 samples, visited in the order `orders`."""
+
+    start: Array  # (d,)
+    inputs: Array  # (n, *input)
+    targets: Array  # (n,)
+    orders: Array  # (epochs, n)
+    steps: Steps
+    anchor: Array  # (d,) used when steps.proximal is above 0
+    trainable: Array | None = None  # (d,) above 0 where a coordinate moves; None: all move
+    seeds: Array | None = None  # (steps,) of what random layers draw in each step; None: the network has none
+
+
+class ClientTrainer(Protocol):
+    """Trains and measures one client at a time; no other client's samples change a bit of its result."""
+
+    def train(self, call: ClientCall) -> Array:
+        """The trained model (d,)."""
+
+    def evaluator(self, models: Array) -> MeasureClient:
+        """A function of samples: sums of loss and of correct answers for k models, (k, d) -> (k, 2) float64."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from rrcluster.engine.fast_cnn.native_build import native_library
 from rrcluster.engine.optimisers import step_seeds
 from rrcluster.engine.protocol import Measured, Question, TrainingCall, Updates
 from rrcluster.engine.workers.pool import WorkerPool
-from rrcluster.engine.workers.single_client import Steps
-from rrcluster.engine.workers.worker import TrainerSpec, WorkerJob
+from rrcluster.engine.workers.worker import Steps, TrainerSpec, WorkerJob
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
 from rrcluster.types import Array

@@ -1,0 +1,218 @@
+"""From an agreement to everything that a side of the federation computes with: one function, for server and members.
+
+No second source exists: method, network, noise, number of releases and the client's code all come from the agreement,
+so a daemon whose operator signed a digest runs the plan of that digest. The guarantee that the agreement states is
+computed again on every side, and another one is refused.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rrcluster import registry
+from rrcluster.client import ClientSide
+from rrcluster.data.federated import FLOAT, IDS, FederatedData, Inputs, Targets
+from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.errors import ConfigError, DataError, PrivacyError
+from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.experiments.setup import Experiment, make_experiment, plan_for
+from rrcluster.federation.agreed_settings import MEMBERS, check_settings, register_members
+from rrcluster.federation.agreement import Agreement, SampleShape
+from rrcluster.federation.secure_plan import SecurePlan
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.settings import AFFECTS
+from rrcluster.simulation.clients import ClientMemory
+from rrcluster.types import Coordinates
+
+_ALIKE = 1e-6  # relative: what two machines' arithmetic may differ by in an epsilon
+
+
+@dataclass(frozen=True)
+class AgreedRun:
+    """What server and members run, made from one agreement. Public: it holds nobody's data."""
+
+    agreement: Agreement
+    experiment: Experiment  # its population has no samples: they are with the members
+    side: ClientSide
+    secure: SecurePlan | None = None
+
+    @classmethod
+    def build(cls, agreement: Agreement, *, trains: bool = True, **own: Any) -> "AgreedRun":
+        """Everything of an agreement that states its guarantee; `own` settings say where this side runs (device, out).
+
+        Refuses settings that a member could not honour, and a guarantee other than the settings give. A side that does
+        not train needs no engine.
+        """
+        agreed = cls.draft(agreement, trains=trains, **own)
+        _check_guarantee(agreement.guarantee, agreed.guarantee())
+        return agreed
+
+    @classmethod
+    def draft(cls, agreement: Agreement, *, trains: bool = False, **own: Any) -> "AgreedRun":
+        """The same for an agreement whose guarantee is still to be stated."""
+        config = agreed_config(agreement, **own)
+        data = absent_population(agreement.samples, agreement.num_clients, name=config.data.data)
+        experiment = make_experiment(config, data=data, engine=None if trains else ReferenceEngine)
+        if not experiment.plan.private:
+            raise PrivacyError("mechanism = none adds no noise, and a federation states a guarantee; use joint.")
+        secure = SecurePlan.build(experiment.plan, agreement) if agreement.secure else None
+        if secure is not None:
+            experiment = replace(experiment, plan=secure.plan)
+        side = ClientSide(
+            experiment.algorithm,
+            experiment.split,
+            experiment.engine,
+            experiment.local,
+            experiment.plan.mechanism,
+        )
+        return cls(agreement, experiment, side, secure)
+
+    @property
+    def plan(self) -> PrivacyPlan:
+        """The privacy plan, in secure mode on the grid of the aggregation."""
+        return self.experiment.plan
+
+    @property
+    def num_releases(self) -> int:
+        """Attempts that a member joins at most."""
+        return self.plan.num_releases
+
+    def first_memory(self) -> ClientMemory:
+        """What clients remember before their first round."""
+        return ClientMemory(self.experiment.algorithm.memory_width(self.experiment.model))
+
+    def guarantee(self) -> dict[str, Any]:
+        """The numbers that operators read before they sign, from the settings alone."""
+        plan, mechanism = self.plan, self.plan.mechanism
+        common = {
+            "epsilon": plan.epsilon(),
+            "delta": plan.delta if self.secure is None else self.secure.delta,
+            "adjacency": plan.event.adjacency if self.secure is None else "zero-out",
+            "towards": "observers of the models; the server is trusted with raw reports",
+            "num_rounds": plan.num_rounds,
+            "num_releases": plan.num_releases,
+            "num_clients": mechanism.num_clients,
+            "update_clip": mechanism.describe().noise.get("update_clip"),
+            "noise_multiplier": plan.noise_multiplier,
+            "rehearsal": not plan.secure,
+        }
+        if self.secure is None:
+            return common
+        return common | {
+            "towards": "everybody, the server included",
+            "grid_bits": getattr(mechanism, "grid_bits", None),
+            "noise_share_sigma": self.secure.sigma,
+            "least_honest": self.agreement.least_honest,
+            "least_survivors": self.agreement.least_survivors,
+        }
+
+
+def close(draft: Agreement) -> Agreement:
+    """The agreement of a draft: clients counted by the roster, defaults written out, noise calibrated, cost stated.
+
+    The noise multiplier takes the place of the epsilon it was calibrated to, so that no two sides calibrate apart;
+    what it costs is in the guarantee.
+    """
+    register_members()
+    given = {**draft.settings, "num_clients": draft.num_clients}
+    check_settings(given, secure=draft.secure)
+    config = from_flat(given, source="the settings")
+    settings = {name: value for name, value in config.flat().items() if AFFECTS[name] == "result"}
+    settings = {**settings, "epsilon": None, "noise_multiplier": _noise(config)}
+    agreement = replace(draft, settings=settings, guarantee={})
+    return replace(agreement, guarantee=AgreedRun.draft(agreement).guarantee())
+
+
+def _noise(config: RunConfig) -> float | None:
+    return plan_for(config, Coordinates(0, 1)).noise_multiplier
+
+
+def agreed_config(agreement: Agreement, **own: Any) -> RunConfig:
+    """The settings of a run from those that were agreed on; `own` are of this side alone, and change no result."""
+    register_members()
+    check_settings(agreement.settings, secure=agreement.secure)
+    declared = agreement.settings.get("num_clients")
+    if declared != agreement.num_clients:
+        raise ConfigError(
+            f"the settings are for num_clients = {declared} and the roster has {agreement.num_clients}; close the "
+            "roster again."
+        )
+    for name in own:
+        if name in agreement.settings:
+            raise ConfigError(f"{name} was agreed on by everybody; no side may change it.")
+    return from_flat({**agreement.settings, **own}, source="the agreement")
+
+
+@dataclass(frozen=True)
+class _Absent:
+    """Samples that are elsewhere."""
+
+    def client(self, client: int) -> tuple[Inputs, Targets]:  # noqa: ARG002
+        """None are here."""
+        raise DataError("the samples of a federation's clients are with its members, and are not read here.")
+
+
+def absent_population(samples: SampleShape, num_clients: int, *, name: str = MEMBERS) -> FederatedData:
+    """A population of which only public constants are known."""
+    none = np.zeros(num_clients, dtype=np.int64)
+    return FederatedData(
+        name=name,
+        num_classes=samples.num_classes,
+        input_shape=samples.input_shape,
+        sizes=none,
+        groups=none,
+        num_groups=0,
+        store=_Absent(),
+        test_sets=(),
+        test_of=none - 1,
+        input_dtype=IDS if samples.ids else FLOAT,
+    )
+
+
+def check_data(data: FederatedData, agreement: Agreement, place: int) -> FederatedData:
+    """A member's own population, refused where it does not look as agreed."""
+    samples, most = agreement.samples, agreement.members[place].num_clients
+    shown = {
+        "input_shape": (tuple(data.input_shape), samples.input_shape),
+        "num_classes": (data.num_classes, samples.num_classes),
+        "ids": (data.input_dtype == IDS, samples.ids),
+    }
+    for name, (own, agreed) in shown.items():
+        if own != agreed:
+            raise DataError(f"{data.name} has {name} = {own}, and {agreed} was agreed on; encode it as agreed.")
+    if data.num_clients > most:
+        raise DataError(
+            f"{data.name} has more clients than the {most} that {agreement.members[place].name} enrolled with; leave "
+            "some out, or enrol again with more in the next training."
+        )
+    return data
+
+
+def _check_guarantee(stated: Mapping[str, Any], computed: Mapping[str, Any]) -> None:
+    """Refuse an agreement whose stated numbers are not those that its settings give."""
+    for name in sorted({*stated, *computed}):
+        told, own = stated.get(name), computed.get(name)
+        if not _alike(told, own):
+            raise PrivacyError(
+                f"the agreement states {name} = {told!r:.60}, and its settings give {own!r:.60}; do not sign it. Ask "
+                "for an agreement that was closed by this version of rrcluster."
+            )
+
+
+def _alike(told: Any, own: Any) -> bool:
+    if isinstance(told, float) and isinstance(own, float):
+        return math.isclose(told, own, rel_tol=_ALIKE)
+    return type(told) is type(own) and told == own
+
+
+def samples_of(config: RunConfig) -> SampleShape:
+    """What samples look like, from the settings: of a dataset by its name, or of tables by the rules for columns."""
+    from rrcluster.experiments.setup import load_population
+
+    if config.data.data in registry.DATASETS and config.data.data != MEMBERS:
+        data = load_population(replace(config, data=replace(config.data, num_clients=4)))
+        return SampleShape(tuple(data.input_shape), data.num_classes, data.input_dtype == IDS)
+    raise ConfigError("samples of the members' own are declared, not counted; give input_shape and classes.")

@@ -1,0 +1,79 @@
+"""Which settings a federation can agree on, and how those of columns describe the members' tables. Without torch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rrcluster import registry
+from rrcluster.data_settings import ColumnSettings, declared_columns, names_file
+from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.federation.agreement import SampleShape
+from rrcluster.settings import AFFECTS, FIELDS, FaultSettings
+
+MEMBERS = "members"  # the name of data that every member brings itself
+_OWN_COLUMNS = ("client", "test_column", "test_share", "group")  # a member's own business
+_NOT_TRAINED_TOGETHER = ("local", "oracle")
+
+
+def register_members() -> None:
+    """Make the name of the members' data known to the settings of this process."""
+    if MEMBERS not in registry.DATASETS:
+        facts = {"divided": False}
+        registry.DATASETS.register(registry.Entry(MEMBERS, None, "members' own data", facts))
+
+
+def check_settings(settings: Mapping[str, Any], *, secure: bool) -> None:
+    """Refuse settings that mean nothing to a member, or that a member could not honour."""
+    for name, value in settings.items():
+        if name not in FIELDS or FIELDS[name] == "columns":
+            raise ConfigError(f"the agreement has no setting {str(name)[:40]!r}; all sides need the same version.")
+        if AFFECTS[name] != "result":
+            raise ConfigError(
+                f"{name} says where or how a side runs, which each decides for itself; leave it out of the agreement."
+            )
+        if name == "start_from" and value is not None:
+            raise ConfigError("start_from is a folder of one machine, which members cannot check; leave it out.")
+    data = settings.get("data")
+    if not isinstance(data, str) or names_file(data):
+        raise ConfigError(
+            f"data = {data!r:.60} must be `{MEMBERS}` (every member brings its own), or the name of a dataset for a "
+            "rehearsal; an agreement holds no path."
+        )
+    for name in ("dropout", "hostile"):
+        if settings.get(name, 0) != getattr(FaultSettings(), name):
+            raise ConfigError(f"{name} simulates clients that fail, and those of a federation are real; leave it out.")
+    if settings.get("algorithm") in _NOT_TRAINED_TOGETHER:
+        raise ConfigError(f"algorithm = {settings['algorithm']} is a reference point of simulations; choose another.")
+    if data == MEMBERS and not settings.get("secure"):
+        raise PrivacyError(
+            f"data = {MEMBERS} are real, and seeded noise protects nobody; set secure: true, or rehearse on a dataset."
+        )
+    if secure and not settings.get("secure"):
+        raise PrivacyError("mode = secure draws noise shares from the operating system; set secure: true.")
+
+
+def table_shape(columns: Mapping[str, Any]) -> SampleShape:
+    """What tables give, by the declared rules alone: one input per number and per value of a vocabulary."""
+    for name in _OWN_COLUMNS:
+        if columns.get(name):
+            raise ConfigError(f"{name} is a matter of each member's own table; leave it out of the agreement.")
+    declared = declared_columns(**columns)
+    if not declared.features or declared.target is None:
+        raise ConfigError(
+            "tables of several members need the same inputs; list features (feature columns) and target in the "
+            "settings, or declare input_shape and num_classes for arrays."
+        )
+    if not declared.classes and not declared.regression:
+        raise ConfigError("classes are a public list that all members share; declare classes, or regression: true.")
+    width = sum(len(declared.vocabulary[name]) + 1 if name in declared.vocabulary else 1 for name in declared.features)
+    return SampleShape((width,), len(declared.classes), columns=dict(columns))
+
+
+def member_columns(samples: SampleShape, own: ColumnSettings) -> ColumnSettings:
+    """The agreed rules for a member's table, with what is its own: the client's column, and rows to test on."""
+    if not samples.columns:
+        raise ConfigError("the agreement has no rules for tables; give --data as an .npz file or module:function.")
+    for name in samples.columns:
+        if getattr(own, name) not in (getattr(ColumnSettings(), name), None):
+            raise ConfigError(f"{name} was agreed on by everybody; leave it out.")
+    agreed = {name: value for name, value in samples.columns.items() if name not in _OWN_COLUMNS}
+    return declared_columns(**agreed, **{name: getattr(own, name) for name in _OWN_COLUMNS if getattr(own, name)})

@@ -1,0 +1,137 @@
+"""The server's side of a federation as an experiment: the same rounds, ledger and run folder as of a simulation.
+
+Only `collect` differs (rrcluster/server.py): it asks the members over a transport.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rrcluster.errors import PrivacyError, ProtocolError
+from rrcluster.experiments.setup import Experiment
+from rrcluster.federation.agreed_run import AgreedRun
+from rrcluster.federation.agreement import Agreement
+from rrcluster.federation.collect import PlainCollect, SecureCollect, Transport
+from rrcluster.federation.wire import Letter, decode
+from rrcluster.privacy.ledger import Ledger
+from rrcluster.privacy.statement import TRUST
+from rrcluster.server import Collect, run_rounds
+from rrcluster.server_state import ServerState
+from rrcluster.simulation.clients import ClientMemory, Incidents
+from rrcluster.simulation.simulate import RoundRecord, make_server
+from rrcluster.types import Models
+
+_LONGEST_WORD = 10_000  # bytes of a short answer
+_LEVEL = (
+    "Noise is made by the members. A member that is absent takes its share of the noise with it, so epsilon is under "
+    "zero-out, not under add-remove: that somebody takes part is not hidden, what it contributes is."
+)
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Runs the rounds of an experiment over a transport."""
+
+    agreed: AgreedRun
+    transport: Transport
+    next_attempt: Callable[[], int]  # the number of an attempt, on disk before it is used
+
+    def experiment(self) -> Experiment:
+        """What `rrcluster.experiments.run` starts and resumes."""
+        return replace(self.agreed.experiment, deployed=self)
+
+    @property
+    def digest(self) -> str:
+        """Of the agreement."""
+        return self.agreed.agreement.digest.hex()
+
+    def rounds(self, experiment: Experiment, *, state: ServerState | None, ledger: Ledger) -> Iterator[RoundRecord]:
+        """Ask the members, round after round.
+
+        A seeded round that was charged before a crash is refused: other clients might answer this time, and the same
+        noise on another sum uncovers their difference. A secure one has fresh noise and is charged again.
+        """
+        plan, streams = experiment.plan, experiment.streams
+        server = make_server(
+            model=experiment.model,
+            algorithm=experiment.algorithm,
+            plan=plan,
+            settings=experiment.server,
+            streams=streams,
+        )
+        first = server.first_state() if state is None else state
+        if not plan.secure and ledger.charged(first.round_index):
+            raise PrivacyError(
+                f"round {first.round_index} of this rehearsal was charged before a crash, and members may not answer "
+                "as they did: the same noise on another sum would uncover the difference. Start a new rehearsal, or "
+                "use secure: true, whose noise is fresh."
+            )
+        began = time.perf_counter()
+        for done in run_rounds(server, self._collect(experiment), state=first, ledger=ledger, streams=streams):
+            seconds = time.perf_counter() - began
+            yield RoundRecord(
+                done.round_index, done.state, done.release, seconds, Incidents(), ClientMemory(0), None, done.past
+            )
+            began = time.perf_counter()
+
+    def _collect(self, experiment: Experiment) -> Collect:
+        if self.agreed.secure is not None:
+            return SecureCollect(self.agreed, self.transport, self.next_attempt)
+        return PlainCollect(self.agreed, self.transport, experiment.streams, self.next_attempt)
+
+    def stated(self, statement: dict[str, Any]) -> dict[str, Any]:
+        """The statement of a federation: who sees what, and in secure mode under which relation."""
+        agreement, secure = self.agreed.agreement, self.agreed.secure
+        about: dict[str, Any] = {
+            "name": agreement.name,
+            "digest": self.digest,
+            "mode": agreement.mode,
+            "num_members": len(agreement.members),
+            "towards": self.agreed.guarantee()["towards"],
+        }
+        if secure is None:
+            return statement | {"federation": about}
+        told = secure.statement()
+        about |= {name: told[name] for name in ("assumed", "noise_share_sigma", "grid_bits")}
+        about |= {"least_honest": agreement.least_honest, "most_colluders": agreement.most_colluders}
+        notes = [f"The server sees masked sums alone. Assumed: {told['assumed']}.", _LEVEL]
+        return statement | {
+            "adjacency": "zero-out",
+            "delta": secure.delta,
+            "federation": about,
+            "notes": [*notes, *(note for note in statement["notes"] if note != TRUST[0])],
+        }
+
+
+def greet(agreement: Agreement, transport: Transport) -> dict[int, bool]:
+    """Which members answer, and whether each shows its consent to this agreement."""
+    hello = Letter("hello", {"federation": agreement.digest.hex()}).encode()
+    answers = transport.ask(dict.fromkeys(range(len(agreement.members)), hello))
+    return {place: _consents(agreement, place, content) for place, content in answers.items()}
+
+
+def _consents(agreement: Agreement, place: int, content: bytes) -> bool:
+    try:
+        letter = decode(content, longest=_LONGEST_WORD).expect("here", consent=("u1", (None,)))
+        agreement.check_consent(place, letter.arrays["consent"].tobytes())
+    except ProtocolError:
+        return False
+    return True
+
+
+def hand_out(agreement: Agreement, transport: Transport, models: Models) -> list[int]:
+    """Send everybody the models; the places of those that have them now."""
+    arrays = {"shared": models.shared.astype(np.float32), "clustered": models.clustered.astype(np.float32)}
+    letter = Letter("released", {"federation": agreement.digest.hex()}, arrays).encode()
+    answers: Mapping[int, bytes] = transport.ask(dict.fromkeys(range(len(agreement.members)), letter))
+    return sorted(place for place, content in answers.items() if _kept(content))
+
+
+def _kept(content: bytes) -> bool:
+    try:
+        return decode(content, longest=_LONGEST_WORD).name == "kept"
+    except ProtocolError:
+        return False

@@ -1,0 +1,171 @@
+"""One look for a method in every figure, panels that hold what is compared, and titles of which nothing is cut."""
+
+import re
+
+import pytest
+
+from rrcluster.report import drawing as drawing_module
+from rrcluster.report import find_runs, make_report
+from rrcluster.report.curves import accuracy_panels
+from rrcluster.report.figures import FIGURES, draw_figures
+from rrcluster.report.looks import Look, method_looks
+
+LONG = "an-algorithm-with-a-name-that-takes-more-room-than-there-is-in-a-column-of-a-page"
+RR = {"rebalance": "coin", "min_cluster_size": 15}
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Every figure that is drawn, after its layout, in order; its files are empty."""
+    laid_out = []
+
+    def capture(figure, kind, *_, **__):
+        if kind == "png":
+            figure.draw_without_rendering()
+            laid_out.append(figure)
+        return b"<svg></svg>"
+
+    monkeypatch.setattr(drawing_module, "_render", capture)
+    return laid_out
+
+
+def test_two_runs_at_two_epsilons_share_a_panel(tmp_path, run_folder):
+    run_folder(tmp_path / "a", epsilon=2.0)
+    run_folder(tmp_path / "b", epsilon=8.0)
+    (panel,) = accuracy_panels(find_runs([tmp_path]))
+    assert [curve.label for curve in panel.curves] == ["DP-IFCA, epsilon 2", "DP-IFCA, epsilon 8"]
+
+
+def test_two_models_on_the_same_data_share_a_panel(tmp_path, run_folder):
+    run_folder(tmp_path / "a", model="linear")
+    run_folder(tmp_path / "b", model="mlp")
+    (panel,) = accuracy_panels(find_runs([tmp_path]))
+    assert len(panel.curves) == 2
+
+
+def test_many_methods_at_several_epsilons_have_a_panel_each(tmp_path, run_folder):
+    for epsilon in (2.0, 8.0):
+        for algorithm in ("fedavg", "ifca", "fesem", "fedcam"):
+            run_folder(tmp_path / f"{algorithm}-{epsilon}", algorithm=algorithm, epsilon=epsilon)
+    panels = accuracy_panels(find_runs([tmp_path]))
+    assert [panel.title for panel in panels] == ["epsilon 2", "epsilon 8"]
+
+
+def test_an_epsilon_in_a_title_is_rounded_up_and_short(tmp_path, run_folder, figures):
+    for algorithm in ("fedavg", "ifca", "fesem", "fedcam"):
+        for multiplier, epsilon in ((1.1, 3.99993), (0.9, 5.2341)):
+            run_folder(
+                tmp_path / f"{algorithm}-{multiplier}",
+                algorithm=algorithm,
+                epsilon=None,
+                noise_multiplier=multiplier,
+                privacy={"epsilon": epsilon},
+            )
+    groups = find_runs([tmp_path])
+    assert [panel.title for panel in accuracy_panels(groups)] == ["epsilon 4", "epsilon 5.24"]
+    for drawing in draw_figures(groups):
+        assert "3.99993" not in drawing.alt + drawing.caption
+
+
+def test_each_epsilon_stands_beside_its_own_delta(tmp_path, run_folder, figures):
+    run_folder(tmp_path / "a", epsilon=8.0, delta=1e-3)
+    run_folder(tmp_path / "b", epsilon=2.0, delta=1e-5, algorithm="fedavg")
+    page = make_report(tmp_path).page.read_text()
+    assert "epsilon = 2.00 at delta = 1e-5 and epsilon = 8.00 at delta = 1e-3" in page
+    facts = re.search(r'<dl class="facts">(.*?)</dl>', page).group(1)
+    assert "2.00 (delta 1e-5), 8.00 (delta 1e-3)" in facts
+    assert "<dt>delta</dt>" not in facts
+
+
+def test_a_method_looks_the_same_in_every_report(tmp_path, run_folder):
+    run_folder(tmp_path / "all" / "a", algorithm="fedavg")
+    run_folder(tmp_path / "all" / "b")
+    run_folder(tmp_path / "all" / "c", **RR)
+    run_folder(tmp_path / "one" / "c", **RR)
+    several, one = (method_looks(find_runs([tmp_path / name])) for name in ("all", "one"))
+    assert several["RR-Cluster (IFCA), B=15"] == one["RR-Cluster (IFCA), B=15"]
+    assert len({look.colour for look in several.values()}) == 3
+
+
+def test_methods_of_one_name_are_told_apart(tmp_path, run_folder):
+    for k in range(2, 8):
+        run_folder(tmp_path / f"k{k}", num_clusters=k)
+    looks = method_looks(find_runs([tmp_path]))
+    assert len(looks) == len(set(looks.values())) == 6
+    assert len({look.colour for look in looks.values()}) == 6
+
+
+def test_a_method_has_one_colour_in_all_figures_of_a_report(tmp_path, run_folder):
+    """Rounds, epsilons and the worst decile: fedavg was in another colour in each."""
+    for algorithm, accuracy in (("fedavg", 0.5), ("ifca", 0.7)):
+        for epsilon in (2.0, 8.0):
+            run_folder(tmp_path / f"{algorithm}-{epsilon}", algorithm=algorithm, epsilon=epsilon, accuracy=accuracy)
+    groups = find_runs([tmp_path])
+    looks = method_looks(groups)
+    colours = {curve.label.split(",")[0]: curve.look.colour for curve in accuracy_panels(groups)[0].curves}
+    assert colours == {label: look.colour for label, look in looks.items()}
+
+
+def test_at_most_seven_lines_of_a_panel_are_named(tmp_path, run_folder, figures):
+    for k in range(2, 12):
+        run_folder(tmp_path / f"k{k}", num_clusters=k, accuracy=0.5 + k / 100)
+    (drawing,) = FIGURES["accuracy"](find_runs([tmp_path]))
+    (axes,) = figures[0].axes
+    named = [line for line in axes.lines if not line.get_label().startswith("_")]
+    assert len(named) <= 7 + 2  # the bundle, and chance
+    assert "3 more" in drawing.caption
+    assert "num_clusters=11" in drawing.alt  # the best are among those named
+
+
+def test_a_label_stands_at_the_end_of_its_line(demo, figures):
+    FIGURES["accuracy"](find_runs([demo]))
+    (axes,) = figures[0].axes
+    assert figures[0].legends == []
+    ends = {text.get_text().replace("\n", " "): text for text in axes.texts}
+    assert {"DP-FedAvg", "DP-IFCA", "RR-Cluster (IFCA), B=15"} <= set(ends)
+    heights = sorted(text.get_window_extent().y0 for text in axes.texts)
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert heights == sorted(set(heights))
+    assert not any(one.overlaps(two) for at, one in enumerate(boxes) for two in boxes[at + 1 :])
+
+
+def test_no_text_of_a_figure_is_cut_or_covers_another_title(tmp_path, run_folder, figures):
+    settings = {"algorithm": LONG, "num_rounds": 3, "rebalance": "coin"}
+    for partition in ("rotation-imbalanced", f"a partition {LONG}"):
+        for size in (0, 5, 10):
+            name = f"{partition[:4]}-{size}"
+            run_folder(tmp_path / name, partition=partition, min_cluster_size=size, **settings)
+    run_folder(tmp_path / "other", partition=partition, epsilon=8.5, **settings)
+    drawings = draw_figures(find_runs([tmp_path]))
+    assert len(figures) == len(drawings) >= 6
+    for drawing, figure in zip(drawings, figures, strict=True):
+        assert [text for text in _texts(figure) if _outside(text, figure)] == [], drawing.name
+        titles = [text.get_window_extent() for text in _texts(figure) if text.get_label() == "title"]
+        assert not any(one.overlaps(two) for at, one in enumerate(titles) for two in titles[at + 1 :]), drawing.name
+
+
+def _texts(figure):
+    from matplotlib.text import Text
+
+    shown = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    return [
+        text for text in shown if not re.fullmatch(r"[−\d.]+", text.get_text())
+    ]  # ticks beyond the axes are not drawn
+
+
+def _outside(text, figure):
+    box, page = text.get_window_extent(), figure.bbox
+    return box.x0 < page.x0 - 1 or box.x1 > page.x1 + 1 or box.y0 < page.y0 - 1 or box.y1 > page.y1 + 1
+
+
+def test_a_method_that_was_run_without_privacy_alone_is_drawn_beside_the_others(tmp_path, run_folder, figures):
+    for epsilon in (2.0, 8.0):
+        run_folder(tmp_path / f"{epsilon}", epsilon=epsilon)
+    run_folder(tmp_path / "open", algorithm="fedavg", mechanism="none", epsilon=None, accuracy=0.9)
+    (drawing,) = FIGURES["privacy-utility"](find_runs([tmp_path]))
+    assert "FedAvg 90.0% at epsilon ∞" in drawing.alt
+
+
+def test_a_method_of_ones_own_has_a_look_too(tmp_path, run_folder):
+    run_folder(tmp_path / "a", algorithm="my-method")
+    assert isinstance(method_looks(find_runs([tmp_path]))["DP-my-method"], Look)
