@@ -1,7 +1,7 @@
 """A member's daemon as a process of its own: `python member_process.py SETTINGS PLACE SOCKET PARENT`.
 
-The settings are a JSON object: those of the experiment, and whether the server may see sums alone ("sums"). A member
-of sums writes down what it adds to each of them, for the test alone: its message and its noise share.
+The settings are a JSON object, as of `agree` in federation_lab.py. What a member adds to a secure sum, its message and
+its noise share, is written down for the test alone.
 """
 
 import json
@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from test_plain_rounds import experiment_of, federation
-from test_secure_rounds import make_secure
+from federation_lab import agree, daemons_of, experiment_of
 
 from rrcluster.federation.flower.children import stop_signals
 from rrcluster.federation.secure_plan import SecurePlan
@@ -32,11 +31,11 @@ def recording(function, path):
 
 if __name__ == "__main__":
     settings, place, path, parent = json.loads(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
-    sums = settings.pop("sums")
-    experiment = experiment_of(**settings)
-    daemons = (make_secure if sums else federation)(experiment, path.parent)[1]
-    mechanism = type(daemons[place].side.mechanism)
+    agreement = agree(**settings)
+    engine = "batched" if agreement.secure else "reference"
+    daemon = daemons_of(agreement, experiment_of().data, path.parent, engine=engine)[1][place]
+    mechanism = type(daemon.agreed.plan.mechanism)
     SecurePlan.noise_share = recording(SecurePlan.noise_share, path.parent / f"share-{place}")
     mechanism.sum_messages = recording(mechanism.sum_messages, path.parent / f"message-{place}")
     with stop_signals(parent) as stop:
-        serve(path, daemons[place].answer, longest=LONGEST_LETTER, stop=stop)
+        serve(path, daemon.answer, longest=LONGEST_LETTER, stop=stop)

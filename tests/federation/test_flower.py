@@ -13,11 +13,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_plain_rounds import COUNTS, ROUNDS, experiment_of
-from test_plain_rounds import federation as plain_federation
-from test_plain_rounds import rounds_over as plain_rounds_over
-from test_secure_rounds import STAGES, make_secure
-from test_secure_rounds import rounds_over as secure_rounds_over
+from federation_lab import COUNTS, ROUNDS, agree, deployed_rounds, experiment_of
+from test_plain_rounds import CHANGES
+from test_secure_rounds import STAGES
+
+from rrcluster.federation.agreed_run import AgreedRun
 
 pytest.importorskip("flwr", reason="needs the extra flower, which has an environment of its own: make test-flower")
 
@@ -34,7 +34,6 @@ from rrcluster.federation.flower.superlink import write_loopback_certificate
 from rrcluster.simulation.clients import Faults
 
 HERE = Path(__file__).parent
-SETTINGS = {"min_cluster_size": 3, "private_evaluation": 0.2}
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def folder():
 
 @pytest.fixture
 def members(folder):
-    """Starts daemons, each a process of its own."""
+    """Starts daemons, each a process of its own, on what they agreed."""
     processes = {}
 
     def start(settings):
@@ -58,7 +57,7 @@ def members(folder):
         deadline = time.monotonic() + 60
         while not all(path.exists() for path in sockets.values()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        return sockets
+        return sockets, AgreedRun.build(agree(**settings), trains=False)
 
     start.processes = processes
     yield start
@@ -104,35 +103,30 @@ class KillsBefore:
 
 
 def test_plain_rounds_are_those_of_the_simulator_with_a_daemon_killed_on_the_way(folder, members):
-    experiment = experiment_of(**SETTINGS)
-    sockets = members({**SETTINGS, "sums": False})
-    agreement, _ = plain_federation(experiment, folder / "unused")
+    """Poisson cohorts, coins, private evaluation; member 1 drops out of the last round."""
+    experiment = experiment_of(**CHANGES)
+    sockets, agreed = members(CHANGES)
     with Loopback(sockets, folder, seconds=60) as transport:
         transport = KillsBefore(transport, ROUNDS - 1, members.processes[1].kill)
-        over_flower = plain_rounds_over(transport, agreement, experiment)
-    hosted = agreement.first_client(1) + np.arange(COUNTS[1])
+        over_flower = list(deployed_rounds(agreed, transport))
+    hosted = agreed.agreement.first_client(1) + np.arange(COUNTS[1])
     simulated = list(replace(experiment, faults=Gone(hosted, ROUNDS - 1)).rounds())
     assert len(over_flower) == len(simulated) == ROUNDS
     for one, other in zip(over_flower, simulated, strict=True):
         same(one, other)
 
 
-SECURE = {"secure": True, "participation": "everybody", "engine": "batched", "num_rounds": 2, **SETTINGS}
-
-
 def test_the_sum_of_a_secure_round_is_exactly_that_of_messages_and_shares(folder, members, monkeypatch):
     """Member 1 dies in the second round, when the others have its keys: its message and share are in no sum."""
-    experiment = experiment_of(**SECURE)
-    sockets = members({**SECURE, "sums": True})
-    agreement, _, plan = make_secure(experiment, folder / "unused")
+    sockets, agreed = members({**CHANGES, "mode": "secure"})
     totals = []
-    mechanism = type(plan.plan.mechanism)
+    mechanism = type(agreed.plan.mechanism)
     own = mechanism.release_sum
     monkeypatch.setattr(mechanism, "release_sum", lambda self, total: totals.append(total.total) or own(self, total))
     network = Loopback(sockets, folder, seconds=60)
     with network as transport:
         transport = KillsBefore(transport, len(STAGES) + STAGES.index("mask"), members.processes[1].kill)
-        assert len(list(secure_rounds_over(transport, agreement, plan, experiment))) == 2
+        assert len(list(deployed_rounds(agreed, transport))) == 2
         server = [os.getpid(), network.link.process.pid, network.gate.pid]
         in_memory = [search(folder / f"message-0-{t}.npy", *server) for t in range(2)]
         np.save(folder / "total.npy", totals[1])
