@@ -78,7 +78,7 @@ def serve(arguments: list[str]) -> int:
 
 
 def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", run: Path) -> int:
-    from rrcluster.experiments.watch import watch
+    from rrcluster.experiments.loggers import watch
     from rrcluster.federation.deployment import Deployment, greet, hand_out
 
     folder, agreement = FederationFolder(command.folder), agreed.agreement

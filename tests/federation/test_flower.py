@@ -25,12 +25,12 @@ import httpx
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
+from rrcluster.federation.certificates import make_authority
 from rrcluster.federation.flower.children import stop_processes
 from rrcluster.federation.flower.flower_envelope import wrap
 from rrcluster.federation.flower.flower_transport import FlowerTransport
 from rrcluster.federation.flower.gate import Gate
 from rrcluster.federation.flower.loopback import Loopback
-from rrcluster.federation.flower.superlink import write_loopback_certificate
 from rrcluster.simulation.clients import Faults
 
 HERE = Path(__file__).parent
@@ -140,9 +140,9 @@ def test_the_sum_of_a_secure_round_is_exactly_that_of_messages_and_shares(folder
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory):
     """A gate in front of nothing: what it lets through gets 503, since nobody is there."""
-    path = tmp_path_factory.mktemp("gate") / "link.pem"
-    write_loopback_certificate(path)
-    return Gate("127.0.0.1:9", path, longest=100)
+    folder = tmp_path_factory.mktemp("gate")
+    make_authority(folder, folder, name="link", hosts=["127.0.0.1"])
+    return Gate("127.0.0.1:9", folder / "ca.pem", longest=100)
 
 
 def status(gate, method, path, content=b""):

@@ -1,19 +1,26 @@
 """Messages to members over a SuperLink."""
 
+import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 from flwr.app import Message
 
-from rrcluster.errors import ProtocolError
+from rrcluster.errors import ConfigError, ProtocolError
+from rrcluster.federation.flower.children import Process, start_module, stop_processes
 from rrcluster.federation.flower.flower_envelope import unwrap, wrap
 from rrcluster.federation.flower.superlink import SuperLink
+from rrcluster.federation.transports import Reach
 from rrcluster.federation.wire import LONGEST_LETTER
 
+USUAL_ADDRESS = "127.0.0.1:9092"
 _KIND = "query"
+_ARRIVAL = 60.0  # seconds that nodes have to connect before the first message
 
 
 @dataclass
@@ -91,3 +98,40 @@ class FlowerTransport:
             return unwrap(reply, longest=LONGEST_LETTER)
         except ProtocolError:
             return None
+
+
+@contextmanager
+def open_flower(reach: Reach) -> Iterator[FlowerTransport]:
+    """SuperLink and gate of a federation, and the transport over them; both stop on leaving.
+
+    Members without a node key cannot be reached. The gate listens on `reach.address`; unless that says otherwise, on
+    this machine's loopback interface alone.
+    """
+    keys = {place: member.node_key for place, member in enumerate(reach.agreement.members) if member.node_key}
+    with SuperLink(keys, reach.folder.private) as link:
+        gate = start_gate(link, reach.address or USUAL_ADDRESS, reach.folder.private)
+        try:
+            transport = FlowerTransport(link, reach.seconds)
+            transport.wait_for_nodes(keys, min(_ARRIVAL, reach.seconds))
+            if gate.poll() is not None:
+                raise ConfigError(
+                    f"the gate did not start at {reach.address or USUAL_ADDRESS}; see {reach.folder.private}/gate.log, "
+                    "or choose another --address."
+                )
+            yield transport
+        finally:
+            stop_processes([gate])
+
+
+def start_gate(link: SuperLink, address: str, folder: Path) -> Process:
+    """A gate in front of a SuperLink, with the certificate server.pem and its key in this folder."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"address = {address!r} must be host:port, as {USUAL_ADDRESS}.")
+    return start_module(
+        "rrcluster.federation.flower.gate",
+        *("--host", host, "--port", port, "--link", link.address, "--trusted", str(link.trusted)),
+        *("--certificate", str(folder / "server.pem"), "--key", str(folder / "server.key")),
+        *("--parent", str(os.getpid())),
+        log=folder / "gate.log",
+    )

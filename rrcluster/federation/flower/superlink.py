@@ -7,7 +7,6 @@ serves the federation takes the place of one.
 
 import contextlib
 import io
-import ipaddress
 import os
 import ssl
 import threading
@@ -15,23 +14,13 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
-from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_ssh_public_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from flwr.common.serde import run_from_proto
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
 from flwr.proto.fab_pb2 import Fab
@@ -45,8 +34,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
 from rrcluster.errors import ConfigError
+from rrcluster.federation.certificates import issue_server, make_authority
 from rrcluster.federation.flower.children import Process, free_port, start_module, stop_processes
-from rrcluster.storage import replace_file
+from rrcluster.storage import make_subfolder
 
 _APP = """
 [project]
@@ -69,7 +59,7 @@ class SuperLink:
     """A SuperLink as a child process, with the run that messages belong to."""
 
     node_keys: Mapping[int, str]  # place in the roster -> public key of the member's node, as OpenSSH writes it
-    folder: Path  # for its certificate and what it prints
+    folder: Path  # for its certificates and what it prints
     port: int = 0  # any free one
 
     def __post_init__(self) -> None:
@@ -92,9 +82,9 @@ class SuperLink:
         return f"127.0.0.1:{self.port}"
 
     @property
-    def certificate(self) -> Path:
-        """Its own, signed by itself: for the gate, on the same machine."""
-        return self.folder / "superlink.pem"
+    def trusted(self) -> Path:
+        """The certificate that signs its own: for the gate, on the same machine."""
+        return self.folder / "superlink" / "ca.pem"
 
     @property
     def alive(self) -> bool:
@@ -103,8 +93,12 @@ class SuperLink:
 
     def start(self) -> None:
         """Start the process, register the roster's nodes, and open a run."""
-        write_loopback_certificate(self.certificate)
-        with TemporaryDirectory(dir=self.folder) as name:
+        own = make_subfolder(self.folder / "superlink", private=True)
+        if self.trusted.exists():
+            issue_server(own, own, hosts=["127.0.0.1"])
+        else:
+            make_authority(own, own, name="superlink", hosts=["127.0.0.1"])
+        with TemporaryDirectory(dir=own) as name:
             secret = Path(name) / "secret"
             secret.write_bytes(os.urandom(32))
             self.process = self._launch(secret)
@@ -136,12 +130,13 @@ class SuperLink:
         self.start()
 
     def _launch(self, secret: Path) -> Process:
+        own = self.trusted.parent
         return start_module(
             "rrcluster.federation.flower.run_superlink",
             str(os.getpid()),
             *("--host", "127.0.0.1", "--port", str(self.port)),
-            *("--ssl-certfile", str(self.certificate), "--ssl-keyfile", str(self.certificate)),
-            *("--ssl-ca-certfile", str(self.certificate)),
+            *("--ssl-certfile", str(own / "server.pem"), "--ssl-keyfile", str(own / "server.key")),
+            *("--ssl-ca-certfile", str(self.trusted)),
             "--enable-supernode-auth",
             *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
             "--disable-runtime-dependency-installation",
@@ -151,7 +146,7 @@ class SuperLink:
 
     def _wait(self) -> None:
         deadline = time.monotonic() + _STARTING
-        context = ssl.create_default_context(cafile=str(self.certificate))
+        context = ssl.create_default_context(cafile=str(self.trusted))
         with httpx.Client(verify=context) as client:
             while time.monotonic() < deadline and self.alive:
                 with contextlib.suppress(httpx.HTTPError):
@@ -168,7 +163,7 @@ class SuperLink:
         signing = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)
         with _client(RuntimeHttpClient, self, signing) as runtime:
             task = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
-        self.grid = HttpGrid(self.address, root_certificates=self.certificate.read_bytes(), token=task.token)
+        self.grid = HttpGrid(self.address, root_certificates=self.trusted.read_bytes(), token=task.token)
         self.grid._retry_invoker = RetryInvoker(  # Flower's own tries for ever, and ends the process on a refusal
             lambda: constant(0.2), httpx.TransportError, max_tries=3, max_time=5.0
         )
@@ -192,7 +187,7 @@ def _client(kind: Any, link: SuperLink, *interceptors: Any) -> Any:
     return kind.from_server_address(
         link.address,
         insecure=False,
-        root_certificates=link.certificate.read_bytes(),
+        root_certificates=link.trusted.read_bytes(),
         interceptors=[RuntimeVersionHttpInterceptor(component_name="rrcluster"), *interceptors],
     )
 
@@ -211,22 +206,3 @@ def _fab() -> Any:
     with zipfile.ZipFile(content, "w") as bundle:
         bundle.writestr("pyproject.toml", _APP)
     return Fab(content=content.getvalue())
-
-
-def write_loopback_certificate(path: Path) -> None:
-    """A key and a certificate for the loopback interface, signed by itself, unless they are there."""
-    if path.exists():
-        return
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "SuperLink on this machine")])
-    now = datetime.now(UTC)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    addresses = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    signed = (
-        builder.not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=3650))
-        .add_extension(addresses, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + signed.public_bytes(Encoding.PEM)
-    replace_file(path, text, mode=0o600)
