@@ -13,7 +13,8 @@ and one that would bring them above the operator's lifetime budget is refused be
 import fcntl
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
@@ -63,10 +64,10 @@ def cost_together(costs: Sequence[TrainingCost]) -> float:
 class ClientLedger:
     """Attempts of one member, on disk. It only ever grows."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the ledger, or start one."""
+    def __init__(self, path: Path, *, lifetime: float | None = None) -> None:
+        """Open the ledger, or start one; `lifetime` is the epsilon of all trainings together that the operator set."""
         make_folders(path.parent)
-        self._path = path
+        self._path, self._lifetime = path, lifetime
         self._read()
 
     def _read(self) -> None:
@@ -83,28 +84,38 @@ class ClientLedger:
         """Attempts of this federation that the member took part in."""
         return self._count[federation.hex()]
 
-    def agree(self, federation: bytes, cost: TrainingCost, *, lifetime: float | None) -> float:
+    def agree(self, federation: bytes, cost: TrainingCost) -> float:
         """Write down what a training costs before it is signed; the epsilon of all trainings together.
 
-        Trainings that the member signed and never joined do not count. PrivacyError above `lifetime`.
+        Trainings that the member signed and never joined do not count. PrivacyError above the lifetime budget.
         """
-        with explain_write(self._path), self._path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            self._read()
+        with self._locked():
             name = federation.hex()
-            unknown = [known for known in self._count if known not in self._costs and known != name]
-            if unknown and lifetime is not None:
-                raise PrivacyError(f"{self._path}: a training has no cost written down; {_WAY_OUT}")
-            joined = [known for key, known in self._costs.items() if self._count[key] and key != name]
-            total = cost_together([*joined, cost])
-            if lifetime is not None and total > lifetime:
-                raise PrivacyError(
-                    f"with {cost.name} the clients' trainings cost epsilon = {total:.4g} together, above the lifetime "
-                    f"budget of {lifetime:g} that this operator set; do not take part, or ask for more noise."
-                )
+            total = self._together(name, cost)
             if name not in self._costs:
                 append_line(self._path, json.dumps({"federation": name, **asdict(cost)}))
                 self._costs[name] = cost
+        return total
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """A second daemon of the member must see what this one writes."""
+        with explain_write(self._path), self._path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+            self._read()
+            yield
+
+    def _together(self, name: str, cost: TrainingCost) -> float:
+        """Epsilon of the trainings joined so far and this one; PrivacyError above the lifetime budget."""
+        others = [key for key in self._count if key != name]
+        if self._lifetime is not None and any(key not in self._costs for key in others):
+            raise PrivacyError(f"{self._path}: a training has no cost written down; {_WAY_OUT}")
+        total = cost_together([*(self._costs[key] for key in others if key in self._costs), cost])
+        if self._lifetime is not None and total > self._lifetime:
+            raise PrivacyError(
+                f"with {cost.name} the clients' trainings cost epsilon = {total:.4g} together, above the lifetime "
+                f"budget of {self._lifetime:g} that this operator set; do not take part, or ask for more noise."
+            )
         return total
 
     def join(self, federation: bytes, round_index: int, attempt: int, *, limit: int) -> None:
@@ -112,9 +123,7 @@ class ClientLedger:
 
         PrivacyError beyond the releases that the plan allows; ProtocolError for an attempt that is not a later one.
         """
-        with explain_write(self._path), self._path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed: a second daemon of the member must see this attempt
-            self._read()
+        with self._locked():
             self._join(federation.hex(), (round_index, attempt), limit)
 
     def _join(self, name: str, asked: tuple[int, int], limit: int) -> None:
@@ -128,6 +137,10 @@ class ClientLedger:
             raise PrivacyError(
                 f"this member has joined the {limit} attempts that were agreed on; enrol again under a new budget."
             )
+        if self._lifetime is not None and not self._count[name]:  # another training may have been joined since
+            if name not in self._costs:
+                raise PrivacyError(f"{self._path}: the training has no cost written down; sign it first.")
+            self._together(name, self._costs[name])
         line = json.dumps({"federation": name, "round": round_index, "attempt": attempt})
         append_line(self._path, line)  # on disk when it returns
         self._last[name] = asked

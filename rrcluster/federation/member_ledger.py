@@ -7,7 +7,7 @@ from rrcluster.federation.member_folder import MemberFolder
 
 def ledger_of(folder: MemberFolder) -> ClientLedger:
     """The member's ledger, over all trainings."""
-    return ClientLedger(folder.path / "ledger.jsonl")
+    return ClientLedger(folder.path / "ledger.jsonl", lifetime=folder.settings().get("lifetime_epsilon"))
 
 
 def agree_to(folder: MemberFolder, agreed: AgreedRun) -> float:
@@ -16,5 +16,4 @@ def agree_to(folder: MemberFolder, agreed: AgreedRun) -> float:
     cost = TrainingCost.of_plan(
         agreed.agreement.name, agreed.plan, adjacency=guarantee["adjacency"], delta=guarantee["delta"]
     )
-    lifetime = folder.settings().get("lifetime_epsilon")
-    return ledger_of(folder).agree(agreed.agreement.digest, cost, lifetime=lifetime)
+    return ledger_of(folder).agree(agreed.agreement.digest, cost)
