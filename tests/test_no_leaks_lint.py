@@ -104,6 +104,10 @@ ALLOWED_IMPORTS |= {"engine/workers/workers_engine.py": "pickle", "engine/worker
 ALLOWED_IMPORTS |= {"engine/pick_engine.py": "pickle"}  # writes only: can the model be sent to a worker?
 ALLOWED_IMPORTS |= {"data/cifar.py": "pickle"}  # of files with the published digest alone, and restricted names
 ALLOWED_IMPORTS |= {"paper/paper_report.py": "subprocess"}  # asks git for the commit
+ALLOWED_IMPORTS |= {"federation/flower/children.py": "subprocess"}  # this package's own modules
+ALLOWED_IMPORTS |= {"federation/flower/superlink.py": "zipfile"}  # writes only: the empty bundle that Flower asks for
+ALLOWED_IMPORTS |= {"cli/federation_demo.py": "subprocess"}  # starts daemons of this package
+ALLOWED_CALLS = {"federation/member_data.py": "np.load"}  # an operator's own arrays; objects are refused
 FORBIDDEN_CALLS = {
     "eval",
     "exec",
@@ -138,7 +142,8 @@ def test_files_are_read_without_executing_them(path):
         assert not {name.split(".")[0] for name in names} & forbidden, f"{path} imports {names}"
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
-            assert called not in FORBIDDEN_CALLS, f"{path}, line {node.lineno}: {called}"
+            allowed = ALLOWED_CALLS.get(str(path.relative_to(PACKAGE)))
+            assert called not in FORBIDDEN_CALLS - {allowed}, f"{path}, line {node.lineno}: {called}"
             assert not any(word.arg == "allow_pickle" for word in node.keywords)
             assert not called.endswith(("extractall", ".Unzip", ".Untar")), f"{path}: archives are never unpacked"
 
@@ -153,7 +158,9 @@ def test_modules_are_imported_by_names_from_our_own_tables_only():
     ]
     from_tables = ["__init__.py", "cli/__init__.py", "cli/completion.py", "data/__init__.py", "data/build.py"]
     optional_packages = ["data/table_files.py", "experiments/assignment.py", "experiments/loggers.py"]
-    assert sorted(found) == sorted([*from_tables, "registry.py", *optional_packages, "experiments/load.py"])
+    operators_own = ["federation/member_data.py"]  # a function that the operator of a daemon names on its command line
+    expected = [*from_tables, "registry.py", *optional_packages, "experiments/load.py", *operators_own]
+    assert sorted(found) == sorted(expected)
 
 
 def test_downloaded_files_are_single_names_in_their_own_folder():

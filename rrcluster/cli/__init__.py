@@ -17,6 +17,7 @@ COMMANDS = {
     "theory": "the convergence bounds term by term, as printed and as corrected, over B",
     "data": "list datasets and where their files are, download them, verify them",
     "assign": "which client belongs to which cluster of a run: a table, for you alone",
+    "federation": "train with real members, each on its own data: enrol, sign, serve, check",
     "watch": "follow runs on a local page while they go",
     "report": "tables, figures and one self-contained HTML page from run folders",
 }

@@ -125,7 +125,7 @@ class RunFolder:
         """Refuse to continue a run whose privacy.json states another plan than the one at hand."""
         stated = read_mapping(self.path / "privacy.json")
         slotted = "slots" in statement.get("participation", {})
-        stated_names = ("epsilon", "delta", "event", "num_releases", "started_from")
+        stated_names = ("epsilon", "delta", "event", "num_releases", "started_from", "federation")
         for name in (*stated_names, *(["participation"] if slotted else [])):
             if stated.get(name) != json.loads(json.dumps(statement.get(name))):
                 raise RunFolderError(

@@ -26,7 +26,7 @@ from rrcluster.simulation.evaluate import Evaluation, evaluate, judged_clients
 from rrcluster.simulation.measures import measure_round
 from rrcluster.simulation.personalise import personalised_accuracies
 from rrcluster.simulation.simulate import RoundRecord
-from rrcluster.types import NoisyEvaluation
+from rrcluster.types import Models, NoisyEvaluation
 
 if TYPE_CHECKING:
     from rrcluster.experiments.loggers import OnRound
@@ -306,19 +306,7 @@ class Running:
         if self._judges and (self._evaluated is None or self._evaluated[0] != self.state.round_index - 1):
             self._evaluate(self.state, self._memory)
         self.folder.save_summary(self._summary("finished"))
-        about = {
-            "model": experiment.config.method.model,
-            "algorithm": experiment.config.method.algorithm,
-            "input_shape": list(experiment.data.input_shape),
-            "num_classes": experiment.data.num_classes,
-            "inputs": experiment.model.input_kind,
-        }
-        layers = [[layer.name, *layer.shape] for layer in experiment.model.layers]
-        self.folder.save_models(
-            self.state.average,
-            {"format": "rrcluster-models/1", **about, "layers": layers},
-            ClusterModels(self.state.average, experiment.model, experiment.split).files(about),
-        )
+        save_models(self.folder, experiment, self.state.average)
         if not experiment.config.output.keep_checkpoint:
             self.folder.drop_checkpoint()
         elif self._past is not None and self._memory is not None:
@@ -334,3 +322,20 @@ class Running:
             releases_charged=self._ledger.num_charged,
             evaluations=self.folder.private_evaluations(),
         )
+
+
+def save_models(folder: RunFolder, experiment: Experiment, models: Models) -> None:
+    """Write the models handed out, with what is needed to use them again."""
+    about = {
+        "model": experiment.config.method.model,
+        "algorithm": experiment.config.method.algorithm,
+        "input_shape": list(experiment.data.input_shape),
+        "num_classes": experiment.data.num_classes,
+        "inputs": experiment.model.input_kind,
+    }
+    layers = [[layer.name, *layer.shape] for layer in experiment.model.layers]
+    folder.save_models(
+        models,
+        {"format": "rrcluster-models/1", **about, "layers": layers},
+        ClusterModels(models, experiment.model, experiment.split).files(about),
+    )

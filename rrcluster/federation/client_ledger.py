@@ -5,28 +5,69 @@ is written before anything that depends on data leaves the client. It counts *at
 other members can unmask it without its sender, so an attempt that fails afterwards is spent too. It refuses more of
 them than the federation's plan has releases, and an attempt that is not later than the last one joined (a replay, or
 one in which the daemon died and lost its secrets).
+
+It also has what every training costs that the member agreed to, so that a second training of the same clients adds up,
+and one that would bring them above the operator's lifetime budget is refused before it is signed.
 """
 
 import fcntl
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
 from rrcluster.errors import PrivacyError, ProtocolError, RunFolderError
+from rrcluster.privacy.cost import account_together, check_composable, read_event
+from rrcluster.privacy.ledger import describe
+from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.storage import append_line, drop_torn_line, explain_write, make_folders, read_json_lines
 
 _WAY_OUT = "the budget spent is unknown; restore the file from a copy, or leave the federation."
 
 
+@dataclass(frozen=True)
+class TrainingCost:
+    """What a training costs a client that takes part in all of it: its whole plan, however it ends."""
+
+    name: str
+    event: Mapping[str, Any]  # as privacy.json describes it
+    participations: int
+    adjacency: str
+    delta: float
+
+    @classmethod
+    def of_plan(cls, name: str, plan: PrivacyPlan, *, adjacency: str, delta: float) -> "TrainingCost":
+        """The cost of a plan, under the relation that its mode allows."""
+        return cls(name, describe(plan.event), plan.num_participations, adjacency, delta)
+
+
+def cost_together(costs: Sequence[TrainingCost]) -> float:
+    """Epsilon of trainings of the same clients, at the largest of their deltas; PrivacyError where none is known."""
+    relations = sorted({cost.adjacency for cost in costs})
+    if len(relations) > 1:
+        raise PrivacyError(
+            f"the trainings are private under different relations ({' and '.join(relations)}), which do not add up to "
+            "one epsilon; agree to trainings of one mode, or keep a ledger for each."
+        )
+    parts = [(read_event(dict(cost.event), Path("ledger.jsonl")), cost.participations) for cost in costs]
+    check_composable(parts)
+    rows = account_together(parts, delta=max(cost.delta for cost in costs))
+    known = [row.epsilon for row in rows if row.epsilon is not None]
+    if not known:
+        raise PrivacyError("what the trainings cost together cannot be accounted; keep to fewer of them.")
+    return min(known)
+
+
 class ClientLedger:
     """Attempts of one member, on disk. It only ever grows."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the ledger, or start one."""
+    def __init__(self, path: Path, *, lifetime: float | None = None) -> None:
+        """Open the ledger, or start one; `lifetime` is the epsilon of all trainings together that the operator set."""
         make_folders(path.parent)
-        self._path = path
+        self._path, self._lifetime = path, lifetime
         self._read()
 
     def _read(self) -> None:
@@ -34,7 +75,8 @@ class ClientLedger:
         if path.exists():
             drop_torn_line(path)
         lines = read_json_lines(path, damaged="refuse", way_out=_WAY_OUT) if path.exists() else []
-        entries = [_entry(path, line) for line in lines]
+        self._costs = {str(line["federation"]): _cost(path, line) for line in lines if "event" in line}
+        entries = [_entry(path, line) for line in lines if "event" not in line]
         self._count = Counter(federation for federation, _, _ in entries)
         self._last = {federation: (round_index, attempt) for federation, round_index, attempt in entries}
 
@@ -42,14 +84,46 @@ class ClientLedger:
         """Attempts of this federation that the member took part in."""
         return self._count[federation.hex()]
 
+    def agree(self, federation: bytes, cost: TrainingCost) -> float:
+        """Write down what a training costs before it is signed; the epsilon of all trainings together.
+
+        Trainings that the member signed and never joined do not count. PrivacyError above the lifetime budget.
+        """
+        with self._locked():
+            name = federation.hex()
+            total = self._together(name, cost)
+            if name not in self._costs:
+                append_line(self._path, json.dumps({"federation": name, **asdict(cost)}))
+                self._costs[name] = cost
+        return total
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """A second daemon of the member must see what this one writes."""
+        with explain_write(self._path), self._path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+            self._read()
+            yield
+
+    def _together(self, name: str, cost: TrainingCost) -> float:
+        """Epsilon of the trainings joined so far and this one; PrivacyError above the lifetime budget."""
+        others = [key for key in self._count if key != name]
+        if self._lifetime is not None and any(key not in self._costs for key in others):
+            raise PrivacyError(f"{self._path}: a training has no cost written down; {_WAY_OUT}")
+        total = cost_together([*(self._costs[key] for key in others if key in self._costs), cost])
+        if self._lifetime is not None and total > self._lifetime:
+            raise PrivacyError(
+                f"with {cost.name} the clients' trainings cost epsilon = {total:.4g} together, above the lifetime "
+                f"budget of {self._lifetime:g} that this operator set; do not take part, or ask for more noise."
+            )
+        return total
+
     def join(self, federation: bytes, round_index: int, attempt: int, *, limit: int) -> None:
         """Before anything that depends on data leaves the member.
 
         PrivacyError beyond the releases that the plan allows; ProtocolError for an attempt that is not a later one.
         """
-        with explain_write(self._path), self._path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed: a second daemon of the member must see this attempt
-            self._read()
+        with self._locked():
             self._join(federation.hex(), (round_index, attempt), limit)
 
     def _join(self, name: str, asked: tuple[int, int], limit: int) -> None:
@@ -63,10 +137,23 @@ class ClientLedger:
             raise PrivacyError(
                 f"this member has joined the {limit} attempts that were agreed on; enrol again under a new budget."
             )
+        if self._lifetime is not None and not self._count[name]:  # another training may have been joined since
+            if name not in self._costs:
+                raise PrivacyError(f"{self._path}: the training has no cost written down; sign it first.")
+            self._together(name, self._costs[name])
         line = json.dumps({"federation": name, "round": round_index, "attempt": attempt})
         append_line(self._path, line)  # on disk when it returns
         self._last[name] = asked
         self._count[name] += 1
+
+
+def _cost(path: Path, line: Mapping[str, Any]) -> TrainingCost:
+    """The cost of a training, from its line."""
+    names = [part.name for part in fields(TrainingCost)]
+    kinds = (str, dict, int, str, float)
+    if tuple(type(line.get(name)) for name in names) != kinds:
+        raise RunFolderError(f"{path}: a line holds no cost; {_WAY_OUT}")
+    return TrainingCost(**{name: line[name] for name in names})
 
 
 def _entry(path: Path, line: Mapping[str, Any]) -> tuple[str, int, int]:

@@ -1,0 +1,131 @@
+"""`rrcluster federation check` and `status`: what is in order, and where a training stands."""
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from rrcluster.cli.terminal import parse
+from rrcluster.errors import ConfigError
+from rrcluster.federation.federation_folder import FederationFolder
+from rrcluster.federation.member_folder import MemberFolder
+
+
+@dataclass(frozen=True)
+class CheckCommand:
+    """A checklist of a federation's or a member's folder; exit status 1 where a line does not pass.
+
+    Certificates and their dates, keys, versions, digests, consents, disk, budget, and whether anything can be learnt
+    under the noise at all.
+
+    rrcluster federation check trial --port 9092
+
+    rrcluster federation check north
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path()
+    """Folder of the federation, or of a member."""
+    port: int | None = None
+    """Also check that this port of the server can be used."""
+    json: bool = False
+    """Print the list as JSON."""
+
+
+@dataclass(frozen=True)
+class StatusCommand:
+    """Where a training stands: the round, who answered last, what has been spent.
+
+    rrcluster federation status trial
+
+    rrcluster federation status north
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path()
+    """Folder of the federation, or of a member."""
+    json: bool = False
+    """Print it as JSON."""
+
+
+def check(arguments: list[str]) -> int:
+    """Run `check`."""
+    command = parse(CheckCommand(), arguments, prog="rrcluster federation check")
+    of_member = _of_member(command.folder)
+    from rrcluster.federation.readiness import check_member, check_server
+
+    if of_member:
+        lines = check_member(MemberFolder(command.folder))
+    else:
+        lines = check_server(FederationFolder(command.folder), port=command.port)
+    if command.json:
+        sys.stdout.write(json.dumps([asdict(line) for line in lines], indent=2) + "\n")
+    else:
+        width = max(len(line.what) for line in lines)
+        for line in lines:
+            sys.stdout.write(f"{'ok  ' if line.passed else 'FAIL'}  {line.what.ljust(width)}  {line.detail}\n")
+    return 0 if all(line.passed for line in lines) else 1
+
+
+def status(arguments: list[str]) -> int:
+    """Run `status`."""
+    command = parse(StatusCommand(), arguments, prog="rrcluster federation status")
+    if _of_member(command.folder):
+        told = _member_status(MemberFolder(command.folder))
+    else:
+        told = _server_status(FederationFolder(command.folder))
+    if command.json:
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        return 0
+    for name, value in told.items():
+        text = ", ".join(value) if isinstance(value, list) else f"{value:.6g}" if isinstance(value, float) else value
+        sys.stdout.write(f"{name}: {text}\n")
+    return 0
+
+
+def _of_member(folder: Path) -> bool:
+    if folder == Path():
+        raise ConfigError("name the folder of a federation or of a member, as in `rrcluster federation status trial`.")
+    if (folder / "identity.key").exists():
+        return True
+    FederationFolder(folder).draft()
+    return False
+
+
+def _server_status(folder: FederationFolder) -> dict[str, Any]:
+    from rrcluster.privacy.ledger import num_charged, read_charges
+
+    agreement = folder.agreement()
+    noted, path = folder.status(), folder.run / "ledger.jsonl"
+    charges = read_charges(path) if path.exists() else []
+    told: dict[str, Any] = {
+        "federation": agreement.name,
+        "mode": agreement.mode,
+        "members": len(agreement.members),
+        "round": f"{len({charge['round'] for charge in charges})} of {agreement.guarantee['num_rounds']}",
+        "releases charged": num_charged(charges, secure=bool(agreement.settings["secure"])),
+        "releases allowed": agreement.guarantee["num_releases"],
+        "epsilon of the whole training": float(agreement.guarantee["epsilon"]),
+        "finished": (folder.run / "models.safetensors").exists(),
+    }
+    if noted:
+        told["last message"] = f"{noted.get('stage')}, {max(0, round(time.time()) - int(noted.get('at', 0)))} s ago"
+    if "answered" in noted:
+        told["answered it"] = noted["answered"]
+    return told
+
+
+def _member_status(folder: MemberFolder) -> dict[str, Any]:
+    from rrcluster.federation.member_ledger import ledger_of
+
+    agreement = folder.agreement()
+    return {
+        "member": folder.settings().get("name"),
+        "federation": agreement.name,
+        "attempts joined": ledger_of(folder).joined(agreement.digest),
+        "attempts allowed": agreement.guarantee["num_releases"],
+        "epsilon of the whole training": float(agreement.guarantee["epsilon"]),
+        "models here": (folder.path / "released" / "models.safetensors").exists(),
+    }

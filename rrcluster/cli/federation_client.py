@@ -1,0 +1,157 @@
+"""`rrcluster federation client`: a member's daemon, and what its clients do with the models afterwards."""
+
+import logging
+import signal
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from rrcluster.cli.terminal import parse, say
+from rrcluster.data_settings import ColumnSettings
+from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.federation.member_folder import MemberFolder
+
+if TYPE_CHECKING:
+    from rrcluster.data.federated import FederatedData
+
+Flag = tyro.conf.arg
+
+
+@dataclass(frozen=True)
+class ClientCommand:
+    """A member's daemon on its own data, behind a Unix socket that the operator alone may open.
+
+    usage: rrcluster federation client MEMBER [OPTIONS]. It answers what the operator signed and nothing else, until it
+    is stopped (Ctrl-C, SIGTERM). With --client-column the daemon hosts many clients, the patients of a hospital say:
+    each is protected for itself. Options are kept for the next start. Examples:
+
+    rrcluster federation client north --data patients.csv --client-column patient
+
+    rrcluster federation client north --data patients.npz (arrays inputs, targets and clients of one length)
+
+    rrcluster federation client north --data our_package.data:patients (a function that returns rr.from_arrays(...))
+
+    rrcluster federation client north --withdraw p-0815 (from the next round on)
+
+    rrcluster federation client north --fetch --out clusters.csv (the released models; nothing is sent)
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path()
+    """The member's folder."""
+    data: Annotated[str | None, Flag(metavar="FILE|MODULE:FUNCTION")] = None
+    """The member's own data; not in a rehearsal on a dataset, of which every member gets its part."""
+    client_column: str | None = None
+    """Column that names the client of a row."""
+    test_share: float = 0.0
+    """Share of every client's rows that is not trained on."""
+    engine: Literal["auto", "batched", "reference", "workers"] = "auto"
+    """How clients are run; all engines give the same numbers."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    socket: Path | None = None
+    """Where to listen; default: daemon.sock in the member's folder."""
+    log: Path | None = None
+    """File for what was refused and why; default: the terminal."""
+    withdraw: tuple[str, ...] = ()
+    """Clients that take no part any more, by name; the daemon may be running."""
+    fetch: bool = False
+    """Assign the member's clients to the released models, here: a table in --out."""
+    models: Path | None = None
+    """--fetch: a run folder with the models; default: what the server has sent."""
+    out: Path | None = None
+    """--fetch: the table to write, readable by you alone."""
+    personalise: Path | None = None
+    """--fetch: also fit every client's model to its own rows, and write the weights to this file."""
+
+
+def client(arguments: list[str]) -> int:
+    """Run the command."""
+    command = parse(ClientCommand(), arguments, prog="rrcluster federation client")
+    if command.folder == Path():
+        raise ConfigError("client needs the member's folder first: `rrcluster federation client MEMBER --data FILE`.")
+    folder = MemberFolder(command.folder)
+    agreement = folder.agreement()
+    if command.withdraw:
+        folder.withdraw(command.withdraw)
+        say(f"{len(command.withdraw)} clients take no part from the next round on; what was released stays released.")
+        return 0
+    if command.fetch:
+        return _fetch(folder, command)
+    from rrcluster.experiments.lock import FolderLock
+
+    lock = FolderLock(folder.path / "daemon.lock")
+    say(f"{agreement.name}: digest {agreement.digest.hex()[:16]}, mode {agreement.mode}")
+    try:
+        _listen(folder, command)
+    finally:
+        lock.release()
+    return 0
+
+
+def _listen(folder: MemberFolder, command: ClientCommand) -> None:
+    from rrcluster.federation.member_daemon import LONGEST_TASK, log_to, open_daemon
+    from rrcluster.federation.transports import SOCKET
+    from rrcluster.federation.unix_socket import serve
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    log_to(command.log)
+    data, columns = _data(folder, command)
+    daemon = open_daemon(folder, data, columns, engine=command.engine, device=command.device)
+    joined, most = daemon.ledger.joined(daemon.agreement.digest), daemon.agreed.num_releases
+    path = command.socket or folder.path / SOCKET
+    say(f"{daemon.data.num_clients} clients; {joined} of {most} attempts joined. Listening at {path}.")
+    serve(path, daemon.answer, longest=LONGEST_TASK, stop=stop)
+    logging.getLogger("rrcluster").info("stopped")
+
+
+def _data(folder: MemberFolder, command: ClientCommand) -> tuple[str | None, ColumnSettings]:
+    """What the daemon was given, now or at an earlier start."""
+    kept = folder.settings().get("data", {})
+    given: dict[str, Any] = {"data": command.data, "client": command.client_column, "test_share": command.test_share}
+    chosen = given if command.data is not None else {**given, **kept}
+    if command.data is not None:
+        folder.change_settings(data=given)
+    return chosen["data"], ColumnSettings(client=chosen["client"], test_share=chosen["test_share"])
+
+
+def _fetch(folder: MemberFolder, command: ClientCommand) -> int:
+    """Assign and personalise on this machine: nothing is sent."""
+    from rrcluster.experiments.assignment import check_outside_runs
+    from rrcluster.experiments.load import assign, load
+
+    if command.out is None:
+        raise ConfigError("--fetch needs --out, the CSV file to write (--out clusters.csv).")
+    check_outside_runs(command.out)
+    source = command.models or folder.path / "released"
+    if not (source / "models.safetensors").exists():
+        raise RunFolderError(
+            f"{source}: no models yet; the server sends them when the training has ended, or give --models RUN."
+        )
+    models, data = load(source), _population(folder, command)
+    table = assign(models, data)
+    table.write_csv(command.out)
+    say(f"{len(table)} clients: {command.out} (private: it says who is in which cluster)")
+    if command.personalise is not None:
+        from rrcluster.experiments.own_model import personalise
+        from rrcluster.federation.member_data import write_personal
+
+        local = folder.agreement().settings
+        own = personalise(models, data, local_lr=local["local_lr"], batch_size=local["batch_size"])
+        write_personal(command.personalise, own)
+        say(f"{command.personalise}: weights of every client's own model, in the order of the table")
+    return 0
+
+
+def _population(folder: MemberFolder, command: ClientCommand) -> "FederatedData":
+    from rrcluster.federation.agreed_run import AgreedRun
+    from rrcluster.federation.member_data import load_member
+
+    agreement = folder.agreement()
+    place = agreement.place_of(folder.identity().public_key().public_bytes_raw())
+    data, columns = _data(folder, command)
+    return load_member(AgreedRun.build(agreement, trains=False), place, data, columns)

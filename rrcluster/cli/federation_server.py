@@ -1,0 +1,125 @@
+"""`rrcluster federation serve`: the rounds of a federation, through the same run folder as `rrcluster run`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from rrcluster.cli.terminal import parse, say, say_warnings
+from rrcluster.errors import ConfigError, RoundError, RunFolderError
+from rrcluster.federation.federation_folder import FederationFolder
+
+if TYPE_CHECKING:
+    from rrcluster.experiments.config import RunConfig
+    from rrcluster.experiments.run import Running
+    from rrcluster.experiments.setup import Experiment
+    from rrcluster.federation.agreed_run import AgreedRun
+    from rrcluster.federation.collect import Transport
+    from rrcluster.federation.deployment import Deployment
+
+LONGEST_ANSWER = 2**31  # bytes
+
+
+@dataclass(frozen=True)
+class ServeCommand:
+    """Run the rounds of a federation that every member has signed; the same command resumes them.
+
+    usage: rrcluster federation serve FOLDER [OPTIONS]. A member that does not answer by the deadline is out of the
+    round, and a late answer is refused. Examples:
+
+    rrcluster federation serve trial --transport local --members /srv/members
+
+    rrcluster federation serve trial --transport flower --seconds 120
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path()
+    """Folder of the federation."""
+    transport: Literal["local", "flower"] = "flower"
+    """How members are reached: sockets on this machine, or Flower over a network."""
+    members: Path | None = None
+    """local: the folder in which the members' folders are, each under the member's name."""
+    address: str | None = None
+    """flower: where the server listens; default: the transport's usual place."""
+    seconds: float = 600.0
+    """Deadline of every message: who has not answered by then is out of the round."""
+    out: Path | None = None
+    """Run folder; default: run/ in the federation's folder."""
+    adopt: bool = False
+    """Go on in a copy of the run folder. What it and the original release adds up."""
+    quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
+    """No progress bar."""
+
+
+def serve(arguments: list[str]) -> int:
+    """Run the command."""
+    command = parse(ServeCommand(), arguments, prog="rrcluster federation serve")
+    if command.folder == Path():
+        raise ConfigError("serve needs the federation's folder first: `rrcluster federation serve FOLDER`.")
+    folder = FederationFolder(command.folder)
+    agreement = folder.agreement()
+    missing = folder.missing_consents(agreement)
+    if missing:
+        raise ConfigError(
+            f"{', '.join(missing)} have not signed this agreement; add their consent.json with `rrcluster federation "
+            f"enrol {folder.path} --consent FILE`."
+        )
+    run = command.out or folder.run
+    if (run / "models.safetensors").exists() and not (run / "checkpoint").exists():
+        raise RunFolderError(f"{run}: this training has finished; `rrcluster report {run}` shows it.")
+    from rrcluster.federation.agreed_run import AgreedRun
+    from rrcluster.federation.transports import Attended, Reach, open_transport
+
+    agreed = AgreedRun.build(agreement, trains=False, out=str(run))
+    reach = Reach(folder, agreement, command.seconds, LONGEST_ANSWER, command.members, command.address)
+    public = agreed.plan.event.sample_rate == 1  # who takes part
+    with say_warnings(), open_transport(command.transport, reach) as transport:
+        return _rounds(command, agreed, Attended(transport, folder, agreement, names=public), run)
+
+
+def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", run: Path) -> int:
+    from rrcluster.experiments.loggers import watch
+    from rrcluster.federation.deployment import Deployment, greet, hand_out
+
+    folder, agreement = FederationFolder(command.folder), agreed.agreement
+    here = greet(agreement, transport)
+    needed = max(agreement.least_survivors, 1)
+    names = [agreement.members[place].name for place in sorted(here) if here[place]]
+    if len(names) < needed:
+        raise ConfigError(
+            f"{len(names)} of {len(agreement.members)} members answer with their signature, and {needed} are needed; "
+            "start the daemons (`rrcluster federation client MEMBER`), then serve again."
+        )
+    say(f"{len(names)} of {len(agreement.members)} members are here.")
+    running = _start(Deployment(agreed, transport, folder.next_attempt), run, adopt=command.adopt)
+    try:
+        result = watch(running, progress="auto" if not command.quiet else False)
+    except KeyboardInterrupt:
+        say(f"Stopped. Continue with: rrcluster federation serve {folder.path}")
+        raise SystemExit(130) from None
+    except RoundError:
+        raise RoundError(
+            "a round failed: too few members answered, or one of this machine's parts did not work. `rrcluster "
+            f"federation status {folder.path}` says who answered last. Start the daemons that are missing, then serve "
+            "again: the round is attempted anew."
+        ) from None
+    sent = hand_out(agreement, transport, result.models)
+    say(f"Finished: {run}. {len(sent)} of {len(agreement.members)} members have the models.")
+    say(f"  rrcluster report {run}    tables, figures and a page")
+    return 0
+
+
+def _start(deployment: "Deployment", run: Path, *, adopt: bool) -> "Running":
+    """Start the run, or continue it; another run's folder is refused."""
+    from rrcluster.experiments.run import resume, start
+
+    experiment = deployment.experiment()
+    if not (run / "config.yaml").exists():
+        return start(experiment)
+
+    def same(config: "RunConfig") -> "Experiment":
+        if config != experiment.config:
+            raise RunFolderError(f"{run} holds a run with other settings; choose another folder with --out.")
+        return experiment
+
+    return resume(run, make=same, adopt=adopt)

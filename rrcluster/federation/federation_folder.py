@@ -1,0 +1,177 @@
+"""The folder of who runs the server.
+
+federation.json   the draft: settings, and the roster so far
+agreement.json    what everybody signs, once the roster is closed; public, like all files here but server/
+consents/         one signature per member
+ca.pem            the certificate of the federation's authority
+server/           mode 0700: keys, the number of the next attempt, who answered last
+run/              the run folder, as of `rrcluster run`
+"""
+
+import fcntl
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rrcluster.errors import ConfigError, ProtocolError, RunFolderError
+from rrcluster.federation.agreement import Agreement, Member, SampleShape
+from rrcluster.federation.certificates import make_authority
+from rrcluster.storage import (
+    explain_write,
+    make_folders,
+    make_subfolder,
+    read_mapping,
+    read_text,
+    replace_file,
+    to_json,
+    write_json,
+)
+
+_DRAFT = "federation.json"
+
+
+@dataclass(frozen=True)
+class FederationFolder:
+    """Its files. Nothing in it is anybody's data."""
+
+    path: Path
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        name: str,
+        settings: Mapping[str, Any],
+        samples: SampleShape,
+        mode: str,
+        least_honest: int,
+        most_colluders: int,
+        hosts: Sequence[str],
+    ) -> "FederationFolder":
+        """A new federation without members, and its certificates."""
+        if (path / _DRAFT).exists():
+            raise RunFolderError(f"{path} holds a federation already; choose another folder.")
+        with explain_write(path):
+            make_folders(path)
+            private = make_subfolder(path / "server", private=True)
+        folder = cls(path)
+        empty = Agreement(name, {}, samples, ()).facts()  # checks name and samples
+        draft = {"settings": dict(settings), "mode": mode, "least_honest": least_honest}
+        make_authority(path, private, name=name, hosts=hosts)
+        folder._save({**empty, **draft, "most_colluders": most_colluders})
+        return folder
+
+    @property
+    def private(self) -> Path:
+        """What nobody else may read."""
+        return self.path / "server"
+
+    @property
+    def run(self) -> Path:
+        """The usual run folder."""
+        return self.path / "run"
+
+    @property
+    def closed(self) -> bool:
+        """Whether there is an agreement to sign."""
+        return (self.path / "agreement.json").exists()
+
+    def draft(self) -> dict[str, Any]:
+        """The draft as plain data."""
+        if not (self.path / _DRAFT).exists():
+            raise RunFolderError(f"{self.path}: no federation here; start one with `rrcluster federation init`.")
+        return read_mapping(self.path / _DRAFT)
+
+    def _save(self, draft: Mapping[str, Any]) -> None:
+        write_json(self.path / _DRAFT, draft)
+
+    def members(self) -> tuple[Member, ...]:
+        """The roster so far."""
+        return tuple(Member.of_facts(member) for member in self.draft()["members"])
+
+    def accept(self, member: Member) -> None:
+        """Add a member to the roster, or change the entry of its name; refused once there is an agreement."""
+        if self.closed:
+            raise ConfigError(
+                f"{self.path}: the roster is closed, and its members have signed it or are about to. Members join with "
+                "the next training: `rrcluster federation init` in a new folder."
+            )
+        others = tuple(known for known in self.members() if known.name != member.name)
+        if any(known.identity == member.identity for known in others):
+            raise ConfigError(f"{member.name} has the identity key of another member; every member needs its own.")
+        self._save({**self.draft(), "members": [known.facts() for known in (*others, member)]})
+
+    def open_draft(self) -> Agreement:
+        """The draft with its roster, as an agreement whose guarantee is still to be stated."""
+        return Agreement.of_facts({**self.draft(), "guarantee": {}})
+
+    def save_agreement(self, agreement: Agreement) -> None:
+        """Close the roster."""
+        if self.closed:
+            raise ConfigError(f"{self.path}: the roster is closed already; another training needs another folder.")
+        write_json(self.path / "agreement.json", agreement.facts())
+
+    def agreement(self) -> Agreement:
+        """What everybody signs."""
+        path = self.path / "agreement.json"
+        if not path.exists():
+            self.draft()
+            raise ConfigError(
+                f"{self.path}: the roster is still open; accept all members, then `rrcluster federation init "
+                f"{self.path} --close`."
+            )
+        return Agreement.parse(read_text(path), source=str(path))
+
+    def add_consent(self, consent: Mapping[str, Any]) -> Member:
+        """Keep a member's signature; ProtocolError if it is not one on this agreement."""
+        agreement = self.agreement()
+        named = [place for place, member in enumerate(agreement.members) if member.name == consent.get("name")]
+        if not named or not isinstance(consent.get("signature"), str):
+            raise ProtocolError("the consent is of nobody in the roster; ask for consent.json again.")
+        agreement.check_consent(named[0], _signature(consent))
+        member = agreement.members[named[0]]
+        write_json(self.path / "consents" / f"{member.name}.json", dict(consent))
+        return member
+
+    def missing_consents(self, agreement: Agreement) -> list[str]:
+        """Names of the members whose signature on this agreement is not here."""
+        missing = []
+        for place, member in enumerate(agreement.members):
+            path = self.path / "consents" / f"{member.name}.json"
+            try:
+                agreement.check_consent(place, _signature(read_mapping(path)))
+            except (OSError, ProtocolError, RunFolderError):
+                missing.append(member.name)
+        return missing
+
+    def next_attempt(self) -> int:
+        """A number that no earlier attempt had, also after a crash: on disk before it is used."""
+        path = self.private / "attempts.json"
+        with explain_write(path), path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            number = read_mapping(path).get("next", 0) if path.exists() else 0
+            if type(number) is not int:
+                raise RunFolderError(f"{path}: holds no number; write one above all attempts so far.")
+            replace_file(path, to_json({"next": number + 1}), mode=0o600)
+        return number
+
+    def save_status(self, status: Mapping[str, Any]) -> None:
+        """Where the rounds stand, for who runs the server."""
+        path = self.private / "status.json"
+        with explain_write(path):
+            replace_file(path, json.dumps(status), mode=0o600)
+
+    def status(self) -> dict[str, Any]:
+        """The same; {} before the first round."""
+        path = self.private / "status.json"
+        return read_mapping(path) if path.exists() else {}
+
+
+def _signature(consent: Mapping[str, Any]) -> bytes:
+    try:
+        return bytes.fromhex(str(consent.get("signature")))
+    except ValueError:
+        return b""

@@ -1,0 +1,149 @@
+"""The folder of a member's operator, mode 0700: keys, what was signed, the ledger, and what the daemon remembers.
+
+identity.key, node.key   the member's keys; they never leave this folder
+request.json             for who runs the server: name, public keys, number of clients
+agreement.json           what the operator signed; consent.json is the signature
+ledger.jsonl             attempts joined, and what every training costs
+clients.json             which client has which number: private, and never sent
+withdrawn.txt            clients that take no part any more, one name a line
+memory.safetensors       what clients remember between rounds, for methods that need it
+released/                the models handed out
+daemon.sock              where the daemon listens, mode 0600
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from rrcluster.errors import ConfigError, DataError, RunFolderError
+from rrcluster.federation.agreement import Agreement, Member
+from rrcluster.federation.certificates import new_identity, new_node_key, read_identity, write_secret
+from rrcluster.storage import (
+    explain_write,
+    make_folders,
+    make_subfolder,
+    read_mapping,
+    read_plain,
+    read_text,
+    replace_file,
+    to_json,
+    write_json,
+)
+from rrcluster.types import Array
+
+
+@dataclass(frozen=True)
+class MemberFolder:
+    """A member's files. Only its operator may read them."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, *, name: str, num_clients: int, lifetime: float | None) -> "MemberFolder":
+        """A new member: its keys, and the request to be sent."""
+        if (path / "identity.key").exists():
+            raise RunFolderError(f"{path} holds a member's keys already; choose another folder.")
+        Member(name, bytes(32), num_clients)  # checks them before anything is written
+        with explain_write(path):
+            make_folders(path.parent)
+            make_subfolder(path, private=True)
+        private, public = new_node_key()
+        write_secret(path / "node.key", private)
+        write_json(path / "member.json", {"name": name, "lifetime_epsilon": lifetime})
+        write_secret(path / "identity.key", new_identity())
+        with explain_write(path):
+            replace_file(path / "node.pub", public + "\n")
+        folder = cls(path)
+        member = Member(name, folder.identity().public_key().public_bytes_raw(), num_clients, public)
+        write_json(path / "request.json", member.facts())
+        return folder
+
+    def identity(self) -> Ed25519PrivateKey:
+        """The key that signs."""
+        return read_identity(self.path / "identity.key")
+
+    def settings(self) -> dict[str, Any]:
+        """The operator's own: name, lifetime budget, and which data the daemon was last started with."""
+        return read_mapping(self.path / "member.json")
+
+    def change_settings(self, **changes: Any) -> None:
+        """Keep some of them for the next start."""
+        self._private_file("member.json", to_json({**self.settings(), **changes}))
+
+    def request(self) -> Member:
+        """What was sent to who runs the server."""
+        return Member.of_facts(read_mapping(self.path / "request.json"))
+
+    def save_consent(self, agreement: Agreement) -> None:
+        """Sign an agreement, and keep both."""
+        identity = self.identity()
+        member = agreement.members[agreement.place_of(identity.public_key().public_bytes_raw())]
+        if member != self.request():
+            raise ConfigError(
+                f"the roster has {member.name} with {member.num_clients} clients and fingerprint {member.fingerprint}, "
+                "which is not what request.json asked for; do not sign it."
+            )
+        write_json(self.path / "agreement.json", agreement.facts())
+        signature = agreement.sign(identity).hex()
+        write_json(self.path / "consent.json", {"name": member.name, "signature": signature})
+
+    def agreement(self) -> Agreement:
+        """What the operator signed; ConfigError where the signature is missing or of another agreement."""
+        path = self.path / "agreement.json"
+        if not path.exists():
+            raise ConfigError(
+                f"{self.path}: nothing was signed yet; get agreement.json, then `rrcluster federation enrol "
+                f"{self.path} --agree agreement.json`."
+            )
+        agreement = Agreement.parse(read_text(path), source=str(path))
+        consent = read_mapping(self.path / "consent.json")
+        place = agreement.place_of(self.identity().public_key().public_bytes_raw())
+        agreement.check_consent(place, bytes.fromhex(str(consent.get("signature"))))
+        return agreement
+
+    def numbers(self, names: Sequence[str], *, most: int) -> Array:
+        """(n,) the number of each client: the one it had before, or the next free one.
+
+        A number is never given to anybody else, so that one number stands for one person. DataError beyond `most`.
+        """
+        path = self.path / "clients.json"
+        known: dict[str, Any] = read_mapping(path) if path.exists() else {}
+        for name in names:
+            known.setdefault(name, len(known))
+        if len(known) > most:
+            raise DataError(
+                f"{len(known)} clients have been hosted here, those that left included, and {most} were enrolled; "
+                "enrol with more clients in the next training."
+            )
+        self._private_file("clients.json", json.dumps(known))
+        return np.array([known[name] for name in names], dtype=np.int64)
+
+    def withdraw(self, names: Sequence[str]) -> None:
+        """Clients that take no part from the next round on."""
+        known = read_mapping(self.path / "clients.json") if (self.path / "clients.json").exists() else {}
+        for name in names:
+            if name not in known:
+                raise DataError(f"{self.path}: no client of that name has been hosted here; check the spelling.")
+        lines = sorted({*self._withdrawn_names(), *names})
+        self._private_file("withdrawn.txt", "".join(f"{name}\n" for name in lines))
+
+    def withdrawn(self) -> set[int]:
+        """Their numbers, read anew: a withdrawal counts from the next round."""
+        names = self._withdrawn_names()
+        if not names:
+            return set()
+        known: Mapping[str, Any] = read_mapping(self.path / "clients.json")
+        return {int(known[name]) for name in names if name in known}
+
+    def _withdrawn_names(self) -> list[str]:
+        path = self.path / "withdrawn.txt"
+        return read_plain(path).decode().splitlines() if path.exists() else []
+
+    def _private_file(self, name: str, content: str | bytes) -> None:
+        with explain_write(self.path / name):
+            replace_file(self.path / name, content, mode=0o600)

@@ -1,0 +1,204 @@
+"""A checklist before and during a training: what is in order, what is not, and what to do about it."""
+
+import math
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rrcluster.errors import RRClusterError
+from rrcluster.federation.agreed_run import AgreedRun
+from rrcluster.federation.agreement import Agreement
+from rrcluster.federation.certificates import certificate_days, check_secret
+from rrcluster.federation.federation_folder import FederationFolder
+from rrcluster.federation.member_folder import MemberFolder
+from rrcluster.federation.member_ledger import agree_to, ledger_of
+from rrcluster.theory.outlook import HOPELESS, WEAK, outlook
+from rrcluster.version import __version__
+
+_SOON = 30  # days
+_FEW_BYTES = 2**28
+
+
+@dataclass(frozen=True)
+class CheckLine:
+    """One line of the checklist."""
+
+    what: str
+    passed: bool
+    detail: str  # with the way out where it did not pass
+
+
+def _line(what: str, check: Callable[[], str]) -> CheckLine:
+    """A line whose check returns what it found, or raises with the way out."""
+    try:
+        return CheckLine(what, True, check())
+    except RRClusterError as error:
+        return CheckLine(what, False, str(error))
+    except OSError as error:
+        return CheckLine(what, False, f"{error.filename or what}: {error.strerror}; restore the file.")
+
+
+def _problem(text: str) -> str:
+    raise RRClusterError(text)
+
+
+def check_server(folder: FederationFolder, *, port: int | None = None) -> list[CheckLine]:
+    """The checklist of who runs the server."""
+    lines = [
+        _line("certificates", lambda: _certificates(folder.path / "ca.pem", folder.private / "server.pem")),
+        _line("keys", lambda: _keys(folder.private / "ca.key", folder.private / "server.key")),
+        _line("disk", lambda: _disk(folder.path)),
+    ]
+    if port is not None:
+        lines.append(_line("port", lambda: _port(port)))
+    try:
+        agreement = folder.agreement()
+    except RRClusterError as error:
+        return [*lines, CheckLine("agreement", False, str(error))]
+    lines += _agreed_lines(agreement)
+    lines.append(_line("consents", lambda: _consents(folder, agreement)))
+    return [*lines, _line("budget", lambda: _server_budget(folder, agreement))]
+
+
+def check_member(folder: MemberFolder) -> list[CheckLine]:
+    """The checklist of a member's operator."""
+    lines = [
+        _line("keys", lambda: _keys(folder.path / "identity.key", folder.path / "node.key")),
+        _line("disk", lambda: _disk(folder.path)),
+    ]
+    if (folder.path / "ca.pem").exists():
+        lines.append(_line("certificates", lambda: _certificates(folder.path / "ca.pem")))
+    try:
+        agreement = folder.agreement()
+    except RRClusterError as error:
+        return [*lines, CheckLine("agreement", False, str(error))]
+    lines += _agreed_lines(agreement)
+    lines.append(_line("budget", lambda: _member_budget(folder, agreement)))
+    return [*lines, _line("daemon", lambda: _daemon(folder))]
+
+
+def _agreed_lines(agreement: Agreement) -> Iterator[CheckLine]:
+    """What either side can check of an agreement."""
+    yield CheckLine("version", True, __version__)  # another one cannot read the agreement
+    yield CheckLine("digest", True, agreement.digest.hex())
+    try:
+        agreed = AgreedRun.build(agreement, trains=False)
+    except RRClusterError as error:
+        yield CheckLine("guarantee", False, str(error))
+        return
+    told = agreed.guarantee()
+    yield CheckLine(
+        "guarantee",
+        True,
+        f"epsilon = {told['epsilon']:.4g}, delta = {told['delta']:.2g}, {told['adjacency']}, {told['num_releases']} "
+        f"releases of {told['num_clients']} clients, towards {told['towards']}",
+    )
+    yield _line("signal to noise", lambda: _signal(agreed))
+
+
+def _signal(agreed: AgreedRun) -> str:
+    """What the noise leaves; refuses what cannot be learnt."""
+    plan, agreement = agreed.plan, agreed.agreement
+    settings = agreed.experiment.config
+    prospect = outlook(plan, update_clip=settings.privacy.update_clip, average_last=settings.server.average_last)
+    members = len(agreement.members)
+    extra = math.sqrt(members / agreement.least_honest) if agreement.secure else 1.0  # noise of those beyond them
+    ratio, clients = min(prospect.over_run) / extra, agreement.num_clients
+    text = (
+        f"{ratio:.2g} over the run for a cluster of {min(prospect.sizes):.3g} clients "
+        f"({clients} clients in all, noise multiplier {plan.noise_multiplier:.3g})"
+    )
+    if ratio >= HOPELESS:
+        return f"{text}: {'enough' if ratio >= WEAK else f'weak, {WEAK:g} and more is good'}"
+    needed = math.ceil(clients * WEAK / ratio)
+    many = clients // members
+    inside = (
+        f" Each member hosts {many} client{'s' if many > 1 else ''}: with --client-column the unit of privacy is the "
+        "person in its data, and a member hosts thousands."
+    )
+    return _problem(
+        f"hopeless: {text}; below {HOPELESS:g} nothing is learnt. About {needed} clients would do at this epsilon."
+        f"{inside} Fewer clusters, a smaller network, or a larger epsilon help too."
+    )
+
+
+def _certificates(*paths: Path) -> str:
+    found = []
+    for path in paths:
+        days = certificate_days(path)
+        if days < _SOON:
+            _problem(
+                f"{path}: ends in {days:.0f} days; `rrcluster federation init FOLDER --new-certificate --hosts ...` "
+                "issues another one for the server."
+            )
+        found.append(f"{path.name} for {days:.0f} days")
+    return ", ".join(found)
+
+
+def _keys(*paths: Path) -> str:
+    for path in paths:
+        check_secret(path)
+    return ", ".join(path.name for path in paths) + " are readable by you alone"
+
+
+def _disk(path: Path) -> str:
+    free = shutil.disk_usage(path).free
+    if free < _FEW_BYTES:
+        return _problem(f"{path}: {free / 2**20:.0f} MiB are free; free at least {_FEW_BYTES / 2**20:.0f} MiB.")
+    return f"{free / 2**30:.1f} GiB are free"
+
+
+def _port(port: int) -> str:
+    with socket.socket() as listening:
+        try:
+            listening.bind(("127.0.0.1", port))
+        except OSError as error:
+            return _problem(
+                f"port {port} cannot be used ({error.strerror}); stop what listens there, or choose another."
+            )
+    return f"{port} is free"
+
+
+def _consents(folder: FederationFolder, agreement: Agreement) -> str:
+    missing = folder.missing_consents(agreement)
+    if missing:
+        return _problem(f"{', '.join(missing)} have not signed; add their consent.json with enrol --consent.")
+    return f"all {len(agreement.members)} members have signed"
+
+
+def _server_budget(folder: FederationFolder, agreement: Agreement) -> str:
+    from rrcluster.privacy.ledger import num_charged, read_charges
+
+    most = agreement.guarantee["num_releases"]
+    path = folder.run / "ledger.jsonl"
+    spent = num_charged(read_charges(path), secure=bool(agreement.settings["secure"])) if path.exists() else 0
+    reserve = most - agreement.guarantee["num_rounds"]
+    hint = "" if reserve else "; no attempt is in reserve (reserve_rounds), so one that fails ends the training early"
+    return f"{spent} of {most} releases charged{hint}"
+
+
+def _member_budget(folder: MemberFolder, agreement: Agreement) -> str:
+    agreed = AgreedRun.build(agreement, trains=False)
+    total, ledger = agree_to(folder, agreed), ledger_of(folder)
+    lifetime = folder.settings().get("lifetime_epsilon")
+    bound = "no lifetime budget is set" if lifetime is None else f"of a lifetime budget of {lifetime:g}"
+    joined = ledger.joined(agreement.digest)
+    return f"{joined} of {agreed.num_releases} attempts joined; epsilon {total:.4g} over all trainings, {bound}"
+
+
+def _daemon(folder: MemberFolder) -> str:
+    from rrcluster.federation.transports import SOCKET
+    from rrcluster.federation.unix_socket import ask_socket
+    from rrcluster.federation.wire import Letter, decode
+
+    hello = Letter("hello", {"federation": folder.agreement().digest.hex()}).encode()
+    try:
+        answer = ask_socket(folder.path / SOCKET, hello, deadline=time.monotonic() + 10, longest=10_000)
+    except OSError:
+        return _problem(f"does not answer; start it with `rrcluster federation client {folder.path}`.")
+    if decode(answer, longest=10_000).name != "here":
+        return _problem("answers another agreement; stop it and start it again.")
+    return "answers"
