@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rrcluster.data_settings import data_label
+from rrcluster.privacy.cost import epsilon_text
 from rrcluster.registry import DATASETS
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import distinct_labels
@@ -12,7 +13,6 @@ from rrcluster.report.values import (
     Estimate,
     clear_best,
     delta_text,
-    epsilon_text,
     estimate,
     percent,
     seconds_text,
