@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import tyro
 
 from rrcluster import registry
 from rrcluster.cli import torchrun_rank
-from rrcluster.cli.terminal import parse, read_yaml, say, say_warnings
+from rrcluster.cli.terminal import parse, read_yaml, say, say_warnings, waiting
 from rrcluster.data_settings import data_label
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
@@ -64,8 +64,8 @@ def main(arguments: list[str]) -> int:
     command = read_command(arguments)
     _check_first(command)
     if torchrun_rank() is None:
-        _say_step(command, "Importing PyTorch ...")
-        from rrcluster.experiments.setup import make_experiment
+        with _waiting(command, "Importing PyTorch"):
+            from rrcluster.experiments.setup import make_experiment
 
         return _run(command, make_experiment)
     from rrcluster.engine.distributed import Ranks, join_ranks, serve
@@ -109,21 +109,19 @@ def _run(command: RunCommand, make: "MakeExperiment") -> int:
         if command.watch:
             from rrcluster.cli.watch_command import open_page
 
-            page = open_page((), browser=sys.stderr.isatty(), what="this run")
+            page = open_page((), browser=sys.stderr.isatty(), what="this run, until it ends")
             followed = stack.enter_context(page.beside()).paths
 
         def make_named(config: RunConfig) -> "Experiment":
-            _say_step(command, f"Loading {data_label(config.data.data)} and calibrating the noise ...")
-            return make(config)
+            with _waiting(command, f"Loading {data_label(config.data.data)} and calibrating the noise"):
+                return make(config)
 
         _show(command, list(_runs(command, make_named, followed)))
     return 0
 
 
-def _say_step(command: RunCommand, text: str) -> None:
-    """What the next seconds are spent on."""
-    if not (command.quiet or command.json):
-        say(text)
+def _waiting(command: RunCommand, text: str) -> AbstractContextManager[object]:
+    return waiting(text, hidden=command.quiet or command.json or command.dry_run)
 
 
 def read_command(arguments: list[str]) -> RunCommand:

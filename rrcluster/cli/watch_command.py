@@ -61,7 +61,7 @@ def open_page(runs: Sequence[Path], *, port: int = 0, browser: bool, what: str) 
         page = LivePage(runs, port=port)
     except OSError as error:
         raise ConfigError(f"port = {port} cannot be used ({error.strerror}); leave it out.") from None
-    say(f"Watching {what}: {page.address} (Ctrl-C ends it)")
+    say(f"Watching {what}: {page.address}")
     if browser:
         import webbrowser
 
