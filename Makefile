@@ -2,9 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP_INSTALL := pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m $(PIP_INSTALL)
 
-.PHONY: install lock demo test lint slow bench bench-gpu scaling docs clean
+FLOWER := .venv-flower/bin/python
+FLOWER_READY := .venv-flower/.ready
+
+.PHONY: install lock demo test test-flower lint slow bench bench-gpu scaling docs clean
 
 install: $(READY)
 
@@ -35,6 +39,19 @@ demo: $(READY)
 test: lint
 	$(BIN)/python -m pytest -q -m "not slow" -n 2
 
+# Flower's pins clash with four of ours, so it has an environment of its own on top of .venv: what .venv has not, or in
+# another version, is installed there, and everything else comes from .venv.
+test-flower: $(FLOWER_READY)
+	$(FLOWER) -m pytest -q tests/federation/test_flower.py
+
+$(FLOWER_READY): $(READY) requirements/flower.txt
+	$(PYTHON) -m venv --clear .venv-flower
+	$(FLOWER) -m $(PIP_INSTALL) --require-hashes --no-deps --requirement requirements/bootstrap.txt
+	$(FLOWER) -m $(PIP_INSTALL) --require-hashes --no-deps --requirement requirements/flower.txt
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> $$($(FLOWER) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
+	touch $@
+
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -64,4 +81,4 @@ docs: .venv/.docs-ready
 	touch $@
 
 clean:
-	rm -rf .venv runs site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-flower runs site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

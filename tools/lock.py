@@ -1,8 +1,9 @@
-"""Write requirements/*.txt: every pin of constraints.txt with the sha256 of all its files on the package index.
+"""Write requirements/*.txt: every pin with the sha256 of all its files on the package index.
 
     make lock        (after a change of constraints.txt or of the dependencies in pyproject.toml)
 
-`bootstrap.txt` has pip and setuptools, `dev.txt` what the extra [dev] needs, `docs.txt` the rest, for [docs]. torch has
+`bootstrap.txt` has pip and setuptools, `dev.txt` what the extra [dev] needs, `docs.txt` the rest, for [docs];
+`flower.txt` what of constraints-flower.txt is not in dev.txt, for an environment on top of the first. torch has
 no line: which file is the right one depends on the machine (CPU or CUDA, sometimes a file on its disk), so `make`
 installs its pinned version in a step of its own; what torch itself needs is in dev.txt.
 """
@@ -28,8 +29,8 @@ OWN_STEP = "torch"
 LINK = re.compile(r'href="[^"]*?([^"/#]+)#sha256=([0-9a-f]{64})"')
 
 
-def pins() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
+def pins(file: str = "constraints.txt") -> dict[str, str]:
+    lines = (ROOT / file).read_text(encoding="utf-8").split()
     return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
 
 
@@ -85,7 +86,7 @@ def version_of(file: str) -> object:
 def block(name: str, version: str) -> str:
     found = digests(name, version)
     if not found:
-        raise SystemExit(f"{name}=={version} is not on {index()}; change its pin in constraints.txt.")
+        raise SystemExit(f"{name}=={version} is not on {index()}; change its pin.")
     return " \\\n".join([f"{name}=={version}", *(f"    --hash=sha256:{digest}" for digest in found)]) + "\n"
 
 
@@ -94,11 +95,18 @@ def main() -> None:
     dev = needed("dev", known) - {OWN_STEP, *BOOTSTRAP}
     docs = set(known) - dev - {OWN_STEP, *BOOTSTRAP}
     for part, names in (("bootstrap", set(BOOTSTRAP)), ("dev", dev), ("docs", docs)):
-        with ThreadPoolExecutor(8) as pool:
-            blocks = pool.map(lambda name: block(name, known[name]), sorted(names))
-            text = "# Written by `make lock` from constraints.txt.\n" + "".join(blocks)
-        (ROOT / "requirements" / f"{part}.txt").write_text(text, encoding="utf-8")
-        sys.stdout.write(f"requirements/{part}.txt: {len(names)} packages\n")
+        write(part, {name: known[name] for name in names}, "constraints.txt")
+    below = {name: known[name] for name in (*BOOTSTRAP, *dev, OWN_STEP)}
+    on_top = set(pins("constraints-flower.txt").items()) - set(below.items())
+    write("flower", dict(on_top), "constraints-flower.txt")
+
+
+def write(part: str, versions: dict[str, str], source: str) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        blocks = pool.map(lambda name: block(name, versions[name]), sorted(versions))
+        text = f"# Written by `make lock` from {source}.\n" + "".join(blocks)
+    (ROOT / "requirements" / f"{part}.txt").write_text(text, encoding="utf-8")
+    sys.stdout.write(f"requirements/{part}.txt: {len(versions)} packages\n")
 
 
 if __name__ == "__main__":

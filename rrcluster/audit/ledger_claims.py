@@ -31,14 +31,14 @@ def check_ledger_rules() -> Finding:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 wrong = wrong or rule(Path(folder) / "ledger.jsonl")
-            except Exception as error:  # a rule that cannot be tried is not kept
+            except Exception as error:  # a rule that cannot be tried does not hold
                 wrong = wrong or f"{rule.__name__}: {type(error).__name__}: {error}"
     claim = "charges are on disk first, counted, limited, and never changed"
     return Finding("ledger", "ledger rules", claim, wrong or f"so, {len(RULES)} rules", not wrong)
 
 
 def secure_repeats_are_charged(path: Path) -> str:
-    """A secure round made again has fresh noise, and is charged again, up to the limit."""
+    """A repeated secure round has fresh noise and is charged again, up to the limit."""
     ledger = Ledger(path, secure=True, limit=3)
     for round_index in (0, 0, 1):
         ledger.charge(round_index, _EVENT)
@@ -53,7 +53,7 @@ def secure_repeats_are_charged(path: Path) -> str:
 
 
 def seeded_repeats_are_free_and_identical(path: Path) -> str:
-    """A seeded round made again is the same release: charged once, and refused on another setup."""
+    """A repeated seeded round is the same release: charged once, and refused on another setup."""
     ledger = Ledger(path, made_by=_SETUP)
     for round_index in (0, 1, 1):
         ledger.charge(round_index, _EVENT)
@@ -89,7 +89,7 @@ def a_run_is_one_plan(path: Path) -> str:
 
 
 def damage_is_refused(path: Path) -> str:
-    """A torn last line was never released; any other damage, and a missing charge, is an unknown cost."""
+    """A torn last line was never released; other damage and missing charges are refused: the cost is unknown."""
     ledger = Ledger(path)
     for round_index in range(3):
         ledger.charge(round_index, _EVENT)
@@ -124,7 +124,7 @@ def _refused(kind: type[Exception], call: Callable[[], object]) -> bool:
 
 @contextlib.contextmanager
 def _counted_flushes() -> Iterator[list[int]]:
-    """The descriptors that are flushed to the disk meanwhile."""
+    """The descriptors that are flushed to disk within the block."""
     own, flushed = os.fsync, list[int]()
 
     def watched(descriptor: int) -> None:
@@ -213,7 +213,7 @@ def _plan(**settings: Any) -> PrivacyPlan:
 
 @contextmanager
 def _own_cache() -> Iterator[Path]:
-    """A cache folder of the audit's own, so that nothing remembered helps and nothing tampered with stays."""
+    """A temporary cache folder: no earlier entry is used, and no tampered one stays."""
     before = os.environ.get("XDG_CACHE_HOME")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder

@@ -48,8 +48,8 @@ def small_experiment(path: Path, *, data_seed: int = 0, **settings: Any) -> Expe
 def check_public_values() -> list[Finding]:
     """Two secure runs with the same releases, on other clients and other cohorts: every file is the same, bit by bit.
 
-    Deterministic: the releases are given, and so are the operating system's bytes. What follows raw data or cohorts or
-    time makes a difference, under any name and in binary files too. Meanwhile only the owner may read checkpoint/.
+    Deterministic: the releases are given, and so are the operating system's bytes. Anything that depends on raw data,
+    cohorts or time shows as a difference, in binary files too. Only the owner may read checkpoint/.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
@@ -70,7 +70,7 @@ _SECURE: dict[str, Any] = {"secure": True, "private_evaluation": 0.5, "dropout":
 
 
 def _files_of(path: Path, releases: list[Release], *, data_seed: int, cohort: range) -> tuple[dict[str, bytes], str]:
-    """The bytes of every file of a run, and what it showed on the way; and which private file others could read."""
+    """The bytes of every file of a run and of its progress; and which private file others could read."""
     shutil.rmtree(path, ignore_errors=True)
     experiment = small_experiment(path, data_seed=data_seed, **_SECURE)
     probe = Recorder(experiment.plan.mechanism, cohorts=[np.array(cohort)], canned=releases)
@@ -127,7 +127,7 @@ def _equal(value: float | None, due: float) -> bool:
 
 
 def _charge_twice(ledger: Path) -> None:
-    """As many charges again, of further rounds."""
+    """Double the charges of a ledger, by further rounds."""
     lines = [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines()] * 2
     text = "".join(json.dumps(line | {"round": number}) + "\n" for number, line in enumerate(lines))
     ledger.write_text(text, encoding="utf-8")
@@ -170,7 +170,7 @@ def _resumed_seeded(folder: Path) -> str:
 
 
 def _resumed_secure(folder: Path) -> str:
-    """Twice all is lost but the ledger: four rounds and two in reserve allow six releases, and no more."""
+    """All but the ledger is lost twice: four rounds and two in reserve allow six releases, and no more."""
     path, made = folder / "secure", 0
     experiment = small_experiment(path, secure=True, reserve_rounds=2)
     due = epsilon(experiment.plan.event, num_rounds=ROUNDS + 2, delta=0.01)

@@ -129,14 +129,14 @@ def _with_several_runs(*, secure: bool) -> str:
 
 
 class _Charged(Recorder):
-    """A mechanism that looks, before every release, whether the selection is in the ledger."""
+    """A mechanism that checks before every release that the selection is in the ledger."""
 
     def __init__(self, mechanism: Any, ledger: Path) -> None:
         super().__init__(mechanism)
         self.ledger, self.uncharged = ledger, 0
 
     def release(self, reports: Any, *, rng: Rng) -> Any:
-        """Look, and release."""
+        """Check the ledger, and release."""
         charges = read_charges(self.ledger) if self.ledger.exists() else []
         events = [charge["event"]["type"] for charge in charges]
         self.uncharged += events != ["RepeatAndSelect"]

@@ -17,15 +17,13 @@ from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.round_letters import read_report, task
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.federation.stage_letters import READ_ANSWER, tell_envelopes, tell_keys, tell_signatures
-from rrcluster.federation.wire import Letter, decode
+from rrcluster.federation.wire import LONGEST_LETTER, Letter, decode
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.secagg.secure_client import Attempt
 from rrcluster.secagg.secure_server import secure_sum
 from rrcluster.server import Charge, Guidance
 from rrcluster.types import Array
-
-LONGEST_REPORT = 2**31  # bytes of an answer
 
 
 class Transport(Protocol):
@@ -81,7 +79,7 @@ class PlainCollect:
     def _checked(self, place: int, content: bytes, cohort: Array) -> dict[str, Array] | None:
         """A member's report, if it is one and about its own clients of this cohort."""
         try:
-            report = read_report(decode(content, longest=LONGEST_REPORT), self.plan.mechanism)
+            report = read_report(decode(content, longest=LONGEST_LETTER), self.plan.mechanism)
         except ProtocolError:
             return None
         asked = self._hosted(cohort)[place]
@@ -154,7 +152,7 @@ class SecureCollect:
         answers = {}
         for place, content in self.transport.ask(letters).items():
             with contextlib.suppress(ProtocolError):  # nonsense: as if the member had not answered
-                answers[place] = READ_ANSWER[stage](decode(content, longest=LONGEST_REPORT), self.secure.terms.width)
+                answers[place] = READ_ANSWER[stage](decode(content, longest=LONGEST_LETTER), self.secure.terms.width)
         return answers
 
 

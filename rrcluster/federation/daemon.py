@@ -33,14 +33,12 @@ from rrcluster.federation.stage_letters import (
     shares_letter,
     tell_envelopes,
 )
-from rrcluster.federation.wire import Letter, decode
+from rrcluster.federation.wire import LONGEST_LETTER, Letter, decode
 from rrcluster.privacy.reports import Reports
 from rrcluster.secagg.secure_client import Attempt, SecureClient
 from rrcluster.server import Guidance
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.types import Array, Models
-
-LONGEST_TASK = 2**31  # bytes of a message to a daemon
 
 
 @dataclass
@@ -74,7 +72,7 @@ class Daemon:
     def answer(self, content: bytes) -> bytes:
         """The answer to one message. It never raises, and says nothing of what went wrong."""
         try:
-            letter = decode(content, longest=LONGEST_TASK)
+            letter = decode(content, longest=LONGEST_LETTER)
             if letter.facts.get("federation") != self.agreement.digest.hex():
                 raise ProtocolError("the message is of another federation, or settings or roster have changed.")
             return self._answers[letter.name](letter).encode()

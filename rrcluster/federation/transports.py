@@ -36,12 +36,9 @@ def open_transport(name: str, reach: Reach) -> AbstractContextManager[Transport]
     if name == "local":
         return _local(reach)
     if name == "flower":
-        try:
-            from rrcluster.federation.flower.flower_transport import open_flower  # type: ignore[import-not-found,unused-ignore]
-        except ImportError:
-            raise ConfigError("transport = flower needs Flower; install rrcluster[flower].") from None
-        opened: AbstractContextManager[Transport] = open_flower(reach)
-        return opened
+        from rrcluster.federation.flower.flower_transport import open_flower
+
+        return open_flower(reach)
     raise ConfigError(f"transport = {name!r} is not known; choose one of {', '.join(NAMES)}.")
 
 

@@ -16,6 +16,7 @@ from rrcluster.errors import ProtocolError
 from rrcluster.storage import parse_json, to_json
 from rrcluster.types import Array
 
+LONGEST_LETTER = 2**31  # bytes of a message, either way
 _LONGEST_HEADER = 2**20  # names, facts and shapes; what is long belongs into arrays
 
 

@@ -155,7 +155,7 @@ def account_runs(folders: Sequence[Path], *, delta: float | None = None) -> Toge
 
 
 def check_composable(parts: Sequence[Part]) -> str:
-    """The neighbouring relation of all events; PrivacyError where they have several, or where one is of a new kind."""
+    """The neighbouring relation of all events; PrivacyError where there are several, or an event of an unknown kind."""
     relations = sorted({event.adjacency for event, _ in parts})
     if len(relations) > 1:
         raise PrivacyError(
@@ -194,7 +194,7 @@ def _rdp_epsilon(parts: Sequence[Part], delta: float) -> float:
 
     curves = []
     for event, count in parts:
-        epsilon(event, num_rounds=count, delta=delta, accountant="rdp")  # refuses what it must
+        epsilon(event, num_rounds=count, delta=delta, accountant="rdp")  # raises where the event cannot be accounted
         orders, rdp = event.at_most(MAX_MULTIPLIER).rdp()
         curves.append({float(order): count * float(value) for order, value in zip(orders, rdp, strict=True)})
     common = sorted(set(curves[0]).intersection(*curves[1:]))
@@ -209,7 +209,7 @@ def _pld_epsilon(parts: Sequence[Part], delta: float) -> float:
         raise UnsupportedEvent(f"{releases} releases at delta = {delta:g} are beyond the accountant 'pld'; see 'rdp'.")
     plds: list[Any] = []
     for event, count in parts:
-        epsilon(event, num_rounds=count, delta=delta, accountant="pld")  # refuses what it must
+        epsilon(event, num_rounds=count, delta=delta, accountant="pld")  # raises where the event cannot be accounted
         plds.append(event.at_most(MAX_MULTIPLIER).loss_distribution(coarse=False).self_compose(count))
     step = max(pld._pmf_remove._discretization for pld in plds)
     whole = _on_grid(plds[0], step)
@@ -252,7 +252,7 @@ def _read_run(folder: Path) -> RunCost:
 
 
 def read_event(described: Any, folder: Path) -> events.Event:
-    """The event that `ledger.describe` wrote; an error where it would not be written so again."""
+    """The event that `ledger.describe` wrote; RunFolderError where describing it again gives something else."""
     try:
         (kind,) = (kind for kind in _EVENTS if kind.__name__ == described["type"])
         event = kind(**{part.name: _value(described[part.name]) for part in fields(kind)})
@@ -267,7 +267,7 @@ def read_event(described: Any, folder: Path) -> events.Event:
 
 
 def _value(value: Any) -> Any:
-    """A number or a name as it is; named values as the part of an event that has these fields."""
+    """A number or a name as it is; a mapping as the part of an event that has these fields."""
     if not isinstance(value, dict):
         return value
     (kind,) = (kind for kind in _PARTS if is_dataclass(kind) and {part.name for part in fields(kind)} == set(value))

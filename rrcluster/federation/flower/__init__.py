@@ -1,0 +1,21 @@
+"""Flower as the transport of a federation: its SuperLink queues messages, its Fleet API carries them over TLS.
+
+Nothing else of Flower is used, and nothing outside this folder imports it. No code travels: the server's process asks
+the SuperLink itself, and a member's node hands bytes to the member's own daemon.
+"""
+
+import os
+
+from rrcluster.errors import ConfigError
+
+os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")  # read when Flower is imported
+os.environ.setdefault("FLWR_LOG_LEVEL", "WARNING")  # at INFO it logs who takes part, and when
+os.environ["NO_PROXY"] = ",".join(filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1")))  # this machine's own calls
+
+try:
+    import flwr  # noqa: F401
+except ImportError as error:
+    raise ConfigError(
+        "a federation over a network needs Flower; install rrcluster[flower] with constraints-flower.txt, in an "
+        "environment of its own."
+    ) from error

@@ -1,0 +1,76 @@
+"""Processes that a federation starts on its own machine, and that end with it."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+Process = subprocess.Popen[bytes]
+_PATIENCE = 5.0  # seconds until a process that was asked to stop is killed
+
+
+def start_module(module: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> Process:
+    """`python -m module arguments`; what it prints is added to `log`, which only its owner may read."""
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=handle,
+            stderr=handle,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,  # Ctrl-C is for the parent, who stops its children in order
+        )
+    finally:
+        os.close(handle)
+
+
+def stop_processes(processes: Sequence[Process]) -> None:
+    """Ask all to stop, and kill those that do not."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def stop_signals(parent: int | None) -> Iterator[threading.Event]:
+    """An event that is set by SIGTERM, SIGINT, or the end of the parent process. For a main thread."""
+    stop = threading.Event()
+
+    def asked(_: int, __: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, asked)
+    watch_parent(parent, stop.set)
+    yield stop
+
+
+def watch_parent(parent: int | None, act: Callable[[], object]) -> None:
+    """Call `act` once this process has another parent: the one that started it has ended."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            threading.Event().wait(0.5)
+        act()
+
+    if parent is not None:
+        threading.Thread(target=watch, daemon=True).start()
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody uses now."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])

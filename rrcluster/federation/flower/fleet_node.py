@@ -1,0 +1,171 @@
+"""A member's node: fetches messages from the server by Flower's Fleet API, and hands them to the member's daemon.
+
+Flower's own SuperNode runs the code that a server ships with every run, as a user who may read the member's data. This
+node speaks the same protocol and runs none of it: bytes go to the daemon's socket, and its answer goes back. The node
+has no data and the daemon no network.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from rrcluster.errors import ConfigError, ProtocolError
+from rrcluster.federation.flower.children import stop_signals
+from rrcluster.federation.flower.flower_envelope import unwrap, wrap
+from rrcluster.federation.unix_socket import ask_socket
+from rrcluster.federation.wire import LONGEST_LETTER, Letter
+
+_HEARTBEAT = 10.0  # seconds, the least that Flower takes; a node that was killed can be back after twice that
+_LOG = logging.getLogger("rrcluster")
+
+
+@dataclass(frozen=True)
+class FleetNode:
+    """The pipe between a server and one daemon."""
+
+    server: str  # host:port of the gate
+    ca: Path  # certificates that the server's must be signed by
+    key: ec.EllipticCurvePrivateKey
+    socket: Path  # the daemon's
+    poll_seconds: float = 0.5
+    retry_seconds: float = 3.0
+
+    def run(self, stop: threading.Event) -> None:
+        """Stay connected until `stop` is set; whatever goes wrong is tried again."""
+        while not stop.is_set():
+            try:
+                with self._client() as client:
+                    self._stay(client, stop)
+            except Exception as error:
+                _LOG.warning("no connection to %s, trying again: %s", self.server, error)
+            stop.wait(self.retry_seconds)
+
+    def _client(self) -> Any:
+        return FleetHttpClient.from_server_address(
+            self.server,
+            insecure=False,
+            root_certificates=self.ca.read_bytes(),
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                NodeAuthHttpInterceptor(self.key, self.key.public_key()),
+            ],
+        )
+
+    def _stay(self, client: Any, stop: threading.Event) -> None:
+        public = public_key_to_bytes(self.key.public_key())
+        activated = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=_HEARTBEAT))
+        node, ended = Node(node_id=activated.node_id), threading.Event()
+        beating = threading.Thread(target=self._beat, args=(client, node, ended), daemon=True)
+        beating.start()
+        try:
+            while not (stop.is_set() or ended.is_set()):
+                pulled = client.PullMessages(PullMessagesRequest(node=node))
+                for tree in pulled.message_object_trees:
+                    self._answer(client, node, pulled.messages_list[0].metadata.run_id, tree)
+                if not pulled.messages_list:
+                    stop.wait(self.poll_seconds)
+        finally:
+            ended.set()
+            beating.join()
+            with contextlib.suppress(Exception):  # the server notices anyhow, later
+                client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+
+    def _beat(self, client: Any, node: Any, ended: threading.Event) -> None:
+        """Say that the node is there, also while its daemon computes."""
+        beat = SendNodeHeartbeatRequest(node=node, heartbeat_interval=_HEARTBEAT)
+        while not ended.wait(_HEARTBEAT / 2):
+            try:
+                known = client.SendNodeHeartbeat(beat).success
+            except Exception:  # a server that was started again does not know its nodes
+                known = False
+            if not known:
+                ended.set()
+
+    def _answer(self, client: Any, node: Any, run_id: int, tree: Any) -> None:
+        """One message: fetch, ask the daemon, send what it says."""
+        pull = make_pull_object_fn_protobuf(client.PullObject, node, run_id)
+        contents = pull_objects([part.object_id for part in iterate_object_tree(tree)], pull)
+        client.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(node=node, run_id=run_id, message_object_id=tree.object_id)
+        )
+        message: Any = inflate_object_from_contents(tree.object_id, contents)
+        message.metadata.__dict__["_message_id"] = tree.object_id  # not part of what was sent
+        reply = Message(wrap(self._ask_daemon(message)), reply_to=message)
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        objects, own_tree = get_all_nested_objects(reply), get_object_tree(reply)
+        pushed = client.PushMessages(
+            PushMessagesRequest(
+                node=node,
+                messages_list=[message_to_proto(remove_content_from_message(reply))],
+                message_object_trees=[own_tree],
+                clientapp_runtime_list=[0.0],  # how long it took is nobody's business
+            )
+        )
+        push = make_push_object_fn_protobuf(client.PushObject, node, run_id, pushed.session_id)
+        push_objects(objects, push, object_ids_to_push=set(pushed.objects_to_push))
+
+    def _ask_daemon(self, message: Any) -> bytes:
+        """The daemon's answer, or its word for a refusal where it gives none in time."""
+        deadline = time.monotonic() + message.metadata.ttl
+        try:
+            content = unwrap(message, longest=LONGEST_LETTER)
+            return ask_socket(self.socket, content, deadline=deadline, longest=LONGEST_LETTER)
+        except (OSError, ProtocolError) as error:
+            _LOG.warning("the daemon did not answer: %s", error)
+            return Letter("refused").encode()
+
+
+def load_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """A node's private key, from a file as OpenSSH writes it."""
+    try:
+        key = load_ssh_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigError(f"{path}: no private key as OpenSSH writes it; give the file that enrolling made.") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"{path}: not a key of an elliptic curve (P-384); Flower takes no other.")
+    return key
+
+
+def main(server: str, ca: Path, key: Path, socket: Path, poll_seconds: float = 0.5, parent: int | None = None) -> None:
+    """Connect a member's daemon to the server, until the process is told to stop.
+
+    Args:
+        server: Address of the gate, host:port.
+        ca: Certificate of the federation's authority.
+        key: The node's private key, as OpenSSH writes it.
+        socket: The daemon's socket.
+        poll_seconds: Seconds between two questions for messages.
+        parent: Process whose end ends this one.
+    """
+    with stop_signals(parent) as stop:
+        FleetNode(server, ca, load_node_key(key), socket, poll_seconds).run(stop)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

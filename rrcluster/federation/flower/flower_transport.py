@@ -1,0 +1,137 @@
+"""Messages to members over a SuperLink."""
+
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from flwr.app import Message
+
+from rrcluster.errors import ConfigError, ProtocolError
+from rrcluster.federation.flower.children import Process, start_module, stop_processes
+from rrcluster.federation.flower.flower_envelope import unwrap, wrap
+from rrcluster.federation.flower.superlink import SuperLink
+from rrcluster.federation.transports import Reach
+from rrcluster.federation.wire import LONGEST_LETTER
+
+USUAL_ADDRESS = "127.0.0.1:9092"
+_KIND = "query"
+_ARRIVAL = 60.0  # seconds that nodes have to connect before the first message
+
+
+@dataclass
+class FlowerTransport:
+    """Members that a SuperLink reaches; see `Transport`.
+
+    A SuperLink that dies is started again. What it held is lost, so members whose answers had not been fetched have
+    dropped out of the round; the next question waits until nodes are connected again.
+    """
+
+    link: SuperLink
+    seconds: float  # until a round's deadline; a message lives no longer, and a late answer is refused
+    poll_seconds: float = 0.2
+    answered: set[int] = field(default_factory=set)  # members that answered the last question
+
+    def ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+        """The answers that came in time."""
+        answers: dict[int, bytes] = {}
+        if not messages:
+            return answers
+        try:
+            asked = self._push(messages)
+        except httpx.HTTPError:
+            self._recover()
+            asked = self._push(messages)  # a daemon that had the first one takes this for a replay: a drop-out
+        deadline = time.monotonic() + self.seconds
+        try:
+            while asked and time.monotonic() < deadline:
+                answers |= self._pull(asked)
+                time.sleep(self.poll_seconds if asked else 0.0)
+        except httpx.HTTPError:
+            self._recover()
+        self.answered = set(answers) or self.answered
+        return answers
+
+    def wait_for_nodes(self, places: Collection[int], seconds: float) -> set[int]:
+        """Those of these members whose nodes are connected: all of them, or what there is after this time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            nodes = set(self.link.grid.get_node_ids())
+            online = {place for place in places if self.link.node_ids[place] in nodes}
+            if online == set(places) or time.monotonic() > deadline:
+                return online
+            time.sleep(self.poll_seconds)
+
+    def _recover(self) -> None:
+        """Start the SuperLink again, and give nodes that were there the time of a round to come back."""
+        self.link.restart()
+        self.wait_for_nodes(self.answered, self.seconds)
+
+    def _push(self, messages: Mapping[int, bytes]) -> dict[str, int]:
+        """Places by the number of the message that was sent; a node that was never there takes none."""
+        sent = [
+            Message(wrap(content), self.link.node_ids[place], _KIND, ttl=self.seconds)
+            for place, content in messages.items()
+        ]
+        numbers = self.link.grid.push_messages(sent)
+        return {number: place for number, place in zip(numbers, messages, strict=True) if number}
+
+    def _pull(self, asked: dict[str, int]) -> dict[int, bytes]:
+        """Answers that have come since; `asked` loses them."""
+        answers: dict[int, bytes] = {}
+        for reply in self.link.grid.pull_messages(list(asked)):
+            place = asked.pop(reply.metadata.reply_to_message_id)
+            content = self._content(place, reply)
+            if content is not None:
+                answers[place] = content
+        return answers
+
+    def _content(self, place: int, reply: Any) -> bytes | None:
+        """A reply's bytes; None for an error of Flower's, or a reply in somebody else's name."""
+        if reply.metadata.src_node_id != self.link.node_ids[place]:
+            return None
+        try:
+            return unwrap(reply, longest=LONGEST_LETTER)
+        except ProtocolError:
+            return None
+
+
+@contextmanager
+def open_flower(reach: Reach) -> Iterator[FlowerTransport]:
+    """SuperLink and gate of a federation, and the transport over them; both stop on leaving.
+
+    Members without a node key cannot be reached. The gate listens on `reach.address`; unless that says otherwise, on
+    this machine's loopback interface alone.
+    """
+    keys = {place: member.node_key for place, member in enumerate(reach.agreement.members) if member.node_key}
+    with SuperLink(keys, reach.folder.private) as link:
+        gate = start_gate(link, reach.address or USUAL_ADDRESS, reach.folder.private)
+        try:
+            transport = FlowerTransport(link, reach.seconds)
+            transport.wait_for_nodes(keys, min(_ARRIVAL, reach.seconds))
+            if gate.poll() is not None:
+                raise ConfigError(
+                    f"the gate did not start at {reach.address or USUAL_ADDRESS}; see {reach.folder.private}/gate.log, "
+                    "or choose another --address."
+                )
+            yield transport
+        finally:
+            stop_processes([gate])
+
+
+def start_gate(link: SuperLink, address: str, folder: Path) -> Process:
+    """A gate in front of a SuperLink, with the certificate server.pem and its key in this folder."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"address = {address!r} must be host:port, as {USUAL_ADDRESS}.")
+    return start_module(
+        "rrcluster.federation.flower.gate",
+        *("--host", host, "--port", port, "--link", link.address, "--trusted", str(link.trusted)),
+        *("--certificate", str(folder / "server.pem"), "--key", str(folder / "server.key")),
+        *("--parent", str(os.getpid())),
+        log=folder / "gate.log",
+    )

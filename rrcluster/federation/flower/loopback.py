@@ -1,0 +1,64 @@
+"""SuperLink, gate and nodes on one machine, in front of daemons that are there already: for rehearsals and tests."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rrcluster.federation.certificates import make_authority, new_node_key, write_secret
+from rrcluster.federation.flower.children import Process, free_port, start_module, stop_processes
+from rrcluster.federation.flower.flower_transport import FlowerTransport, start_gate
+from rrcluster.federation.flower.superlink import SuperLink
+
+
+@dataclass
+class Loopback:
+    """The network of a federation, all of it on the loopback interface and gone at the end."""
+
+    sockets: Mapping[int, Path]  # place of a member -> its daemon's socket
+    folder: Path
+    seconds: float  # until a round's deadline
+    poll_seconds: float = 0.2
+
+    def __post_init__(self) -> None:
+        self._running = contextlib.ExitStack()
+        self.nodes: dict[int, Process] = {}
+
+    def __enter__(self) -> FlowerTransport:
+        """The transport, once every node is connected or a round's time has passed."""
+        with contextlib.ExitStack() as starting:
+            keys = {place: self._node_key(place) for place in self.sockets}
+            link = starting.enter_context(SuperLink(keys, self.folder))
+            self.link, self.address = link, f"127.0.0.1:{free_port()}"  # where nodes connect to
+            make_authority(self.folder, self.folder, name="loopback", hosts=["127.0.0.1"])
+            self.gate = start_gate(link, self.address, self.folder)
+            starting.callback(lambda: stop_processes([self.gate, *self.nodes.values()]))
+            for place in self.sockets:
+                self.start_node(place)
+            transport = FlowerTransport(link, self.seconds, self.poll_seconds)
+            transport.wait_for_nodes(set(self.sockets), self.seconds)
+            self._running = starting.pop_all()
+        return transport
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    def start_node(self, place: int) -> None:
+        """Start a member's node, also after it was killed."""
+        self.nodes[place] = start_module(
+            "rrcluster.federation.flower.fleet_node",
+            *("--server", self.address, "--ca", str(self.folder / "ca.pem")),
+            *("--key", str(self._key_file(place)), "--socket", str(self.sockets[place])),
+            *("--poll-seconds", str(self.poll_seconds), "--parent", str(os.getpid())),
+            log=self.folder / f"node-{place}.log",
+        )
+
+    def _key_file(self, place: int) -> Path:
+        return self.folder / f"node-{place}.key"
+
+    def _node_key(self, place: int) -> str:
+        """The public half of a new key."""
+        private, public = new_node_key()
+        write_secret(self._key_file(place), private)
+        return public

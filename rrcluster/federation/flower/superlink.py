@@ -1,0 +1,208 @@
+"""The SuperLink of a federation: on the loopback interface, in memory, known to the server's own process alone.
+
+It queues messages between the server and nodes. Whom it knows comes from the roster: nodes are registered by their
+public keys each time that it starts, and who happens to be connected decides nothing. It runs no app: the process that
+serves the federation takes the place of one.
+"""
+
+import contextlib
+import io
+import os
+import ssl
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+from flwr.common.serde import run_from_proto
+from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
+from flwr.proto.fab_pb2 import Fab
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, SendTaskHeartbeatRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.retry import RetryInvoker, constant
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import HttpGrid
+
+from rrcluster.errors import ConfigError
+from rrcluster.federation.certificates import issue_server, make_authority
+from rrcluster.federation.flower.children import Process, free_port, start_module, stop_processes
+from rrcluster.storage import make_subfolder
+
+_APP = """
+[project]
+name = "rrcluster"
+version = "1.0.0"
+description = "No code: the server's process and the members' nodes bring their own."
+license = "Apache-2.0"
+[tool.flwr.app]
+publisher = "rrcluster"
+[tool.flwr.app.components]
+serverapp = "none:none"
+clientapp = "none:none"
+"""
+_STARTING = 60.0  # seconds until a SuperLink that does not answer counts as failed
+_HEARTBEAT = 10.0
+
+
+@dataclass
+class SuperLink:
+    """A SuperLink as a child process, with the run that messages belong to."""
+
+    node_keys: Mapping[int, str]  # place in the roster -> public key of the member's node, as OpenSSH writes it
+    folder: Path  # for its certificates and what it prints
+    port: int = 0  # any free one
+
+    def __post_init__(self) -> None:
+        self.port = self.port or free_port()
+        self.node_ids: dict[int, int] = {}  # place in the roster -> the node's number at this SuperLink
+        self.grid: Any = None
+        self.process: Process | None = None
+        self._ended = threading.Event()
+
+    def __enter__(self) -> "SuperLink":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def trusted(self) -> Path:
+        """The certificate that signs its own: for the gate, on the same machine."""
+        return self.folder / "superlink" / "ca.pem"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Start the process, register the roster's nodes, and open a run."""
+        own = make_subfolder(self.folder / "superlink", private=True)
+        if self.trusted.exists():
+            issue_server(own, own, hosts=["127.0.0.1"])
+        else:
+            make_authority(own, own, name="superlink", hosts=["127.0.0.1"])
+        with TemporaryDirectory(dir=own) as name:
+            secret = Path(name) / "secret"
+            secret.write_bytes(os.urandom(32))
+            self.process = self._launch(secret)
+            try:
+                self._wait()
+                with _client(ControlHttpClient, self) as control:
+                    self.node_ids = {
+                        place: control.RegisterNode(RegisterNodeRequest(public_key=_pem(key))).node_id
+                        for place, key in self.node_keys.items()
+                    }
+                    control.StartRun(StartRunRequest(fab=_fab()))
+                self._open_run(secret.read_bytes())
+            except BaseException:
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        """End the run and the process: what it held is gone."""
+        self._ended.set()
+        if self.grid is not None:
+            with contextlib.suppress(Exception):
+                self.grid.close()
+        if self.process is not None:
+            stop_processes([self.process])
+
+    def restart(self) -> None:
+        """A fresh one at the same port, with new numbers for nodes."""
+        self.stop()
+        self.start()
+
+    def _launch(self, secret: Path) -> Process:
+        own = self.trusted.parent
+        return start_module(
+            "rrcluster.federation.flower.run_superlink",
+            str(os.getpid()),
+            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--ssl-certfile", str(own / "server.pem"), "--ssl-keyfile", str(own / "server.key")),
+            *("--ssl-ca-certfile", str(self.trusted)),
+            "--enable-supernode-auth",
+            *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
+            "--disable-runtime-dependency-installation",
+            log=self.folder / "superlink.log",
+            environment={"FLWR_HOME": str(secret.parent), "FLWR_LOG_LEVEL": "ERROR"},
+        )
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + _STARTING
+        context = ssl.create_default_context(cafile=str(self.trusted))
+        with httpx.Client(verify=context) as client:
+            while time.monotonic() < deadline and self.alive:
+                with contextlib.suppress(httpx.HTTPError):
+                    if client.get(f"https://{self.address}/health").status_code == httpx.codes.OK:
+                        return
+                time.sleep(0.2)
+        raise ConfigError(
+            f"the SuperLink did not start on port {self.port}; see {self.folder / 'superlink.log'}, or choose another."
+        )
+
+    def _open_run(self, secret: bytes) -> None:
+        """Take the run's task, as Flower's own runner of apps would, and ask for messages in its name."""
+        protected = ["/flwr.proto.Runtime/AcquireTask"]
+        signing = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)
+        with _client(RuntimeHttpClient, self, signing) as runtime:
+            task = runtime.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+        self.grid = HttpGrid(self.address, root_certificates=self.trusted.read_bytes(), token=task.token)
+        self.grid._retry_invoker = RetryInvoker(  # Flower's own tries for ever, and ends the process on a refusal
+            lambda: constant(0.2), httpx.TransportError, max_tries=3, max_time=5.0
+        )
+        taken = self.grid._runtime_client.PullTaskInput(PullTaskInputRequest())
+        self.grid.set_run(run_from_proto(taken.run))
+        TaskIdentity.task_id, TaskIdentity.run_id = taken.task_id, taken.run.run_id  # which messages carry
+        TaskIdentity.node_id = taken.context.node_id
+        self._ended = threading.Event()
+        beat = self.grid._runtime_client.SendTaskHeartbeat
+        threading.Thread(target=_beat, args=(beat, self._ended), daemon=True).start()
+
+
+def _beat(send: Callable[[Any], Any], ended: threading.Event) -> None:
+    """Keep the run open. Where that fails the next message does too, and its sender sees to it."""
+    while not ended.wait(_HEARTBEAT):
+        with contextlib.suppress(Exception):
+            send(SendTaskHeartbeatRequest())
+
+
+def _client(kind: Any, link: SuperLink, *interceptors: Any) -> Any:
+    return kind.from_server_address(
+        link.address,
+        insecure=False,
+        root_certificates=link.trusted.read_bytes(),
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="rrcluster"), *interceptors],
+    )
+
+
+def _pem(key: str) -> bytes:
+    """A public key as Flower wants it."""
+    try:
+        return load_ssh_public_key(key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"{key[:40]!r} is no public key of a node; its member must enrol again.") from None
+
+
+def _fab() -> Any:
+    """The bundle that Flower wants of a run: a name and nothing to execute."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as bundle:
+        bundle.writestr("pyproject.toml", _APP)
+    return Fab(content=content.getvalue())

@@ -1,0 +1,241 @@
+"""Rounds over Flower, with real processes and TLS, are the simulator's; and what must not travel does not."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from federation_lab import COUNTS, ROUNDS, agree, deployed_rounds, experiment_of
+from test_plain_rounds import CHANGES
+from test_secure_rounds import STAGES
+
+from rrcluster.federation.agreed_run import AgreedRun
+
+pytest.importorskip("flwr", reason="needs the extra flower, which has an environment of its own: make test-flower")
+
+import httpx
+from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
+
+from rrcluster.federation.certificates import make_authority
+from rrcluster.federation.flower.children import stop_processes
+from rrcluster.federation.flower.flower_envelope import wrap
+from rrcluster.federation.flower.flower_transport import FlowerTransport
+from rrcluster.federation.flower.gate import Gate
+from rrcluster.federation.flower.loopback import Loopback
+from rrcluster.simulation.clients import Faults
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def folder():
+    with tempfile.TemporaryDirectory(prefix="rr") as name:  # a short path, as sockets need
+        yield Path(name)
+
+
+@pytest.fixture
+def members(folder):
+    """Starts daemons, each a process of its own, on what they agreed."""
+    processes = {}
+
+    def start(settings):
+        for place in range(len(COUNTS)):
+            command = [HERE / "member_process.py", json.dumps(settings), str(place), folder / f"{place}.socket"]
+            processes[place] = subprocess.Popen(
+                [sys.executable, "-W", "ignore", *map(str, command), str(os.getpid())], cwd=HERE, text=False
+            )
+        sockets = {place: folder / f"{place}.socket" for place in range(len(COUNTS))}
+        deadline = time.monotonic() + 60
+        while not all(path.exists() for path in sockets.values()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return sockets, AgreedRun.build(agree(**settings), trains=False)
+
+    start.processes = processes
+    yield start
+    stop_processes(list(processes.values()))
+
+
+class Gone(Faults):
+    """Clients of one member drop out from a round on."""
+
+    def __init__(self, clients, first_round):
+        super().__init__()
+        object.__setattr__(self, "clients", clients)
+        object.__setattr__(self, "first_round", first_round)
+
+    def remaining(self, clients, *, streams, round_index):
+        return clients if round_index < self.first_round else np.setdiff1d(clients, self.clients)
+
+
+def same(one, other):
+    np.testing.assert_array_equal(one.release.cluster_sums, other.release.cluster_sums)
+    np.testing.assert_array_equal(one.release.sizes, other.release.sizes)
+    np.testing.assert_array_equal(one.release.evaluation.sums, other.release.evaluation.sums)
+    np.testing.assert_array_equal(one.state.models.clustered, other.state.models.clustered)
+
+
+def search(array, *processes):
+    """How often a stretch of an array occurs in the memory of processes."""
+    command = [sys.executable, HERE / "search_memory.py", array, *processes]
+    return int(subprocess.run(list(map(str, command)), capture_output=True, check=True).stdout)
+
+
+class KillsBefore:
+    """A transport that does something before the question of one round."""
+
+    def __init__(self, inner, number, act):
+        self.inner, self.left, self.act = inner, number, act
+
+    def ask(self, messages):
+        if self.left == 0:
+            self.act()
+        self.left -= 1
+        return self.inner.ask(messages)
+
+
+def test_plain_rounds_are_those_of_the_simulator_with_a_daemon_killed_on_the_way(folder, members):
+    """Poisson cohorts, coins, private evaluation; member 1 drops out of the last round."""
+    experiment = experiment_of(**CHANGES)
+    sockets, agreed = members(CHANGES)
+    with Loopback(sockets, folder, seconds=60) as transport:
+        transport = KillsBefore(transport, ROUNDS - 1, members.processes[1].kill)
+        over_flower = list(deployed_rounds(agreed, transport))
+    hosted = agreed.agreement.first_client(1) + np.arange(COUNTS[1])
+    simulated = list(replace(experiment, faults=Gone(hosted, ROUNDS - 1)).rounds())
+    assert len(over_flower) == len(simulated) == ROUNDS
+    for one, other in zip(over_flower, simulated, strict=True):
+        same(one, other)
+
+
+def test_the_sum_of_a_secure_round_is_exactly_that_of_messages_and_shares(folder, members, monkeypatch):
+    """Member 1 dies in the second round, when the others have its keys: its message and share are in no sum."""
+    sockets, agreed = members({**CHANGES, "mode": "secure"})
+    totals = []
+    mechanism = type(agreed.plan.mechanism)
+    own = mechanism.release_sum
+    monkeypatch.setattr(mechanism, "release_sum", lambda self, total: totals.append(total.total) or own(self, total))
+    network = Loopback(sockets, folder, seconds=60)
+    with network as transport:
+        transport = KillsBefore(transport, len(STAGES) + STAGES.index("mask"), members.processes[1].kill)
+        assert len(list(deployed_rounds(agreed, transport))) == 2
+        server = [os.getpid(), network.link.process.pid, network.gate.pid]
+        in_memory = [search(folder / f"message-0-{t}.npy", *server) for t in range(2)]
+        np.save(folder / "total.npy", totals[1])
+        assert search(folder / "total.npy", os.getpid()) > 0  # what is there is found
+    assert in_memory == [0, 0]
+    for t, survivors in enumerate([(0, 1, 2), (0, 2)]):
+        added = [np.load(folder / f"{what}-{place}-{t}.npy") for what in ("message", "share") for place in survivors]
+        np.testing.assert_array_equal(totals[t], np.sum(added, axis=0))
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory):
+    """A gate in front of nothing: what it lets through gets 503, since nobody is there."""
+    folder = tmp_path_factory.mktemp("gate")
+    make_authority(folder, folder, name="link", hosts=["127.0.0.1"])
+    return Gate("127.0.0.1:9", folder / "ca.pem", longest=100)
+
+
+def status(gate, method, path, content=b""):
+    async def call():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="https://gate") as client:
+            return (await client.request(method, path, content=content)).status_code
+
+    return asyncio.run(call())
+
+
+def test_the_gate_passes_what_nodes_call_and_nothing_else(gate):
+    assert status(gate, "POST", "/v1/fleet/pull-messages") == 503
+    assert status(gate, "POST", "/v1/fleet/pull-messages", bytes(101)) == 413
+    for method, path in (
+        ("GET", "/v1/fleet/pull-messages"),
+        ("GET", "/docs"),
+        ("POST", "/v1/control/start-run"),
+        ("POST", "/v1/control/list-nodes"),
+        ("POST", "/v1/runtime/acquire-task"),
+        ("POST", "/v1/fleet/register-node"),
+        ("POST", "/v1/fleet/get-fab"),
+        ("POST", "/v1/fleet/../control/start-run"),
+        ("POST", "/v1/fleet/%2e%2e/control/start-run"),
+        ("POST", "//v1/fleet/pull-messages"),
+        ("POST", "/v1/fleet/pull-messages/"),
+        ("POST", "/v1/fleet/"),
+    ):
+        assert status(gate, method, path) == 403, path
+
+
+class Reply:
+    def __init__(self, number, *, node, content=b"answer"):
+        self.metadata = SimpleNamespace(reply_to_message_id=number, src_node_id=node)
+        self.content = wrap(content) if content is not None else None
+
+    def has_content(self):
+        return self.content is not None
+
+
+class FakeLink:
+    """Three nodes, 10 to 12; `replies` says what is there to pull, one list after the other."""
+
+    def __init__(self, replies):
+        self.node_ids, self.grid, self.replies, self.restarts, self.sent = {0: 10, 1: 11, 2: 12}, self, replies, 0, []
+
+    def push_messages(self, messages):
+        self.sent.append(list(messages))
+        return ["m0", "m1", None][: len(self.sent[-1])]
+
+    def pull_messages(self, numbers):
+        step = self.replies.pop(0) if self.replies else []
+        if isinstance(step, Exception):
+            raise step
+        return [reply for reply in step if reply.metadata.reply_to_message_id in numbers]
+
+    def get_node_ids(self):
+        return [10, 11, 99]
+
+    def restart(self):
+        self.restarts += 1
+
+
+@pytest.fixture
+def identity(monkeypatch):
+    """Of the run that messages belong to, as a SuperLink would give it."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+ASKED = {0: b"a", 1: b"b", 2: b"c"}
+
+
+def test_late_replies_errors_and_replies_in_other_names_are_no_answers(identity):
+    link = FakeLink([[Reply("m0", node=11)], [Reply("m1", node=11, content=None)]])
+    assert FlowerTransport(link, seconds=5, poll_seconds=0.01).ask(ASKED) == {}
+    link = FakeLink([[Reply("m0", node=10)], *[[]] * 1000])
+    began = time.monotonic()
+    assert FlowerTransport(link, seconds=0.5, poll_seconds=0.01).ask(ASKED) == {0: b"answer"}
+    assert 0.5 <= time.monotonic() - began < 5
+    assert {message.metadata.ttl for message in link.sent[0]} == {0.5}
+
+
+def test_a_superlink_that_dies_is_started_again_and_the_answers_it_held_are_lost(identity):
+    link = FakeLink([[Reply("m0", node=10)], httpx.ConnectError("gone")])
+    transport = FlowerTransport(link, seconds=5, poll_seconds=0.01)
+    assert transport.ask(ASKED) == {0: b"answer"}
+    assert link.restarts == 1
+    link.replies = [[Reply("m0", node=10), Reply("m1", node=11)]]
+    assert transport.ask(ASKED) == {0: b"answer", 1: b"answer"}
+    assert transport.wait_for_nodes({0, 1, 2}, 0.1) == {0, 1}
+
+
+def test_two_messages_with_the_same_bytes_have_different_names(identity):
+    first, second = (Message(wrap(b"same"), 10, "query", ttl=5.0) for _ in range(2))
+    first.metadata.created_at = second.metadata.created_at
+    assert first.object_id != second.object_id
