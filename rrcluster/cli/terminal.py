@@ -5,6 +5,7 @@ A mistake in a flag is reported on the first line, with the way out.
 
 import contextlib
 import io
+import os
 import re
 import sys
 import warnings
@@ -98,14 +99,16 @@ _IN_A_FILE = 200  # columns
 
 
 def print_results(table: "TextTable") -> None:
-    """A table of results, its note below it in the width of the terminal."""
+    """A table of results in the width of the terminal, in several parts if it must be, its note below it."""
     from rich.console import Console
     from rich.text import Text
 
-    from rrcluster.report.render import console_table
+    from rrcluster.report.render import column_parts, console_table
 
     console = Console()
-    print_whole(console_table(table, width=console.width if console.is_terminal else _IN_A_FILE))
+    width = console.width if console.is_terminal or "COLUMNS" in os.environ else _IN_A_FILE
+    for part in column_parts(table, width=width):
+        print_whole(console_table(part, width=width))
     console.print(Text(table.note, style="italic"))
 
 

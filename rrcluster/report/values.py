@@ -6,7 +6,7 @@ An epsilon is never rounded down.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 
 def number(value: object) -> float | None:
@@ -138,8 +138,21 @@ def value_text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(value_text(entry) for entry in value) or NOTHING
     if isinstance(value, dict):
-        return "; ".join(f"{words(str(key))}: {value_text(entry)}" for key, entry in value.items()) or NOTHING
+        return "; ".join(f"{words(str(key))}: {field_text(str(key), entry)}" for key, entry in value.items()) or NOTHING
     return str(value)
+
+
+def field_text(name: str, value: object) -> str:
+    """The value of a named field; bounds are rounded to the safe side."""
+    known = number(value)
+    if known is None or name not in ("epsilon", "most", "delta", "least"):
+        return value_text(value)
+    if name == "delta":
+        exact = Decimal(str(known))
+        return f"{exact.quantize(Decimal(1).scaleb(exact.adjusted() - 2), rounding=ROUND_CEILING).normalize():g}"
+    if name == "least":
+        return str(Decimal(str(known)).quantize(Decimal("0.01"), rounding=ROUND_FLOOR))
+    return epsilon_text(known)
 
 
 def words(name: str) -> str:
