@@ -20,6 +20,7 @@ from rrcluster.version import __version__
 
 _SOON = 30  # days
 _FEW_BYTES = 2**28
+_LEAST_STEP = 2.0  # noise stds: less, and a round's step is noise even in the best direction
 
 
 @dataclass(frozen=True)
@@ -104,24 +105,24 @@ def _signal(agreed: AgreedRun) -> str:
     plan, agreement = agreed.plan, agreed.agreement
     settings = agreed.experiment.config
     prospect = outlook(plan, update_clip=settings.privacy.update_clip, average_last=settings.server.average_last)
-    members = len(agreement.members)
+    members, clients = len(agreement.members), agreement.num_clients
     extra = math.sqrt(members / agreement.least_honest) if agreement.secure else 1.0  # noise of those beyond them
-    ratio, clients = min(prospect.over_run) / extra, agreement.num_clients
+    noise = plan.mechanism.describe().noise["noise_std"] * extra
+    over_run, size = min(prospect.over_run) / extra, min(prospect.sizes)
+    one_round = size * settings.privacy.update_clip / noise
     text = (
-        f"{ratio:.2g} over the run for a cluster of {min(prospect.sizes):.3g} clients "
-        f"({clients} clients in all, noise multiplier {plan.noise_multiplier:.3g})"
+        f"a cluster of {size:.3g} clients has {over_run:.2g} over the run, and in one round {one_round:.2g} noise stds "
+        f"in a single direction ({clients} clients in all, noise multiplier {plan.noise_multiplier:.3g})"
     )
-    if ratio >= HOPELESS:
-        return f"{text}: {'enough' if ratio >= WEAK else f'weak, {WEAK:g} and more is good'}"
-    needed = math.ceil(clients * WEAK / ratio)
+    if over_run >= HOPELESS and one_round >= _LEAST_STEP:
+        return f"{text}: {'enough' if over_run >= WEAK else f'weak, {WEAK:g} over the run is good'}"
+    needed = math.ceil(clients * max(WEAK / over_run, _LEAST_STEP / one_round))
     many = clients // members
-    inside = (
-        f" Each member hosts {many} client{'s' if many > 1 else ''}: with --client-column the unit of privacy is the "
-        "person in its data, and a member hosts thousands."
-    )
     return _problem(
-        f"hopeless: {text}; below {HOPELESS:g} nothing is learnt. About {needed} clients would do at this epsilon."
-        f"{inside} Fewer clusters, a smaller network, or a larger epsilon help too."
+        f"hopeless: {text}. Nothing is learnt below {HOPELESS:g} over the run or {_LEAST_STEP:g} in a round. About "
+        f"{needed} clients would do at this epsilon. Each member hosts {many} client{'s' if many > 1 else ''}: with "
+        "--client-column the unit of privacy is the person in its data, and a member hosts thousands. Fewer clusters, "
+        "a smaller network, or a larger epsilon help too."
     )
 
 
