@@ -34,6 +34,14 @@ def test_a_secure_training_from_settings_to_models(base, capsys):
     members = [base / f"m{place}" for place in range(3)]
     with listening(members):
         do("serve", trial, "--transport", "local", "--members", base, "--quiet")
+        assert main(["federation", "check", str(trial), "--members", str(base)]) in (0, 1)
+        checked = capsys.readouterr().out
+        assert main(["federation", "check", str(members[2])]) in (0, 1)
+        checked += capsys.readouterr().out
+    assert "all 3 answer, and their clocks agree" in checked
+    assert "ok    daemon           answers" in checked
+    assert main(["federation", "check", str(trial), "--members", str(base)]) == 1
+    assert "m0, m1, m2 do not answer" in capsys.readouterr().out
     run = trial / "run"
     stated = json.loads((run / "privacy.json").read_text())
     assert stated["adjacency"] == "zero-out"

@@ -115,7 +115,7 @@ def test_planted_mistakes_are_caught(name, tmp_path):
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(TESTS / test)],
         capture_output=True,
         text=True,
-        cwd=TESTS.parent,
+        cwd=tmp_path,  # from which -m imports first
         env=os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 1, done.stdout[-2000:]
