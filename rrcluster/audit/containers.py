@@ -20,15 +20,20 @@ def check_types(target: Target, *, rng: Rng) -> Finding:
     Eight random directions and three lengths each, so that a norm computed in a short type is caught.
     """
     mechanism = given(target.make(_WIDE), _ASSIGNMENT)
+    shown, holds = _worst_shift(mechanism, _long_rows(mechanism, rng))
+    return Finding(target.name, "types", "the sensitivity holds for every type of update", shown, holds)
+
+
+def _worst_shift(mechanism: Mechanism, neighbours: Iterator[tuple[str, Round, Round]]) -> tuple[str, bool]:
+    """(the largest shift, relative to the claimed sensitivity, in words; whether it is within the claim)."""
     worst, where = 0.0, ""
-    for label, one, two in _long_rows(mechanism, rng):
+    for label, one, two in neighbours:
         moved = shift(mechanism, released_quietly(mechanism, one), released_quietly(mechanism, two))
         if moved > worst:
             worst, where = moved, label
     ratio = worst / claimed_sensitivity(mechanism)
     holds = ratio <= 1 + ROUNDING
-    shown = f"{ratio:.6f} of it" if holds else f"{ratio:.6g} times it: {where}"
-    return Finding(target.name, "types", "the sensitivity holds for every type of update", shown, holds)
+    return (f"{ratio:.6f} of it" if holds else f"{ratio:.6g} times it: {where}"), holds
 
 
 def check_odd_rows(target: Target) -> Finding:
@@ -136,14 +141,7 @@ def check_evaluation_sensitivity(target: Target) -> Finding:
     Deterministic. Values in and out of range, and no numbers at all, in every type and container.
     """
     mechanism = target.make(AuditSetting(noise_multiplier=0.0))
-    worst, where = 0.0, ""
-    for label, one, two in _neighbours(mechanism):
-        moved = shift(mechanism, released_quietly(mechanism, one), released_quietly(mechanism, two))
-        if moved > worst:
-            worst, where = moved, label
-    ratio = worst / claimed_sensitivity(mechanism)
-    holds = ratio <= 1 + ROUNDING
-    shown = f"{ratio:.6f} of it" if holds else f"{ratio:.4g} times it: {where}"
+    shown, holds = _worst_shift(mechanism, _neighbours(mechanism))
     claim = "with an evaluation of any type, one client moves at most sqrt(C^2 + w^2 + u^2/2)"
     return Finding(target.name, "evaluation sensitivity", claim, shown, holds)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rrcluster.audit.targets import Mechanism
+from rrcluster.errors import RRClusterError
 from rrcluster.privacy.events import Event
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.reports import Reports
@@ -113,6 +114,16 @@ class WatchedLedger(Ledger):
         """Charge, and record when and for what."""
         super().charge(round_index, event)
         self.log.append((round_index, event))
+
+
+def refused(call: Callable[[], object], *kinds: type[Exception]) -> bool:
+    """Whether a call raises one of these errors; by default, any error of this package."""
+    errors = kinds or (RRClusterError,)
+    try:
+        call()
+    except errors:
+        return True
+    return False
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.probes import Recorder, entropy_from
+from rrcluster.audit.probes import Recorder, entropy_from, refused
 from rrcluster.audit.targets import Finding
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
@@ -116,7 +116,7 @@ def check_stated_cost() -> Finding:
         stated = [(where, value) for where, values in epsilons.items() for value in values]
         wrong = next((f"{where} says {value}" for where, value in stated if not _equal(value, due)), "")
         _charge_twice(path / "ledger.jsonl")
-        if not _refused(lambda: folder_cost(path)):
+        if not refused(lambda: folder_cost(path), PrivacyError, RunFolderError):
             wrong = wrong or "more charges than the statement covers are passed over"
     claim = f"a folder costs its whole plan, {due:.4g}, from the first round on"
     return Finding(SUBJECT, "stated cost", claim, wrong or f"so, in {len(epsilons)} places", not wrong)
@@ -191,11 +191,15 @@ def _resumed_elsewhere(folder: Path) -> str:
     path = folder / "bound"
     _some_rounds(start(small_experiment(path, secure=True)), 1)
     shutil.copytree(path, folder / "copy")
-    if not _refused(lambda: resume(folder / "copy")):
+    if not refused(lambda: resume(folder / "copy"), PrivacyError, RunFolderError):
         return "a copy of a secure run is resumed"
     stated = json.loads((path / "privacy.json").read_text(encoding="utf-8"))
     (path / "privacy.json").write_text(json.dumps(stated | {"epsilon": stated["epsilon"] / 2}), encoding="utf-8")
-    return "" if _refused(lambda: resume(path)) else "a run is resumed although it states another epsilon"
+    return (
+        ""
+        if refused(lambda: resume(path), PrivacyError, RunFolderError)
+        else "a run is resumed although it states another epsilon"
+    )
 
 
 def _some_rounds(running: Running, count: int) -> list[float | None]:
@@ -216,14 +220,6 @@ def _killed(running: Running, copy: Path, *, after: int) -> None:
         next(rounds)
     shutil.copytree(running.folder.path, copy)
     rounds.close()  # type: ignore[attr-defined]
-
-
-def _refused(call: Any) -> bool:
-    try:
-        call()
-    except (PrivacyError, RunFolderError):
-        return True
-    return False
 
 
 def _clients(seed: int) -> FederatedData:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rrcluster.cli.terminal import parse, read_yaml, say
+from rrcluster.cli.terminal import follow_sweep, parse, read_yaml, say
 from rrcluster.errors import ConfigError, RunFolderError
 
 if TYPE_CHECKING:
@@ -79,20 +79,10 @@ def _refuse_selection_flags(command: SweepCommand) -> None:
 
 def _sweep(grid: "Grid", command: SweepCommand) -> int:
     from rrcluster.experiments.executors import pick_executor
-    from rrcluster.experiments.progress import SweepView
-    from rrcluster.experiments.sweep import Outcome, jobs, sweep
+    from rrcluster.experiments.sweep import jobs, sweep
 
-    outcomes: list[Outcome] = []
-    with SweepView(jobs(grid), hidden=command.quiet or command.json) as view:
-        try:
-            for step in sweep(grid, executor=pick_executor(jobs(grid))):
-                view.update(step)
-                outcomes += [step] if isinstance(step, Outcome) else []
-        except KeyboardInterrupt:
-            view.stop()
-            say("Interrupted. Run the same command again to resume.")
-            raise SystemExit(130) from None
-    return _show(grid, outcomes, command)
+    steps = sweep(grid, executor=pick_executor(jobs(grid)))
+    return _show(grid, follow_sweep(steps, jobs(grid), hidden=command.quiet or command.json), command)
 
 
 def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import tyro
@@ -19,6 +19,7 @@ from rrcluster.errors import ConfigError, NotDeclared
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
+    from rrcluster.experiments.sweep import Job, Outcome, Step
     from rrcluster.report.tables import TextTable
 
 Parsed = TypeVar("Parsed")
@@ -123,3 +124,21 @@ def print_whole(table: "RichTable") -> None:
     needed = Measurement.get(console, console.options.update(width=_WIDEST), table)
     usual = console.width if console.is_terminal else min(needed.maximum, _IN_A_FILE)
     Console(width=max(usual, needed.minimum)).print(table, crop=False)
+
+
+def follow_sweep(steps: "Iterable[Step]", jobs: "Sequence[Job]", *, hidden: bool) -> "list[Outcome]":
+    """Show the steps of a sweep as they come, and return its outcomes. Ctrl-C ends the command with status 130."""
+    from rrcluster.experiments.progress import SweepView
+    from rrcluster.experiments.sweep import Outcome
+
+    outcomes: list[Outcome] = []
+    with SweepView(jobs, hidden=hidden) as view:
+        try:
+            for step in steps:
+                view.update(step)
+                outcomes += [step] if isinstance(step, Outcome) else []
+        except KeyboardInterrupt:
+            view.stop()
+            say("Interrupted. Run the same command again to resume.")
+            raise SystemExit(130) from None
+    return outcomes

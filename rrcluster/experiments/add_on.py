@@ -17,7 +17,6 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -85,9 +84,7 @@ class AddOnServer:
         """Ready."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Release the folder's lock."""
         self.close()
 

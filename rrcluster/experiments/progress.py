@@ -7,7 +7,6 @@ line per run.
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -68,9 +67,7 @@ class ProgressBar:
         self._task = self._bar.add_task("round", total=plan.num_rounds, sizes="", accuracy="")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop drawing."""
         self.stop()
 
@@ -130,9 +127,7 @@ class SweepView:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop drawing."""
         self.stop()
 
