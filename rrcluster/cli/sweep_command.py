@@ -11,6 +11,7 @@ import tyro
 
 from rrcluster.cli.terminal import follow_sweep, parse, read_yaml, say
 from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.privacy.cost import epsilon_text
 
 if TYPE_CHECKING:
     from rrcluster.experiments.sweep import Grid, Outcome
@@ -142,7 +143,7 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
     secure = offer.experiments[0].plan.secure
     console = Console(stderr=True, quiet=command.quiet or command.json)
     console.print(
-        f"Selecting among {len(offer.experiments)} combinations: epsilon {offer.epsilon:.4g} at delta "
+        f"Selecting among {len(offer.experiments)} combinations: epsilon {epsilon_text(offer.epsilon)} at delta "
         f"{offer.experiments[0].plan.delta:g} for the whole selection, "
         f"{'from operating-system entropy' if secure else 'seeded: for research only'}",
         highlight=False,
@@ -172,5 +173,5 @@ def _show_selected(folder: Path, grid: "Grid", command: SweepCommand) -> None:
 
     show_table([folder])
     chosen = ", ".join(f"{name} = {value}" for name, value in selected.items())
-    say(f"Selected: {chosen}. epsilon {summary['epsilon']:.4g} covers the selection and the run.")
+    say(f"Selected: {chosen}. epsilon {epsilon_text(summary['epsilon'])} covers the selection and the run.")
     say(f"Run folder: {folder}. Figures and a page: rrcluster report {folder}")

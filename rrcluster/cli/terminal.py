@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import tyro
 
 from rrcluster.errors import ConfigError, NotDeclared
+from rrcluster.storage import printable
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -64,9 +65,16 @@ def read_yaml(path: str) -> dict[str, object]:
 
 def say(text: str) -> None:
     """One line to the person at the terminal, beside (not in) the answer."""
-    from rrcluster.storage import printable
-
     sys.stderr.write(printable(text) + "\n")
+
+
+def waiting(text: str, *, hidden: bool = False) -> contextlib.AbstractContextManager[object]:
+    """Show in a terminal what the next seconds are spent on; gone when they are over, so that an error comes first."""
+    if hidden or not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(f"{printable(text)} ...")
 
 
 @contextlib.contextmanager

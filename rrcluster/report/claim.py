@@ -4,10 +4,18 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rrcluster.privacy.cost import epsilon_text
 from rrcluster.report.folders import DIAGNOSTIC, RunGroup
 from rrcluster.report.render import to_html
 from rrcluster.report.tables import TextTable
-from rrcluster.report.values import NOTHING, delta_text, epsilon_text, field_text, number, value_text, words
+from rrcluster.report.values import (
+    NOTHING,
+    delta_text,
+    field_text,
+    number,
+    value_text,
+    words,
+)
 
 _TITLES = {
     "unit": "Unit of privacy",

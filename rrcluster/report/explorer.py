@@ -21,7 +21,11 @@ _SHARES = {
     "clustering_accuracy": "Clustering accuracy (%)",
     "personalised_accuracy": "Personalised accuracy (%)",
 }
-_RELEASED = {"smallest": "Smallest released size (clients)", "largest": "Largest released size (clients)"}
+_RELEASED = {
+    "released_accuracy": "Released accuracy, noisy (%)",
+    "smallest": "Smallest released size (clients)",
+    "largest": "Largest released size (clients)",
+}
 _DIGITS = 3  # decimals of a percentage
 
 Points = list[tuple[int, Estimate]]  # by index of the round
@@ -80,7 +84,11 @@ def _values(group: RunGroup) -> dict[str, list[list[float] | None]]:
         points.pop("clustering_accuracy")
     else:
         points |= {"smallest": _sizes(group.runs, least=True), "largest": _sizes(group.runs, least=False)}
-    return {name: _columns(entries, scale=100 if name in _SHARES else 1) for name, entries in points.items() if entries}
+    if group.first.private and len(group.runs) == 1:  # the costs of several would add up
+        released = [(entry.round_index, estimate([entry.accuracy])) for entry in group.first.rounds]
+        points["released_accuracy"] = [(at, mean) for at, mean in released if mean is not None]
+    shares = (*_SHARES, "released_accuracy")
+    return {name: _columns(entries, scale=100 if name in shares else 1) for name, entries in points.items() if entries}
 
 
 def _sizes(runs: Sequence[Run], *, least: bool) -> Points:

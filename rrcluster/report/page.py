@@ -12,6 +12,7 @@ from string import Template
 from typing import Any
 
 from rrcluster.data_settings import data_label
+from rrcluster.privacy.cost import epsilon_text
 from rrcluster.report.claim import statement_section
 from rrcluster.report.drawing import Drawing, share_glyphs
 from rrcluster.report.explorer import as_data_block, content_hash, explorer_data
@@ -23,7 +24,6 @@ from rrcluster.report.values import (
     clear_best,
     dead_text,
     delta_text,
-    epsilon_text,
     percent,
     start_text,
     value_text,

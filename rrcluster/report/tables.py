@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rrcluster.data_settings import data_label
+from rrcluster.privacy.cost import epsilon_text
 from rrcluster.registry import DATASETS
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import distinct_labels
@@ -12,7 +13,6 @@ from rrcluster.report.values import (
     Estimate,
     clear_best,
     delta_text,
-    epsilon_text,
     estimate,
     percent,
     seconds_text,
@@ -255,9 +255,10 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
     if all(run.final is None for group in groups for run in group.runs):
         return [released or "No diagnostics were written, so there is no accuracy to show."]
     names = [name if name == "ARI" else name.removesuffix(" (%)").lower() for name in (_LABELS[key] for key in metrics)]
+    listed = _listed(names)
     sentences = [
         released,
-        f"{_listed(names).capitalize()}: {DIAGNOSTIC} (measured on raw client data).",
+        f"{listed[0].upper()}{listed[1:]}: {DIAGNOSTIC} (measured on raw client data).",
     ]
     chance = chance_level(groups)
     if "accuracy" in metrics and chance is not None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
+from rrcluster.privacy.cost import epsilon_text
+
 
 def number(value: object) -> float | None:
     """A finite number, or None for anything else (missing, null, NaN, infinite, not a number)."""
@@ -83,22 +85,6 @@ def _quantile(degrees: int) -> float:
 
 
 NOTHING = "–"
-NO_PRIVACY = "none (no privacy)"
-NO_BOUND = "no finite bound"
-
-
-def epsilon_text(epsilon: float | None, *, private: bool = True) -> str:
-    """Two decimals (two significant digits below 0.01), rounded up; words where there is no number."""
-    if not private:
-        return NO_PRIVACY
-    if epsilon is None:
-        return NO_BOUND
-    if abs(epsilon) >= 1e9:  # says nothing any more, and has too many digits to write out
-        return "more than 1e9" if epsilon > 0 else NO_BOUND
-    exact = Decimal(str(epsilon))
-    if epsilon >= 0.01 or epsilon <= 0:
-        return str(exact.quantize(Decimal("0.01"), rounding=ROUND_CEILING))
-    return f"{exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_CEILING):f}"
 
 
 def epsilon_name(epsilon: float) -> str:

@@ -7,10 +7,18 @@ import pytest
 
 from rrcluster.cli.terminal import print_results
 from rrcluster.data.build import load_federated
+from rrcluster.privacy.cost import epsilon_text
 from rrcluster.registry import DATASETS
 from rrcluster.report import find_runs, results_table, to_console, to_csv, to_dict, to_html, to_latex, to_markdown
 from rrcluster.report.tables import UNCOVERED_TUNING, TextTable
-from rrcluster.report.values import Estimate, clear_best, delta_text, epsilon_text, estimate, seconds_text, value_text
+from rrcluster.report.values import (
+    Estimate,
+    clear_best,
+    delta_text,
+    estimate,
+    seconds_text,
+    value_text,
+)
 
 ODD = TextTable(
     title="A & B",
