@@ -24,7 +24,7 @@ ANCHORS: list[tuple[RoundEvent, int, float, float, float]] = [
 
 
 class EpsilonOf(Protocol):
-    """An accountant under audit: `rrcluster.privacy.accounting.epsilon`, or something in its place."""
+    """An accountant under audit: `rrcluster.privacy.accounting.epsilon`, or a stand-in."""
 
     def __call__(self, event: RoundEvent, *, num_rounds: int, delta: float, accountant: str) -> float:
         """Upper bound on epsilon."""
@@ -92,19 +92,19 @@ def _closed_forms(epsilon: EpsilonOf) -> str:
     for z, rounds in ((4.0, 1), (1.0, 1), (2.0, 9)):
         exact = gaussian_epsilon(z / math.sqrt(rounds), _DELTA)
         for event in (PoissonGaussian(z, 1.0), FixedSize(z, 50, 50)):
-            found = epsilon(event, num_rounds=rounds, delta=_DELTA, accountant="pld")
-            if not exact - 1e-6 <= found <= exact * 1.01 + 1e-3:
-                return f"{found:.5g} for {exact:.5g} without sampling, z = {z}, T = {rounds}"
+            computed = epsilon(event, num_rounds=rounds, delta=_DELTA, accountant="pld")
+            if not exact - 1e-6 <= computed <= exact * 1.01 + 1e-3:
+                return f"{computed:.5g} for {exact:.5g} without sampling, z = {z}, T = {rounds}"
     for z, q in ((1.0, 0.1), (0.7, 0.3)):
         exact = sampled_epsilon(z, q, _DELTA)
-        found = epsilon(PoissonGaussian(z, q), num_rounds=1, delta=_DELTA, accountant="pld")
-        if not exact - 1e-6 <= found <= exact * 1.01 + 1e-3:
-            return f"{found:.5g} for {exact:.5g} in one sampled round, z = {z}, q = {q}"
+        computed = epsilon(PoissonGaussian(z, q), num_rounds=1, delta=_DELTA, accountant="pld")
+        if not exact - 1e-6 <= computed <= exact * 1.01 + 1e-3:
+            return f"{computed:.5g} for {exact:.5g} in one sampled round, z = {z}, q = {q}"
     return ""
 
 
 def _responses(epsilon: EpsilonOf) -> str:
-    """One round of k-ary randomised response and a Gaussian, everybody in it, and the looser bounds above it."""
+    """One round of k-ary randomised response and a Gaussian without sampling; RDP must be above it."""
     from scipy.special import ndtr
 
     for z, p, k in ((1.5, 0.6, 3), (3.0, 0.8, 2)):
@@ -119,9 +119,9 @@ def _responses(epsilon: EpsilonOf) -> str:
 
         exact = _solve(cost, _DELTA)
         event = FixedSize(z, 50, 50, KaryChoice(p, k))
-        found = epsilon(event, num_rounds=1, delta=_DELTA, accountant="pld")
-        if not exact - 1e-6 <= found <= exact * 1.01 + 1e-3:
-            return f"{found:.5g} for {exact:.5g} in one round, z = {z}, p = {p}, k = {k}"
+        computed = epsilon(event, num_rounds=1, delta=_DELTA, accountant="pld")
+        if not exact - 1e-6 <= computed <= exact * 1.01 + 1e-3:
+            return f"{computed:.5g} for {exact:.5g} in one round, z = {z}, p = {p}, k = {k}"
         for sampled, rounds in ((event, 4), (FixedSize(z, 10, 50, KaryChoice(p, k)), 4)):
             tight, loose = (
                 epsilon(sampled, num_rounds=rounds, delta=_DELTA, accountant=name) for name in ("pld", "rdp")
@@ -132,7 +132,7 @@ def _responses(epsilon: EpsilonOf) -> str:
 
 
 def _rare(epsilon: EpsilonOf) -> str:
-    """A client that takes part in few rounds in expectation is not free once that is more than delta."""
+    """Epsilon is 0 only while a client takes part with probability at most delta."""
     event = PoissonGaussian(0.5, 1e-3)
     once, often = (epsilon(event, num_rounds=rounds, delta=2e-3, accountant="pld") for rounds in (1, 40))
     shown = f"{once:.4g} and {often:.4g} for 1 and 40 rounds at q = 1e-3, delta = 2e-3"
@@ -150,9 +150,9 @@ def _printed(epsilon: EpsilonOf) -> str:
 
 def _anchors(epsilon: EpsilonOf) -> str:
     for event, rounds, delta, lower, upper in ANCHORS:
-        found = epsilon(event, num_rounds=rounds, delta=delta, accountant="pld")
-        if not lower <= found <= upper:
-            return f"{found:.5g} outside {lower} to {upper} for {event}, T = {rounds}, delta = {delta:g}"
+        computed = epsilon(event, num_rounds=rounds, delta=delta, accountant="pld")
+        if not lower <= computed <= upper:
+            return f"{computed:.5g} outside {lower} to {upper} for {event}, T = {rounds}, delta = {delta:g}"
     return ""
 
 

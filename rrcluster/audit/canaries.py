@@ -1,4 +1,4 @@
-"""End to end: a real, short run with canary clients, and how much of their presence its releases gave away.
+"""End to end: a short real run with canary clients, and a lower bound on what its releases reveal of them.
 
 One run, many canaries, each with a secret bit that is guessed from the releases where it shows most (Steinke, Nasr,
 Jagielski 2023, arXiv 2305.08846). The bound is by the claim's own trade-off curve instead of one (epsilon, delta), as
@@ -66,22 +66,22 @@ def with_canaries(method: Method, signs: Array) -> Method:
 
 @dataclass(frozen=True)
 class Without:
-    """A sampler for a population that lacks some clients: exact for Poisson cohorts, where each has its own coin."""
+    """A sampler for a population without some clients: exact for Poisson cohorts, where clients join independently."""
 
     sampler: Any
     absent: Array
 
     def draw(self, population: int, *, rng: Rng, round_index: int | None = None) -> Array:
-        """The cohort, less the absent."""
+        """The cohort, without the absent clients."""
         drawn = self.sampler.draw(population, rng=rng, round_index=round_index)
         return np.asarray(drawn[~np.isin(drawn, self.absent)])
 
 
 class Depopulated:
-    """A mechanism whose sampler knows that some clients are not there."""
+    """A mechanism whose sampler leaves out absent clients."""
 
     def __init__(self, mechanism: Any, absent: Array) -> None:
-        """Stand for `mechanism`."""
+        """Wrap `mechanism`."""
         self._mechanism = mechanism
         self.sampler = Without(mechanism.sampler, absent)
 
@@ -218,7 +218,7 @@ def _train(simulate: Simulate, plan: PrivacyPlan, method: Method, target: Target
 
 
 def _population(canaries: int, seed: int) -> FederatedData:
-    """One sample each: canaries report what they please, and the others train on theirs."""
+    """One sample each: canaries report their own coordinate, the others train."""
     rng = stream(seed, "audit")
     inputs = [rng.standard_normal((1, canaries)).astype(np.float32) for _ in range(canaries + OTHERS)]
     return from_arrays(inputs, [rng.standard_normal(1) for _ in inputs], num_classes=0, name="canaries")

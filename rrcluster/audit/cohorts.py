@@ -20,7 +20,7 @@ DECLARED = 60
 
 
 def check_small_cohorts(target: Target, *, rng: Rng) -> Finding:
-    """M = 5 and q = 0.05: three cohorts in four are empty under Poisson, and one client always comes under fixed size.
+    """M = 5 and q = 0.05: three in four Poisson cohorts are empty, and fixed-size cohorts have exactly one client.
 
     Exact binomial tests of how many cohorts are empty, how many have one client, and of all clients drawn.
     """
@@ -62,7 +62,7 @@ def check_population(target: Target, *, rng: Rng) -> Finding:
 
 
 def check_secure_sampler(target: Target) -> Finding:
-    """A secure sampler refuses seeded generators, and no cohort of 100 of 200 comes twice. Chance: below 1e-50."""
+    """A secure sampler refuses seeded generators, and no cohort of 100 of 200 repeats (by chance: below 1e-50)."""
     sampler = target.make(AuditSetting(num_clients=200, num_clusters=1, sample_rate=0.5)).sampler
     wrong = ""
     for name, seeded in {"PCG64": np.random.default_rng(0), "Philox": np.random.Generator(np.random.Philox(1))}.items():
@@ -79,9 +79,9 @@ def check_secure_sampler(target: Target) -> Finding:
 
 
 def check_round_cohorts(training: Training) -> Finding:
-    """The rounds of two runs, as they really are drawn: no cohort comes twice. Chance: below 1e-9.
+    """The cohorts of two real runs: none repeats (by chance: below 1e-9).
 
-    Two seeded runs have two seeds; two secure runs have nothing in common.
+    Seeded runs have different seeds; secure runs share nothing.
     """
     plan, seen = training.plan(), []
     for seed in (training.seed, training.seed + 1):

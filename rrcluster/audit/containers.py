@@ -17,22 +17,27 @@ _ASSIGNMENT = np.array([0, 1, 2, 0, 1])
 def check_types(target: Target, *, rng: Rng) -> Finding:
     """Updates of every floating-point type and container, above the clip: one client moves the sensitivity at most.
 
-    Eight random directions and three lengths each, so that a norm that is rounded in a short type shows.
+    Eight random directions and three lengths each, so that a norm computed in a short type is caught.
     """
     mechanism = given(target.make(_WIDE), _ASSIGNMENT)
+    shown, holds = _worst_shift(mechanism, _long_rows(mechanism, rng))
+    return Finding(target.name, "types", "the sensitivity holds for every type of update", shown, holds)
+
+
+def _worst_shift(mechanism: Mechanism, neighbours: Iterator[tuple[str, Round, Round]]) -> tuple[str, bool]:
+    """(the largest shift, relative to the claimed sensitivity, in words; whether it is within the claim)."""
     worst, where = 0.0, ""
-    for label, one, two in _long_rows(mechanism, rng):
+    for label, one, two in neighbours:
         moved = shift(mechanism, released_quietly(mechanism, one), released_quietly(mechanism, two))
         if moved > worst:
             worst, where = moved, label
     ratio = worst / claimed_sensitivity(mechanism)
     holds = ratio <= 1 + ROUNDING
-    shown = f"{ratio:.6f} of it" if holds else f"{ratio:.6g} times it: {where}"
-    return Finding(target.name, "types", "the sensitivity holds for every type of update", shown, holds)
+    return (f"{ratio:.6f} of it" if holds else f"{ratio:.6g} times it: {where}"), holds
 
 
 def check_odd_rows(target: Target) -> Finding:
-    """One odd row, choice or type in a container: what the others sent counts as it does without it.
+    """One odd row, choice or type in a container: the other clients' contributions stay the same.
 
     Deterministic. The odd client is the last; it is in cluster 1: the others' clusters must stay as they are.
     """
@@ -42,10 +47,10 @@ def check_odd_rows(target: Target) -> Finding:
     base = released_quietly(mechanism, Round([*good, np.zeros(width)], [0, 1, 2, 0, -1]))
     wrong = ""
     for name, cohort in _odd(good).items():
-        found = released_quietly(mechanism, cohort)
-        if shift(mechanism, base, found) > claimed_sensitivity(mechanism) * (1 + ROUNDING):
+        release = released_quietly(mechanism, cohort)
+        if shift(mechanism, base, release) > claimed_sensitivity(mechanism) * (1 + ROUNDING):
             wrong = f"{name}: more than one client's share moves"
-        elif base is None or found is None or not np.allclose(base.cluster_sums[::2], found.cluster_sums[::2]):
+        elif base is None or release is None or not np.allclose(base.cluster_sums[::2], release.cluster_sums[::2]):
             wrong = f"{name}: clusters move in which it is not"
     claim = "an odd row moves nobody else's contribution"
     return Finding(target.name, "odd rows", claim, wrong or "so", not wrong)
@@ -131,19 +136,12 @@ _COHORTS = (0, 1, 7, 40)
 
 
 def check_evaluation_sensitivity(target: Target) -> Finding:
-    """One client more, saying anything in any type: the whole message stays within sqrt(C^2 + w^2 + u^2/2).
+    """One more client with any evaluation of any type: its message stays within sqrt(C^2 + w^2 + u^2/2).
 
     Deterministic. Values in and out of range, and no numbers at all, in every type and container.
     """
     mechanism = target.make(AuditSetting(noise_multiplier=0.0))
-    worst, where = 0.0, ""
-    for label, one, two in _neighbours(mechanism):
-        moved = shift(mechanism, released_quietly(mechanism, one), released_quietly(mechanism, two))
-        if moved > worst:
-            worst, where = moved, label
-    ratio = worst / claimed_sensitivity(mechanism)
-    holds = ratio <= 1 + ROUNDING
-    shown = f"{ratio:.6f} of it" if holds else f"{ratio:.4g} times it: {where}"
+    shown, holds = _worst_shift(mechanism, _neighbours(mechanism))
     claim = "with an evaluation of any type, one client moves at most sqrt(C^2 + w^2 + u^2/2)"
     return Finding(target.name, "evaluation sensitivity", claim, shown, holds)
 
@@ -151,7 +149,7 @@ def check_evaluation_sensitivity(target: Target) -> Finding:
 def check_evaluation_scale(target: Target) -> Finding:
     """An evaluation counts the same in every cohort, and stated stds and floors are the same for every cohort.
 
-    Deterministic: n clients that say (1, 0) move the row by n halves of u, whoever else there is.
+    Deterministic: n clients that report (1, 0) move the row by n u / 2 in every cohort.
     """
     mechanism = target.make(AuditSetting(noise_multiplier=0.0, size_floor=3.0))
     loud = target.make(AuditSetting(size_floor=3.0))
@@ -178,7 +176,7 @@ def check_evaluation_scale(target: Target) -> Finding:
 
 
 def _neighbours(mechanism: Mechanism) -> Iterator[tuple[str, Round, Round]]:
-    """Four clients, and one more that sends the clip and says something, in every type; all of one container."""
+    """Four clients, and one more at the clip with an evaluation, in every type; all in one container."""
     updates = np.zeros((5, mechanism.coordinates.width))
     updates[:, 0] = mechanism.update_clip
     choices = np.array([0, 1, 2, 0, 1])

@@ -50,13 +50,13 @@ def check_rebalancing(rebalance: Callable[..., Any], *, rng: Rng) -> Finding:
         assignment = rng.permutation(np.repeat(np.arange(3), sizes))
         if sizes.sum() < 3 * B:
             continue
-        kept = assignment.copy()
+        before = assignment.copy()
         moved = rebalance(assignment, num_clusters=3, min_cluster_size=B, rng=rng)
         after = np.bincount(moved, minlength=3)
         small = sizes < B
         if after.sum() != sizes.sum() or (after < B).any() or (after[small] != B).any():
             wrong = f"sizes {sizes.tolist()} became {after.tolist()} at B = {B}"
-        elif (after[~small] > sizes[~small]).any() or not np.array_equal(kept, assignment):
+        elif (after[~small] > sizes[~small]).any() or not np.array_equal(before, assignment):
             wrong = f"a large cluster grew, or the input was edited, at sizes {sizes.tolist()}"
     return Finding("exact rebalancing", "guarantees", "all clusters end with at least B", wrong or "so", not wrong)
 
@@ -103,9 +103,9 @@ def check_public_sizes(target: Target, *, rng: np.random.Generator) -> Finding:
     for sizes in ((0, 0, 0, 0), (9, 0, 0, 0), (1, 2, 3, 4), (30, 30, 30, 30)):
         choices = np.repeat(np.arange(4), sizes)
         reports = as_reports(mechanism, Round(np.zeros((len(choices), 2)), choices))
-        found = mechanism.release(reports, rng=target.generator(rng))
-        if not np.allclose(found.sizes, 0.3 * 50 / 4, rtol=1e-12) or found.size_noise_std != 0:
-            wrong = f"sizes {found.sizes.round(3).tolist()} for a cohort of {list(sizes)}"
+        release = mechanism.release(reports, rng=target.generator(rng))
+        if not np.allclose(release.sizes, 0.3 * 50 / 4, rtol=1e-12) or release.size_noise_std != 0:
+            wrong = f"sizes {release.sizes.round(3).tolist()} for a cohort of {list(sizes)}"
     return Finding(target.name, "public sizes", "without counts, sizes are q M / k", wrong or "so", not wrong)
 
 

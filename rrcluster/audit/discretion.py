@@ -1,4 +1,4 @@
-"""What a secure run does when something fails: no client can stop it, and no error says more than that it failed."""
+"""Failures in a secure run: no client can abort it, and an error reveals only that a round failed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ SECRET = "client 7 of 13"
 
 @dataclass(frozen=True)
 class FailingEngine:
-    """An engine that fails where one client is, or always."""
+    """An engine that fails for cohorts with one given client, or always."""
 
     engine: Any
     client: int | None
@@ -38,7 +38,7 @@ class FailingEngine:
 
 
 class FailsAfterwards(Recorder):
-    """A mechanism that releases, and then fails, once."""
+    """A mechanism that fails once, after a release."""
 
     def release(self, reports: Reports, *, rng: Rng) -> Release:
         """Release; the second time, fail afterwards."""
@@ -77,7 +77,7 @@ def _everything_fails(training: Training) -> str:
     try:
         training.run(training.plan(), engine=_failing(client=None))
     except RoundError as error:
-        return _told(error)
+        return _revealed(error)
     except Exception as error:
         return f"{type(error).__name__} reaches the caller"
     return "a round that failed is passed over"
@@ -90,13 +90,15 @@ def _release_fails(training: Training) -> str:
         training.run(around(plan, FailsAfterwards(plan.mechanism, log=log)), ledger=ledger)
     except RoundError as error:
         releases = log.count("release")
-        return _told(error) or ("" if releases == ledger.num_charged else "a failed round is released again, uncharged")
+        return _revealed(error) or (
+            "" if releases == ledger.num_charged else "a failed round is released again, uncharged"
+        )
     except Exception as error:
         return f"{type(error).__name__} reaches the caller"
     return "a round that failed after its release is made again under one charge"
 
 
-def _told(error: BaseException) -> str:
+def _revealed(error: BaseException) -> str:
     if SECRET in str(error) or any(part in str(error) for part in ("MemoryError", "OverflowError")):
         return "an error says why a round failed"
     carried = error.__cause__ is not None or error.__context__ is not None

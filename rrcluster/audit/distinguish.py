@@ -26,8 +26,8 @@ def check_distinguishing(target: Target, *, rng: Rng, runs: int = RUNS) -> list[
     """Lower bounds on what two statistics reveal, against the event: valid for any statistic, at 1 - 1e-9 each.
 
     `projection`: the best linear one of sums and sizes. `scale`: of log ||mean||^2 per block, which shows a denominator
-    or a noise scale that depends on raw counts. A factor 2 in the noise is found with certainty, 12% is not: that is
-    what the test of the noise scale is for.
+    or a noise scale that depends on raw counts. A factor 2 in the noise is found with certainty, 12% is not: the test
+    of the noise scale covers that.
     """
     mechanism, here, there = _scene(target)
     one, two = (_attributes(mechanism, side, runs, rng) for side in (here, there))
@@ -72,12 +72,12 @@ def separation(false_positives: float, false_negatives: float) -> float:
 def _finding(target: Target, event: RoundEvent, name: str, one: Array, two: Array) -> Finding:
     positives, negatives = error_bounds(one, two)
     allowed = least_false_negatives(event, positives)
-    claimed, found = separation(positives, allowed), separation(positives, negatives)
+    claimed, measured = separation(positives, allowed), separation(positives, negatives)
     return Finding(
         target.name,
         f"distinguishing, {name}",
         f"epsilon <= {_epsilon(claimed):.3g} (mu {claimed:.3g}) per round",
-        f"epsilon >= {_epsilon(found):.3g} (mu {found:.3g})",
+        f"epsilon >= {_epsilon(measured):.3g} (mu {measured:.3g})",
         negatives >= allowed - 1e-9,
     )
 

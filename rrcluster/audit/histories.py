@@ -1,7 +1,8 @@
 """Whole runs with and without other clients: given the same releases, nobody's reports change in any round.
 
 This is what Theorem 1 of docs/privacy.md asks of clients, over all rounds: what they remember, how they choose under
-every initialisation and exploration, and who fails. Clients are computed one by one, so that equal means equal.
+every initialisation and exploration, and who fails. Clients are computed one by one, so that reports are equal to the
+bit.
 """
 
 from collections.abc import Sequence
@@ -47,14 +48,14 @@ class Scene:
 
 
 class RepeatedStreams(SecureStreams):
-    """Secure streams whose keys can be drawn again: what clients draw must not differ between two runs."""
+    """Secure streams with repeatable client keys, so that clients draw the same in two runs."""
 
     def __init__(self, seed: int) -> None:
-        """As `Streams(seed)`, but for the noise."""
+        """As `Streams(seed)`, except for the noise."""
         self._streams = Streams(seed)
 
     def __call__(self, name: str, *key: int) -> Rng:
-        """Fresh noise; everything else as it was."""
+        """Fresh noise; seeded streams for everything else."""
         return secure_rng() if name == "release" else self._streams(name, *key)
 
     def client_key(self, name: str, round_index: int) -> tuple[int, int]:
@@ -80,7 +81,8 @@ WITH_MEMORY = (
 def check_histories(training: Training) -> Finding:
     """Runs in which half of the clients are gone, or have other data: the other half reports the same, bit by bit.
 
-    Deterministic. Releases and cohorts are given beforehand and the draws are the same; clients drop out and lie.
+    Deterministic. Releases and cohorts are given beforehand and the draws are the same; some clients drop out, some are
+    hostile.
     """
     target, wrong = training.target, ""
     everyone = np.arange(NUM_CLIENTS)
@@ -184,7 +186,7 @@ def _plain(value: Any) -> Any:
 
 
 def _changed(whole: Answers, other: Answers, same: Array) -> str:
-    """Who of the clients that are the `same` reports otherwise, and when."""
+    """The first client of `same` whose reports differ, and the round."""
     for t, (one, two) in enumerate(zip(whole, other, strict=True)):
         for client in same.tolist():
             if one.get(client) != two.get(client):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rrcluster.audit.accountants import gaussian_epsilon
+from rrcluster.audit.probes import refused
 from rrcluster.audit.targets import Finding
 from rrcluster.errors import PrivacyError, RunFolderError
 from rrcluster.privacy.accounting import epsilon
@@ -31,14 +32,14 @@ def check_ledger_rules() -> Finding:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 wrong = wrong or rule(Path(folder) / "ledger.jsonl")
-            except Exception as error:  # a rule that cannot be tried is not kept
+            except Exception as error:  # a rule that cannot be tried does not hold
                 wrong = wrong or f"{rule.__name__}: {type(error).__name__}: {error}"
     claim = "charges are on disk first, counted, limited, and never changed"
     return Finding("ledger", "ledger rules", claim, wrong or f"so, {len(RULES)} rules", not wrong)
 
 
 def secure_repeats_are_charged(path: Path) -> str:
-    """A secure round made again has fresh noise, and is charged again, up to the limit."""
+    """A repeated secure round has fresh noise and is charged again, up to the limit."""
     ledger = Ledger(path, secure=True, limit=3)
     for round_index in (0, 0, 1):
         ledger.charge(round_index, _EVENT)
@@ -47,20 +48,20 @@ def secure_repeats_are_charged(path: Path) -> str:
     again = Ledger(path, secure=True, limit=3)
     if again.num_charged != 3:
         return "a ledger that is opened again forgets charges"
-    if again.affords(2) or not _refused(PrivacyError, lambda: again.charge(2, _EVENT)):
+    if again.affords(2) or not refused(lambda: again.charge(2, _EVENT), PrivacyError):
         return "more releases than the limit are charged"
     return "" if not Ledger(path, secure=True).affords(2, limit=3) else "the plan's limit is not kept"
 
 
 def seeded_repeats_are_free_and_identical(path: Path) -> str:
-    """A seeded round made again is the same release: charged once, and refused on another setup."""
+    """A repeated seeded round is the same release: charged once, and refused on another setup."""
     ledger = Ledger(path, made_by=_SETUP)
     for round_index in (0, 1, 1):
         ledger.charge(round_index, _EVENT)
     if ledger.num_charged != 2 or len(read_charges(path)) != 2:
         return "a seeded round that is repeated is not one charge"
     other = Ledger(path, made_by=_SETUP | {"torch": "2"})
-    return "" if _refused(PrivacyError, lambda: other.charge(1, _EVENT)) else "a round is repeated on another setup"
+    return "" if refused(lambda: other.charge(1, _EVENT), PrivacyError) else "a round is repeated on another setup"
 
 
 def charges_are_on_disk(path: Path) -> str:
@@ -74,7 +75,7 @@ def charges_are_on_disk(path: Path) -> str:
         if not flushes:
             return "a charge is not flushed to the disk"
     blocked = Ledger(path / "no folder" / "ledger.jsonl")
-    if not _refused(Exception, lambda: blocked.charge(0, _EVENT)):
+    if not refused(lambda: blocked.charge(0, _EVENT), Exception):
         return "a charge that cannot be written is taken for made"
     return ""
 
@@ -82,26 +83,26 @@ def charges_are_on_disk(path: Path) -> str:
 def a_run_is_one_plan(path: Path) -> str:
     """Neither the event nor the settings of a run may change."""
     Ledger(path, made_by=_SETUP).charge(0, _EVENT)
-    if not _refused(PrivacyError, lambda: Ledger(path, made_by=_SETUP).charge(1, _OTHER)):
+    if not refused(lambda: Ledger(path, made_by=_SETUP).charge(1, _OTHER), PrivacyError):
         return "the event of a run may change"
     changed = _SETUP | {"config": "b"}
-    return "" if _refused(PrivacyError, lambda: Ledger(path, made_by=changed)) else "the settings of a run may change"
+    return "" if refused(lambda: Ledger(path, made_by=changed), PrivacyError) else "the settings of a run may change"
 
 
 def damage_is_refused(path: Path) -> str:
-    """A torn last line was never released; any other damage, and a missing charge, is an unknown cost."""
+    """A torn last line was never released; other damage and missing charges are refused: the cost is unknown."""
     ledger = Ledger(path)
     for round_index in range(3):
         ledger.charge(round_index, _EVENT)
     whole = path.read_text(encoding="utf-8").splitlines()
     path.write_text("\n".join([whole[0], "{damaged", whole[2]]) + "\n", encoding="utf-8")
-    if not _refused(RunFolderError, lambda: Ledger(path)):
+    if not refused(lambda: Ledger(path), RunFolderError):
         return "damaged charges are passed over"
     path.write_text("\n".join(whole[:2]) + "\n" + whole[2][:9], encoding="utf-8")
     if Ledger(path).num_charged != 2:
         return "a torn last charge changes the others"
     path.write_text(whole[1] + "\n", encoding="utf-8")
-    missing = _refused(RunFolderError, lambda: Ledger(path).check_covers(2))
+    missing = refused(lambda: Ledger(path).check_covers(2), RunFolderError)
     return "" if missing else "a released round without a charge is accepted"
 
 
@@ -114,17 +115,9 @@ RULES: tuple[Callable[[Path], str], ...] = (
 )
 
 
-def _refused(kind: type[Exception], call: Callable[[], object]) -> bool:
-    try:
-        call()
-    except kind:
-        return True
-    return False
-
-
 @contextlib.contextmanager
 def _counted_flushes() -> Iterator[list[int]]:
-    """The descriptors that are flushed to the disk meanwhile."""
+    """The descriptors that are flushed to disk within the block."""
     own, flushed = os.fsync, list[int]()
 
     def watched(descriptor: int) -> None:
@@ -213,7 +206,7 @@ def _plan(**settings: Any) -> PrivacyPlan:
 
 @contextmanager
 def _own_cache() -> Iterator[Path]:
-    """A cache folder of the audit's own, so that nothing remembered helps and nothing tampered with stays."""
+    """A temporary cache folder: no earlier entry is used, and no tampered one stays."""
     before = os.environ.get("XDG_CACHE_HOME")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder

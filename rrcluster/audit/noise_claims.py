@@ -123,8 +123,7 @@ def off_the_grid(noise: Array, mechanism: Mechanism, block: str) -> str:
 def check_noise_reuse(target: Target, *, seed: int) -> Finding:
     """Noise is never used twice: not by the next release, not for other data, not under another seed.
 
-    And it comes from the generator given, from nowhere else: the same generator on the same data gives the same
-    release, or secure noise would have no way in.
+    It comes from the given generator alone: the same generator on the same data gives the same release.
     """
     mechanism = target.make(replace(SHAPE, clustered=400))
     choices = np.zeros(12, dtype=np.int64)
@@ -153,7 +152,7 @@ def claimed_multiplier(mechanism: Mechanism) -> float:
 
 
 def _samples(target: Target, rng: Rng, releases: int) -> Samples:
-    """As many numbers from fewer, wider releases where each of them is slow to draw."""
+    """As many numbers from fewer, wider releases where exact noise is slow to draw."""
     mechanism = target.make(replace(SHAPE, clustered=8 * SHAPE.clustered) if target.secure else SHAPE)
     wide = releases // 8 if target.secure else releases
     return {name: (mechanism, _blocks(mechanism, choices, rng, wide)) for name, choices in COHORTS.items()}
@@ -165,8 +164,8 @@ def _blocks(mechanism: Mechanism, choices: Array, rng: Rng, releases: int) -> Bl
     counted = d_s + k * d_c + (k if getattr(mechanism, "count_weight", 0.0) else 0)
     places = {"shared": slice(0, d_s), "counts": slice(d_s + k * d_c, counted), "evaluation": slice(counted, None)}
     places |= {f"cluster {j}": slice(d_s + j * d_c, d_s + (j + 1) * d_c) for j in range(k)}
-    found = {name: noise[:, place] for name, place in places.items()}
-    return {name: samples for name, samples in found.items() if samples.size}
+    blocks = {name: noise[:, place] for name, place in places.items()}
+    return {name: samples for name, samples in blocks.items() if samples.size}
 
 
 def _clusters(blocks: Blocks) -> list[str]:
@@ -174,7 +173,7 @@ def _clusters(blocks: Blocks) -> list[str]:
 
 
 def noise_of(mechanism: Mechanism, choices: Array, rng: Rng) -> Array:
-    """The noise of one release of this cohort: what is left when the same release without noise is taken away."""
+    """The noise of one release of this cohort: the difference from the same release without noise."""
     updates = np.full((len(choices), mechanism.coordinates.width), CLIP / 100)
     fixed = given(mechanism, choices if len(choices) else np.zeros(12, dtype=np.int64))
     reports = as_reports(mechanism, Round(updates, choices))
@@ -209,31 +208,30 @@ _CLIENTS = 4000
 def check_identifiers(target: Target, *, rng: Rng) -> Finding:
     """How often a choice is kept, and each other one answered, against what the event leaves for the identifiers.
 
-    The whole cohort makes one choice, as clear as can be and beyond every clip; the released sizes then count the
-    answers: exact binomial tests. The event says what the law must be, whatever the code says it is: for Gaussians by
-    its fold 1/z^2 = 2/sigma_s^2 + 1/sigma_theta^2. Three pairs of releases that all agree share their noise: chance has
-    it with probability below 1e-9.
+    The whole cohort makes one choice; the released sizes then count the answers: exact binomial tests. The event says
+    what the law must be, whatever the code says it is: for Gaussians by its fold 1/z^2 = 2/sigma_s^2 + 1/sigma_theta^2.
+    Three pairs of releases that all agree share their noise: by chance with probability below 1e-9.
     """
     mechanism = target.make(AuditSetting(noise_multiplier=1.0, num_clients=2 * _CLIENTS, sample_rate=0.5))
     k, keep = mechanism.num_clusters, claimed_keep_probability(mechanism)
-    p_values, kept, repeated = {}, 0, 0
+    p_values, num_kept, repeated = {}, 0, 0
     for choice in range(k):
         choices = np.full(_CLIENTS, choice)
         reports = Reports(np.zeros((_CLIENTS, 2)), choices)
         release = mechanism.release(reports, rng=rng)
         repeated += np.array_equal(release.sizes, mechanism.release(reports, rng=rng).sizes)
-        kept += int(release.sizes[choice])
+        num_kept += int(release.sizes[choice])
         for answer in range(k):
             expected = keep if answer == choice else (1 - keep) / (k - 1)
             p_values[f"{answer} for {choice}"] = binomial_p_value(int(release.sizes[answer]), _CLIENTS, expected)
     holds = smallest(p_values)[1] >= SIGNIFICANCE and repeated < k
     claim = f"a choice is kept with probability {keep:.4f}"
-    measured = f"{kept / (k * _CLIENTS):.4f}" if repeated < k else "the same answers in every release"
+    measured = f"{num_kept / (k * _CLIENTS):.4f}" if repeated < k else "the same answers in every release"
     return Finding(target.name, "identifier noise", claim, measured, holds)
 
 
 def claimed_keep_probability(mechanism: Mechanism) -> float:
-    """Probability that the noisy identifier is a choice as clear as can be, by the event alone."""
+    """Probability that the noisy identifier equals the choice, by the event alone."""
     event, k = mechanism.event, int(mechanism.num_clusters)
     if not event.choice.is_free:
         return float(event.choice.keep_probability)

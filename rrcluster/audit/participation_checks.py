@@ -1,4 +1,4 @@
-"""Slots and correlated noise: clients that take part several times, and noise that hangs together over rounds.
+"""Slots and correlated noise: clients that take part several times, and noise that is correlated over rounds.
 
 The interface under test is `noisy_sum` of a mechanism with slots, round after round, and the rounds of a small
 simulation. Slots, the matrix C and what is claimed are recomputed here.
@@ -62,7 +62,7 @@ def members(round_index: int, population: int = CLIENTS) -> list[int]:
 
 
 def check_cohorts(make: MakePlan, *, rng: Rng) -> Finding:
-    """A schedule draws exactly the members of the round's slot, with one client more or less too; and knows its end."""
+    """A schedule draws exactly the members of the round's slot, and refuses rounds beyond the plan."""
     wrong = ""
     for rate, population in ((1.0, CLIENTS), (1.0, CLIENTS - 1), (0.5, CLIENTS)):
         sampler = make(rate=rate).sampler
@@ -136,7 +136,7 @@ def check_whiteness(make: MakePlan, *, secure: bool, rng: Rng) -> Finding:
 
 
 def check_canary(make: MakePlan, *, rng: Rng) -> Finding:
-    """A client that takes part in all its rounds is told from one that does not no better than mu = sqrt(R) / z.
+    """A client that takes part in all its rounds is distinguished from an absent one no better than mu = sqrt(R) / z.
 
     Without counts its message lies in one coordinate. The coordinates of a wide release stand for as many runs: each
     has noise of its own. What the client adds to them is read off a narrow release.
@@ -154,9 +154,9 @@ def check_canary(make: MakePlan, *, rng: Rng) -> Finding:
         behind = np.array([_behind_c(wide, totals, t) for t in range(ROUNDS)])
         return np.asarray((behind * known).sum(axis=0)[:, None])
 
-    found = separation(*error_bounds(statistic(0 * shift), statistic(shift)))
+    measured_mu = separation(*error_bounds(statistic(0 * shift), statistic(shift)))
     claim = f"mu <= sqrt(R) / z = {claimed:.3g} over {len(messages)} participations"
-    return Finding(SUBJECT, "canary in all its rounds", claim, f"mu >= {found:.3g}", found <= claimed)
+    return Finding(SUBJECT, "canary in all its rounds", claim, f"mu >= {measured_mu:.3g}", measured_mu <= claimed)
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class _Watched:
         return getattr(self.mechanism, name)
 
     def noisy_sum(self, reports: Reports, past: Any, *, rng: Rng) -> Any:
-        """As the mechanism does, and remember."""
+        """Record who reported, and delegate."""
         self.seen.append([int(client) for client in reports.client_ids])
         return self.mechanism.noisy_sum(reports, past, rng=rng)
 

@@ -1,4 +1,4 @@
-"""Stand-ins that watch a simulation from inside: what went into the mechanism, what came out, and when.
+"""Probes that record a simulation from inside: what went into the mechanism, what came out, and when.
 
 A probe delegates to the mechanism it stands for, so that plan, server and simulator run unchanged around it.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rrcluster.audit.targets import Mechanism
+from rrcluster.errors import RRClusterError
 from rrcluster.privacy.events import Event
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.reports import Reports
@@ -53,7 +54,7 @@ class GivenCohorts:
 
 
 class Recorder:
-    """A mechanism that remembers every call: `raw` and `reported`, and in `log` when each release was made.
+    """A mechanism that records every call: `raw` and `reported`, and in `log` when each release was made.
 
     `cohorts` replaces the sampler; `canned` replaces the releases by given ones, whatever is reported; the last one
     repeats.
@@ -79,7 +80,7 @@ class Recorder:
         return getattr(self._mechanism, name)
 
     def release(self, reports: Reports, *, rng: Rng) -> Release:
-        """Release as the mechanism does, and remember."""
+        """Release as the mechanism does, and record the call."""
         self.log.append("release")
         if self._canned:
             made: Release = self._canned[min(len(self.raw), len(self._canned) - 1)]
@@ -110,14 +111,24 @@ class WatchedLedger(Ledger):
         self.log = log
 
     def charge(self, round_index: int, event: Event | None) -> None:
-        """Charge, and remember when and for what."""
+        """Charge, and record when and for what."""
         super().charge(round_index, event)
         self.log.append((round_index, event))
 
 
+def refused(call: Callable[[], object], *kinds: type[Exception]) -> bool:
+    """Whether a call raises one of these errors; by default, any error of this package."""
+    errors = kinds or (RRClusterError,)
+    try:
+        call()
+    except errors:
+        return True
+    return False
+
+
 @contextmanager
 def entropy_from(source: Callable[[int], bytes]) -> Iterator[None]:
-    """The operating system's generator, replaced: secure runs can be repeated, or what they read be counted."""
+    """The operating system's generator, replaced: secure runs can be repeated, and their reads counted."""
     own = os.urandom
     os.urandom = source
     try:

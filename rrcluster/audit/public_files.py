@@ -1,4 +1,4 @@
-"""What a secure run leaves behind: files and keys on a list, so that whatever is added has to be thought about."""
+"""What a secure run leaves behind: files and keys on a list, so that every addition is a decision."""
 
 import json
 import re
@@ -83,9 +83,9 @@ ALLOWED: dict[str, set[str]] = {
 
 
 def check_public_files() -> Finding:
-    """A small secure run with clients that drop out and lie: only files and keys on the list, and no seed.
+    """A small secure run with dropouts and hostile clients: only files and keys on the list, and no seed.
 
-    Times, counts of clients and whatever else depends on the cohort have no name on the list.
+    Times, counts of clients and whatever else depends on the cohort are not on the list.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"

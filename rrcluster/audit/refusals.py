@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from rrcluster.audit.probes import refused
 from rrcluster.audit.rounds import Training
 from rrcluster.audit.run_folders import small_experiment
 from rrcluster.audit.targets import AuditSetting, Finding, identifier_target, joint_target, plan_of
 from rrcluster.entropy import SecureStreams
-from rrcluster.errors import RRClusterError
 from rrcluster.experiments.run import resume, start
 from rrcluster.methods import ALGORITHMS
 from rrcluster.models import make_model
@@ -31,17 +31,9 @@ _SECURE = AuditSetting(secure=True, num_clients=40)
 def check_refusals() -> Finding:
     """Each of these must raise an error of this package. Deterministic."""
     with tempfile.TemporaryDirectory() as folder:
-        accepted = [name for name, call in _refused_calls(Path(folder)).items() if not _refused(call)]
+        accepted = [name for name, call in _refused_calls(Path(folder)).items() if not refused(call)]
     measured = f"accepted: {', '.join(accepted)}" if accepted else "so"
     return Finding("refusals", "refusals", "what voids the guarantee is refused", measured, not accepted)
-
-
-def _refused(call: Callable[[], object]) -> bool:
-    try:
-        call()
-    except RRClusterError:
-        return True
-    return False
 
 
 def _refused_calls(folder: Path) -> dict[str, Callable[[], object]]:

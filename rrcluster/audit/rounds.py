@@ -23,7 +23,7 @@ from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.types import Array, Release
 
-Simulate = Callable[..., Iterator[RoundRecord]]  # rrcluster.simulation.simulate.simulate, or something in its place
+Simulate = Callable[..., Iterator[RoundRecord]]  # rrcluster.simulation.simulate.simulate, or a stand-in
 NUM_CLIENTS, NUM_ROUNDS, DIMENSION = 40, 4, 30
 
 
@@ -148,8 +148,8 @@ def check_postprocessing(training: Training) -> Finding:
 def check_round_noise(training: Training) -> Finding:
     """No two rounds of a run share noise, nor does the same round on other data under another seed.
 
-    Noise is the sum of all blocks minus the sum of clipped updates, clipped by the audit's own two lines. The same seed
-    on other data does share it: that is what makes seeded runs reproducible, and not private.
+    Noise is the sum of all blocks minus the sum of clipped updates, clipped by the audit's own code. The same seed on
+    other data does share it: that is what makes seeded runs reproducible, and not private.
     """
     plan = training.plan()
     noise = []
@@ -211,8 +211,8 @@ def around(plan: PrivacyPlan, probe: Any, **changes: Any) -> PrivacyPlan:
 def _same(one: RoundRecord, two: RoundRecord) -> bool:
     def values(record: RoundRecord) -> list[Any]:
         state, release = record.state, record.release
-        every = (state.models, state.average, state.velocity)
-        models = [array for kept in every for array in (kept.shared, kept.clustered)]
+        parts = (state.models, state.average, state.velocity)
+        models = [array for part in parts for array in (part.shared, part.clustered)]
         sums = [release.shared_sum, release.cluster_sums, release.sizes, release.denominators]
         numbers = [release.shared_denominator, release.sum_noise_std, release.size_noise_std]
         return [*models, *sums, numbers, state.sizes.total, [state.sizes.weight, state.num_averaged, state.round_index]]

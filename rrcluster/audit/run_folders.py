@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.probes import Recorder, entropy_from
+from rrcluster.audit.probes import Recorder, entropy_from, refused
 from rrcluster.audit.targets import Finding
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
@@ -48,8 +48,8 @@ def small_experiment(path: Path, *, data_seed: int = 0, **settings: Any) -> Expe
 def check_public_values() -> list[Finding]:
     """Two secure runs with the same releases, on other clients and other cohorts: every file is the same, bit by bit.
 
-    Deterministic: the releases are given, and so are the operating system's bytes. What follows raw data or cohorts or
-    time makes a difference, under any name and in binary files too. Meanwhile only the owner may read checkpoint/.
+    Deterministic: the releases are given, and so are the operating system's bytes. Anything that depends on raw data,
+    cohorts or time shows as a difference, in binary files too. Only the owner may read checkpoint/.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
@@ -70,7 +70,7 @@ _SECURE: dict[str, Any] = {"secure": True, "private_evaluation": 0.5, "dropout":
 
 
 def _files_of(path: Path, releases: list[Release], *, data_seed: int, cohort: range) -> tuple[dict[str, bytes], str]:
-    """The bytes of every file of a run, and what it showed on the way; and which private file others could read."""
+    """The bytes of every file of a run and of its progress; and which private file others could read."""
     shutil.rmtree(path, ignore_errors=True)
     experiment = small_experiment(path, data_seed=data_seed, **_SECURE)
     probe = Recorder(experiment.plan.mechanism, cohorts=[np.array(cohort)], canned=releases)
@@ -116,7 +116,7 @@ def check_stated_cost() -> Finding:
         stated = [(where, value) for where, values in epsilons.items() for value in values]
         wrong = next((f"{where} says {value}" for where, value in stated if not _equal(value, due)), "")
         _charge_twice(path / "ledger.jsonl")
-        if not _refused(lambda: folder_cost(path)):
+        if not refused(lambda: folder_cost(path), PrivacyError, RunFolderError):
             wrong = wrong or "more charges than the statement covers are passed over"
     claim = f"a folder costs its whole plan, {due:.4g}, from the first round on"
     return Finding(SUBJECT, "stated cost", claim, wrong or f"so, in {len(epsilons)} places", not wrong)
@@ -127,7 +127,7 @@ def _equal(value: float | None, due: float) -> bool:
 
 
 def _charge_twice(ledger: Path) -> None:
-    """As many charges again, of further rounds."""
+    """Double the charges of a ledger, by further rounds."""
     lines = [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines()] * 2
     text = "".join(json.dumps(line | {"round": number}) + "\n" for number, line in enumerate(lines))
     ledger.write_text(text, encoding="utf-8")
@@ -170,7 +170,7 @@ def _resumed_seeded(folder: Path) -> str:
 
 
 def _resumed_secure(folder: Path) -> str:
-    """Twice all is lost but the ledger: four rounds and two in reserve allow six releases, and no more."""
+    """All but the ledger is lost twice: four rounds and two in reserve allow six releases, and no more."""
     path, made = folder / "secure", 0
     experiment = small_experiment(path, secure=True, reserve_rounds=2)
     due = epsilon(experiment.plan.event, num_rounds=ROUNDS + 2, delta=0.01)
@@ -191,11 +191,15 @@ def _resumed_elsewhere(folder: Path) -> str:
     path = folder / "bound"
     _some_rounds(start(small_experiment(path, secure=True)), 1)
     shutil.copytree(path, folder / "copy")
-    if not _refused(lambda: resume(folder / "copy")):
+    if not refused(lambda: resume(folder / "copy"), PrivacyError, RunFolderError):
         return "a copy of a secure run is resumed"
     stated = json.loads((path / "privacy.json").read_text(encoding="utf-8"))
     (path / "privacy.json").write_text(json.dumps(stated | {"epsilon": stated["epsilon"] / 2}), encoding="utf-8")
-    return "" if _refused(lambda: resume(path)) else "a run is resumed although it states another epsilon"
+    return (
+        ""
+        if refused(lambda: resume(path), PrivacyError, RunFolderError)
+        else "a run is resumed although it states another epsilon"
+    )
 
 
 def _some_rounds(running: Running, count: int) -> list[float | None]:
@@ -216,14 +220,6 @@ def _killed(running: Running, copy: Path, *, after: int) -> None:
         next(rounds)
     shutil.copytree(running.folder.path, copy)
     rounds.close()  # type: ignore[attr-defined]
-
-
-def _refused(call: Any) -> bool:
-    try:
-        call()
-    except (PrivacyError, RunFolderError):
-        return True
-    return False
 
 
 def _clients(seed: int) -> FederatedData:

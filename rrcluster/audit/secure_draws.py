@@ -1,4 +1,4 @@
-"""Randomness: named streams that share nothing, secure draws that read the operating system and have their laws."""
+"""Randomness: independent named streams, and secure draws from the operating system that follow their laws."""
 
 import math
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ _NAMES = ("cohort", "release", "init", "choice", "coin", "batches", "combination
 def check_streams(seed: int) -> Finding:
     """Streams of another seed, name or position share nothing, and a client's draws follow from its id alone.
 
-    128 bits of each are compared: chance has two agree with probability below 1e-30.
+    128 bits of each are compared; two agree by chance with probability below 1e-30.
     """
     streams = {
         (other, name, key): source(name, *key).integers(2**63, size=2).tobytes()
@@ -145,7 +145,7 @@ def check_discrete_gaussian() -> Finding:
 
 
 def _cells(values: Array, probabilities: dict[int, float]) -> float:
-    """Exact binomial test of how often each value comes, corrected for the number of values."""
+    """Exact binomial test of each value's frequency, corrected for the number of values."""
     n = len(values)
     each = [binomial_p_value(int((values == value).sum()), n, p) for value, p in probabilities.items()]
     rest = 1 - sum(probabilities.values())

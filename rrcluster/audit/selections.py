@@ -4,14 +4,14 @@ import contextlib
 import json
 import math
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.probes import Recorder
+from rrcluster.audit.probes import Recorder, refused
 from rrcluster.audit.public_files import ALLOWED, listed_name
 from rrcluster.audit.run_folders import small_experiment
 from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, correlation_p_value, smallest
@@ -54,7 +54,7 @@ def check_selection_cost() -> Finding:
         (PoissonGaussian(2.0, 0.11), 5),
         (PoissonGaussian(2.0, 0.1), 6),
     ):
-        if not _refused(lambda costlier=costlier, rounds=rounds: check_covered(covered, costlier, rounds)):  # type: ignore[misc]
+        if not refused(partial(check_covered, covered, costlier, rounds), PrivacyError):
             wrong = wrong or "a run that costs more than its selection covers is accepted"
     claim = "a selection costs what the theorem says"
     return Finding(SUBJECT, "selection cost", claim, wrong or "so", not wrong)
@@ -129,14 +129,14 @@ def _with_several_runs(*, secure: bool) -> str:
 
 
 class _Charged(Recorder):
-    """A mechanism that looks, before every release, whether the selection is in the ledger."""
+    """A mechanism that checks before every release that the selection is in the ledger."""
 
     def __init__(self, mechanism: Any, ledger: Path) -> None:
         super().__init__(mechanism)
         self.ledger, self.uncharged = ledger, 0
 
     def release(self, reports: Any, *, rng: Rng) -> Any:
-        """Look, and release."""
+        """Check the ledger, and release."""
         charges = read_charges(self.ledger) if self.ledger.exists() else []
         events = [charge["event"]["type"] for charge in charges]
         self.uncharged += events != ["RepeatAndSelect"]
@@ -236,11 +236,3 @@ def _stopped_and_repeated(out: Path) -> str:
     again = _offer(out, seed=0, secure=True)
     select(again)
     return _stated(out, again, charges=2)
-
-
-def _refused(call: Callable[[], object]) -> bool:
-    try:
-        call()
-    except PrivacyError:
-        return True
-    return False

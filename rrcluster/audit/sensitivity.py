@@ -174,13 +174,13 @@ def _cases(target: Target, *, brief: bool) -> Iterator[tuple[Mechanism, Neighbou
         mechanism = target.make(shape)
         if target.adjacency == "add-remove":
             for coins in (True,) if brief or mechanism.flips_coins else (False, True):
-                yield from ((mechanism, found) for found in add_remove(mechanism, coins=coins))
+                yield from ((mechanism, case) for case in add_remove(mechanism, coins=coins))
         else:
-            yield from ((given(mechanism, found.assignment), found) for found in replace_one(mechanism))
+            yield from ((given(mechanism, case.assignment), case) for case in replace_one(mechanism))
 
 
 def shift(mechanism: Mechanism, one: Release | None, two: Release | None) -> float:
-    """How far two releases are apart; infinitely, if one is missing or if sizes move that are public constants."""
+    """How far two releases are apart; infinite if one is missing or if sizes that are public constants change."""
     if one is None or two is None:
         return np.inf
     constant = hasattr(mechanism, "identifier") or mechanism.count_weight == 0
@@ -191,9 +191,9 @@ def shift(mechanism: Mechanism, one: Release | None, two: Release | None) -> flo
 
 
 def released_quietly(mechanism: Mechanism, one: Round) -> Release | None:
-    """The release, or None where a report stopped the round: that shows with certainty.
+    """The release, or None where a report stopped the round, which any observer would notice.
 
-    Errors of arithmetic on hostile values are kept quiet: they are what is looked for.
+    Arithmetic warnings on hostile values are suppressed: they are expected here.
     """
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         try:

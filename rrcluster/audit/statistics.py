@@ -1,4 +1,4 @@
-"""The few statistical tests that the checks are made of.
+"""The statistical tests that the checks use.
 
 Every random test raises a false alarm with probability at most `SIGNIFICANCE`, so that a whole audit, of some 650
 of them, does so with probability below 1e-6. The effects looked for are large; a strict level costs little.
@@ -100,7 +100,7 @@ def all_distinct(samples: Array) -> bool:
 
 
 def repeats_p_value(whole: Array, sigma: float) -> float:
-    """Whether whole numbers of this std repeat no more often than chance has it: pairs that agree, Poisson in number.
+    """Test that whole numbers of this std repeat no more often than by chance: the number of equal pairs is Poisson.
 
     Two of them agree with probability 1 / (2 sqrt(pi) sigma).
     """

@@ -1,4 +1,4 @@
-"""Clients that differ, one of them extreme: what the others choose, train and say does not depend on it."""
+"""One extreme client among others: their choices, updates and evaluations do not depend on it."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which checks an audit consists of, in the order a reader wants them."""
+"""The checks of an audit, in order."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ class Step:
     run: Callable[[], Finding | list[Finding]]
 
     def findings(self) -> list[Finding]:
-        """Run it. Code that cannot even be checked has not kept its claim: an error becomes a failure."""
+        """Run the check; an error of the code under audit is a failed claim."""
         try:
-            found = self.run()
+            outcome = self.run()
         except Exception as error:  # whatever the code under audit does wrong
             stopped = f"stopped by {type(error).__name__}: {error}"
             return [Finding(self.subject, self.check, "can be checked", stopped, False)]
-        return found if isinstance(found, list) else [found]
+        return outcome if isinstance(outcome, list) else [outcome]
 
 
 def audit_steps(*, mechanism: str = "all", algorithm: str = "ifca", seed: int = 0, deep: bool = False) -> list[Step]:
@@ -188,7 +188,7 @@ def _training_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]
 
 
 def common_steps(seed: int) -> list[Step]:
-    """The checks that no mechanism has a part in."""
+    """The checks that do not depend on a mechanism."""
     from rrcluster.audit import ledger_claims, refusals, run_folders, secure_draws, selections
     from rrcluster.audit.accountants import CHECKS as ACCOUNTANT_CHECKS
     from rrcluster.audit.accountants import check_accountants

@@ -1,7 +1,7 @@
 """What is audited, a mechanism that can be made at any noise, shape and B as a plan makes it, and what a check finds.
 
 Claims are recomputed here from first principles, never read from the code under test: a wrong formula there must not
-excuse itself.
+hide its own error.
 """
 
 import math
@@ -19,7 +19,7 @@ from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, Release
 
-CLIP, COUNT_WEIGHT = 0.5, 0.25  # neither 1, so that std, variance and multiplier cannot be taken for one another
+CLIP, COUNT_WEIGHT = 0.5, 0.25  # neither is 1, so that std, variance and multiplier differ
 DELTA = 1e-4
 
 # Anything with release(reports, rng=...), a sampler, an event, and the
@@ -97,7 +97,7 @@ def identifier_target(identifier: str = "gaussian", kind: type[IdentifierMechani
 
 
 def plan_of(setting: AuditSetting, *, num_rounds: int = 1, **changes: Any) -> PrivacyPlan:
-    """A plan with these constants; noise 0 becomes 1 (a plan refuses to be silent)."""
+    """A plan with these constants; noise 0 becomes 1 (a plan refuses 0)."""
     settings: dict[str, Any] = {
         "coordinates": Coordinates(setting.shared, setting.clustered),
         "num_clusters": setting.num_clusters,
@@ -138,7 +138,7 @@ def noised(release: Release, mechanism: Mechanism) -> Array:
 def as_reports(mechanism: Mechanism, one: Any) -> Reports:
     """Reports of a cohort (`updates`, `choices`, `destinations`, `evaluations`), complete for this mechanism.
 
-    Where evaluations are asked for and none are given, everybody has the best there is: as far from zero as one gets.
+    Where evaluations are asked for and none are given, everybody reports the best one, which is the longest.
     """
     evaluations = one.evaluations
     if evaluations is None and getattr(mechanism, "evaluation_weight", 0.0) > 0:
@@ -180,8 +180,8 @@ class Finding:
 
 
 def failures(findings: Iterable[Finding]) -> list[Finding]:
-    """The claims that did not survive."""
-    return [found for found in findings if found.holds is False]
+    """The findings whose claim failed."""
+    return [finding for finding in findings if finding.holds is False]
 
 
 GRID_BITS = 30  # the grid that the audit expects: steps of at most 2^-30 of the clip, a power of two

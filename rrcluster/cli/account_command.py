@@ -14,7 +14,7 @@ from rrcluster.settings import PrivacySettings
 
 if TYPE_CHECKING:
     from rrcluster.privacy.budget import Budget
-    from rrcluster.privacy.cost import Together
+    from rrcluster.privacy.together import Together
 
 Flag = tyro.conf.arg
 
@@ -108,7 +108,7 @@ def _print(budget: "Budget") -> None:
 
 
 def _runs_together(command: RunsCommand) -> int:
-    from rrcluster.privacy.cost import account_runs
+    from rrcluster.privacy.together import account_runs
 
     together = account_runs(command.runs, delta=command.delta)
     if command.json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rrcluster.cli.terminal import parse, say
+from rrcluster.cli.terminal import follow_sweep, parse, say
 from rrcluster.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -114,23 +114,12 @@ def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: flo
 
 def _run(plan: "Reproduction", command: ReproduceCommand) -> "list[Outcome]":
     from rrcluster.experiments.executors import pick_executor
-    from rrcluster.experiments.progress import SweepView
-    from rrcluster.experiments.sweep import Outcome
     from rrcluster.paper.reproduce import reproduce
 
     for reason in plan.absent.values():
         say(f"Left out: {reason}")
-    outcomes: list[Outcome] = []
-    with SweepView(plan.jobs, hidden=command.quiet or command.json) as view:
-        try:
-            for step in reproduce(plan, executor=pick_executor(plan.jobs)):
-                view.update(step)
-                outcomes += [step] if isinstance(step, Outcome) else []
-        except KeyboardInterrupt:
-            view.stop()
-            say("Interrupted. Run the same command again to resume.")
-            raise SystemExit(130) from None
-    return outcomes
+    steps = reproduce(plan, executor=pick_executor(plan.jobs))
+    return follow_sweep(steps, plan.jobs, hidden=command.quiet or command.json)
 
 
 def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: ReproduceCommand) -> int:

@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,12 +14,14 @@ import tyro
 
 from rrcluster import registry
 from rrcluster.cli import torchrun_rank
-from rrcluster.cli.terminal import parse, read_yaml, say, say_warnings
+from rrcluster.cli.terminal import parse, read_yaml, say, say_warnings, waiting
+from rrcluster.data_settings import data_label
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 
 if TYPE_CHECKING:
     from rrcluster.experiments.run import MakeExperiment, Running
+    from rrcluster.experiments.setup import Experiment
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class RunCommand:
     """Print the summary as JSON on stdout, nothing else."""
     quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
     """No progress bar."""
+    watch: bool = False
+    """Follow the run on a page of this machine too, as `rrcluster watch` does; its address is printed."""
 
 
 def main(arguments: list[str]) -> int:
@@ -59,7 +64,8 @@ def main(arguments: list[str]) -> int:
     command = read_command(arguments)
     _check_first(command)
     if torchrun_rank() is None:
-        from rrcluster.experiments.setup import make_experiment
+        with _waiting(command, "Importing PyTorch"):
+            from rrcluster.experiments.setup import make_experiment
 
         return _run(command, make_experiment)
     from rrcluster.engine.distributed import Ranks, join_ranks, serve
@@ -94,13 +100,28 @@ def _check_first(command: RunCommand) -> None:
 
 def _run(command: RunCommand, make: "MakeExperiment") -> int:
     """The command in a single process, or in rank 0 of several."""
-    with say_warnings():
+    with say_warnings(), ExitStack() as stack:
         if command.dry_run:
             from rrcluster.cli.dry_run import show
 
             return show(command.config, as_json=command.json, make=make)
-        _show(command, list(_runs(command, make)))
+        followed: list[Path] = []
+        if command.watch:
+            from rrcluster.cli.watch_command import open_page
+
+            page = open_page((), browser=sys.stderr.isatty(), what="this run, until it ends")
+            followed = stack.enter_context(page.beside()).paths
+
+        def make_named(config: RunConfig) -> "Experiment":
+            with _waiting(command, f"Loading {data_label(config.data.data)} and calibrating the noise"):
+                return make(config)
+
+        _show(command, list(_runs(command, make_named, followed)))
     return 0
+
+
+def _waiting(command: RunCommand, text: str) -> AbstractContextManager[object]:
+    return waiting(text, hidden=command.quiet or command.json or command.dry_run)
 
 
 def read_command(arguments: list[str]) -> RunCommand:
@@ -129,8 +150,8 @@ def _without_data(config: RunConfig) -> RunConfig:
     return replace(config, data=replace(config.data, data=RunConfig().data.data))
 
 
-def _runs(command: RunCommand, make: "MakeExperiment") -> Iterator[Path]:
-    """The folders of the runs, each when it has finished."""
+def _runs(command: RunCommand, make: "MakeExperiment", followed: list[Path]) -> Iterator[Path]:
+    """The folders of the runs, each when it has finished; `followed` gets each when it begins."""
     from rrcluster.experiments.folder_names import seeds_folder
     from rrcluster.experiments.own_data import with_objects
     from rrcluster.experiments.run import resume, start, start_or_resume
@@ -146,21 +167,22 @@ def _runs(command: RunCommand, make: "MakeExperiment") -> Iterator[Path]:
             from rrcluster.experiments.lock import ADOPTED
 
             say(ADOPTED)
-        yield _watch(running, command)
+        yield _watch(running, command, followed)
     elif not config.output.seeds:
-        yield _watch(start(make(config)), command)
+        yield _watch(start(make(config)), command, followed)
     else:
         parent = seeds_folder(config)
         for seed in config.output.seeds:
             folder = parent / f"seed-{seed}"
             begun = start_or_resume(config.with_seed(seed, folder), make=make)
-            yield folder if begun is None else _watch(begun, command)
+            yield folder if begun is None else _watch(begun, command, followed)
 
 
-def _watch(running: "Running", command: RunCommand) -> Path:
+def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Path:
     """Run to the end behind a progress bar; after Ctrl-C say how to go on."""
     from rrcluster.experiments.loggers import watch
 
+    followed.append(running.folder.path)
     try:
         watch(running, progress=not (command.quiet or command.json))
     except KeyboardInterrupt:
@@ -184,9 +206,9 @@ def _show(command: RunCommand, folders: list[Path]) -> None:
         _say_remarks(folder)
     parent = folders[0] if len(folders) == 1 else folders[0].parent
     say(f"Run folder: {parent}. Next:")
-    say(f"  rrcluster report {parent}                         figures and a page")
-    say(f"  rrcluster assign {folders[0]} --out clusters.csv  which client is in which cluster (private)")
-    say(f'  rr.load("{folders[0]}").module(0)                 in Python: the model of a cluster')
+    say(f"  figures and a page               rrcluster report {parent}")
+    say(f"  each client's cluster (private)  rrcluster assign {folders[0]} --out clusters.csv")
+    say(f'  the model of a cluster, Python   rrcluster.load("{folders[0]}").module(0)')
 
 
 def _say_remarks(folder: Path) -> None:

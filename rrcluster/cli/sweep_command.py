@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rrcluster.cli.terminal import parse, read_yaml, say
+from rrcluster.cli.terminal import follow_sweep, parse, read_yaml, say
 from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.privacy.cost import epsilon_text
 
 if TYPE_CHECKING:
     from rrcluster.experiments.sweep import Grid, Outcome
@@ -79,20 +80,10 @@ def _refuse_selection_flags(command: SweepCommand) -> None:
 
 def _sweep(grid: "Grid", command: SweepCommand) -> int:
     from rrcluster.experiments.executors import pick_executor
-    from rrcluster.experiments.progress import SweepView
-    from rrcluster.experiments.sweep import Outcome, jobs, sweep
+    from rrcluster.experiments.sweep import jobs, sweep
 
-    outcomes: list[Outcome] = []
-    with SweepView(jobs(grid), hidden=command.quiet or command.json) as view:
-        try:
-            for step in sweep(grid, executor=pick_executor(jobs(grid))):
-                view.update(step)
-                outcomes += [step] if isinstance(step, Outcome) else []
-        except KeyboardInterrupt:
-            view.stop()
-            say("Interrupted. Run the same command again to resume.")
-            raise SystemExit(130) from None
-    return _show(grid, outcomes, command)
+    steps = sweep(grid, executor=pick_executor(jobs(grid)))
+    return _show(grid, follow_sweep(steps, jobs(grid), hidden=command.quiet or command.json), command)
 
 
 def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int:
@@ -152,7 +143,7 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
     secure = offer.experiments[0].plan.secure
     console = Console(stderr=True, quiet=command.quiet or command.json)
     console.print(
-        f"Selecting among {len(offer.experiments)} combinations: epsilon {offer.epsilon:.4g} at delta "
+        f"Selecting among {len(offer.experiments)} combinations: epsilon {epsilon_text(offer.epsilon)} at delta "
         f"{offer.experiments[0].plan.delta:g} for the whole selection, "
         f"{'from operating-system entropy' if secure else 'seeded: for research only'}",
         highlight=False,
@@ -182,5 +173,5 @@ def _show_selected(folder: Path, grid: "Grid", command: SweepCommand) -> None:
 
     show_table([folder])
     chosen = ", ".join(f"{name} = {value}" for name, value in selected.items())
-    say(f"Selected: {chosen}. epsilon {summary['epsilon']:.4g} covers the selection and the run.")
+    say(f"Selected: {chosen}. epsilon {epsilon_text(summary['epsilon'])} covers the selection and the run.")
     say(f"Run folder: {folder}. Figures and a page: rrcluster report {folder}")

@@ -5,19 +5,22 @@ A mistake in a flag is reported on the first line, with the way out.
 
 import contextlib
 import io
+import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import tyro
 
 from rrcluster.errors import ConfigError, NotDeclared
+from rrcluster.storage import printable
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
+    from rrcluster.experiments.sweep import Job, Outcome, Step
     from rrcluster.report.tables import TextTable
 
 Parsed = TypeVar("Parsed")
@@ -62,9 +65,16 @@ def read_yaml(path: str) -> dict[str, object]:
 
 def say(text: str) -> None:
     """One line to the person at the terminal, beside (not in) the answer."""
-    from rrcluster.storage import printable
-
     sys.stderr.write(printable(text) + "\n")
+
+
+def waiting(text: str, *, hidden: bool = False) -> contextlib.AbstractContextManager[object]:
+    """Show in a terminal what the next seconds are spent on; gone when they are over, so that an error comes first."""
+    if hidden or not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(f"{printable(text)} ...")
 
 
 @contextlib.contextmanager
@@ -97,14 +107,16 @@ _IN_A_FILE = 200  # columns
 
 
 def print_results(table: "TextTable") -> None:
-    """A table of results, its note below it in the width of the terminal."""
+    """A table of results in the width of the terminal, in several parts if it must be, its note below it."""
     from rich.console import Console
     from rich.text import Text
 
-    from rrcluster.report.render import console_table
+    from rrcluster.report.render import column_parts, console_table
 
     console = Console()
-    print_whole(console_table(table, width=console.width if console.is_terminal else _IN_A_FILE))
+    width = console.width if console.is_terminal or "COLUMNS" in os.environ else _IN_A_FILE
+    for part in column_parts(table, width=width):
+        print_whole(console_table(part, width=width))
     console.print(Text(table.note, style="italic"))
 
 
@@ -120,3 +132,21 @@ def print_whole(table: "RichTable") -> None:
     needed = Measurement.get(console, console.options.update(width=_WIDEST), table)
     usual = console.width if console.is_terminal else min(needed.maximum, _IN_A_FILE)
     Console(width=max(usual, needed.minimum)).print(table, crop=False)
+
+
+def follow_sweep(steps: "Iterable[Step]", jobs: "Sequence[Job]", *, hidden: bool) -> "list[Outcome]":
+    """Show the steps of a sweep as they come, and return its outcomes. Ctrl-C ends the command with status 130."""
+    from rrcluster.experiments.progress import SweepView
+    from rrcluster.experiments.sweep import Outcome
+
+    outcomes: list[Outcome] = []
+    with SweepView(jobs, hidden=hidden) as view:
+        try:
+            for step in steps:
+                view.update(step)
+                outcomes += [step] if isinstance(step, Outcome) else []
+        except KeyboardInterrupt:
+            view.stop()
+            say("Interrupted. Run the same command again to resume.")
+            raise SystemExit(130) from None
+    return outcomes

@@ -1,13 +1,17 @@
 """`rrcluster watch`: a local page that follows runs while they go."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from rrcluster.cli.terminal import parse, say
 from rrcluster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rrcluster.report.live import LivePage
 
 
 @dataclass(frozen=True)
@@ -39,19 +43,27 @@ def main(arguments: list[str]) -> int:
     if not 0 <= command.port <= 65535:
         raise ConfigError(f"port = {command.port} must lie between 0 (a free one) and 65535.")
     from rrcluster.report.folders import run_folders
-    from rrcluster.report.live import LivePage
 
     for path in command.runs:
         run_folders(path)  # refuses what is no folder, or holds no run
+    with open_page(
+        command.runs, port=command.port, browser=command.open, what=", ".join(map(str, command.runs))
+    ) as page:
+        page.serve_forever()
+    return 0
+
+
+def open_page(runs: Sequence[Path], *, port: int = 0, browser: bool, what: str) -> "LivePage":
+    """Make the page, say where it is, and open it in a browser if that is wanted and there is one."""
+    from rrcluster.report.live import LivePage
+
     try:
-        page = LivePage(command.runs, port=command.port)
+        page = LivePage(runs, port=port)
     except OSError as error:
-        raise ConfigError(f"port = {command.port} cannot be used ({error.strerror}); leave it out.") from None
-    say(f"Watching {', '.join(map(str, command.runs))}: {page.address} (Ctrl-C ends it)")
-    if command.open:
+        raise ConfigError(f"port = {port} cannot be used ({error.strerror}); leave it out.") from None
+    say(f"Watching {what}: {page.address}")
+    if browser:
         import webbrowser
 
         webbrowser.open(page.address)
-    with page:
-        page.serve_forever()
-    return 0
+    return page

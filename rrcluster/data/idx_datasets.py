@@ -128,9 +128,9 @@ def _read_parts(
         way_out = ways_out(name).rstrip(".")
         content[images] = read_idx(paths[images], shape=(count, _SIDE, _SIDE), way_out=way_out)
         content[labels] = read_idx(paths[labels], shape=(count,), way_out=way_out)
-        found, largest = len(content[labels]), content[labels].max(initial=0)
-        if len(content[images]) != found:
-            _refuse(name, paths[labels], f"one label for each of {len(content[images])} images", f"{found} labels")
+        num_labels, largest = len(content[labels]), content[labels].max(initial=0)
+        if len(content[images]) != num_labels:
+            _refuse(name, paths[labels], f"one label for each of {len(content[images])} images", f"{num_labels} labels")
         if largest >= num_classes:
             _refuse(name, paths[labels], f"labels from 0 to {num_classes - 1}", f"labels up to {largest}")
     for file_name, values in content.items():

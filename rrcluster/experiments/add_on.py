@@ -17,7 +17,6 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ class AddOnServer:
 
     `models` (k, d_s + d_c) are the first ones, a row per cluster, shared coordinates first. `settings` are those of
     `ServerSettings` by name (`server_lr`, `exploration`, ...). A secure plan draws from the operating system; any other
-    needs a `seed`, and its releases are for research only. A copy of a secure folder goes on only with `adopt`.
+    needs a `seed`, and its releases are for research only. A copy of a secure folder is continued only with `adopt`.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class AddOnServer:
         adopt: bool = False,
         **settings: Any,
     ) -> None:
-        """Start a federation in a new folder, or go on with the one that the folder holds."""
+        """Start a federation in a new folder, or continue the one in it."""
         if plan.mechanism.slots.count > 1:
             raise PrivacyError(
                 f"participation with {plan.mechanism.slots.count} slots builds each round's noise on that of rounds "
@@ -85,14 +84,12 @@ class AddOnServer:
         """Ready."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Let another process have the folder."""
+    def __exit__(self, *error: object) -> None:
+        """Release the folder's lock."""
         self.close()
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Release the folder's lock."""
         self._folder.release()
 
     @property
@@ -246,7 +243,7 @@ def _open(path: Path, plan: PrivacyPlan, *, adopt: bool) -> RunFolder:
 
 
 def _of_cohort(parts: tuple[Any, ...], cohort: Array) -> tuple[Any, ...]:
-    """The reports of the cohort's members; a number that is nobody's is no error, because anybody can send one."""
+    """The reports of the cohort's members; unknown numbers are ignored, because anybody can send one."""
     members = set(cohort.tolist())
     ids = parts[3]
     if any(part is not None and len(part) != len(ids) for part in parts):

@@ -63,7 +63,7 @@ class RunConfig:
 
     @property
     def seed(self) -> int | None:
-        """The seed of everything random; None for a secure run, which has none (a default of 0 counts for nothing)."""
+        """The seed of everything random; None for a secure run, which has none (the default 0 is ignored)."""
         return None if self.privacy.secure else self.output.seed
 
     @property
@@ -150,7 +150,7 @@ class RunConfig:
 def from_flat(settings: dict[str, Any], *, source: str = "config", resolved: bool = True) -> RunConfig:
     """A config from a flat mapping, every name and type checked; `source` names the file in errors.
 
-    Not `resolved` is for those who change it further.
+    `resolved=False` is for callers that change it further.
     """
     sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for name, value in settings.items():
@@ -164,7 +164,7 @@ def from_flat(settings: dict[str, Any], *, source: str = "config", resolved: boo
 
 
 def closest(name: str) -> str:
-    """What an unknown setting may have been meant as."""
+    """The known setting closest to an unknown name."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, FIELDS, n=1)

@@ -35,7 +35,7 @@ _SHARED_OUT = 0.95  # of a device's memory; the rest is for what processes need 
 
 
 class _Share:
-    """A process and its jobs. Leaving the block ends it, whatever it does: its runs can be resumed."""
+    """A process and its jobs. Leaving the block ends the process; its runs can be resumed."""
 
     def __init__(self, jobs: Sequence[Job], part: float) -> None:
         self.left = list(jobs)  # not over
@@ -44,7 +44,7 @@ class _Share:
             self.connection.send((list(jobs), part))
 
     def steps(self) -> Iterator[Step]:
-        """What it says next. If it is gone, all its jobs that were not over have failed."""
+        """The next steps it reports; if the process is gone, its unfinished jobs have failed."""
         try:
             step: Step = self.connection.recv()
         except (EOFError, OSError):
@@ -75,7 +75,7 @@ def in_processes(shares: Sequence[Sequence[Job]]) -> Iterator[Step]:
 
 
 def main(socket: int) -> None:
-    """The process: run what is sent, until it is done or nobody listens."""
+    """Entry point of the process: run the jobs it is sent, until they are done or the parent is gone."""
     with Connection(socket) as connection, suppress(EOFError, BrokenPipeError, ConnectionResetError):
         jobs, part = connection.recv()
         for device in devices_of(jobs):
@@ -98,7 +98,7 @@ def pick_executor(todo: Sequence[Job]) -> Executor:
 
 
 def devices_of(todo: Sequence[Job]) -> list[torch.device]:
-    """The devices that jobs name and that are here, each once, in their order."""
+    """The available devices that jobs name, each once, in order."""
     devices = []
     for name in dict.fromkeys(str(job.settings.get("device", "auto")) for job in todo):
         with suppress(RRClusterError):  # its jobs will be refused
@@ -144,7 +144,7 @@ def _heavy(job: Job) -> bool:
 
 
 def _room(devices: Sequence[torch.device]) -> int:
-    """How many processes there are cores for that we may use, and memory on every device."""
+    """How many processes the available cores and the memory of every device allow."""
     memory = [torch.cuda.get_device_properties(device).total_memory for device in devices if device.type == "cuda"]
     return min(_MOST_PROCESSES, cores() // _CORES_EACH, min(memory, default=0) // _MEMORY_EACH)
 

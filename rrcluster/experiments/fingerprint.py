@@ -1,4 +1,4 @@
-"""What a release depends on beside the round: settings, versions and machine. It is written with every charge.
+"""What a release depends on besides the round: settings, versions and machine. It is written with every charge.
 
 A seeded round that is run again must make the identical release: the noise is the same, so two different releases would
 differ by raw values alone. The ledger compares these fingerprints before it lets a charged round be repeated.

@@ -134,13 +134,13 @@ class RunFolder:
                 )
 
     def release(self) -> None:
-        """Let another process have the folder."""
+        """Release the lock."""
         if self.lock is not None:
             self.lock.release()
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run has finished."""
         return (self.path / "models.safetensors").exists()
 
     def add_round(self, record: RoundRecord | FinishedRound) -> None:
@@ -175,7 +175,7 @@ class RunFolder:
         """Append what was computed from raw client data, in place of what an earlier attempt at this round wrote.
 
         The time so far and the clients that failed so far are here too: both follow the secret sizes of the cohorts.
-        Without `measures` the round was made by a process that is gone: what that has written down stays.
+        Without `measures` the round was made by an earlier process, whose line stays.
         """
         path = self.path / "diagnostics.jsonl"
         if measures is None and any(line["round"] == round_index for line in _read_rounds(path)):
@@ -185,7 +185,7 @@ class RunFolder:
         append_json(path, line | asdict(incidents) | ({} if measures is None else asdict(measures)))
 
     def save_state(self, state: ServerState, memory: ClientMemory, past: PastNoise | None = None) -> None:
-        """Write the checkpoint: one file, renamed into place, so it is always whole; what it follows is on disk."""
+        """Write the checkpoint, atomically; the files it continues are flushed first."""
         for name in ("rounds.jsonl", "diagnostics.jsonl"):
             if (self.path / name).exists():
                 sync_file(self.path / name)
@@ -247,7 +247,7 @@ class RunFolder:
         write_file(self.path / "models.safetensors", _in_order(save(tensors, metadata=text)))
 
     def save_summary(self, summary: dict[str, Any]) -> None:
-        """What came out, released values only."""
+        """Write summary.json: released values only."""
         write_json(self.path / "summary.json", summary)
 
     def drop_drawn(self) -> None:
@@ -272,9 +272,9 @@ def _read_rounds(path: Path) -> list[dict[str, Any]]:
 
 def _keep_rounds_before(path: Path, round_index: int) -> None:
     """Drop the lines of rounds from `round_index` on, which will be run again, and all from a damaged line on."""
-    kept = "".join(json.dumps(line) + "\n" for line in _read_rounds(path) if line["round"] < round_index)
-    if path.exists() and read_plain(path) != kept.encode():
-        write_file(path, kept)
+    earlier = "".join(json.dumps(line) + "\n" for line in _read_rounds(path) if line["round"] < round_index)
+    if path.exists() and read_plain(path) != earlier.encode():
+        write_file(path, earlier)
 
 
 def _read_tensors(path: Path) -> dict[str, Any]:
@@ -302,7 +302,7 @@ def _digest(tensors: dict[str, Any]) -> str:
 
 
 def _refuse_unknown_objects(path: Path, settings: dict[str, Any]) -> None:
-    """Say how to go on with a run whose data, model or method was an object of the program that started it."""
+    """Refuse a run whose data, model or method was an object of the program that started it; say how to continue."""
     for name, known in {"data": DATASETS, "model": MODELS, "algorithm": METHODS}.items():
         value = settings.get(name)
         if isinstance(value, str) and value not in known and not (name == "data" and names_file(value)):

@@ -1,4 +1,4 @@
-"""Which folder a new run gets, decided without torch: a taken one is refused before anything slow is imported."""
+"""The folder of a new run, chosen without importing torch: a folder in use is refused at once."""
 
 import itertools
 from collections.abc import Iterator

@@ -148,7 +148,7 @@ class TrainedModels:
         return cluster
 
     def _checked(self) -> "TrainedModels":
-        """Itself, if the weights have the shapes that the network and the method need."""
+        """These models, if the weights have the shapes that the network and the method need."""
         shared, clustered = self.models.shared, self.models.clustered
         wanted, columns = self.split.coordinates, clustered.shape[1:]
         if (
@@ -239,7 +239,7 @@ def _declared_model(about: dict[str, Any], models: Models) -> Model:
     """The network the file declares, refused before it is made if the weights in the file cannot be its own.
 
     Every model of ours has a weight per input and per class at least, so a declared size beyond the weights present is
-    a lie, and no memory is spent on it.
+    refused before memory is allocated.
     """
     shape, classes = about["input_shape"], about["num_classes"]
     if about["model"] not in OURS:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from rrcluster.errors import ConfigError, PrivacyError
@@ -71,9 +70,7 @@ class EventWriter:
         """Ready."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Flush and close."""
         self._writer.close()
 

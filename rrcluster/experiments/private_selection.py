@@ -191,7 +191,7 @@ def _same_data(offer: Candidates) -> None:
 
 
 def _charged(offer: Candidates) -> Candidates:
-    """Write the charge down; the same candidates, stating what this selection and those stopped before it cost."""
+    """Write the charge; the candidates, stating the cost of this selection and of those stopped before it."""
     plan = offer.experiments[0].plan
     ledger = Ledger(
         offer.out / "ledger.jsonl", secure=plan.secure, made_by=describe_selection(offer.experiments, offer.selection)
@@ -330,6 +330,6 @@ def _make_folder(out: Path) -> None:
 
 
 def _drop_left_over(checkpoint: Path) -> None:
-    """Remove runs that were not selected, also those of a selection that was killed; only who has the lock may."""
+    """Remove runs that were not selected, also those of a selection that was killed; call it with the lock held."""
     for left in checkpoint.glob(f"{_HIDDEN}*"):
         shutil.rmtree(left, ignore_errors=True)

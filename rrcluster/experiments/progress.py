@@ -7,7 +7,6 @@ line per run.
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -18,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rrcluster.experiments.config import RunConfig
+from rrcluster.privacy.cost import epsilon_text
 from rrcluster.storage import printable
 
 if TYPE_CHECKING:
@@ -58,19 +58,20 @@ class ProgressBar:
         if plan.private:
             spare = f" for {plan.num_rounds} rounds and {plan.reserve_rounds} in reserve" if plan.reserve_rounds else ""
             guarantee = (
-                f"epsilon {plan.epsilon():.4g}{spare} at delta {plan.delta:g} ({plan.event.adjacency}, "
+                f"epsilon {epsilon_text(plan.epsilon())}{spare} at delta {plan.delta:g} ({plan.event.adjacency}, "
                 f"{plan.event.sampling}), noise multiplier {plan.noise_multiplier:.4g}, "
                 + ("exact noise from the operating system" if plan.secure else "seeded: NOT PRIVATE, for research only")
             )
         line = f"{self._label}, {self._source}: {guarantee}"
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         self._bar.start()
-        self._task = self._bar.add_task("round", total=plan.num_rounds, sizes="", accuracy="")
+        waiting = "clients of the first round are training"
+        if not self._drawn:
+            self._console.print(f"round 0/{plan.num_rounds}  {waiting}", highlight=False, soft_wrap=True)
+        self._task = self._bar.add_task("round", total=plan.num_rounds, sizes=waiting, accuracy="")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop drawing."""
         self.stop()
 
@@ -130,9 +131,7 @@ class SweepView:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop drawing."""
         self.stop()
 

@@ -1,4 +1,4 @@
-"""One run, from config to run folder. It yields its progress; who watches decides what to show."""
+"""One run, from experiment to run folder. It yields its progress; the caller decides what to show."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -169,7 +169,7 @@ class Running:
     """A run in progress: iterate `rounds()`, then ask for `result()`."""
 
     def __init__(self, experiment: Experiment, folder: RunFolder, ledger: Ledger) -> None:
-        """Take up the folder's checkpoint, if it has one."""
+        """Start from the folder's checkpoint, if it has one."""
         self.experiment, self.folder = experiment, folder
         saved = folder.load_state()
         self.state = None if saved is None else saved[0]
@@ -187,7 +187,7 @@ class Running:
         federation, whose clients may not be there to repeat it.
         """
         if self.folder.lock is None or not self.folder.lock.held:
-            raise RunFolderError(f"{self.folder.path}: this run was stopped; take it up again with resume.")
+            raise RunFolderError(f"{self.folder.path}: this run was stopped; continue it with resume.")
         every_round = self.experiment.plan.secure or self.experiment.deployed is not None
         released = self.folder.private_evaluations()
         self._began = saved = time.perf_counter()
@@ -219,7 +219,7 @@ class Running:
         return RunResult(self.folder.path, self.state.average, self._epsilon, self.experiment.plan.delta, evaluation)
 
     def _note(self, record: RoundRecord, released: list[NoisyEvaluation]) -> Progress:
-        """Write a round down, evaluating where that is due."""
+        """Write a round to the folder, and evaluate where that is due."""
         plan, t = self.experiment.plan, record.round_index
         self.folder.add_round(record)
         evaluation = self._evaluate(record.state, record.memory, record) if self._due(t, plan.num_rounds) else None
@@ -228,7 +228,7 @@ class Running:
 
     @cached_property
     def _epsilon(self) -> float | None:
-        """What the run costs: its plan, whenever and why ever it is stopped.
+        """What the run costs: its plan, whenever it is stopped.
 
         Composing only the releases made so far would bound a run that was *planned* to end there. A run stopped by
         somebody who watches its releases is not that run (docs/privacy.md, "Stopping early").
@@ -265,7 +265,7 @@ class Running:
         return measured
 
     def _personalised(self, measured: Evaluation, state: ServerState) -> Evaluation:
-        """With what clients end up with; methods that give each its own model have measured that already."""
+        """With the accuracy of personalised models; methods with personal models have measured it already."""
         experiment = self.experiment
         if experiment.algorithm.personal:
             return replace(

@@ -1,4 +1,4 @@
-"""From a config to the things that run: data, model, plan, engine. The only place that reads settings by name.
+"""Build an experiment from a config: data, model, plan, engine. The only module that reads settings by name.
 
 On several ranks every rank makes the experiment from the same settings, and rank 0 runs it (`make_distributed`).
 """
@@ -175,7 +175,7 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
 def make_experiment(
     config: RunConfig, *, data: FederatedData | None = None, engine: Callable[[Model], Engine] | None = None
 ) -> Experiment:
-    """Load data, make the model, calibrate the noise. Everything that can be wrong is found out here.
+    """Load data, make the model, calibrate the noise. All checks happen here, before anything is written.
 
     `data`: what an experiment with the same data settings and seed has loaded already. `engine`: what runs the clients,
     instead of what the config says.

@@ -8,10 +8,11 @@ from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.experiments.load import load
 from rrcluster.methods import Method
 from rrcluster.models import Model
-from rrcluster.privacy.cost import Part, account_together, check_composable, read_event, stated_participations
+from rrcluster.privacy.cost import stated_participations
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.statement import statement
+from rrcluster.privacy.together import Part, account_together, check_composable, read_event
 from rrcluster.storage import read_mapping
 from rrcluster.types import Models
 

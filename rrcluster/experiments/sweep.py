@@ -181,13 +181,13 @@ def sweep(grid: Grid, *, executor: Executor | None = None) -> Iterator[Step]:
 
 
 def one_after_another(todo: Sequence[Job]) -> Iterator[Step]:
-    """The plain executor."""
+    """The simplest executor: jobs in order, in this process."""
     for job in todo:
         yield from steps_of(job)
 
 
 def steps_of(job: Job, *, make: MakeExperiment = make_experiment) -> Iterator[Step]:
-    """All steps of one job, to its outcome, whatever happens to it."""
+    """All steps of one job, up to its outcome, errors included."""
     try:
         yield from _rounds(job, make)
     except RRClusterError as error:

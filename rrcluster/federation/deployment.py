@@ -108,18 +108,24 @@ class Deployment:
 
 def greet(agreement: Agreement, transport: Transport) -> dict[int, bool]:
     """Which members answer, and whether each shows its consent to this agreement."""
+    return {place: clock is not None for place, clock in ask_clocks(agreement, transport).items()}
+
+
+def ask_clocks(agreement: Agreement, transport: Transport) -> dict[int, float | None]:
+    """What the clocks of the members say that answer; None for one that does not show its consent."""
     hello = Letter("hello", {"federation": agreement.digest.hex()}).encode()
     answers = transport.ask(dict.fromkeys(range(len(agreement.members)), hello))
-    return {place: _consents(agreement, place, content) for place, content in answers.items()}
+    return {place: _clock(agreement, place, content) for place, content in answers.items()}
 
 
-def _consents(agreement: Agreement, place: int, content: bytes) -> bool:
+def _clock(agreement: Agreement, place: int, content: bytes) -> float | None:
     try:
         letter = decode(content, longest=_LONGEST_WORD).expect("here", consent=("u1", (None,)))
         agreement.check_consent(place, letter.arrays["consent"].tobytes())
+        clock = letter.facts.get("time")
     except ProtocolError:
-        return False
-    return True
+        return None
+    return clock if type(clock) is float else None
 
 
 def hand_out(agreement: Agreement, transport: Transport, models: Models) -> list[int]:

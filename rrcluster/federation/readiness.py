@@ -12,6 +12,8 @@ from rrcluster.errors import RRClusterError
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.certificates import certificate_days, check_secret
+from rrcluster.federation.collect import Transport
+from rrcluster.federation.deployment import ask_clocks
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.federation.member_ledger import agree_to, ledger_of
@@ -20,6 +22,8 @@ from rrcluster.version import __version__
 
 _SOON = 30  # days
 _FEW_BYTES = 2**28
+_CLOCK = 60.0  # seconds that clocks may differ: certificates and deadlines rest on them
+_LEAST_STEP = 2.0  # noise stds: less, and a round's step is noise even in the best direction
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,10 @@ def _problem(text: str) -> str:
     raise RRClusterError(text)
 
 
-def check_server(folder: FederationFolder, *, port: int | None = None) -> list[CheckLine]:
-    """The checklist of who runs the server."""
+def check_server(
+    folder: FederationFolder, *, port: int | None = None, transport: Transport | None = None
+) -> list[CheckLine]:
+    """The checklist of who runs the server; over a transport also whether members answer, and what their clocks say."""
     lines = [
         _line("certificates", lambda: _certificates(folder.path / "ca.pem", folder.private / "server.pem")),
         _line("keys", lambda: _keys(folder.private / "ca.key", folder.private / "server.key")),
@@ -60,6 +66,8 @@ def check_server(folder: FederationFolder, *, port: int | None = None) -> list[C
         return [*lines, CheckLine("agreement", False, str(error))]
     lines += _agreed_lines(agreement)
     lines.append(_line("consents", lambda: _consents(folder, agreement)))
+    if transport is not None:
+        lines.append(_line("members", lambda: _present(agreement, transport)))
     return [*lines, _line("budget", lambda: _server_budget(folder, agreement))]
 
 
@@ -104,24 +112,24 @@ def _signal(agreed: AgreedRun) -> str:
     plan, agreement = agreed.plan, agreed.agreement
     settings = agreed.experiment.config
     prospect = outlook(plan, update_clip=settings.privacy.update_clip, average_last=settings.server.average_last)
-    members = len(agreement.members)
+    members, clients = len(agreement.members), agreement.num_clients
     extra = math.sqrt(members / agreement.least_honest) if agreement.secure else 1.0  # noise of those beyond them
-    ratio, clients = min(prospect.over_run) / extra, agreement.num_clients
+    noise = plan.mechanism.describe().noise["noise_std"] * extra
+    over_run, size = min(prospect.over_run) / extra, min(prospect.sizes)
+    one_round = size * settings.privacy.update_clip / noise
     text = (
-        f"{ratio:.2g} over the run for a cluster of {min(prospect.sizes):.3g} clients "
-        f"({clients} clients in all, noise multiplier {plan.noise_multiplier:.3g})"
+        f"a cluster of {size:.3g} clients has {over_run:.2g} over the run, and in one round {one_round:.2g} noise stds "
+        f"in a single direction ({clients} clients in all, noise multiplier {plan.noise_multiplier:.3g})"
     )
-    if ratio >= HOPELESS:
-        return f"{text}: {'enough' if ratio >= WEAK else f'weak, {WEAK:g} and more is good'}"
-    needed = math.ceil(clients * WEAK / ratio)
+    if over_run >= HOPELESS and one_round >= _LEAST_STEP:
+        return f"{text}: {'enough' if over_run >= WEAK else f'weak, {WEAK:g} over the run is good'}"
+    needed = math.ceil(clients * max(WEAK / over_run, _LEAST_STEP / one_round))
     many = clients // members
-    inside = (
-        f" Each member hosts {many} client{'s' if many > 1 else ''}: with --client-column the unit of privacy is the "
-        "person in its data, and a member hosts thousands."
-    )
     return _problem(
-        f"hopeless: {text}; below {HOPELESS:g} nothing is learnt. About {needed} clients would do at this epsilon."
-        f"{inside} Fewer clusters, a smaller network, or a larger epsilon help too."
+        f"hopeless: {text}. Nothing is learnt below {HOPELESS:g} over the run or {_LEAST_STEP:g} in a round. About "
+        f"{needed} clients would do at this epsilon. Each member hosts {many} client{'s' if many > 1 else ''}: with "
+        "--client-column the unit of privacy is the person in its data, and a member hosts thousands. Fewer clusters, "
+        "a smaller network, or a larger epsilon help too."
     )
 
 
@@ -160,6 +168,18 @@ def _port(port: int) -> str:
                 f"port {port} cannot be used ({error.strerror}); stop what listens there, or choose another."
             )
     return f"{port} is free"
+
+
+def _present(agreement: Agreement, transport: Transport) -> str:
+    clocks, now = ask_clocks(agreement, transport), time.time()
+    names = [member.name for member in agreement.members]
+    absent = [name for place, name in enumerate(names) if clocks.get(place) is None]
+    wrong = [names[place] for place, clock in clocks.items() if clock is not None and abs(clock - now) > _CLOCK]
+    if absent:
+        _problem(f"{', '.join(absent)} do not answer with their signature; start their daemons.")
+    if wrong:
+        _problem(f"the clocks of {', '.join(wrong)} differ from this one by more than {_CLOCK:g} s; set them.")
+    return f"all {len(names)} answer, and their clocks agree within {_CLOCK:g} s"
 
 
 def _consents(folder: FederationFolder, agreement: Agreement) -> str:

@@ -1,8 +1,8 @@
 """What a run costs: (epsilon, delta) of an event repeated over rounds, by an accountant chosen by name.
 
-Every accountant gives an upper bound under the event's own adjacency, or refuses. None looks at a
-mechanism, and none falls back to another: `account` shows them side by side. Noise multipliers above
-`MAX_MULTIPLIER` are accounted as `MAX_MULTIPLIER` (more noise never costs more).
+Every accountant gives an upper bound under the event's own adjacency, or refuses. No accountant falls back to another:
+`account` shows them side by side. Noise multipliers above `MAX_MULTIPLIER` are accounted as `MAX_MULTIPLIER` (more
+noise never costs more).
 """
 
 import math
@@ -31,7 +31,7 @@ class Composed(NamedTuple):
 
 
 MIN_MULTIPLIER, MAX_MULTIPLIER = 0.01, 1e6
-MIN_DELTA = 1e-10  # composing loss distributions rounds delta by about 1e-13; below this we would be guessing
+MIN_DELTA = 1e-10  # composing loss distributions rounds delta by about 1e-13; less is rounding error
 MAX_PLD_ROUNDS = 100_000
 _ONE_AT_A_TIME = threading.RLock()
 _PROFILE = (0.125, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # epsilons of a profile, over the stated one
@@ -39,7 +39,7 @@ _PROFILE = (0.125, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # epsilons of a profil
 
 @dataclass(frozen=True)
 class Accountant:
-    """One way to bound epsilon; `prepare(event, coarse)` does what does not depend on rounds and delta."""
+    """One way to bound epsilon; `prepare(event, coarse)` computes what does not depend on rounds and delta."""
 
     description: str
     prepare: Callable[[Event, bool], Composed]
@@ -71,7 +71,7 @@ def epsilon_at(event: Event, *, num_rounds: int, delta: float, accountant: str, 
     check_delta(delta)
     if not rounds:
         return 0.0
-    with _ONE_AT_A_TIME:  # runs of one sweep ask for the same figures at the same moment
+    with _ONE_AT_A_TIME:  # runs of a sweep ask for the same numbers at once: compute them once
         return _remembered(accountant, event, coarse, rounds, delta)
 
 
@@ -107,7 +107,7 @@ def account(event: Event, *, num_rounds: int, delta: float) -> list[AccountRow]:
 
 
 def check_delta(delta: float) -> float:
-    """In (0, 1)."""
+    """Refuse a delta outside (0, 1)."""
     if isinstance(delta, bool) or not isinstance(delta, (int, float)) or not 0 < delta < 1:
         raise ConfigError(f"delta = {delta!r} must be greater than 0 and less than 1; 1 / (10 num_clients) is usual.")
     return delta
@@ -153,7 +153,7 @@ def _gaussian_delta(noise_multiplier: float, num_rounds: int, epsilon: float) ->
 
 
 def _least_delta(num_rounds: int) -> float:
-    """Rounding errors grow with the number of compositions."""
+    """The smallest delta that `pld` resolves: rounding errors grow with the number of compositions."""
     return MIN_DELTA * max(1.0, num_rounds / 1000)
 
 

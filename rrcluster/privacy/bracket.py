@@ -1,4 +1,4 @@
-"""Between which two numbers the epsilon of an event lies, every rounding error included.
+"""Lower and upper bounds on the epsilon of an event, all rounding errors included.
 
 The accountant `pld` states an upper bound, computed in floating point. Here the same pair is bounded from both sides:
 by masses on a grid that dominate it, and by masses that it dominates, each composed with a bound on all rounding
@@ -39,8 +39,8 @@ class Bracket:
 def bracket(event: Event, *, num_rounds: int, delta: float) -> Bracket:
     """Bounds on epsilon after `num_rounds` rounds of `event` at `delta`, under its own adjacency.
 
-    By how much `most` exceeds what `pld` states is what rounding may have taken from that. UnsupportedEvent where `pld`
-    has no bound.
+    The excess of `most` over what `pld` states is the error that rounding may have caused there. UnsupportedEvent where
+    `pld` has no bound.
     """
     return _bracket(event, num_rounds, delta)
 
@@ -81,7 +81,7 @@ def _joined(above: Array, below: Array, middle: float, step: float) -> tuple[Arr
 
 
 def _dominating(deltas: Array, reverse: Array, step: float) -> tuple[Array, int]:
-    """Masses that, with deltas[-1] at infinity, dominate the pair (connect the dots; what is left is put at 0)."""
+    """Masses that, with deltas[-1] at infinity, dominate the pair (connect the dots; the rest is put at 0)."""
     above, below = _above(deltas, step, sign=1), _above(reverse, step, sign=1)
     masses, first = _joined(above, below, 0.0, step)
     fewest = _joined(_above(deltas, step, sign=-1), _above(reverse, step, sign=-1), 0.0, step)[0].sum()
@@ -183,7 +183,7 @@ def _window(weighted: Array, places: Array, num_rounds: int, step: float) -> tup
 
 
 def _least(function: Callable[[float], float], most: float, least: float = 0.0) -> float:
-    """About where a function with one minimum has it; every place gives a valid bound, this one a tight bound."""
+    """Approximate minimum of a unimodal function; every argument gives a valid bound, this one a tight bound."""
     from scipy.optimize import minimize_scalar
 
     return float(minimize_scalar(function, bounds=(least, most), method="bounded", options={"maxiter": 15}).x)

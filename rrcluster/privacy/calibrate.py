@@ -1,7 +1,7 @@
-"""The smallest noise that keeps a run within (epsilon, delta), found once and remembered on disk.
+"""The smallest noise that keeps a run within (epsilon, delta), computed once and cached on disk.
 
-The answer never overspends: every multiplier returned, a remembered one too, has just been accounted at full resolution
-and found to be within the target. A run accounts it anyway, so that this check costs nothing more.
+The answer never overspends: every multiplier returned, cached ones too, has just been accounted at full resolution and
+is within the target. A run does this accounting anyway, so the check is free.
 """
 
 import contextlib
@@ -69,12 +69,12 @@ def calibrate(
         return known
     _check_reachable(ask, settings)
     rough = _smallest(partial(ask, coarse=True), epsilon, start=1.0, ratio=2.0, tolerance=_COARSE_TOLERANCE)
-    found = _smallest(
+    smallest = _smallest(
         partial(ask, coarse=False), epsilon, start=rough.multiplier, ratio=1 + TOLERANCE, tolerance=TOLERANCE
     )
     if cache:
-        _remember(key, found.multiplier)
-    return found.multiplier
+        _remember(key, smallest.multiplier)
+    return smallest.multiplier
 
 
 def _cost(
@@ -103,7 +103,7 @@ def _check_reachable(ask: Callable[..., float], settings: dict[str, Any]) -> Non
 
 
 def _or_inf(ask: Cost) -> Cost:
-    """With too little noise an event may not even be constructible; that is too expensive, not an error."""
+    """The cost of a multiplier; infinite where there is too little noise to construct the event."""
 
     def cost(multiplier: float) -> float:
         try:
@@ -144,7 +144,7 @@ def _bracket(ask: Cost, target: float, start: float, ratio: float) -> tuple[_Poi
 
 
 def _next(little: _Point, enough: _Point, target: float, tolerance: float, *, by_secant: bool) -> float:
-    """Where to look next: a hair beyond the root of the log-log secant, on the side still far away."""
+    """The next multiplier to try: just beyond the root of the log-log secant, towards the further end."""
     low, high = math.log(little.multiplier), math.log(enough.multiplier)
     root = (low + high) / 2
     if by_secant and little.epsilon < math.inf and enough.epsilon > 0:
@@ -179,12 +179,12 @@ def _describe(make_event: MakeEvent, multiplier: float) -> dict[str, Any] | None
 
 
 def cache_file() -> Path:
-    """Where calibrated multipliers are remembered: `multipliers.json` in the cache folder."""
+    """The cache of calibrated multipliers: `multipliers.json` in the cache folder."""
     return cache_folder() / "multipliers.json"
 
 
 def _recall(key: str, ask: Cost, target: float) -> float | None:
-    """The remembered multiplier, if accounting it now at full resolution gives the target: never more, hardly less."""
+    """The cached multiplier, if it now costs at most the target at full resolution, and not much less."""
     multiplier = _read_cache().get(key)
     if type(multiplier) is not float or not MIN_MULTIPLIER <= multiplier <= MAX_MULTIPLIER:
         return None
@@ -192,7 +192,7 @@ def _recall(key: str, ask: Cost, target: float) -> float | None:
 
 
 def _remember(key: str, multiplier: float) -> None:
-    """Add one multiplier to the cache; not being able to is no error."""
+    """Add one multiplier to the cache; failing to write it is not an error."""
     with contextlib.suppress(OSError):
         path = cache_file()
         path.parent.mkdir(parents=True, exist_ok=True)

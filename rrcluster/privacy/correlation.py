@@ -27,7 +27,7 @@ _MOST_DEVIATIONS = 100  # of a discrete Gaussian draw; more have a probability b
 
 @dataclass(frozen=True)
 class PastNoise:
-    """The noise of the last b - 1 rounds before `round_index`, the latest first. Private: it uncovers exact sums."""
+    """The noise of the last b - 1 rounds before `round_index`, the latest first. Private: it reveals exact sums."""
 
     round_index: int
     vectors: Array  # (b - 1, width): float64 in grid steps, or int64 in steps of 1/256 of them where noise is exact
@@ -59,7 +59,7 @@ class Correlation:
 
     parts: tuple[int, ...] = (FINER,)
     num_rounds: int = 1
-    model_noise: ModelNoise | None = None  # what they are good for
+    model_noise: ModelNoise | None = None  # that these coefficients lead to
 
     def __post_init__(self) -> None:
         if not self.parts or self.parts[0] != FINER:
@@ -78,7 +78,7 @@ class Correlation:
 
     @property
     def lengthening(self) -> float:
-        """1 / c_0: fresh noise is so much larger than independent noise would be."""
+        """1 / c_0: the factor by which fresh noise is larger than independent noise would be."""
         return math.sqrt(sum(part * part for part in self.parts)) / FINER
 
     @property
@@ -88,12 +88,12 @@ class Correlation:
 
     @cached_property
     def inverse(self) -> Array:
-        """(num_rounds,) first column of the inverse of C / c_0; by hand, the matrix is never made."""
+        """(num_rounds,) first column of the inverse of C / c_0; by recursion, without the matrix."""
         relative, inverse = self.relative, np.zeros(self.num_rounds)
         for t in range(self.num_rounds):
             earlier = inverse[max(0, t - len(relative) + 1) : t][::-1]
             inverse[t] = (t == 0) - relative[1 : len(earlier) + 1] @ earlier
-            if not abs(inverse[t]) < 1e6:  # it grows: no need to know how far
+            if not abs(inverse[t]) < 1e6:  # it diverges: its size no longer matters
                 inverse[t:] = math.inf
                 break
         return inverse
@@ -120,7 +120,7 @@ class Correlation:
         return np.asarray(fresh - ((owed + FINER // 2) >> 8))
 
     def first_past(self, width: int, *, exact: bool) -> PastNoise:
-        """Before the first round there was no noise."""
+        """The noise before the first round: zero."""
         return PastNoise(0, np.zeros((len(self.parts) - 1, width), dtype=np.int64 if exact else np.float64))
 
     def check_applies(self, *, slots: int, width: int) -> None:
@@ -167,7 +167,7 @@ INDEPENDENT = Correlation()
 
 
 def after(past: PastNoise, noise: Array) -> PastNoise:
-    """What later rounds need to know after a round with this noise."""
+    """The past noise that later rounds need after a round with this noise."""
     if not len(past.vectors):
         return PastNoise(past.round_index + 1, past.vectors)
     return PastNoise(past.round_index + 1, np.concatenate([noise[None], past.vectors[:-1]]))
@@ -205,7 +205,7 @@ def square_root(slots: int) -> Array:
 
 
 def _model_noise(correlation: Correlation, num_rounds: int, momentum: float, average_last: float) -> float:
-    """Where models move by released sums; in means noise is divided by sizes that change from round to round."""
+    """Std of the noise in the models handed out, if they move by released sums (means divide by sizes that vary)."""
     handed_out, _ = _readers(num_rounds, momentum, average_last)
     value, _ = _squared_noise(correlation.relative[1:], handed_out)
     return float(np.sqrt(value))
@@ -235,7 +235,7 @@ def _by_hand(text: str, slots: int, num_rounds: int) -> Correlation:
 
 @lru_cache(maxsize=64)
 def _optimised(slots: int, num_rounds: int, momentum: float, average_last: float) -> Array:
-    """(slots,) relative coefficients; some tenths of a second, from the square root on."""
+    """(slots,) relative coefficients; optimised from the square root's; takes some tenths of a second."""
     from scipy.optimize import minimize
 
     handed_out, models = _readers(num_rounds, momentum, average_last)

@@ -1,8 +1,8 @@
-"""What one round costs: an event knows its adjacency, its sampling, its noise and its dominating pair.
+"""What one round costs: an event has an adjacency, a sampling law, noise and a dominating pair.
 
-An event is what a mechanism says it did. No accountant looks at a mechanism, so the two can only agree or refuse: it
-asks the event for its loss distribution or its RDP, and composes that.
-`noise_multiplier` is always noise std / L2 sensitivity *under the event's own adjacency*.
+An event describes what a mechanism did. Accountants never look at a mechanism: they compose the loss distribution or
+the RDP of its event, or refuse it. `noise_multiplier` is always noise std / L2 sensitivity *under the event's own
+adjacency*.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ADD_REMOVE = "add-remove"
 REPLACE_ONE = "replace-one"
-# Nearer to 1, rounding of keep_probability would decide what the others' share, and so the loss, is.
+# Closer to 1, the rounding error of keep_probability would dominate the privacy loss.
 _MIN_LEAVE_PROBABILITY = 1e-9
 
 
@@ -51,28 +51,28 @@ class FoldedChoice:
 
     @property
     def largest_loss(self) -> float:
-        """None."""
+        """0: the choice has no loss of its own."""
         return 0.0
 
     @property
     def is_free(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def gaussian_delta(self, epsilon: "Array", noise_multiplier: float) -> "Array":
-        """Of the Gaussian alone."""
+        """Profile of the Gaussian release alone."""
         from rrcluster.privacy.profiles import gaussian_delta
 
         return gaussian_delta(epsilon, noise_multiplier)
 
     def rdp(self, orders: "ArrayLike") -> "Array":
-        """Zero."""
+        """0 at every order."""
         import numpy as np
 
         return np.zeros_like(np.asarray(orders, dtype=np.float64))
 
     def check(self) -> None:
-        """Nothing can be wrong."""
+        """Every folded choice can be accounted."""
 
 
 @dataclass(frozen=True)
@@ -93,25 +93,25 @@ class KaryChoice:
 
     @property
     def largest_loss(self) -> float:
-        """ln(p / r)."""
+        """ln(p / r), r the probability of one given other cluster."""
         from rrcluster.privacy.profiles import kary_loss
 
         return kary_loss(self.keep_probability, self.num_clusters)
 
     @property
     def is_free(self) -> bool:
-        """It is not."""
+        """False."""
         return False
 
     def gaussian_delta(self, epsilon: "Array", noise_multiplier: float) -> "Array":
-        """Of the response followed by the Gaussian."""
+        """Profile of the response followed by the Gaussian release."""
         from rrcluster.privacy.profiles import kary_gaussian_delta
 
         p, k = self.keep_probability, self.num_clusters
         return kary_gaussian_delta(epsilon, noise_multiplier, keep_probability=p, num_clusters=k)
 
     def rdp(self, orders: "ArrayLike") -> "Array":
-        """Of the response alone, exact."""
+        """RDP of the response alone, exact."""
         from rrcluster.privacy.profiles import kary_rdp
 
         return kary_rdp(orders, keep_probability=self.keep_probability, num_clusters=self.num_clusters)
@@ -267,7 +267,7 @@ class RepeatAndSelect:
     """The best, by score, of a random number of independent runs of `num_rounds` rounds each; only the best is shown.
 
     The number of runs follows `law` (a truncated negative binomial of shape 1 or 0) with mean `mean_repetitions`,
-    whatever the data are, and is never shown either. The score is part of what each run releases, or public.
+    whatever the data are, and is secret too. The score is part of what each run releases, or public.
     """
 
     run: RoundEvent  # what one round of one run costs
@@ -287,17 +287,17 @@ class RepeatAndSelect:
 
     @property
     def adjacency(self) -> str:
-        """That of every run."""
+        """The adjacency of its runs."""
         return self.run.adjacency
 
     @property
     def sampling(self) -> str:
-        """That of every run."""
+        """The sampling of its runs."""
         return self.run.sampling
 
     @property
     def noise_multiplier(self) -> float:
-        """That of every round."""
+        """The noise multiplier of every round."""
         return self.run.noise_multiplier
 
     @property
@@ -314,11 +314,11 @@ class RepeatAndSelect:
         return replace(self, run=self.run.at_most(noise_multiplier))
 
     def check(self) -> None:
-        """As its runs."""
+        """Raise UnsupportedEvent where a run cannot be accounted."""
         self.run.check()
 
     def loss_distribution(self, *, coarse: bool) -> "LossDistribution":  # noqa: ARG002
-        """None is known."""
+        """UnsupportedEvent: no loss distribution of a selection is known."""
         raise UnsupportedEvent(_ONLY_RDP)
 
     def rdp(self) -> tuple[Sequence[float], "Array"]:

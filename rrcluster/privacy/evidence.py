@@ -1,4 +1,4 @@
-"""What lets a reader check a stated epsilon: bounds from both sides, its whole profile, and how to recompute it.
+"""Evidence for a stated epsilon: bounds from both sides, its whole profile, and how to recompute it.
 
 `recompute` describes the event as a `DpEvent` of dp-accounting in plain data; docs/privacy.md, "Recomputing epsilon",
 rebuilds it in four lines. Where dp-accounting has no accountant for the event, or none that bounds it as we do, the
@@ -111,7 +111,8 @@ def evidence(event: Event, *, num_rounds: int, delta: float, accountant: str) ->
     """As plain data: `bracket`, `profile`, `recompute`; `mu` where the whole run is one Gaussian, and so mu-GDP.
 
     `bracket` holds the least and the most that epsilon can be for the accounted pair, all rounding included; a `reason`
-    where there is no loss distribution to bound. `profile` are (epsilon, delta) that hold together with the stated.
+    where there is no loss distribution to bound. `profile` lists further (epsilon, delta) pairs that hold at the same
+    time.
     """
     stated = epsilon(event, num_rounds=num_rounds, delta=delta, accountant=accountant)
     pairs = profile(event, num_rounds=num_rounds, around=stated, accountant=accountant)

@@ -29,8 +29,8 @@ class IdentifierMechanism:
     Guarantee (replace-one, cohorts of fixed size): given the noisy identifiers and the rebalancing coins the partition
     is fixed, so one client's update moves one block (and the shared sum) by at most 2C. The two releases are made on
     the same cohort and fold into one event. Sizes depend on noisy identifiers and coins only. Every cohort has exactly
-    `cohort_size` rows: a client that dropped out or sent nonsense stays, with a zero update and a random identifier.
-    Findings 5, 6 and 14 of docs/privacy.md say how the paper's own statement differs.
+    `cohort_size` rows: a client that dropped out or sent an invalid report stays, with a zero update and a random
+    identifier. Findings 5, 6 and 14 of docs/privacy.md say how the paper's own statement differs.
     """
 
     coordinates: Coordinates
@@ -78,7 +78,7 @@ class IdentifierMechanism:
 
     @property
     def sensitivity(self) -> float:
-        """Of the update sums, given the assignment: 2C."""
+        """Sensitivity of the update sums given the assignment: 2C."""
         return update_sensitivity(update_clip=self.update_clip, adjacency=self.adjacency)
 
     @property
@@ -119,7 +119,7 @@ class IdentifierMechanism:
         )
 
     def release_sum(self, noisy_sum: NoisySum) -> NoReturn:  # noqa: ARG002
-        """It needs every client's own row."""
+        """PrivacyError: it needs every client's own row."""
         raise PrivacyError("identifier privatises every client's choice by itself and cannot use a sum; use joint.")
 
     def clipped_sums(self, reports: Reports) -> tuple[Array, Array]:

@@ -19,7 +19,7 @@ from rrcluster.types import Array
 
 
 class Identifier(Protocol):
-    """Privatises one cluster choice per client, and knows what that costs."""
+    """Privatises one cluster choice per client, and says what that costs."""
 
     def assign(self, choices: Array, valid: Array, *, num_clusters: int, rng: Rng) -> Array:
         """Noisy assignment (n,); an invalid report gets a uniform draw."""
@@ -33,18 +33,18 @@ class Identifier(Protocol):
 
 @dataclass(frozen=True)
 class NoIdentifier:
-    """There is one cluster and nothing to choose."""
+    """For one cluster: there is no choice to privatise."""
 
     def assign(self, choices: Array, valid: Array, *, num_clusters: int, rng: Rng) -> Array:  # noqa: ARG002
         """Everybody is in the first cluster."""
         return np.zeros(len(choices), dtype=np.int64)
 
     def cost(self, update_multiplier: float, num_clusters: int) -> tuple[float, Choice]:  # noqa: ARG002
-        """Nothing."""
+        """The choice costs nothing."""
         return update_multiplier, FOLDED
 
     def describe(self) -> dict[str, Any]:
-        """None is needed."""
+        """For the statement."""
         return {"kind": "none needed"}
 
 
@@ -78,7 +78,7 @@ class GaussianIdentifier:
         return (self.effective_multiplier**-2 + update_multiplier**-2) ** -0.5, FOLDED
 
     def describe(self) -> dict[str, Any]:
-        """Its noise."""
+        """For the statement: its kind and its noise."""
         return {"kind": "GaussianIdentifier", "noise_multiplier": self.noise_multiplier}
 
 
@@ -108,7 +108,7 @@ class KaryIdentifier:
         return update_multiplier, KaryChoice(self.keep_probability, num_clusters)
 
     def describe(self) -> dict[str, Any]:
-        """Its probability."""
+        """For the statement: its kind and its probability."""
         return {"kind": "KaryIdentifier", "keep_probability": self.keep_probability}
 
 

@@ -71,7 +71,7 @@ class NoiseStore:
     ) -> None:
         """`past` is the checkpoint's, `drawn` the last round that was written before its release."""
         self.past, self.drawn, self._write = past, drawn, write
-        self.memory: Callable[[], Mapping[str, Array]] = dict  # what clients remember now; the simulator's to say
+        self.memory: Callable[[], Mapping[str, Array]] = dict  # what clients remember now; set by the simulator
 
     def keep(self, round_index: int, total: "Array", past: "PastNoise", models: "Models") -> DrawnRound:
         """Write a round down before it is charged."""
@@ -81,7 +81,7 @@ class NoiseStore:
         return self.drawn
 
     def recall(self, round_index: int, *, charged: bool) -> DrawnRound | None:
-        """The round as it was drawn before a crash; None if it was not; PrivacyError if it was, and is lost."""
+        """The round as it was drawn before a crash, if it was; PrivacyError if it was charged and its draw is lost."""
         if self.drawn is not None and self.drawn.round_index == round_index:
             return self.drawn
         if charged:

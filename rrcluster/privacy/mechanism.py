@@ -19,23 +19,23 @@ from rrcluster.types import Array, Coordinates, Release
 
 
 class Mechanism(Protocol):
-    """What a round releases, to whom it samples, and what that costs."""
+    """What a round releases, how its cohort is drawn, and what that costs."""
 
     @property
     def name(self) -> str:
-        """The name it is chosen by."""
+        """The value of the setting `mechanism` that chooses it."""
 
     @property
     def coordinates(self) -> Coordinates:
-        """Of one report."""
+        """Coordinates of one report."""
 
     @property
     def num_clusters(self) -> int:
-        """k."""
+        """Number of clusters (k)."""
 
     @property
     def num_clients(self) -> int:
-        """M, declared."""
+        """Declared number of clients (M)."""
 
     @property
     def size_floor(self) -> float:
@@ -43,7 +43,7 @@ class Mechanism(Protocol):
 
     @property
     def min_cluster_size(self) -> int:
-        """B."""
+        """Minimum cluster size (B)."""
 
     @property
     def noise_std(self) -> float:
@@ -75,7 +75,7 @@ class Mechanism(Protocol):
 
     @property
     def loss_bound(self) -> float | None:
-        """The loss at which clients clip what they say about models; None where nothing is evaluated."""
+        """The loss at which clients clip their evaluations; None where nothing is evaluated."""
 
     def release(self, reports: Reports, *, rng: Rng) -> Release:
         """Validate, clip, sum and add noise: the only look at raw reports."""
@@ -87,7 +87,7 @@ class Mechanism(Protocol):
         """(shared, per cluster) exact sums of clipped updates, for diagnostics; None without privacy."""
 
     def describe(self) -> "Description":
-        """What a statement says of it."""
+        """What the privacy statement says of it."""
 
 
 class SlottedMechanism(Mechanism, Protocol):
@@ -133,7 +133,7 @@ class PlanInputs:
 
     @property
     def cohort_size(self) -> int:
-        """Of cohorts of fixed size."""
+        """Size of a fixed-size cohort."""
         return max(1, round(self.settings.sample_rate * self.num_clients))
 
     @property
@@ -145,14 +145,14 @@ class PlanInputs:
 
     @property
     def slots(self) -> Slots:
-        """Who may take part when."""
+        """Which clients may take part in which round."""
         settings = self.settings
         several = settings.num_slots > 1
         return Slots(settings.num_slots, settings.slot_key, settings.num_rounds) if several else ONE_SLOT
 
     @property
     def correlation(self) -> Correlation:
-        """Of the noise over rounds, made for the models that are handed out."""
+        """Correlation of the noise over rounds, optimised for the models that are handed out."""
         return make_correlation(
             self.settings.correlation,
             slots=self.settings.num_slots,
@@ -168,6 +168,6 @@ class MechanismKind:
 
     name: str
     maker: Callable[[PlanInputs], Callable[[float], Mechanism]]  # noise multiplier of the whole round -> mechanism
-    rebalancing: str  # how clusters below B are helped: "coin" or "exact"
+    rebalancing: str  # how clusters below B are filled: "coin" or "exact"
     noisy: bool = True  # whether there is noise to calibrate
     participations: tuple[str, ...] = ("poisson",)  # whose guarantee is proved; "poisson" is the mechanism's own law

@@ -49,7 +49,7 @@ class NoneMechanism:
 
     @property
     def event(self) -> RoundEvent:
-        """There is none."""
+        """PrivacyError: without noise there is no event."""
         raise PrivacyError("mechanism none adds no noise: it has no epsilon. Use `joint` or `identifier` for one.")
 
     def release(self, reports: Reports, *, rng: Rng) -> Release:
@@ -80,7 +80,7 @@ class NoneMechanism:
         )
 
     def release_sum(self, noisy_sum: NoisySum) -> NoReturn:  # noqa: ARG002
-        """It has no use for sums."""
+        """PrivacyError: it takes no noisy sums."""
         raise PrivacyError("mechanism none cannot use a noisy sum; use mechanism = joint.")
 
     def clipped_sums(self, reports: Reports) -> None:
@@ -92,7 +92,7 @@ class NoneMechanism:
 
 
 def _maker(given: PlanInputs) -> Callable[[float], NoneMechanism]:
-    """The mechanism, whatever the noise: there is none."""
+    """The mechanism for any noise multiplier, which it ignores."""
     settings = given.settings
     asked = settings.epsilon is not None or settings.noise_multiplier is not None
     if asked or settings.secure or settings.reserve_rounds:
@@ -105,7 +105,7 @@ def _maker(given: PlanInputs) -> Callable[[float], NoneMechanism]:
             f"private_evaluation = {settings.private_evaluation:g} with mechanism = none: it releases nothing "
             "privately, and diagnostics.jsonl has the exact values; set it to 0, or use mechanism = joint."
         )
-    floor = 1.0 if given.size_floor is None else given.size_floor  # no noise needs taming
+    floor = 1.0 if given.size_floor is None else given.size_floor  # exact means need no floor
     return lambda _: NoneMechanism(
         given.coordinates,
         given.num_clusters,

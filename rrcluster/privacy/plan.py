@@ -178,7 +178,7 @@ class PrivacyPlan:
 def check_budget(
     settings: PrivacySettings, num_clients: int, num_clusters: int, min_cluster_size: int, *, noisy: bool
 ) -> None:
-    """Refuse what needs no calibration to be refused: sizes that do not fit, delta, and two budgets or none."""
+    """The checks that need no calibration: sizes that fit, delta, and exactly one budget."""
     _check_sizes(settings, num_clients, num_clusters, min_cluster_size)
     if noisy:
         _check_delta(settings.delta, num_clients)

@@ -73,7 +73,7 @@ def poisson_step(event: PoissonGaussian, *, coarse: bool = False) -> float:
 
 
 def poisson_profile(event: PoissonGaussian) -> GridProfile:
-    """Of one round: a client removed, and a client added."""
+    """Profiles of one round: a client removed, and a client added."""
     step = poisson_step(event)
     top = profiles.after_sampling(_gaussian_top(event.noise_multiplier), event.sample_rate)
     at = np.arange(math.ceil(top / step) + 1) * step
@@ -99,7 +99,7 @@ def fixed_size_pld(event: FixedSize, *, coarse: bool = False) -> LossDistributio
 
 
 def fixed_size_profile(event: FixedSize, *, coarse: bool = False) -> GridProfile:
-    """Of one round under replace-one, the same for both orders of the neighbours."""
+    """Profile of one round under replace-one, the same for both orders of the neighbours."""
     q, z, choice = event.sample_rate, event.noise_multiplier, event.choice
     chi_square = (1 + _chi_square(z)) * math.exp(float(choice.rdp(2))) - 1
     upper = _fixed_size_top(event)

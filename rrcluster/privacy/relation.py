@@ -1,4 +1,4 @@
-"""Sensitivities: how far one client can move a sum, for each neighbouring relation. Nobody else types `2 * clip`.
+"""Sensitivities: how far one client can move a sum, for each neighbouring relation. No other module computes one.
 
 Adjacency:
 - add-remove: one client joins or leaves. A client contributes a message of norm at most S, so sums move by S.

@@ -68,7 +68,7 @@ class CheckedReports:
 
 
 def check_distinct(reports: Reports) -> None:
-    """Refuse reports of which nobody can tell whether a client is there twice: it would count twice."""
+    """Refuse reports that have no ids and are not declared unique: a client that is there twice would count twice."""
     if reports.client_ids is None and not reports.unique:
         raise PrivacyError(
             "a secure release needs client_ids, so that a client that reports twice counts once; give them, or say "
@@ -180,7 +180,7 @@ def _rows(updates: Any, width: int, name: str = "updates", *, on_device: bool = 
 
 
 def _unmasked(values: Any) -> Any:
-    """A plain array; what a mask hides is no number."""
+    """A plain array; masked entries become None."""
     if isinstance(values, np.ma.MaskedArray):
         plain = np.array(values.data, dtype=object)
         plain[np.ma.getmaskarray(values)] = None
@@ -232,7 +232,7 @@ def _first_of_each(client_ids: Any, length: int) -> Array | None:
 
 
 def _identity(value: Any) -> int | str | bytes:
-    """An id as what two spellings of it have in common."""
+    """The canonical form of an id, the same for every type it may have."""
     value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, str, bytes)):
         raise ConfigError("client_ids must be whole numbers or texts; give each client one.")
@@ -247,14 +247,14 @@ def _floating_table(updates: Any) -> bool:
 
 
 def _listed(values: Any) -> bool:
-    """Whether these are several values in order."""
+    """Whether this is a sequence of values."""
     if isinstance(values, Sequence):
         return not isinstance(values, (str, bytes))
     return isinstance(values, np.ndarray) and values.ndim > 0
 
 
 def _numbers(value: Any) -> Array | None:
-    """What a client sent as float64 numbers, or None. Whatever it is, it must not stop the round or speak in an error.
+    """What a client sent as float64 numbers, or None. It must neither stop the round nor appear in an error.
 
     A number is worth the same whatever type the caller's stacking gave it: a truth value, a whole number, a complex
     number without imaginary part, an object or a text. One client's odd value must not make the others' unusable.
@@ -277,7 +277,7 @@ _TRUTH = {"True": 1.0, "False": 0.0}
 
 
 def _number(entry: Any) -> float:
-    """One number as a float. Raises whatever it likes for what is none."""
+    """One number as a float; raises for anything else."""
     if isinstance(entry, (complex, np.complexfloating)):
         if entry.imag != 0:
             raise ValueError

@@ -24,7 +24,7 @@ class Sampler(Protocol):
         """Expected number of clients in a cohort: a public constant."""
 
     def draw(self, population: int, *, rng: Rng, round_index: int | None = None, names: tuple[str, ...] = ()) -> Array:
-        """Sorted numbers of the cohort of a round; where all rounds are alike it need not be said which.
+        """Sorted numbers of the cohort of a round; `round_index` matters with several slots only.
 
         `names` of the clients, if they have any, decide their slots.
         """

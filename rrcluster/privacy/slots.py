@@ -1,8 +1,8 @@
 """Slots: which clients may take part in which round, decided before anybody enrols.
 
-A client's slot is a keyed hash of its id, so that adding or removing a client changes nobody else's; an order of
-enrolment would not do, and neither would slots chosen by hand, which may depend on data. In round t only clients of
-slot t mod b may take part: at most once in any b rounds, and at most ceil(T / b) times.
+A client's slot is a keyed hash of its id, so that adding or removing a client changes nobody else's; slots by order of
+enrolment would change, and slots chosen by hand may depend on data. In round t only clients of slot t mod b may take
+part: at most once in any b rounds, and at most ceil(T / b) times.
 """
 
 import hashlib
@@ -38,11 +38,11 @@ class Slots:
         return _slot(client, self.key, self.count)
 
     def eligible(self, population: int | tuple[str, ...], round_index: int) -> Array:
-        """Sorted numbers of the clients that may take part in a round, of so many numbered from 0 or of those named.
+        """Sorted numbers of the clients that may take part in a round; `population` is their number, or their names.
 
-        A number is an id only where it stays a client's own whoever else joins or leaves; one that counts names in
-        order does not, so clients with names are in slots by name.
-        The cap is kept here, where cohorts are drawn: PrivacyError beyond the plan's last round.
+        Clients with names are in slots by name: a number that counts names in order would change as others join or
+        leave. The cap on participations is enforced here, where cohorts are drawn: PrivacyError beyond the plan's last
+        round.
         """
         if not 0 <= round_index < self.num_rounds:
             raise PrivacyError(

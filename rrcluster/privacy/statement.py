@@ -16,7 +16,7 @@ _SLOT_PUBLIC = "Which slot a client is in is public."
 
 
 def participation_name(plan: PrivacyPlan) -> str:
-    """How clients come to take part, by the law of the plan's sampler."""
+    """The name of the participation scheme, by the plan's sampler."""
     if plan.event.sampling != "Poisson":
         return "fixed-size"
     if plan.mechanism.slots.count == 1:
@@ -32,7 +32,7 @@ def secrets(plan: PrivacyPlan) -> list[str]:
 
 
 def describe_participation(plan: PrivacyPlan) -> dict[str, Any]:
-    """Slots, cap and correlation; and both epsilons: for observers of the models, and for who sees who took part."""
+    """Slots, cap, correlation, and two epsilons: for observers of the models, and for those who see who took part."""
     slots = plan.mechanism.slots
     described = {
         "name": participation_name(plan),

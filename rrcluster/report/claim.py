@@ -1,13 +1,21 @@
 """The privacy statements of the runs as HTML: what is guaranteed, how epsilon was computed, what is not covered."""
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rrcluster.privacy.cost import epsilon_text
 from rrcluster.report.folders import DIAGNOSTIC, RunGroup
 from rrcluster.report.render import to_html
 from rrcluster.report.tables import TextTable
-from rrcluster.report.values import NOTHING, delta_text, epsilon_text, number, value_text, words
+from rrcluster.report.values import (
+    NOTHING,
+    delta_text,
+    field_text,
+    number,
+    value_text,
+    words,
+)
 
 _TITLES = {
     "unit": "Unit of privacy",
@@ -19,6 +27,7 @@ _TITLES = {
     "event": "Accounted per round",
     "selection": "Private selection",
     "started_from": "Started from",
+    "participation": "Who takes part, and towards whom",
     "bracket": "Bounds on epsilon, rounding included",
     "profile": "Other epsilons and deltas that hold as well",
     "mu": "Mu (Gaussian differential privacy)",
@@ -31,16 +40,24 @@ _TITLES = {
     "not_covered": "NOT covered",
     "artefacts": "Files of the run",
 }
+_FURTHER = ("participation", "bracket", "profile", "mu", "event", "recompute")  # folded away
 _ELSEWHERE = frozenset({"private", "epsilon", "delta", "accountant", "accountants"})  # in the claim and its table
 
 
 def statement_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
-    """The claim, the table of accountants, and every field of the statements; equal values are merged."""
+    """What to quote, every field of the statements, and further bounds folded away; equal values are merged."""
     named = list(zip(labels, groups, strict=True))
     private = [(label, group.first.privacy) for label, group in named if group.first.private]
     parts = [_no_privacy([label for label, group in named if not group.first.private])]
     if private:
-        parts += [_claim(private), to_html(_accountants(private)), _reasons(private), _fields(private)]
+        more = [to_html(_accountants(private)), _reasons(private), _fields(private, _FURTHER)]
+        parts += [
+            _claim(private),
+            _fields(private, [key for key in _known(private) if key not in _FURTHER]),
+            "<details><summary>Other bounds for the same releases: accountants, deltas, observers</summary>",
+            *more,
+            "</details>",
+        ]
     return "\n".join(part for part in parts if part)
 
 
@@ -52,25 +69,45 @@ def _no_privacy(labels: Sequence[str]) -> str:
 
 
 def _claim(private: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """One epsilon per statement, with what it covers, and whether the run's files have it."""
     lines = []
-    for names, statement in _merged([(label, _core(entry)) for label, entry in private]):
-        epsilon, delta, accountant, unit, rounds = statement
-        text = (
-            f": differential privacy with epsilon = {epsilon} at delta = {delta}, for the whole plan of {rounds} "
-            f"rounds, by the accountant {accountant}. Protected: {unit}."
+    for names, (epsilon, delta, what, covers) in _merged([(label, _core(entry)) for label, entry in private]):
+        lines.append(
+            f'<div class="claim"><p class="for">{html.escape(", ".join(names))}</p>\n'
+            f"<p><strong>epsilon = {epsilon} at delta = {delta}</strong> <small>{what}.</small></p>\n"
+            f"<p>{html.escape(covers)}</p></div>"
         )
-        lines.append(f'<p class="claim"><strong>{html.escape(", ".join(names))}</strong>{html.escape(text)}</p>')
     return "\n".join(lines)
 
 
-def _core(statement: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        epsilon_text(number(statement.get("epsilon"))),
-        delta_text(number(statement.get("delta"))),
-        value_text(statement.get("accountant")),
-        value_text(statement.get("unit")),
-        value_text(statement.get("num_rounds")),
+def _core(statement: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    reserve = number(statement.get("reserve_rounds")) or 0
+    rounds = f"all {value_text(statement.get('num_rounds'))} rounds" + (
+        f" and {reserve:g} in reserve" if reserve else ""
     )
+    released = statement.get("released")
+    items = "; ".join(map(value_text, released)) if isinstance(released, list) else value_text(released)
+    whom = f"{value_text(statement.get('unit'))} ({value_text(statement.get('adjacency'))} neighbours)"
+    covers = (
+        f"Covers {whom}, in {rounds} together, at whatever round the run ends, and whatever is done with what was "
+        f"released: {items}.{_towards(statement)} Accountant: {value_text(statement.get('accountant'))}."
+    )
+    what = "As stated"
+    if statement.get("secure") is True:
+        what = "The one to quote"
+    elif str(statement.get("artefacts")).upper().startswith("NOT PRIVATE"):
+        what = "Of the plan; the files of this run are not private, as said above"
+    return epsilon_text(number(statement.get("epsilon"))), delta_text(number(statement.get("delta"))), what, covers
+
+
+def _towards(statement: Mapping[str, Any]) -> str:
+    """The observers whom the stated epsilon is towards."""
+    participation = statement.get("participation")
+    observers = participation.get("towards") if isinstance(participation, Mapping) else None
+    for observer in observers if isinstance(observers, list) else []:
+        if isinstance(observer, Mapping) and observer.get("epsilon") == statement.get("epsilon"):
+            return f" Towards: {value_text(observer.get('who'))}."
+    return ""
 
 
 def _accountants(private: Sequence[tuple[str, Mapping[str, Any]]]) -> TextTable:
@@ -117,10 +154,13 @@ def _rows(statement: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-def _fields(private: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    known = list(dict.fromkeys([*_TITLES, *(key for _, entry in private for key in entry)]))
+def _known(private: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    return list(dict.fromkeys([*_TITLES, *(key for _, entry in private for key in entry)]))
+
+
+def _fields(private: Sequence[tuple[str, Mapping[str, Any]]], keys: Iterable[str]) -> str:
     items = []
-    for key in known:
+    for key in keys:
         values = [(label, _content(key, entry)) for label, entry in private if entry.get(key) not in (None, [], {}, "")]
         if key in _ELSEWHERE or not values:
             continue
@@ -128,7 +168,7 @@ def _fields(private: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         exposed = any(str(entry.get("artefacts")).startswith("NOT PRIVATE") for _, entry in private)
         css = ' class="warning"' if key == "not_covered" or (key == "artefacts" and exposed) else ""
         items.append(f"<div{css}><dt>{html.escape(title)}</dt>{_definitions(values, everyone=len(private))}</div>")
-    return f'<dl class="statement">\n{chr(10).join(items)}\n</dl>'
+    return f'<dl class="statement">\n{chr(10).join(items)}\n</dl>' if items else ""
 
 
 def _definitions(values: Sequence[tuple[str, str]], *, everyone: int) -> str:
@@ -150,7 +190,7 @@ def _content(key: str, statement: Mapping[str, Any]) -> str:
         return "<ul>" + "".join(f"<li>{html.escape(value_text(entry))}</li>" for entry in value) + "</ul>"
     if isinstance(value, dict):
         terms = (
-            f"<li>{html.escape(words(str(name)))}: {html.escape(value_text(entry))}</li>"
+            f"<li>{html.escape(words(str(name)))}: {html.escape(field_text(str(name), entry))}</li>"
             for name, entry in value.items()
         )
         return "<ul>" + "".join(terms) + "</ul>"

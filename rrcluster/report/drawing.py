@@ -24,11 +24,12 @@ COLUMN_WIDTH = 3.4  # inches: one column of a two-column page
 _NEAR_CHANCE = 0.2  # the chance level is drawn if some accuracy is less than this above it
 _TEXT_WIDTH = 62  # characters of legend that fit into it
 _LINE = 0.125  # inches of a line of text
+_FONT = "DejaVuSans"  # how ids of letters begin
 _HIGHEST = 30.0  # inches of a figure
 TITLE = "title"  # marks the texts that `draw` breaks into lines where there is no room for one
 
 _STYLE = {
-    "font.family": "DejaVu Sans",
+    "font.family": "DejaVu Sans",  # see _FONT
     "font.size": 7.5,
     "axes.titlesize": 7.5,
     "axes.labelsize": 7.5,
@@ -102,6 +103,20 @@ def standalone_svg(drawing: Drawing) -> str:
     """The SVG of a drawing as a file of its own."""
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     return drawing.svg.replace("<svg", f"<svg {names}", 1)
+
+
+def share_glyphs(drawings: Iterable[Drawing]) -> tuple[str, list[str]]:
+    """The letters of all drawings once, as a hidden <svg>, and each drawing's <svg> with references to them."""
+    glyphs: dict[str, str] = {}
+    shared = []
+    for drawing in drawings:
+        own = re.compile(rf'<path id="{re.escape(drawing.name)}-({_FONT}[\w-]*)"([^>]*)/>')
+        glyphs.update({name: path for name, path in own.findall(drawing.svg) if name not in glyphs})
+        svg = re.sub(r"<defs>\s*</defs>", "", own.sub("", drawing.svg))
+        shared.append(svg.replace(f'href="#{drawing.name}-{_FONT}', f'href="#{_FONT}'))
+    paths = "\n".join(f'<path id="{name}"{path}/>' for name, path in glyphs.items())
+    sheet = f'<svg class="letters" width="0" height="0" aria-hidden="true" focusable="false"><defs>{paths}</defs></svg>'
+    return (sheet if glyphs else ""), shared
 
 
 def plain(label: str) -> str:
@@ -248,7 +263,8 @@ def _render(figure: Any, kind: str, metadata: dict[str, Any], **options: Any) ->
 def _inline(svg: str, name: str) -> str:
     """Only the <svg> element: no namespaces, no metadata, ids of its own, colours that a page can override."""
     svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", re.sub(r"\n\s*", "\n", svg))
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
     svg = re.sub(r'(<svg[^>]*?)\swidth="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?)\sheight="[^"]*"', r"\1", svg, count=1)

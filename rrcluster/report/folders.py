@@ -34,6 +34,7 @@ class ReleasedRound:
     round_index: int
     sizes: tuple[float, ...]  # (k,) natural sizes as released: noisy, and possibly negative
     denominators: tuple[float, ...]  # (k,) what each cluster's sum was divided by
+    accuracy: float | None = None  # noisy, where the plan pays for one
 
 
 @dataclass(frozen=True)
@@ -250,10 +251,12 @@ def _lines(path: Path, *, optional: bool = True) -> list[dict[str, Any]]:
 
 
 def _round(entry: Mapping[str, Any], folder: Path) -> ReleasedRound:
+    evaluation = entry.get("private_evaluation")
     return ReleasedRound(
         round_index=_index(entry, folder / "rounds.jsonl"),
         sizes=numbers(entry.get("sizes")),
         denominators=numbers(entry.get("denominators")),
+        accuracy=number(evaluation.get("accuracy")) if isinstance(evaluation, Mapping) else None,
     )
 
 

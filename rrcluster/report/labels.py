@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rrcluster.registry import METHODS
-from rrcluster.report.values import number, value_text
+from rrcluster.report.values import epsilon_name, number, value_text
 from rrcluster.settings import AFFECTS
 
 INIT_NAMES = {"warm": " + warm start", "kmeans++": " + k-means++"}
@@ -68,7 +68,7 @@ def distinct_labels(configs: Sequence[Mapping[str, Any]], folders: Sequence[str]
     labels = []
     for label, config, folder in zip(plain, configs, folders, strict=True):
         peers = [other for other, name in zip(configs, plain, strict=True) if name == label]
-        labels.append(label if len(peers) == 1 else f"{label} [{_difference(config, peers) or folder}]")
+        labels.append(label if len(peers) == 1 else f"{label}{_difference(config, peers) or f' [{folder}]'}")
     return tuple(
         label if labels.count(label) == 1 else f"{label} #{labels[: place + 1].count(label)}"
         for place, label in enumerate(labels)
@@ -85,4 +85,7 @@ def _difference(config: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -
     names = differing(peers)
     if len(names) > _MAX_DIFFERENCES:
         return ""
-    return ", ".join(f"{name}={value_text(config.get(name))}" for name in names)
+    target = number(config.get("epsilon")) if "epsilon" in names else None
+    others = [f"{name}={value_text(config.get(name))}" for name in names if name != "epsilon" or target is None]
+    epsilon = "" if target is None else f", epsilon {epsilon_name(target)}"
+    return epsilon + (f" [{', '.join(others)}]" if others else "")

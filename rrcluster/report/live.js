@@ -51,7 +51,8 @@ function curve(run) {
     drawn.append(shape("text", { x: 0, y: y + 4 }, `${height}%`));
   }
   const place = ([round, accuracy]) => `${30 + 270 * round / run.rounds},${100 - 90 * accuracy}`;
-  drawn.append(shape("polyline", { class: "curve", points: points.map(place).join(" ") }));
+  if (points.length === 1) drawn.append(shape("circle", { class: `dot series-${run.colour}`, cx: 30 + 270 * points[0][0] / run.rounds, cy: 100 - 90 * points[0][1], r: 3 }));
+  drawn.append(shape("polyline", { class: `curve series-${run.colour}`, points: points.map(place).join(" ") }));
   return drawn;
 }
 
@@ -63,8 +64,7 @@ function card(run) {
   const facts = element("dl");
   const fact = (name, value) => facts.append(element("dt", name), element("dd", value));
   fact("round", `${run.round} of ${run.rounds}${run.status === "unfinished" ? "" : `, ${run.status}`}`);
-  fact("epsilon", run.epsilon === null ? (run.private ? "no finite bound" : "none: not private")
-    : `${run.epsilon.toFixed(2)} at delta ${run.delta}, whole plan`);
+  fact("epsilon", run.delta === null ? run.epsilon : `${run.epsilon} at delta ${run.delta}, whole plan`);
   if (!run.secure) {
     if (run.seconds_left !== null) fact("time left", `about ${duration(run.seconds_left)}`);
     if (run.released_accuracy !== null) fact("accuracy", `${(100 * run.released_accuracy).toFixed(1)}% (released)`);
@@ -76,7 +76,7 @@ function card(run) {
   made.append(facts);
   if (!run.secure) {
     if (run.sizes.length > 1) made.append(element("div", "released sizes", "quiet"), sizes(run));
-    if (run.diagnostic.length > 1) made.append(element("div", "accuracy, diagnostic, not private", "quiet"), curve(run));
+    if (run.diagnostic.length) made.append(element("div", "accuracy, diagnostic, not private", "quiet"), curve(run));
   }
   return made;
 }
@@ -89,9 +89,12 @@ async function refresh() {
     const answered = await answer.json();
     document.getElementById("runs").replaceChildren(...answered.runs.map(card));
     const unread = answered.unread.length ? ` Not readable yet: ${answered.unread.join(", ")}.` : "";
-    state.textContent = `${answered.runs.length} runs; load ${answered.load.toFixed(1)} on ${answered.processors} processors.${unread}`;
+    const going = answered.runs.filter((run) => run.status === "unfinished").length;
+    const load = answered.load === null ? "" : `; load ${answered.load.toFixed(1)} on ${answered.processors} processors`;
+    state.textContent = !answered.runs.length ? `Waiting for a run to begin.${unread}`
+      : `${answered.runs.length} ${answered.runs.length === 1 ? "run" : "runs"}, ${going} not finished${load}.${unread}`;
   } catch (error) {
-    state.textContent = `No answer: ${error.message}. Is \`rrcluster watch\` still running?`;
+    state.textContent = `No answer (${error.message}): the command that serves this page has ended. Below is what it said last; \`rrcluster watch\` shows it again.`;
   }
   setTimeout(refresh, 1000);
 }

@@ -4,13 +4,15 @@ Of a secure run it shows the round and the epsilon only: how long rounds take de
 read the folder can watch the times of its files all the same (docs/threat-model.md).
 """
 
-import base64
-import hashlib
 import hmac
 import json
+import math
 import os
 import secrets
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
@@ -19,15 +21,29 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from rrcluster.errors import RRClusterError
+from rrcluster.privacy.cost import epsilon_text
+from rrcluster.report.explorer import content_hash
 from rrcluster.report.folders import Run, read_run, run_folders
+from rrcluster.report.looks import base_look
+from rrcluster.report.values import (
+    delta_text,
+)
 from rrcluster.storage import printable
 
 _POINTS = 200  # of a curve: more do not fit a screen
+_WATCHED = 3.0  # seconds: a page that is open asks more often
 HOST = "127.0.0.1"
 
 
-def snapshot(paths: Iterable[Path]) -> dict[str, Any]:
-    """The state of every run at these paths, as the page shows it. A folder that cannot be read yet says so."""
+Shown = dict[Path, tuple[object, dict[str, Any]]]  # by folder: the state of its files, and what is shown of it
+
+
+def snapshot(paths: Iterable[Path], shown: Shown | None = None) -> dict[str, Any]:
+    """The state of every run at these paths, as the page shows it. A folder that cannot be read yet says so.
+
+    What did not change since an earlier snapshot with the same `shown` is not read again.
+    """
+    shown = {} if shown is None else shown
     runs: list[dict[str, Any]] = []
     unread: list[str] = []
     for path in paths:
@@ -38,10 +54,20 @@ def snapshot(paths: Iterable[Path]) -> dict[str, Any]:
             unread.append(printable(str(path)))
         for folder in folders:
             try:
-                runs.append(_shown(read_run(folder)))
-            except RRClusterError:
+                state = _file_state(folder)
+                if folder not in shown or shown[folder][0] != state:
+                    shown[folder] = state, _shown(read_run(folder))
+                runs.append(shown[folder][1])
+            except (RRClusterError, OSError):
                 unread.append(printable(str(folder)))
-    return {"runs": runs, "unread": unread, "load": os.getloadavg()[0], "processors": os.cpu_count()}
+    runs.sort(key=lambda run: bool(run["status"] != "unfinished"))  # those that go on first
+    load = None if any(run["secure"] for run in runs) else os.getloadavg()[0]  # follows how long rounds take
+    return {"runs": runs, "unread": unread, "load": load, "processors": os.cpu_count()}
+
+
+def _file_state(folder: Path) -> object:
+    """Changes whenever a file of the folder does."""
+    return sorted((entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in os.scandir(folder))
 
 
 def _shown(run: Run) -> dict[str, Any]:
@@ -53,19 +79,21 @@ def _shown(run: Run) -> dict[str, Any]:
         "status": run.status,
         "round": run.rounds[-1].round_index + 1 if run.rounds else 0,
         "rounds": run.privacy.get("num_rounds") or run.config.get("num_rounds"),
-        "epsilon": run.epsilon,
-        "delta": run.delta,
+        "epsilon": epsilon_text(run.epsilon, private=run.private),
+        "delta": None if run.delta is None else delta_text(run.delta),
     }
     if public["secure"]:
         return public
     measured = _thinned([point for point in run.diagnostics if point.accuracy is not None])
     done, seconds = public["round"], run.seconds
     left = (public["rounds"] - done) * seconds / done if seconds and done and run.status == "unfinished" else None
+    released = [entry.accuracy for entry in run.rounds if entry.accuracy is not None]
     return public | {
         "label": printable(run.label),
+        "colour": base_look(run.config).colour,
         "seed": run.seed,
         "sizes": list(run.rounds[-1].sizes) if run.rounds else [],
-        "released_accuracy": run.private_accuracy,
+        "released_accuracy": run.private_accuracy or (released[-1] if run.private and released else None),
         "diagnostic": [[point.round_index + 1, point.accuracy] for point in measured],
         "seconds_left": left,
     }
@@ -84,9 +112,37 @@ class LivePage(ThreadingHTTPServer):
 
     def __init__(self, paths: Iterable[Path], *, port: int = 0) -> None:
         """Start to listen; port 0 takes a free one."""
-        self.paths, self.token = tuple(paths), secrets.token_urlsafe(16)
+        self.paths, self.token = list(paths), secrets.token_urlsafe(16)
         self.page, self.policy = _page()
+        self._shown: Shown = {}
+        self._reading = threading.Lock()  # requests come in threads of their own
+        self._answered, self._last_answer = threading.Event(), -math.inf
         super().__init__((HOST, port), _Handler)
+
+    def state(self) -> bytes:
+        """The runs as they are now, as JSON."""
+        with self._reading:
+            return json.dumps(snapshot(self.paths, self._shown), allow_nan=False, default=str).encode()
+
+    def note_answer(self) -> None:
+        """Somebody has seen the state."""
+        self._last_answer = time.monotonic()
+        self._answered.set()
+
+    @contextmanager
+    def beside(self) -> Iterator["LivePage"]:
+        """Serve in a thread while something else runs; whoever is looking at the end sees it before the page goes."""
+        thread = threading.Thread(target=self.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            if time.monotonic() - self._last_answer < _WATCHED:
+                self._answered.clear()
+                self._answered.wait(_WATCHED)
+            self.shutdown()
+            self.server_close()
+            thread.join()
 
     @property
     def address(self) -> str:
@@ -109,8 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(given.encode(), self.server.token.encode()):
             return self._send(HTTPStatus.FORBIDDEN, b"wrong token: open the address that was printed", "text/plain")
         if asked.path == "/state":
-            content = json.dumps(snapshot(self.server.paths), allow_nan=False, default=str).encode()
-            return self._send(HTTPStatus.OK, content, "application/json")
+            self._send(HTTPStatus.OK, self.server.state(), "application/json")
+            return self.server.note_answer()
         if asked.path == "/":
             return self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
         return self._send(HTTPStatus.NOT_FOUND, b"nothing here", "text/plain")
@@ -137,10 +193,9 @@ def _page() -> tuple[bytes, str]:
     """The page with its style and script inline, and a policy that allows these two and nothing else."""
     package = resources.files("rrcluster.report")
     parts = {name: package.joinpath(f"live.{name}").read_text(encoding="utf-8") for name in ("css", "js", "html")}
-    hashes = {name: base64.b64encode(hashlib.sha256(parts[name].encode()).digest()).decode() for name in ("css", "js")}
     page = parts["html"].replace("/*style*/", parts["css"]).replace("/*script*/", parts["js"])
     policy = (
-        f"default-src 'none'; style-src 'sha256-{hashes['css']}'; script-src 'sha256-{hashes['js']}'; "
+        f"default-src 'none'; style-src {content_hash(parts['css'])}; script-src {content_hash(parts['js'])}; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return page.encode(), policy

@@ -9,10 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from rrcluster.data_settings import data_label
+from rrcluster.privacy.cost import epsilon_text
 from rrcluster.report.claim import statement_section
-from rrcluster.report.drawing import Drawing
+from rrcluster.report.drawing import Drawing, share_glyphs
+from rrcluster.report.explorer import as_data_block, content_hash, explorer_data
 from rrcluster.report.folders import CONFIG, DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import NOT_METHOD, differing
 from rrcluster.report.render import to_html
@@ -21,7 +24,6 @@ from rrcluster.report.values import (
     clear_best,
     dead_text,
     delta_text,
-    epsilon_text,
     percent,
     start_text,
     value_text,
@@ -41,6 +43,7 @@ def render_page(groups: Sequence[RunGroup], *, table: TextTable, drawings: Seque
         notices=_notices(groups, labels),
         facts=_facts(groups),
         drawings=drawings,
+        data=explorer_data(groups),
         table=to_html(table),
         statement=statement_section(groups, labels),
         settings=settings_section(groups, labels),
@@ -55,14 +58,19 @@ def fill_page(
     notices: Sequence[tuple[str, str]],
     facts: Mapping[str, str],
     drawings: Sequence[Drawing],
+    data: Mapping[str, Any] | None = None,
     **sections: str,
 ) -> str:
     """The page's template, filled: plain text, notices (kind, text), facts by name, figures, and HTML of the sections.
 
-    The sections are `table`, `statement`, `settings` and `reproduce`.
+    `data` is what the chart that compares runs is drawn from; without it there is none. The sections are `table`,
+    `statement`, `settings` and `reproduce`.
     """
     package = resources.files("rrcluster.report")
     template = Template(package.joinpath("page.html").read_text(encoding="utf-8"))
+    script = package.joinpath("page.js").read_text(encoding="utf-8")
+    letters, figures = share_glyphs(drawings)
+    shown = [figure_html(drawing, svg) for drawing, svg in zip(drawings, figures, strict=True)]
     terms = (f"<div><dt>{name}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts.items() if value)
     page = template.substitute(
         title=html.escape(title),
@@ -70,7 +78,11 @@ def fill_page(
         lead=html.escape(lead),
         notices="\n".join(f'<p class="banner {kind}" role="note">{_strong(text)}</p>' for kind, text in notices),
         facts="".join(terms),
-        figures="\n".join(figure_html(drawing) for drawing in drawings) or "<p>No finished round to draw yet.</p>",
+        figures="\n".join(shown) or "<p>No finished round to draw yet.</p>",
+        letters=letters,
+        data=as_data_block(data or {}),
+        script=script,
+        policy=content_hash(script),
         **sections,
     )
     return printable(page)  # names and statements come from files that may hold anything
@@ -186,10 +198,10 @@ def _strong(text: str) -> str:
     return f"<strong>{html.escape(head + colon)}</strong>{html.escape(rest)}" if colon else html.escape(text)
 
 
-def figure_html(drawing: Drawing) -> str:
+def figure_html(drawing: Drawing, svg: str) -> str:
     """A figure with its caption and its alternative text."""
     return (
-        f'<figure>\n<div class="plot" role="img" aria-label="{html.escape(drawing.alt)}">{drawing.svg}</div>\n'
+        f'<figure>\n<div class="plot" role="img" aria-label="{html.escape(drawing.alt)}">{svg}</div>\n'
         f"<figcaption>{html.escape(drawing.caption)}</figcaption>\n</figure>"
     )
 

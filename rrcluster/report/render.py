@@ -47,6 +47,33 @@ def to_console(table: TextTable, *, width: int = 80) -> "RenderableType":
     return Group(console_table(table, width=width), Text(table.note, style="italic"))
 
 
+def column_parts(table: TextTable, *, width: int) -> list[TextTable]:
+    """The table, or where its words need more than `width`, several side by side, each with the first column."""
+    from rich.cells import cell_len
+
+    cells = [[name, *(row[place] for row in table.rows)] for place, name in enumerate(table.columns)]
+    least = [2 + max((cell_len(word) for cell in column for word in cell.split()), default=0) for column in cells]
+    parts: list[list[int]] = [[0]]
+    for place in range(1, len(cells)):
+        if len(parts[-1]) > 1 and 1 + sum(least[at] for at in parts[-1]) + least[place] > width:
+            parts.append([0])
+        parts[-1].append(place)
+    return [_only_columns(table, places) for places in parts]
+
+
+def _only_columns(table: TextTable, places: list[int]) -> TextTable:
+    new = {old: at for at, old in enumerate(places)}
+    return TextTable(
+        title=table.title,
+        columns=tuple(table.columns[place] for place in places),
+        rows=tuple(tuple(row[place] for place in places) for row in table.rows),
+        note=table.note,
+        bold=frozenset((row, new[place]) for row, place in table.bold if place in new),
+        diagnostic=frozenset(new[place] for place in table.diagnostic if place in new),
+        text_columns=frozenset(new[place] for place in table.text_columns if place in new),
+    )
+
+
 def console_table(table: TextTable, *, width: int) -> "RichTable":
     """A table without its note, `width` columns wide, or wider if its longest words need it."""
     from rich import box

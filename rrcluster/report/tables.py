@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rrcluster.data_settings import data_label
+from rrcluster.privacy.cost import epsilon_text
 from rrcluster.registry import DATASETS
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import distinct_labels
@@ -12,7 +13,6 @@ from rrcluster.report.values import (
     Estimate,
     clear_best,
     delta_text,
-    epsilon_text,
     estimate,
     percent,
     seconds_text,
@@ -68,7 +68,7 @@ class TextTable:
 
 
 def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> TextTable:
-    """Method, epsilon, accuracy, clustering accuracy, worst decile and seconds, with 95% intervals over seeds."""
+    """Method, epsilon, and the diagnostics and seconds that some run has, with 95% intervals over seeds."""
     metrics = _metrics(groups)
     context = [name for name in _CONTEXT if len({str(group.first.config.get(name)) for group in groups}) > 1]
     mixed_delta, mixed_seeds = len(_deltas(groups)) > 1, len({_seeds(group) for group in groups}) > 1
@@ -77,7 +77,8 @@ def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> Te
     released = [_released(group) for group in groups]
     columns += [_RELEASED] if any(released) else []
     first_metric = len(columns)
-    columns += [*(_LABELS[name] for name in metrics), "Seconds"]
+    timed = any(run.seconds is not None for group in groups for run in group.runs)  # secure runs note no times
+    columns += [*(_LABELS[name] for name in metrics), *(["Seconds"] if timed else [])]
     rows = []
     for group, label, judged in zip(groups, group_labels(groups), released, strict=True):
         row = [label, *(str(group.first.config.get(name, NOTHING)) for name in context), group_epsilon(group)]
@@ -85,7 +86,7 @@ def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> Te
         row += [_seeds(group)] if mixed_seeds else []
         row += [_cell("accuracy", judged)] if any(released) else []
         row += [_cell(name, metric(group, name)) for name in metrics]
-        rows.append((*row, _seconds(group)))
+        rows.append((*row, _seconds(group)) if timed else tuple(row))
     bold = _bold(groups, metrics, first_metric)
     return TextTable(
         title=title or _title(groups),
@@ -151,7 +152,7 @@ def _metrics(groups: Sequence[RunGroup]) -> tuple[str, ...]:
         usual: tuple[str, ...] = ("loss", "clustering_accuracy")
     else:
         usual = ("accuracy", "clustering_accuracy", "worst_decile")
-    return (*usual, *(name for name in ("personalised_accuracy", "adjusted_rand", "clusters_alive") if has[name]))
+    return tuple(name for name in (*usual, "personalised_accuracy", "adjusted_rand", "clusters_alive") if has[name])
 
 
 def _final(run: Run, name: str) -> float | None:
@@ -253,10 +254,11 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
         )
     if all(run.final is None for group in groups for run in group.runs):
         return [released or "No diagnostics were written, so there is no accuracy to show."]
-    names = [_LABELS[name].removesuffix(" (%)").lower() for name in metrics]
+    names = [name if name == "ARI" else name.removesuffix(" (%)").lower() for name in (_LABELS[key] for key in metrics)]
+    listed = _listed(names)
     sentences = [
         released,
-        f"{', '.join(names[:-1])} and {names[-1]}: {DIAGNOSTIC} (measured on raw client data).".capitalize(),
+        f"{listed[0].upper()}{listed[1:]}: {DIAGNOSTIC} (measured on raw client data).",
     ]
     chance = chance_level(groups)
     if "accuracy" in metrics and chance is not None:
@@ -270,6 +272,10 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
     if "clusters_alive" in metrics:
         sentences.append("Clusters alive: those that some client chooses.")
     return [*sentences, *_sample_sentence(groups)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
 
 
 def _sample_sentence(groups: Sequence[RunGroup]) -> list[str]:

@@ -6,7 +6,9 @@ An epsilon is never rounded down.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+from rrcluster.privacy.cost import epsilon_text
 
 
 def number(value: object) -> float | None:
@@ -83,22 +85,6 @@ def _quantile(degrees: int) -> float:
 
 
 NOTHING = "–"
-NO_PRIVACY = "none (no privacy)"
-NO_BOUND = "no finite bound"
-
-
-def epsilon_text(epsilon: float | None, *, private: bool = True) -> str:
-    """Two decimals (two significant digits below 0.01), rounded up; words where there is no number."""
-    if not private:
-        return NO_PRIVACY
-    if epsilon is None:
-        return NO_BOUND
-    if abs(epsilon) >= 1e9:  # says nothing any more, and has too many digits to write out
-        return "more than 1e9" if epsilon > 0 else NO_BOUND
-    exact = Decimal(str(epsilon))
-    if epsilon >= 0.01 or epsilon <= 0:
-        return str(exact.quantize(Decimal("0.01"), rounding=ROUND_CEILING))
-    return f"{exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_CEILING):f}"
 
 
 def epsilon_name(epsilon: float) -> str:
@@ -138,8 +124,21 @@ def value_text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(value_text(entry) for entry in value) or NOTHING
     if isinstance(value, dict):
-        return "; ".join(f"{words(str(key))}: {value_text(entry)}" for key, entry in value.items()) or NOTHING
+        return "; ".join(f"{words(str(key))}: {field_text(str(key), entry)}" for key, entry in value.items()) or NOTHING
     return str(value)
+
+
+def field_text(name: str, value: object) -> str:
+    """The value of a named field; bounds are rounded to the safe side."""
+    known = number(value)
+    if known is None or name not in ("epsilon", "most", "delta", "least"):
+        return value_text(value)
+    if name == "delta":
+        exact = Decimal(str(known))
+        return f"{exact.quantize(Decimal(1).scaleb(exact.adjusted() - 2), rounding=ROUND_CEILING).normalize():g}"
+    if name == "least":
+        return str(Decimal(str(known)).quantize(Decimal("0.01"), rounding=ROUND_FLOOR))
+    return epsilon_text(known)
 
 
 def words(name: str) -> str:

@@ -55,8 +55,8 @@ def trade_off(case: Case, *, min_cluster_size: int) -> Tradeoff:
     """Noise and squared bias of each cluster's model at this B.
 
     Noise is `noise` / (horizon size^2), size after rebalancing and at least `size_floor`; over `horizon` rounds noise
-    averages out and bias does not. A cluster with nobody (B = 0 only) is pulled by nothing: its noise adds up instead.
-    A share s of strangers moves the mean by at most s times the separation.
+    averages out and bias does not. An empty cluster (B = 0 only) has no data to correct it: its noise accumulates. A
+    share s of strangers moves the mean by at most s times the separation.
     """
     chosen, wrong = _settled(case, min_cluster_size)
     after = filled(chosen, min_cluster_size=min_cluster_size)

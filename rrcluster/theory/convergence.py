@@ -142,7 +142,7 @@ def _spread(setting: Setting) -> float:
 
 
 def _per_member(setting: Setting, total: float) -> float:
-    """total / B: nothing over nobody is nothing, something over nobody has no bound."""
+    """total / B, where 0 / 0 is 0 and a positive total over 0 is infinite."""
     if setting.min_cluster_size > 0:
         return total / setting.min_cluster_size
     return 0.0 if total == 0 else math.inf

@@ -14,7 +14,7 @@ from typing import Any
 class Setting:
     """One round of RR-Cluster (IFCA) with every client in it, as the theory sees it.
 
-    Nothing is refused here: `compare.failed_round` says which assumption a setting breaks, by name.
+    Nothing is refused here: `convergence.failed_round` says which assumption a setting breaks, by name.
     """
 
     num_clients: int  # M
@@ -172,7 +172,7 @@ def rebalance_error(*, cluster_size_std: float, num_clients: int, num_clusters: 
 
 
 def _ratio(top: float, bottom: float) -> float:
-    """top / bottom where 0 / 0 is 0 and anything else over 0 has no bound."""
+    """top / bottom, where 0 / 0 is 0 and anything else over 0 is infinite."""
     if bottom > 0:
         return top / bottom
     return 0.0 if top == 0 else math.inf

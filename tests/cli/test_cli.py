@@ -360,3 +360,16 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path):
     assert (tmp_path / "here" / "checkpoint" / "state.safetensors").exists()
     assert "num_rounds: 4000" in config.read_text()
     assert len((tmp_path / "here" / "ledger.jsonl").read_text().splitlines()) >= done
+
+
+def test_a_terminal_shows_what_a_run_waits_for(monkeypatch, capsys):
+    from rrcluster.cli.terminal import waiting
+
+    with waiting("Importing PyTorch"):
+        pass
+    assert capsys.readouterr().err == ""  # in a pipe the first line is a result, or an error
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with waiting("Importing PyTorch"):
+        pass
+    assert "Importing PyTorch ..." in capsys.readouterr().err

@@ -204,7 +204,7 @@ def test_a_folder_is_run_by_one_process_at_a_time(tiny, tmp_path):
     rounds = running.rounds()
     next(rounds)
     rounds.close()
-    with pytest.raises(RunFolderError, match="was stopped; take it up again"):
+    with pytest.raises(RunFolderError, match="was stopped; continue it"):
         next(running.rounds())
     finish(resume(tmp_path / "run"))
 

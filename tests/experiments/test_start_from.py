@@ -12,7 +12,7 @@ from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.run import finish, resume, start
 from rrcluster.experiments.setup import make_experiment
-from rrcluster.privacy.cost import account_runs
+from rrcluster.privacy.together import account_runs
 from rrcluster.report import make_report
 
 TINY = {"data": "fashion-mini", "num_clients": 60, "max_samples": 20, "sample_rate": 0.5}

@@ -100,6 +100,14 @@ def test_the_sum_is_exactly_that_of_messages_and_shares(secure_federation, recor
     assert [daemon.ledger.joined(agreed.agreement.digest) for daemon in daemons.values()] == [2, 2, 2]
 
 
+def test_a_member_none_of_whose_clients_can_answer_makes_noise_all_the_same(secure_federation, recorded):
+    agreed, daemons = secure_federation
+    daemons[1].withdrawn = lambda: range(agreed.agreement.num_clients)
+    next(rounds_over(Listening(daemons), agreed))
+    assert len(recorded) == 3
+    assert all(share.std() > agreed.secure.sigma / 2 for share in recorded)
+
+
 class Failing:
     """An engine that cannot train one client."""
 
@@ -280,6 +288,18 @@ def test_shares_are_for_those_that_must_be_honest(agreement):
     stated = secure.statement()
     assert stated["adjacency"].startswith("zero-out")
     assert stated["epsilon"] == secure.plan.epsilon()
+
+
+def test_what_operators_sign_is_what_shares_allow(agreement):
+    """Zero-out, nothing amplified, and the delta of the plan; the numbers of the plan that daemons run."""
+    agreed = AgreedRun.build(agreement)
+    told = agreement.guarantee
+    assert told["adjacency"] == "zero-out"
+    assert agreed.plan.event.sample_rate == 1
+    assert told["noise_share_sigma"] == agreed.secure.sigma
+    assert told["num_releases"] == agreed.num_releases == 2
+    assert told["least_survivors"] == agreed.secure.terms.least_survivors
+    assert told["epsilon"] == pytest.approx(agreed.plan.epsilon_seen())
 
 
 def test_the_released_noise_is_what_three_shares_make(secure_federation, monkeypatch):

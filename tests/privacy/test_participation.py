@@ -375,7 +375,7 @@ def test_a_run_with_slots_is_composed_by_its_participations(tmp_path):
     """Two runs together: the event of a schedule happens ceil(T / b) times to a client, not T times."""
     import json
 
-    from rrcluster.privacy.cost import account_runs
+    from rrcluster.privacy.together import account_runs
 
     made = plan(5, 1.0, num_rounds=20)
     for name in ("one", "two"):

@@ -179,7 +179,7 @@ def test_a_method_registered_at_run_time_has_a_label():
 def test_methods_of_the_same_name_are_told_apart():
     base = {"algorithm": "ifca", "mechanism": "joint", "seed": 0}
     two = [{**base, "epsilon": 2.0}, {**base, "epsilon": 8.0}]
-    assert distinct_labels(two, ["a", "b"]) == ("DP-IFCA [epsilon=2]", "DP-IFCA [epsilon=8]")
+    assert distinct_labels(two, ["a", "b"]) == ("DP-IFCA, epsilon 2", "DP-IFCA, epsilon 8")
     assert distinct_labels([base, {**base, "seed": 1}], ["a", "b"]) == ("DP-IFCA [a]", "DP-IFCA [b]")
     assert distinct_labels([base, base], ["a", "a"]) == ("DP-IFCA [a] #1", "DP-IFCA [a] #2")
 

@@ -1,3 +1,5 @@
+import base64
+import hashlib
 import re
 import subprocess
 import sys
@@ -70,7 +72,7 @@ def test_demo_report(demo):
     assert not list(demo.rglob(".*"))
     source, checker = check(report.page)
     assert checker.headings[0] == "h1"
-    assert source.count("<svg") == 5
+    assert source.count("<svg") == 5 + 2  # the letters that they share, and the chart that a script fills
     assert source.count('role="img" aria-label=') == 5
     text = " ".join(checker.text)
     for words in (
@@ -120,8 +122,44 @@ def test_text_from_settings_is_escaped(tmp_path, run_folder):
     )
     run_folder(tmp_path / "b", privacy={"artefacts": f"NOT PRIVATE: {nasty}"})
     source, checker = check(make_report(tmp_path, out=tmp_path / nasty.replace("/", "")).page)
-    assert "<script" not in source
+    assert source.count("<script") == source.count("</script") == 2  # the data and our own
     assert nasty in "".join(checker.text)
+
+
+def test_the_policy_allows_the_pages_own_script_and_nothing_else(demo):
+    page = make_report(demo).page.read_text(encoding="utf-8")
+    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL).group(1)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page).group(1)
+    assert f"script-src 'sha256-{digest}';" in policy
+    assert "default-src 'none'" in policy
+
+
+def test_of_a_secure_run_one_epsilon_stands_out_with_what_it_covers(tmp_path, run_folder):
+    statement = {
+        "secure": True,
+        "artefacts": "Releases with exact noise.",
+        "epsilon": 3.99993,
+        "num_rounds": 12,
+        "reserve_rounds": 2,
+        "num_releases": 14,
+        "participation": {"towards": [{"who": "observers of the models", "epsilon": 3.99993}, {"epsilon": 28.5}]},
+        "profile": [{"epsilon": 1.99993, "delta": 0.0123412}],
+    }
+    page = make_report(run_folder(tmp_path / "a", accuracy=None, privacy=statement)).page.read_text(encoding="utf-8")
+    section = page[page.index('id="privacy"') : page.index('id="settings"')]
+    quoted, folded = section.split("<details>")
+    assert re.findall(r"epsilon = ([\d.]+)", quoted) == ["4.00"]
+    for words in (
+        "The one to quote",
+        "all 12 rounds and 2 in reserve",
+        "noisy sums; 4 noisy sizes",
+        "observers of the",
+    ):
+        assert words in quoted
+    assert "28.5" not in quoted
+    assert "epsilon: 2.00; delta: 0.0124" in folded  # both rounded up
+    assert "3.99993" not in page
 
 
 def test_seeds_have_bands_and_commands(tmp_path, run_folder):

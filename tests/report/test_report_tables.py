@@ -7,10 +7,18 @@ import pytest
 
 from rrcluster.cli.terminal import print_results
 from rrcluster.data.build import load_federated
+from rrcluster.privacy.cost import epsilon_text
 from rrcluster.registry import DATASETS
 from rrcluster.report import find_runs, results_table, to_console, to_csv, to_dict, to_html, to_latex, to_markdown
 from rrcluster.report.tables import UNCOVERED_TUNING, TextTable
-from rrcluster.report.values import Estimate, clear_best, delta_text, epsilon_text, estimate, seconds_text, value_text
+from rrcluster.report.values import (
+    Estimate,
+    clear_best,
+    delta_text,
+    estimate,
+    seconds_text,
+    value_text,
+)
 
 ODD = TextTable(
     title="A & B",
@@ -124,7 +132,7 @@ def test_new_diagnostics_are_shown_beside_folders_that_lack_them(tmp_path, run_f
 def test_missing_diagnostics(tmp_path, run_folder):
     run_folder(tmp_path / "a", accuracy=None)
     table = results_table(find_runs([tmp_path]))
-    assert table.rows[0][2:5] == ("–", "–", "–")
+    assert table.columns == ("Method", "epsilon")
     assert "No diagnostics" in table.note
 
 
@@ -222,6 +230,22 @@ def test_no_terminal_is_so_narrow_that_a_word_is_cut(demo, columns, monkeypatch,
     for text in (*table.columns, *(cell for row in table.rows for cell in row), table.note):
         assert set(text.split()) <= set(found), text
     assert max(map(len, shown.splitlines())) <= max(columns, 90)
+
+
+def test_a_table_of_many_columns_fits_a_terminal_of_80_in_parts(tmp_path, run_folder, monkeypatch, capsys):
+    for seed in (0, 1):
+        folder = run_folder(tmp_path / "a" / f"seed-{seed}", seed=seed, delta=1e-5)
+        line = json.loads((folder / "diagnostics.jsonl").read_text().splitlines()[-1])
+        more = {"adjusted_rand": 0.5 + seed / 9, "clusters_alive": 4, "personalised_accuracy": 0.8 + seed / 9}
+        (folder / "diagnostics.jsonl").write_text(json.dumps({**line, **more}) + "\n")
+    run_folder(tmp_path / "b", accuracy=0.7, partition="rotation-imbalanced", model="mlp")
+    table = results_table(find_runs([tmp_path]))
+    monkeypatch.setenv("COLUMNS", "80")
+    print_results(table)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    for text in (*table.columns, *(cell for row in table.rows for cell in row)):
+        assert set(text.split()) <= set(shown.split())
 
 
 def test_in_a_file_a_row_is_a_line(demo, capsys):

@@ -1,0 +1,358 @@
+"""`rrcluster federation` from settings to models, in folders as operators have them; daemons are threads here."""
+
+import json
+import stat
+
+import numpy as np
+import pytest
+import yaml
+from folder_lab import HONEST, REHEARSAL, SECURE, do, enrolled, listening, short_folder, signed
+
+from rrcluster.audit.public_files import ALLOWED, _unlisted
+from rrcluster.cli import main
+from rrcluster.data_settings import ColumnSettings
+from rrcluster.experiments.load import load
+from rrcluster.experiments.setup import build_experiment
+from rrcluster.federation.federation_folder import FederationFolder
+from rrcluster.federation.member_folder import MemberFolder
+
+
+@pytest.fixture
+def base():
+    with short_folder() as folder:
+        yield folder
+
+
+def fails(capsys, text, *arguments):
+    capsys.readouterr()
+    assert main(["federation", *map(str, arguments)]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_a_secure_training_from_settings_to_models(base, capsys):
+    trial = signed(base, {**REHEARSAL, **SECURE}, *HONEST)
+    members = [base / f"m{place}" for place in range(3)]
+    with listening(members):
+        do("serve", trial, "--transport", "local", "--members", base, "--quiet")
+        assert main(["federation", "check", str(trial), "--members", str(base)]) in (0, 1)
+        checked = capsys.readouterr().out
+        assert main(["federation", "check", str(members[2])]) in (0, 1)
+        checked += capsys.readouterr().out
+    assert "all 3 answer, and their clocks agree" in checked
+    assert "ok    daemon           answers" in checked
+    assert main(["federation", "check", str(trial), "--members", str(base)]) == 1
+    assert "m0, m1, m2 do not answer" in capsys.readouterr().out
+    run = trial / "run"
+    stated = json.loads((run / "privacy.json").read_text())
+    assert stated["adjacency"] == "zero-out"
+    assert stated["federation"]["towards"] == "everybody, the server included"
+    assert not any("server is trusted" in note for note in stated["notes"])
+    agreed = json.loads((trial / "agreement.json").read_text())["guarantee"]
+    assert (
+        (stated["epsilon"], stated["num_releases"])
+        == (agreed["epsilon"], agreed["num_releases"])
+        == (
+            pytest.approx(agreed["epsilon"]),
+            4,
+        )
+    )
+    assert not (run / "diagnostics.jsonl").exists()
+    assert [entry for entry in _unlisted(run) if "in cluster-" not in entry] == []  # layers of another model
+    assert set(stated) <= ALLOWED["privacy.json"]
+    released = load(run)
+    for member in members:
+        np.testing.assert_array_equal(load(member / "released").models.clustered, released.models.clustered)
+    capsys.readouterr()
+    do("status", trial, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["round"], told["releases charged"], told["finished"]) == ("2 of 2", 2, True)
+    assert told["answered it"] == ["m0", "m1", "m2"]
+    do("status", members[0], "--json")
+    assert json.loads(capsys.readouterr().out)["attempts joined"] == 2
+    do("client", members[1], "--fetch", "--out", base / "table.csv", "--personalise", base / "own.safetensors")
+    assert len((base / "table.csv").read_text().splitlines()) == 13
+    fails(capsys, "this training has finished", "serve", trial, "--transport", "local", "--members", base)
+
+
+def test_a_plain_rehearsal_is_the_simulators_and_goes_on_after_it_was_stopped(base, monkeypatch):
+    settings = {**REHEARSAL, "num_rounds": 3}
+    trial = signed(base, settings, "--mode", "plain")
+    members = [base / f"m{place}" for place in range(3)]
+    from rrcluster.experiments import loggers
+
+    stopped, update = [], loggers.ProgressBar.update
+
+    def stop_once(self, done):
+        update(self, done)
+        if not stopped:
+            stopped.append(done)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loggers.ProgressBar, "update", stop_once)
+    serve = ["federation", "serve", str(trial), "--transport", "local", "--members", str(base), "--quiet"]
+    with listening(members, engine="reference"):
+        with pytest.raises(SystemExit):
+            main(serve)
+        assert main(serve) == 0
+    *_, record = build_experiment(**settings, num_clients=30, engine="reference").rounds()
+    np.testing.assert_array_equal(
+        load(trial / "run").models.clustered.astype(np.float32), record.state.average.clustered.astype(np.float32)
+    )
+    assert "answered" not in FederationFolder(trial).status()  # who takes part in a sampled cohort is a secret
+
+
+def test_secrets_are_their_owners_alone(base):
+    trial = enrolled(base, {**REHEARSAL, **SECURE}, *HONEST)
+    secret = [trial / "server" / name for name in ("ca.key", "server.key")]
+    secret += [base / "m0" / name for name in ("identity.key", "node.key")]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in secret} == {0o600}
+    assert stat.S_IMODE((base / "m0").stat().st_mode) == stat.S_IMODE((trial / "server").stat().st_mode) == 0o700
+    public = [path for path in trial.iterdir() if path.is_file()] + [base / "m0" / "request.json"]
+    assert not any(b"PRIVATE" in path.read_bytes() for path in public)
+
+
+def test_what_was_not_signed_is_not_served(base, capsys):
+    trial = enrolled(base, {**REHEARSAL, **SECURE}, *HONEST)
+    serve = ["serve", trial, "--transport", "local", "--members", base]
+    fails(capsys, "the roster is still open", *serve)
+    do("init", trial, "--close")
+    fails(capsys, "m0, m1, m2 have not signed", *serve)
+    fails(capsys, "nothing was signed yet", "client", base / "m0")
+    fails(capsys, "the roster is closed", "enrol", trial, "--accept", base / "m0" / "request.json")
+    do("enrol", base / "m0", "--agree", trial / "agreement.json", "--yes")
+    forged = json.loads((base / "m0" / "consent.json").read_text()) | {"name": "m1"}
+    (base / "forged.json").write_text(json.dumps(forged))
+    fails(capsys, "m1 has not signed", "enrol", trial, "--consent", base / "forged.json")
+    for place in (1, 2):
+        do("enrol", base / f"m{place}", "--agree", trial / "agreement.json", "--yes")
+    do("enrol", trial, "--consent", *(base / f"m{place}" / "consent.json" for place in range(3)))
+    fails(capsys, "0 of 3 members answer with their signature, and 2 are needed", *serve, "--seconds", "1")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda facts: facts["settings"].update(noise_multiplier=0.5), "the agreement states epsilon"),
+        (lambda facts: facts["settings"].update(reserve_rounds=50), "the agreement states epsilon"),
+        (lambda facts: facts["settings"].update(update_clip=4.0), "the agreement states "),
+        (lambda facts: facts["guarantee"].update(epsilon=0.1), "the agreement states epsilon"),
+        (lambda facts: facts["guarantee"].update(adjacency="add-remove"), "the agreement states adjacency"),
+        (lambda facts: facts["guarantee"].pop("delta"), "the agreement states delta"),
+        (lambda facts: facts.update(least_honest=3), "the agreement states least_honest"),
+        (lambda facts: facts["members"][0].update(num_clients=11), "and the roster has 31"),
+        (lambda facts: facts["members"][0].update(name="other"), "is not what request.json asked for"),
+        (lambda facts: facts["members"].pop(0) and facts["settings"].update(num_clients=20), "do not sign it"),
+        (lambda facts: facts.update(version="0.0.1"), "all sides need the same version"),
+        (lambda facts: facts["settings"].update(start_from="/srv/run"), "start_from is a folder of one machine"),
+        (lambda facts: facts["settings"].update(data="/etc/passwd.csv"), "an agreement holds no path"),
+        (lambda facts: facts["settings"].update(out="/tmp/x"), "each decides for itself"),
+        (lambda facts: facts["settings"].update(dropout=0.5), "are real"),
+        (lambda facts: facts["settings"].update(secure=False, seed=0), "set secure: true"),
+        (lambda facts: facts["settings"].update(algorithm="oracle"), "reference point"),
+        (lambda facts: facts["settings"].update(mystery=1), "has no setting 'mystery'"),
+        (lambda facts: facts["settings"].update(num_rounds="2"), "num_rounds"),
+    ],
+)
+def test_an_operator_does_not_sign_what_does_not_hold(signed_once, change, text, capsys):
+    facts = json.loads((signed_once / "trial" / "agreement.json").read_text())
+    change(facts)
+    path = signed_once / "changed.json"
+    path.write_text(json.dumps(facts))
+    before = (signed_once / "m0" / "consent.json").read_bytes()
+    fails(capsys, text, "enrol", signed_once / "m0", "--agree", path, "--yes")
+    assert (signed_once / "m0" / "consent.json").read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def signed_once():
+    with short_folder() as folder:
+        signed(folder, {**REHEARSAL, **SECURE}, *HONEST)
+        yield folder
+
+
+def test_a_daemon_serves_only_what_its_operator_signed(signed_once, capsys):
+    """A changed agreement in the member's own folder is found out by the signature."""
+    path = signed_once / "m1" / "agreement.json"
+    whole = path.read_text()
+    facts = json.loads(whole)
+    facts["settings"]["noise_multiplier"] = 0.01
+    path.write_text(json.dumps(facts))
+    try:
+        fails(capsys, "m1 has not signed these settings", "client", signed_once / "m1")
+    finally:
+        path.write_text(whole)
+    (signed_once / "m1" / "identity.key").chmod(0o644)
+    fails(capsys, "may be read by others", "client", signed_once / "m1")
+    (signed_once / "m1" / "identity.key").chmod(0o600)
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "text"),
+    [
+        ({"data": None}, HONEST, "the settings need data: members"),
+        ({"data": "members"}, HONEST, "list features (feature columns) and target"),
+        ({"data": "members", "secure": False}, ["--mode", "plain"], "seeded noise protects nobody"),
+        ({"data": "patients.csv"}, HONEST, "an agreement holds no path"),
+        ({"mechanism": "identifier"}, ["--mode", "secure"], "needs --least-honest"),
+        ({"device": "cuda"}, HONEST, "each decides for itself"),
+        ({"data": "members", "features": ["age"], "target": "sick"}, HONEST, "declare classes"),
+        ({"data": "members", "features": ["age"], "target": "sick", "client": "who"}, HONEST, "matter of each member"),
+        ({"features": ["age"]}, HONEST, "is a dataset with samples of its own"),
+    ],
+)
+def test_settings_that_members_cannot_honour_are_refused(base, settings, options, text, capsys):
+    given = {name: value for name, value in ({**REHEARSAL, **SECURE} | settings).items() if value is not None}
+    if given.get("data") == "members":
+        del given["samples_per_client"]
+    (base / "settings.yaml").write_text(yaml.safe_dump(given))
+    fails(capsys, text, "init", base / "trial", base / "settings.yaml", *options)
+
+
+OWN = {
+    "data": "members",
+    "num_clusters": 2,
+    "num_rounds": 2,
+    "noise_multiplier": 1.0,
+    "delta": 1e-3,
+    "local_epochs": 1,
+    **SECURE,
+    "features": ["age", "ward"],
+    "target": "sick",
+    "classes": ["no", "yes"],
+    "categories": ["ward=a,b"],
+    "scale": ["age=0,100"],
+}
+
+
+def write_patients(path, names, *, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = ["patient,age,ward,sick"]
+    for name in names:
+        rows += [f"{name},{rng.integers(100)},{'ab'[rng.integers(2)]},{['no', 'yes'][rng.integers(2)]}" for _ in "123"]
+    path.write_text("\n".join(rows) + "\n")
+
+
+def test_members_bring_their_own_tables_and_clients_join_leave_and_withdraw(base, monkeypatch, capsys):
+    """Between rounds the daemon is started on other data: numbers stay with their clients, and nobody's is reused."""
+    from rrcluster.privacy.joint import JointMechanism
+
+    trial = signed(base, OWN, *HONEST, counts=(5, 5, 5))
+    members = [base / f"m{place}" for place in range(3)]
+    senders, own = [], JointMechanism.sum_messages
+    monkeypatch.setattr(
+        JointMechanism,
+        "sum_messages",
+        lambda self, reports: senders.append(sorted(map(int, reports.client_ids))) or own(self, reports),
+    )
+    columns = ColumnSettings(client="patient")
+    serve = ["serve", trial, "--transport", "local", "--members", base, "--quiet"]
+    write_patients(base / "patients.csv", ["p1", "p2", "p3"])
+    from rrcluster.experiments import loggers
+
+    monkeypatch.setattr(loggers.ProgressBar, "update", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with listening(members, data=str(base / "patients.csv"), columns=columns), pytest.raises(SystemExit):
+        main(["federation", *map(str, serve)])
+    assert sorted(senders) == [[0, 1, 2], [5, 6, 7], [10, 11, 12]]
+    monkeypatch.undo()
+    senders.clear()
+    monkeypatch.setattr(
+        JointMechanism,
+        "sum_messages",
+        lambda self, reports: senders.append(sorted(map(int, reports.client_ids))) or own(self, reports),
+    )
+    write_patients(base / "patients.csv", ["p2", "p3", "p9"])  # p1 left, p9 is new
+    with listening(members, data=str(base / "patients.csv"), columns=columns):
+        do("client", members[1], "--withdraw", "p2")  # while the daemon runs
+        do(*serve)
+    assert sorted(senders) == [[1, 2, 3], [7, 8], [11, 12, 13]]
+    write_patients(base / "patients.csv", [f"q{number}" for number in range(3)])
+    fails(capsys, "those that left included, and 5 were enrolled", "client", members[0], "--data",
+          base / "patients.csv", "--client-column", "patient")  # fmt: skip
+    fails(capsys, "no client of that name", "client", members[0], "--withdraw", "nobody")
+
+
+def test_arrays_and_functions_are_data_too_if_they_look_as_agreed(base, capsys, monkeypatch):
+    settings = {name: value for name, value in OWN.items() if name not in ("features", "target", "classes",
+                                                                           "categories", "scale")}  # fmt: skip
+    trial = signed(base, settings, *HONEST, "--input-shape", "4", "--num-classes", "2", counts=(5, 5, 5))
+    rng = np.random.default_rng(0)
+    arrays = {"inputs": rng.normal(size=(9, 4)), "targets": rng.integers(2, size=9), "clients": np.repeat([4, 7, 2], 3)}
+    np.savez(base / "own.npz", **arrays)
+    (base / "site_data.py").write_text(
+        "import numpy as np\nimport rrcluster as rr\n\n"
+        "def patients():\n    return rr.from_arrays([np.ones((3, 4))] * 2, [np.array([0, 1, 0])] * 2, num_classes=2)\n"
+    )
+    monkeypatch.chdir(base)
+    with listening([base / "m0"], data=str(base / "own.npz")) as (daemon,):
+        assert daemon.data.num_clients == 3
+        assert daemon.data.clients == ("2", "4", "7")
+    with listening([base / "m1"], data="site_data:patients") as (daemon,):
+        assert daemon.data.num_clients == 2
+    np.savez(base / "wide.npz", **(arrays | {"inputs": np.ones((9, 5))}))
+    np.savez(base / "short.npz", **(arrays | {"clients": np.zeros(2)}))
+    np.savez(base / "objects.npz", **(arrays | {"inputs": np.array([{}] * 9)}))
+    (base / "odd.npz").write_bytes(b"no arrays")
+    for name, text in {
+        "wide.npz": "input_shape = (5,), and (4,) was agreed on",
+        "short.npz": "of one length",
+        "objects.npz": "of plain arrays",
+        "odd.npz": "of plain arrays",
+        "site_data:nobody": "cannot be imported",
+        "site_data": "neither a file",
+        "table.csv": "the agreement has no rules for tables",
+    }.items():
+        fails(capsys, text, "client", base / "m2", "--data", name)
+    assert FederationFolder(trial).agreement().samples.input_shape == (4,)
+
+
+def test_a_second_training_of_the_same_clients_adds_up_and_ends_at_the_lifetime_budget(base, capsys):
+    trial = signed(base, {**REHEARSAL, **SECURE, "noise_multiplier": 4.0}, *HONEST, lifetime=3.5)
+    with listening([base / f"m{place}" for place in range(3)]):
+        do("serve", trial, "--transport", "local", "--members", base, "--quiet")
+    once = json.loads((trial / "agreement.json").read_text())["guarantee"]["epsilon"]
+    (base / "again").mkdir()
+    second = base / "again" / "trial"
+    do("init", second, base / "settings.yaml", *HONEST, "--name", "second")
+    do("enrol", second, "--accept", *(base / f"m{place}" / "request.json" for place in range(3)))
+    do("init", second, "--close")
+    capsys.readouterr()
+    assert once < 3.5
+    assert main(["federation", "enrol", str(base / "m0"), "--agree", str(second / "agreement.json"), "--yes"]) in (0, 2)
+    told = capsys.readouterr().err
+    member = MemberFolder(base / "m0")
+    total = float(told.split("epsilon = ")[1].split()[0].rstrip(".,"))
+    assert total > once
+    assert ("above the lifetime budget" in told) == (total > 3.5)
+    member.change_settings(lifetime_epsilon=once * 1.01)
+    third = base / "again" / "third"
+    do("init", third, base / "settings.yaml", *HONEST, "--name", "third")
+    do("enrol", third, "--accept", *(base / f"m{place}" / "request.json" for place in range(3)))
+    do("init", third, "--close")
+    fails(capsys, "above the lifetime budget", "enrol", base / "m0", "--agree", third / "agreement.json", "--yes")
+
+
+def test_check_refuses_eight_single_clients_and_says_what_would_help(base, capsys):
+    settings = {
+        "data": "members",
+        "features": [f"x{number}" for number in range(30)],
+        "target": "y",
+        "classes": [0, 1],
+        "num_clusters": 1,
+        "algorithm": "fedavg",
+        "epsilon": 4,
+        "delta": 0.01,
+        "num_rounds": 100,
+        **SECURE,
+    }
+    trial = enrolled(
+        base, settings, "--mode", "secure", "--least-honest", "6", "--most-colluders", "1", counts=(1,) * 8
+    )
+    do("init", trial, "--close")
+    capsys.readouterr()
+    assert main(["federation", "check", str(trial), "--json"]) == 1
+    lines = {line["what"]: line for line in json.loads(capsys.readouterr().out)}
+    assert not lines["signal to noise"]["passed"]
+    assert "hopeless" in lines["signal to noise"]["detail"]
+    assert "--client-column" in lines["signal to noise"]["detail"]
+    assert not lines["consents"]["passed"]
+    assert all(lines[name]["passed"] for name in ("certificates", "keys", "disk", "guarantee", "digest", "version"))

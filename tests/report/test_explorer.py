@@ -1,0 +1,138 @@
+"""The chart and the tables of a report's page: what they are drawn from, and in a browser what a reader does."""
+
+import json
+import re
+
+import pytest
+from browser import Browser, find_browser
+
+from rrcluster.report import find_runs, make_report
+from rrcluster.report.explorer import as_data_block, explorer_data
+
+NASTY = '</script><script>document.title = "taken"</script><img src=x onerror="document.title = 1">'
+in_a_browser = pytest.mark.skipif(
+    find_browser() is None, reason="no Chromium here; install one (Debian: chromium) to check the page"
+)
+
+
+def test_the_chart_has_the_values_of_the_files(tmp_path, run_folder):
+    for seed, accuracy in enumerate((0.70, 0.72)):
+        run_folder(tmp_path / f"seed-{seed}", seed=seed, accuracy=accuracy, num_rounds=4)
+    (line,) = explorer_data(find_runs([tmp_path]))["lines"]
+    rounds, means, halves = line["values"]["accuracy"]
+    assert (rounds[-1], means[-1]) == (4, 71.0)
+    assert halves[-1] == pytest.approx(12.706, rel=1e-3)
+    assert line["promise"] == "epsilon 4.00, delta 1e-4"
+    assert min(line["values"]["smallest"][1]) < 0  # as released
+
+
+def test_a_data_block_cannot_be_left():
+    block = as_data_block({"label": NASTY})
+    assert not set(block) & set("<>&")
+    assert json.loads(block)["label"] == NASTY
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Browser(find_browser(), tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, run_folder):
+    folder = tmp_path_factory.mktemp("explorer")
+    run_folder(folder / "a", algorithm="fedavg", accuracy=0.583)
+    run_folder(folder / "b", accuracy=0.701)
+    run_folder(folder / "c", accuracy=0.752, rebalance="coin", min_cluster_size=15)
+    run_folder(folder / "d", accuracy=0.764, epsilon=8.0)
+    run_folder(folder / "e", accuracy=0.4, algorithm=NASTY)
+    return make_report(folder).page
+
+
+def texts(browser, selector):
+    return browser.run(f"[...document.querySelectorAll({selector!r})].map((entry) => entry.textContent)")
+
+
+def move(browser, kind, share, height=0.5):
+    """The mouse at a share of the chart's width and height."""
+    box = browser.run(
+        "(() => { const box = chart.getBoundingClientRect(); return [box.x, box.y, box.width, box.height] })()"
+    )
+    browser.ask(
+        "Input.dispatchMouseEvent",
+        type=kind,
+        x=box[0] + share * box[2],
+        y=box[1] + height * box[3],
+        button="left" if kind != "mouseMoved" else "none",
+        clickCount=int(kind != "mouseMoved"),
+    )
+
+
+@pytest.mark.slow
+@in_a_browser
+@pytest.mark.parametrize(("width", "dark"), [(375, True), (1280, False)])
+def test_a_reader_explores_the_page(browser, page, width, dark):
+    browser.open(page, width=width, height=1400, dark=dark, mobile=width < 600)
+    browser.run("chart.scrollIntoView({block: 'center'})")
+    move(browser, "mouseMoved", 0.97)
+    tip = browser.run("tip.innerText")
+    assert "round 12" in tip
+    for value in ("58.3%", "70.1%", "75.2%", "76.4%"):
+        assert value in tip
+    assert browser.run("tip.getBoundingClientRect().right") <= width
+    before = browser.run("document.querySelectorAll('#chart .series').length")
+    browser.run("document.querySelector('#chart .target').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    assert browser.run("document.querySelectorAll('#chart .series').length") == before - 1
+    assert browser.run("document.querySelectorAll('#runs input:checked').length") == before - 1
+    browser.run("(axis.value = 'epsilon', axis.dispatchEvent(new Event('change')))")
+    assert "epsilon" in texts(browser, "#chart text")
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("document.title").startswith("explorer")  # no name of a run was executed
+    assert browser.complaints == []
+    assert [url for url in browser.requests() if not url.startswith("file:")] == []
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_a_reader_sorts_and_filters_a_table(browser, page):
+    browser.open(page, width=1280)
+    browser.run("document.querySelectorAll('.sort')[2].click()")
+    rows = [float(text) for text in texts(browser, "main table.cards tbody tr td:nth-child(3)")[:5]]
+    assert rows == sorted(rows) == [40.0, 58.3, 70.1, 75.2, 76.4]
+    browser.run("document.querySelectorAll('.sort')[2].click()")
+    assert texts(browser, "main table.cards tbody tr td:nth-child(3)")[:5] == [f"{value}" for value in reversed(rows)]
+    browser.run(
+        "(() => { const box = document.querySelector('main input[type=search]');"
+        "box.value = 'fedavg'; box.dispatchEvent(new Event('input')) })()"
+    )
+    shown = browser.run(
+        "[...document.querySelectorAll('table.cards')[0].tBodies[0].rows].filter((row) => !row.hidden).length"
+    )
+    assert shown == 1
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_a_chart_without_a_chosen_run_says_so(browser, page):
+    browser.open(page, width=1280)
+    browser.run("document.getElementById('none').click()")
+    assert browser.run("nothing.hidden") is False
+    browser.run("document.getElementById('all').click()")
+    assert browser.run("nothing.hidden") is True
+    assert browser.complaints == []
+
+
+@pytest.mark.slow
+def test_a_page_of_twenty_runs_of_a_hundred_rounds_is_below_a_megabyte(tmp_path, run_folder):
+    for algorithm in ("fedavg", "ifca", "fesem", "fedcam", "fedper"):
+        for epsilon in (2.0, 4.0):
+            for size in (0, 10):
+                name = f"{algorithm}-{epsilon}-{size}"
+                settings = {"algorithm": algorithm, "epsilon": epsilon, "min_cluster_size": size, "rebalance": "coin"}
+                folder = run_folder(tmp_path / name, num_rounds=100, **settings)
+                line = json.loads((folder / "diagnostics.jsonl").read_text().splitlines()[-1])
+                lines = [json.dumps({**line, "round": at, "accuracy": 0.5 + at / 317}) for at in range(100)]
+                (folder / "diagnostics.jsonl").write_text("\n".join(lines) + "\n")
+    content = make_report(tmp_path).page.read_bytes()
+    assert len(content) < 1_000_000
+    assert len(json.loads(re.search(rb'id="data">(.*?)</script>', content).group(1))["lines"]) == 20
