@@ -30,7 +30,7 @@ class ServeCommand:
 
     rrcluster federation serve trial --transport local --members /srv/members
 
-    rrcluster federation serve trial --transport flower --seconds 120
+    rrcluster federation serve trial --address 0.0.0.0:9092 --seconds 120
     """
 
     folder: Annotated[Path, tyro.conf.Positional] = Path()
@@ -40,7 +40,7 @@ class ServeCommand:
     members: Path | None = None
     """local: the folder in which the members' folders are, each under the member's name."""
     address: str | None = None
-    """flower: where the server listens; default: the transport's usual place."""
+    """flower: where members connect to, host:port; default: port 9092 of this machine's loopback interface."""
     seconds: float = 600.0
     """Deadline of every message: who has not answered by then is out of the round."""
     out: Path | None = None
