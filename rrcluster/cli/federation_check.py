@@ -113,9 +113,9 @@ def _of_member(folder: Path) -> bool:
 
 
 def _server_status(folder: FederationFolder) -> dict[str, Any]:
+    agreement = folder.agreement()
     from rrcluster.privacy.ledger import num_charged, read_charges
 
-    agreement = folder.agreement()
     noted, path = folder.status(), folder.run / "ledger.jsonl"
     charges = read_charges(path) if path.exists() else []
     told: dict[str, Any] = {
@@ -136,9 +136,9 @@ def _server_status(folder: FederationFolder) -> dict[str, Any]:
 
 
 def _member_status(folder: MemberFolder) -> dict[str, Any]:
+    agreement = folder.agreement()
     from rrcluster.federation.member_ledger import ledger_of
 
-    agreement = folder.agreement()
     return {
         "member": folder.settings().get("name"),
         "federation": agreement.name,

@@ -70,7 +70,7 @@ def serve(arguments: list[str]) -> int:
     from rrcluster.federation.agreed_run import AgreedRun
     from rrcluster.federation.transports import Attended, Reach, open_transport
 
-    agreed = AgreedRun.build(agreement, trains=False, out=str(run))
+    agreed = AgreedRun.build(agreement, trains=False, out=str(run), name=agreement.name)
     reach = Reach(folder, agreement, command.seconds, LONGEST_ANSWER, command.members, command.address)
     public = agreed.plan.event.sample_rate == 1  # who takes part
     with say_warnings(), open_transport(command.transport, reach) as transport:

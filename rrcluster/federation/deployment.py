@@ -29,6 +29,10 @@ _LEVEL = (
     "Noise is made by the members. A member that is absent takes its share of the noise with it, so epsilon is under "
     "zero-out, not under add-remove: that somebody takes part is not hidden, what it contributes is."
 )
+_SAME_LOSS = (
+    "The event below is the accountants': one Gaussian to which everybody contributes, whose loss is the same under "
+    "add-remove and zero-out. Only the latter is claimed."
+)
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,11 @@ class Deployment:
         told = secure.statement()
         about |= {name: told[name] for name in ("assumed", "noise_share_sigma", "grid_bits")}
         about |= {"least_honest": agreement.least_honest, "most_colluders": agreement.most_colluders}
-        notes = [f"The server sees masked sums alone. Assumed: {told['assumed']}.", _LEVEL]
+        notes = [f"The server sees masked sums alone. Assumed: {told['assumed']}.", _LEVEL, _SAME_LOSS]
+        everybody = {"who": about["towards"], "neighbours": "zero-out", "epsilon": statement["epsilon"]}
         return statement | {
             "adjacency": "zero-out",
+            "participation": statement["participation"] | {"towards": [everybody]},
             "delta": secure.delta,
             "federation": about,
             "notes": [*notes, *(note for note in statement["notes"] if note != TRUST[0])],

@@ -2,6 +2,8 @@
 
 import json
 import stat
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -45,6 +47,7 @@ def test_a_secure_training_from_settings_to_models(base, capsys):
     run = trial / "run"
     stated = json.loads((run / "privacy.json").read_text())
     assert stated["adjacency"] == "zero-out"
+    assert [claim["neighbours"] for claim in stated["participation"]["towards"]] == ["zero-out"]
     assert stated["federation"]["towards"] == "everybody, the server included"
     assert not any("server is trusted" in note for note in stated["notes"])
     agreed = json.loads((trial / "agreement.json").read_text())["guarantee"]
@@ -75,8 +78,8 @@ def test_a_secure_training_from_settings_to_models(base, capsys):
 
 
 def test_a_plain_rehearsal_is_the_simulators_and_goes_on_after_it_was_stopped(base, monkeypatch):
-    settings = {**REHEARSAL, "num_rounds": 3}
-    trial = signed(base, settings, "--mode", "plain")
+    settings, counts = {**REHEARSAL, "num_rounds": 3}, (3, 5, 4)
+    trial = signed(base, settings, "--mode", "plain", counts=counts)
     members = [base / f"m{place}" for place in range(3)]
     from rrcluster.experiments import loggers
 
@@ -94,11 +97,32 @@ def test_a_plain_rehearsal_is_the_simulators_and_goes_on_after_it_was_stopped(ba
         with pytest.raises(SystemExit):
             main(serve)
         assert main(serve) == 0
-    *_, record = build_experiment(**settings, num_clients=30, engine="reference").rounds()
+    *_, record = build_experiment(**settings, num_clients=sum(counts), engine="reference").rounds()
     np.testing.assert_array_equal(
         load(trial / "run").models.clustered.astype(np.float32), record.state.average.clustered.astype(np.float32)
     )
     assert "answered" not in FederationFolder(trial).status()  # who takes part in a sampled cohort is a secret
+
+
+def test_what_needs_no_model_imports_no_torch(base):
+    """Keys, requests and refusals are there at once."""
+    member, trial = str(base / "m0"), str(base / "trial")
+    (base / "settings.yaml").write_text(yaml.safe_dump(OWN))
+    commands = [
+        (["init", trial, str(base / "settings.yaml"), *HONEST], 0),
+        (["enrol", member, "--name", "m0", "--clients", "9"], 0),
+        (["enrol", trial, "--accept", f"{member}/request.json"], 0),
+        (["client", member], 2),
+        (["serve", trial], 2),
+        (["status", member], 2),
+    ]
+    code = (
+        f"import sys; from rrcluster.cli import main; "
+        f"assert all(main(['federation', *arguments]) == status for arguments, status in {commands}); "
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_secrets_are_their_owners_alone(base):
@@ -150,6 +174,12 @@ def test_what_was_not_signed_is_not_served(base, capsys):
         (lambda facts: facts["settings"].update(secure=False, seed=0), "set secure: true"),
         (lambda facts: facts["settings"].update(algorithm="oracle"), "reference point"),
         (lambda facts: facts["settings"].update(mystery=1), "has no setting 'mystery'"),
+        (lambda facts: facts["samples"]["columns"].update(mystery=1), "has no rule 'mystery'"),
+        (lambda facts: facts["samples"]["columns"].update(features=["x"], target="y"), "declare classes"),
+        (
+            lambda facts: facts["samples"]["columns"].update(features=["x"], target="y", classes=[0, 1]),
+            "give other samples",
+        ),
         (lambda facts: facts["settings"].update(num_rounds="2"), "num_rounds"),
     ],
 )
