@@ -2,12 +2,13 @@
 
     python benchmarks/federation_accuracy.py [--rounds 40] [--epsilon 4] [--seed 0]
 
-Prints one line of JSON: accuracy of the secure federation, of the simulator with the same noise multiplier (the noise
-of the federation is larger by sqrt(members / least_honest)), and of one model for all.
+Prints one line of JSON: accuracy of the secure federation, of the simulator with the same noise (that of all members'
+shares: larger than the plan's by sqrt(members / least_honest)) and with the plan's, and of one model for all.
 """
 
 import argparse
 import json
+import math
 import tempfile
 import time
 from dataclasses import replace
@@ -111,8 +112,10 @@ def main():
     began = time.process_time()
     secure, statement = federated(args)
     seconds = time.process_time() - began
+    noise = statement["noise_multiplier"] * math.sqrt(MEMBERS / statement["least_honest"])
     line = {
         "secure federation": secure,
+        "simulator with the same noise": simulated(args, noise_multiplier=noise, epsilon=None),
         "simulator": simulated(args),
         "one model": simulated(args, algorithm="fedavg"),
         "seconds of processor time of the federation": seconds,

@@ -5,7 +5,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -13,6 +13,11 @@ from rrcluster.cli.terminal import parse
 from rrcluster.errors import ConfigError
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
+
+if TYPE_CHECKING:
+    from rrcluster.federation.readiness import CheckLine
+
+_SECONDS, _LONGEST = 10.0, 10_000  # of a daemon's answer
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class CheckCommand:
     """Folder of the federation, or of a member."""
     port: int | None = None
     """Also check that this port of the server can be used."""
+    members: Path | None = None
+    """Also ask the daemons in this folder of members' folders whether they answer, and what their clocks say."""
     json: bool = False
     """Print the list as JSON."""
 
@@ -54,12 +61,12 @@ def check(arguments: list[str]) -> int:
     """Run `check`."""
     command = parse(CheckCommand(), arguments, prog="rrcluster federation check")
     of_member = _of_member(command.folder)
-    from rrcluster.federation.readiness import check_member, check_server
+    from rrcluster.federation.readiness import check_member
 
     if of_member:
         lines = check_member(MemberFolder(command.folder))
     else:
-        lines = check_server(FederationFolder(command.folder), port=command.port)
+        lines = _server_lines(FederationFolder(command.folder), command)
     if command.json:
         sys.stdout.write(json.dumps([asdict(line) for line in lines], indent=2) + "\n")
     else:
@@ -67,6 +74,17 @@ def check(arguments: list[str]) -> int:
         for line in lines:
             sys.stdout.write(f"{'ok  ' if line.passed else 'FAIL'}  {line.what.ljust(width)}  {line.detail}\n")
     return 0 if all(line.passed for line in lines) else 1
+
+
+def _server_lines(folder: FederationFolder, command: CheckCommand) -> "list[CheckLine]":
+    from rrcluster.federation.readiness import check_server
+    from rrcluster.federation.transports import Reach, open_transport
+
+    if command.members is None or not folder.closed:
+        return check_server(folder, port=command.port)
+    reach = Reach(folder, folder.agreement(), _SECONDS, _LONGEST, command.members)
+    with open_transport("local", reach) as transport:
+        return check_server(folder, port=command.port, transport=transport)
 
 
 def status(arguments: list[str]) -> int:
@@ -95,9 +113,9 @@ def _of_member(folder: Path) -> bool:
 
 
 def _server_status(folder: FederationFolder) -> dict[str, Any]:
+    agreement = folder.agreement()
     from rrcluster.privacy.ledger import num_charged, read_charges
 
-    agreement = folder.agreement()
     noted, path = folder.status(), folder.run / "ledger.jsonl"
     charges = read_charges(path) if path.exists() else []
     told: dict[str, Any] = {
@@ -118,9 +136,9 @@ def _server_status(folder: FederationFolder) -> dict[str, Any]:
 
 
 def _member_status(folder: MemberFolder) -> dict[str, Any]:
+    agreement = folder.agreement()
     from rrcluster.federation.member_ledger import ledger_of
 
-    agreement = folder.agreement()
     return {
         "member": folder.settings().get("name"),
         "federation": agreement.name,

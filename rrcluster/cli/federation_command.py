@@ -13,6 +13,7 @@ usage: rrcluster federation ACTION [OPTIONS]
   init     the server's operator: a folder with settings, certificates and a roster; --close makes the agreement
   enrol    a member's operator: keys and a request; later --agree signs. The server's: --accept, --consent
   client   a member's operator: the daemon on the member's own data; --fetch assigns and personalises afterwards
+  node     a member's operator: connect the daemon to the server, where it is on another machine
   serve    the server's operator: run the rounds, resume them
   check    a checklist of a folder, with what to do about each line that fails
   status   the round, who answered last, what has been spent
@@ -26,7 +27,8 @@ In this order:
   rrcluster federation enrol north --agree agreement.json         (each member: consent.json)
   rrcluster federation enrol trial --consent consent.json ...
   rrcluster federation client north --data patients.csv --client-column patient
-  rrcluster federation serve trial
+  rrcluster federation node north --server trial.example.org:9092
+  rrcluster federation serve trial --address 0.0.0.0:9092
 
 `rrcluster federation ACTION --help` explains an action. docs/federation.md is the whole story.
 """
@@ -69,6 +71,12 @@ def _client(arguments: list[str]) -> int:
     return client(arguments)
 
 
+def _node(arguments: list[str]) -> int:
+    from rrcluster.cli.federation_node import node
+
+    return node(arguments)
+
+
 def _serve(arguments: list[str]) -> int:
     from rrcluster.cli.federation_server import serve
 
@@ -97,6 +105,7 @@ ACTIONS: dict[str, Callable[[list[str]], int]] = {
     "init": _init,
     "enrol": _enrol,
     "client": _client,
+    "node": _node,
     "serve": _serve,
     "check": _check,
     "status": _status,

@@ -19,7 +19,7 @@ from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, DataError, PrivacyError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.setup import Experiment, make_experiment, plan_for
-from rrcluster.federation.agreed_settings import MEMBERS, check_settings, register_members
+from rrcluster.federation.agreed_settings import MEMBERS, check_samples, check_settings, register_members
 from rrcluster.federation.agreement import Agreement, SampleShape
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.privacy.plan import PrivacyPlan
@@ -133,6 +133,7 @@ def _noise(config: RunConfig) -> float | None:
 def agreed_config(agreement: Agreement, **own: Any) -> RunConfig:
     """The settings of a run from those that were agreed on; `own` are of this side alone, and change no result."""
     register_members()
+    check_samples(agreement.samples)
     check_settings(agreement.settings, secure=agreement.secure)
     declared = agreement.settings.get("num_clients")
     if declared != agreement.num_clients:

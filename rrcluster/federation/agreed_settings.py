@@ -51,6 +51,15 @@ def check_settings(settings: Mapping[str, Any], *, secure: bool) -> None:
         raise PrivacyError("mode = secure draws noise shares from the operating system; set secure: true.")
 
 
+def check_samples(samples: SampleShape) -> None:
+    """Refuse rules for columns that are none, or that give other samples than were agreed on."""
+    for name in samples.columns:
+        if FIELDS.get(name) != "columns":
+            raise ConfigError(f"the agreement has no rule {str(name)[:40]!r} for columns; all sides need one version.")
+    if samples.columns and table_shape(samples.columns) != samples:
+        raise ConfigError("the agreed rules for columns give other samples than the agreement states; do not sign it.")
+
+
 def table_shape(columns: Mapping[str, Any]) -> SampleShape:
     """What tables give, by the declared rules alone: one input per number and per value of a vocabulary."""
     for name in _OWN_COLUMNS:

@@ -29,6 +29,10 @@ _LEVEL = (
     "Noise is made by the members. A member that is absent takes its share of the noise with it, so epsilon is under "
     "zero-out, not under add-remove: that somebody takes part is not hidden, what it contributes is."
 )
+_SAME_LOSS = (
+    "The event below is the accountants': one Gaussian to which everybody contributes, whose loss is the same under "
+    "add-remove and zero-out. Only the latter is claimed."
+)
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,11 @@ class Deployment:
         told = secure.statement()
         about |= {name: told[name] for name in ("assumed", "noise_share_sigma", "grid_bits")}
         about |= {"least_honest": agreement.least_honest, "most_colluders": agreement.most_colluders}
-        notes = [f"The server sees masked sums alone. Assumed: {told['assumed']}.", _LEVEL]
+        notes = [f"The server sees masked sums alone. Assumed: {told['assumed']}.", _LEVEL, _SAME_LOSS]
+        everybody = {"who": about["towards"], "neighbours": "zero-out", "epsilon": statement["epsilon"]}
         return statement | {
             "adjacency": "zero-out",
+            "participation": statement["participation"] | {"towards": [everybody]},
             "delta": secure.delta,
             "federation": about,
             "notes": [*notes, *(note for note in statement["notes"] if note != TRUST[0])],
@@ -108,18 +114,24 @@ class Deployment:
 
 def greet(agreement: Agreement, transport: Transport) -> dict[int, bool]:
     """Which members answer, and whether each shows its consent to this agreement."""
+    return {place: clock is not None for place, clock in ask_clocks(agreement, transport).items()}
+
+
+def ask_clocks(agreement: Agreement, transport: Transport) -> dict[int, float | None]:
+    """What the clocks of the members say that answer; None for one that does not show its consent."""
     hello = Letter("hello", {"federation": agreement.digest.hex()}).encode()
     answers = transport.ask(dict.fromkeys(range(len(agreement.members)), hello))
-    return {place: _consents(agreement, place, content) for place, content in answers.items()}
+    return {place: _clock(agreement, place, content) for place, content in answers.items()}
 
 
-def _consents(agreement: Agreement, place: int, content: bytes) -> bool:
+def _clock(agreement: Agreement, place: int, content: bytes) -> float | None:
     try:
         letter = decode(content, longest=_LONGEST_WORD).expect("here", consent=("u1", (None,)))
         agreement.check_consent(place, letter.arrays["consent"].tobytes())
+        clock = letter.facts.get("time")
     except ProtocolError:
-        return False
-    return True
+        return None
+    return clock if type(clock) is float else None
 
 
 def hand_out(agreement: Agreement, transport: Transport, models: Models) -> list[int]:

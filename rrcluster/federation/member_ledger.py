@@ -1,8 +1,12 @@
 """A member's ledger and the agreements it signed: what a training costs is written down before it is signed."""
 
-from rrcluster.federation.agreed_run import AgreedRun
+from typing import TYPE_CHECKING
+
 from rrcluster.federation.client_ledger import ClientLedger, TrainingCost
 from rrcluster.federation.member_folder import MemberFolder
+
+if TYPE_CHECKING:
+    from rrcluster.federation.agreed_run import AgreedRun
 
 
 def ledger_of(folder: MemberFolder) -> ClientLedger:
@@ -10,7 +14,7 @@ def ledger_of(folder: MemberFolder) -> ClientLedger:
     return ClientLedger(folder.path / "ledger.jsonl", lifetime=folder.settings().get("lifetime_epsilon"))
 
 
-def agree_to(folder: MemberFolder, agreed: AgreedRun) -> float:
+def agree_to(folder: MemberFolder, agreed: "AgreedRun") -> float:
     """Epsilon of all trainings with this one; PrivacyError above the operator's lifetime budget."""
     guarantee = agreed.guarantee()
     cost = TrainingCost.of_plan(

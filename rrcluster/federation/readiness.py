@@ -12,6 +12,8 @@ from rrcluster.errors import RRClusterError
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.certificates import certificate_days, check_secret
+from rrcluster.federation.collect import Transport
+from rrcluster.federation.deployment import ask_clocks
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.federation.member_ledger import agree_to, ledger_of
@@ -20,6 +22,7 @@ from rrcluster.version import __version__
 
 _SOON = 30  # days
 _FEW_BYTES = 2**28
+_CLOCK = 60.0  # seconds that clocks may differ: certificates and deadlines rest on them
 _LEAST_STEP = 2.0  # noise stds: less, and a round's step is noise even in the best direction
 
 
@@ -46,8 +49,10 @@ def _problem(text: str) -> str:
     raise RRClusterError(text)
 
 
-def check_server(folder: FederationFolder, *, port: int | None = None) -> list[CheckLine]:
-    """The checklist of who runs the server."""
+def check_server(
+    folder: FederationFolder, *, port: int | None = None, transport: Transport | None = None
+) -> list[CheckLine]:
+    """The checklist of who runs the server; over a transport also whether members answer, and what their clocks say."""
     lines = [
         _line("certificates", lambda: _certificates(folder.path / "ca.pem", folder.private / "server.pem")),
         _line("keys", lambda: _keys(folder.private / "ca.key", folder.private / "server.key")),
@@ -61,6 +66,8 @@ def check_server(folder: FederationFolder, *, port: int | None = None) -> list[C
         return [*lines, CheckLine("agreement", False, str(error))]
     lines += _agreed_lines(agreement)
     lines.append(_line("consents", lambda: _consents(folder, agreement)))
+    if transport is not None:
+        lines.append(_line("members", lambda: _present(agreement, transport)))
     return [*lines, _line("budget", lambda: _server_budget(folder, agreement))]
 
 
@@ -161,6 +168,18 @@ def _port(port: int) -> str:
                 f"port {port} cannot be used ({error.strerror}); stop what listens there, or choose another."
             )
     return f"{port} is free"
+
+
+def _present(agreement: Agreement, transport: Transport) -> str:
+    clocks, now = ask_clocks(agreement, transport), time.time()
+    names = [member.name for member in agreement.members]
+    absent = [name for place, name in enumerate(names) if clocks.get(place) is None]
+    wrong = [names[place] for place, clock in clocks.items() if clock is not None and abs(clock - now) > _CLOCK]
+    if absent:
+        _problem(f"{', '.join(absent)} do not answer with their signature; start their daemons.")
+    if wrong:
+        _problem(f"the clocks of {', '.join(wrong)} differ from this one by more than {_CLOCK:g} s; set them.")
+    return f"all {len(names)} answer, and their clocks agree within {_CLOCK:g} s"
 
 
 def _consents(folder: FederationFolder, agreement: Agreement) -> str:

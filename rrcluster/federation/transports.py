@@ -28,7 +28,7 @@ class Reach:
     seconds: float  # until an answer is late, and refused
     longest: int  # bytes of an answer
     members: Path | None = None  # local: the folder in which the members' folders are
-    address: str | None = None  # flower: where the server listens; None: the transport's usual place
+    address: str | None = None  # flower: where members connect to; None: on the loopback interface
 
 
 def open_transport(name: str, reach: Reach) -> AbstractContextManager[Transport]:

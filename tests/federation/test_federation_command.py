@@ -2,6 +2,8 @@
 
 import json
 import stat
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -34,9 +36,18 @@ def test_a_secure_training_from_settings_to_models(base, capsys):
     members = [base / f"m{place}" for place in range(3)]
     with listening(members):
         do("serve", trial, "--transport", "local", "--members", base, "--quiet")
+        assert main(["federation", "check", str(trial), "--members", str(base)]) in (0, 1)
+        checked = capsys.readouterr().out
+        assert main(["federation", "check", str(members[2])]) in (0, 1)
+        checked += capsys.readouterr().out
+    assert "all 3 answer, and their clocks agree" in checked
+    assert "ok    daemon           answers" in checked
+    assert main(["federation", "check", str(trial), "--members", str(base)]) == 1
+    assert "m0, m1, m2 do not answer" in capsys.readouterr().out
     run = trial / "run"
     stated = json.loads((run / "privacy.json").read_text())
     assert stated["adjacency"] == "zero-out"
+    assert [claim["neighbours"] for claim in stated["participation"]["towards"]] == ["zero-out"]
     assert stated["federation"]["towards"] == "everybody, the server included"
     assert not any("server is trusted" in note for note in stated["notes"])
     agreed = json.loads((trial / "agreement.json").read_text())["guarantee"]
@@ -63,12 +74,17 @@ def test_a_secure_training_from_settings_to_models(base, capsys):
     assert json.loads(capsys.readouterr().out)["attempts joined"] == 2
     do("client", members[1], "--fetch", "--out", base / "table.csv", "--personalise", base / "own.safetensors")
     assert len((base / "table.csv").read_text().splitlines()) == 13
-    fails(capsys, "this training has finished", "serve", trial, "--transport", "local", "--members", base)
+    (members[2] / "released" / "models.safetensors").unlink()  # as if it had been away
+    with listening(members[2:]):
+        do("serve", trial, "--transport", "local", "--members", base)
+    assert "1 of 3 members have the models" in capsys.readouterr().err
+    assert (members[2] / "released" / "models.safetensors").exists()
+    assert len((run / "ledger.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_plain_rehearsal_is_the_simulators_and_goes_on_after_it_was_stopped(base, monkeypatch):
-    settings = {**REHEARSAL, "num_rounds": 3}
-    trial = signed(base, settings, "--mode", "plain")
+    settings, counts = {**REHEARSAL, "num_rounds": 3}, (3, 5, 4)
+    trial = signed(base, settings, "--mode", "plain", counts=counts)
     members = [base / f"m{place}" for place in range(3)]
     from rrcluster.experiments import loggers
 
@@ -86,11 +102,32 @@ def test_a_plain_rehearsal_is_the_simulators_and_goes_on_after_it_was_stopped(ba
         with pytest.raises(SystemExit):
             main(serve)
         assert main(serve) == 0
-    *_, record = build_experiment(**settings, num_clients=30, engine="reference").rounds()
+    *_, record = build_experiment(**settings, num_clients=sum(counts), engine="reference").rounds()
     np.testing.assert_array_equal(
         load(trial / "run").models.clustered.astype(np.float32), record.state.average.clustered.astype(np.float32)
     )
     assert "answered" not in FederationFolder(trial).status()  # who takes part in a sampled cohort is a secret
+
+
+def test_what_needs_no_model_imports_no_torch(base):
+    """Keys, requests and refusals are there at once."""
+    member, trial = str(base / "m0"), str(base / "trial")
+    (base / "settings.yaml").write_text(yaml.safe_dump(OWN))
+    commands = [
+        (["init", trial, str(base / "settings.yaml"), *HONEST], 0),
+        (["enrol", member, "--name", "m0", "--clients", "9"], 0),
+        (["enrol", trial, "--accept", f"{member}/request.json"], 0),
+        (["client", member], 2),
+        (["serve", trial], 2),
+        (["status", member], 2),
+    ]
+    code = (
+        f"import sys; from rrcluster.cli import main; "
+        f"assert all(main(['federation', *arguments]) == status for arguments, status in {commands}); "
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_secrets_are_their_owners_alone(base):
@@ -142,6 +179,12 @@ def test_what_was_not_signed_is_not_served(base, capsys):
         (lambda facts: facts["settings"].update(secure=False, seed=0), "set secure: true"),
         (lambda facts: facts["settings"].update(algorithm="oracle"), "reference point"),
         (lambda facts: facts["settings"].update(mystery=1), "has no setting 'mystery'"),
+        (lambda facts: facts["samples"]["columns"].update(mystery=1), "has no rule 'mystery'"),
+        (lambda facts: facts["samples"]["columns"].update(features=["x"], target="y"), "declare classes"),
+        (
+            lambda facts: facts["samples"]["columns"].update(features=["x"], target="y", classes=[0, 1]),
+            "give other samples",
+        ),
         (lambda facts: facts["settings"].update(num_rounds="2"), "num_rounds"),
     ],
 )
@@ -272,7 +315,8 @@ def test_arrays_and_functions_are_data_too_if_they_look_as_agreed(base, capsys, 
     np.savez(base / "own.npz", **arrays)
     (base / "site_data.py").write_text(
         "import numpy as np\nimport rrcluster as rr\n\n"
-        "def patients():\n    return rr.from_arrays([np.ones((3, 4))] * 2, [np.array([0, 1, 0])] * 2, num_classes=2)\n"
+        "def patients():\n    return rr.from_arrays([np.ones((3, 4))] * 2, [np.arange(3) % 2] * 2, num_classes=2)\n\n"
+        "def twins():\n    from dataclasses import replace\n    return replace(patients(), clients=('a', 'a'))\n"
     )
     monkeypatch.chdir(base)
     with listening([base / "m0"], data=str(base / "own.npz")) as (daemon,):
@@ -290,6 +334,7 @@ def test_arrays_and_functions_are_data_too_if_they_look_as_agreed(base, capsys, 
         "objects.npz": "of plain arrays",
         "odd.npz": "of plain arrays",
         "site_data:nobody": "cannot be imported",
+        "site_data:twins": "one name stands for one person",
         "site_data": "neither a file",
         "table.csv": "the agreement has no rules for tables",
     }.items():

@@ -24,13 +24,13 @@ pytest.importorskip("flwr", reason="needs the extra flower, which has an environ
 import httpx
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
+from loopback import Loopback
 
 from rrcluster.federation.certificates import make_authority
 from rrcluster.federation.flower.children import stop_processes
 from rrcluster.federation.flower.flower_envelope import wrap
 from rrcluster.federation.flower.flower_transport import FlowerTransport
 from rrcluster.federation.flower.gate import Gate
-from rrcluster.federation.flower.loopback import Loopback
 from rrcluster.simulation.clients import Faults
 
 HERE = Path(__file__).parent

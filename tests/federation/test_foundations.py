@@ -9,8 +9,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rrcluster.errors import ConfigError, PrivacyError, ProtocolError, RunFolderError
 from rrcluster.federation.agreement import Agreement, Member, SampleShape
-from rrcluster.federation.client_ledger import ClientLedger
+from rrcluster.federation.client_ledger import ClientLedger, TrainingCost, cost_together
 from rrcluster.federation.wire import Letter, decode
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.types import Coordinates
 
 KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(1, 5)]
 MEMBERS = tuple(
@@ -182,3 +184,41 @@ def test_a_torn_line_is_dropped_and_a_damaged_ledger_refused(tmp_path):
     path.write_text(json.dumps({"federation": "x", "round": 1.5}) + "\n")
     with pytest.raises(RunFolderError, match="the budget spent is unknown"):
         ClientLedger(path)
+
+
+def test_trainings_add_up_to_the_lifetime_budget(tmp_path):
+    """At signing, and again when a training is joined: another one may have been joined since."""
+    plan = PrivacyPlan.build(
+        coordinates=Coordinates(0, 1),
+        num_clients=100,
+        num_clusters=1,
+        num_rounds=5,
+        noise_multiplier=4.0,
+        delta=1e-3,
+        participation="everybody",
+        secure=True,
+    )
+    cost = TrainingCost.of_plan("one", plan, adjacency="zero-out", delta=1e-3)
+    once, twice = cost_together([cost]), cost_together([cost, cost])
+    assert once == pytest.approx(plan.epsilon())
+    assert once < twice < 2 * once
+    path = tmp_path / "ledger.jsonl"
+    ledger = ClientLedger(path, lifetime=twice * 0.99)
+    assert ledger.agree(b"first", cost) == ledger.agree(b"second", cost) == once  # neither has been joined yet
+    ledger.join(b"first", 0, 0, limit=5)
+    with pytest.raises(PrivacyError, match=r"above the lifetime budget of"):
+        ledger.join(b"second", 0, 0, limit=5)
+    with pytest.raises(PrivacyError, match="above the lifetime budget"):
+        ClientLedger(path, lifetime=twice * 0.99).agree(b"third", cost)
+    with pytest.raises(PrivacyError, match="sign it first"):
+        ledger.join(b"never signed", 0, 0, limit=5)
+    more = ClientLedger(path, lifetime=twice * 1.01)
+    more.join(b"second", 0, 0, limit=5)
+    assert more.agree(b"second", cost) == twice
+    plain = replace(cost, adjacency="add-remove")
+    with pytest.raises(PrivacyError, match="do not add up"):
+        more.agree(b"plain", plain)
+    before_costs = ClientLedger(tmp_path / "old.jsonl")
+    before_costs.join(b"unknown", 0, 0, limit=5)
+    with pytest.raises(PrivacyError, match="the budget spent is unknown"):
+        ClientLedger(tmp_path / "old.jsonl", lifetime=100.0).agree(b"next", cost)

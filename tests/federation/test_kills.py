@@ -29,7 +29,7 @@ def lab(program, *arguments):
 @pytest.mark.parametrize(
     ("kills", "mode"),
     [
-        (4, "secure"),
+        (2, "secure"),
         pytest.param(42, "secure", marks=pytest.mark.slow),
         pytest.param(8, "plain", marks=pytest.mark.slow),
     ],

@@ -15,6 +15,7 @@ from rrcluster.federation.collect import InProcess, SecureCollect
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.federation.wire import Letter, decode
 from rrcluster.privacy.ledger import Ledger
+from rrcluster.secagg.secure_client import SecureClient
 from rrcluster.server import Charge
 from rrcluster.simulation.simulate import make_server
 
@@ -100,6 +101,14 @@ def test_the_sum_is_exactly_that_of_messages_and_shares(secure_federation, recor
     assert [daemon.ledger.joined(agreed.agreement.digest) for daemon in daemons.values()] == [2, 2, 2]
 
 
+def test_a_member_none_of_whose_clients_can_answer_makes_noise_all_the_same(secure_federation, recorded):
+    agreed, daemons = secure_federation
+    daemons[1].withdrawn = lambda: range(agreed.agreement.num_clients)
+    next(rounds_over(Listening(daemons), agreed))
+    assert len(recorded) == 3
+    assert all(share.std() > agreed.secure.sigma / 2 for share in recorded)
+
+
 class Failing:
     """An engine that cannot train one client."""
 
@@ -129,22 +138,49 @@ def test_a_client_whose_training_fails_takes_nobody_else_out_of_the_sum(secure_f
     assert sorted(client for ids in senders for client in ids) == [client for client in range(60) if client != 1]
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.lists(st.sampled_from((*STAGES, None)), min_size=3, max_size=3))
-def test_members_may_vanish_in_any_stage(agreement, data, tmp_path_factory, stage_of):
-    agreed, daemons = daemons_of(agreement, data, tmp_path_factory.mktemp("members"), engine="batched")
-    gone = {stage: {place for place in range(3) if stage_of[place] == stage} for stage in STAGES}
-    transport = Listening(daemons, gone=gone)
-    left = [stage for stage in stage_of if stage is None]
-    enough = len(left) >= agreed.secure.terms.threshold
-    rounds = rounds_over(transport, agreed)
-    if enough:
-        next(rounds)
-    else:
-        with pytest.raises(RoundError):
+def vanish(agreement, data, folder, stage_of):
+    """One round from which members go silent at these stages; exactness of the sum, and what was charged."""
+    count = len(agreement.members)
+    agreed, daemons = daemons_of(agreement, data, folder, engine="batched")
+    gone = {stage: {place for place in range(count) if stage_of[place] == stage} for stage in STAGES}
+    transport, sent, totals = Listening(daemons, gone=gone), {}, []
+    mechanism, mask = type(agreed.plan.mechanism), SecureClient.mask
+    with pytest.MonkeyPatch.context() as patch:
+        release_sum = mechanism.release_sum
+        patch.setattr(
+            SecureClient, "mask", lambda self, e, values: sent.update({self.place: values}) or mask(self, e, values)
+        )
+        patch.setattr(
+            mechanism, "release_sum", lambda self, total: totals.append(total.total) or release_sum(self, total)
+        )
+        rounds = rounds_over(transport, agreed)
+        masked = [place for place in range(count) if stage_of[place] not in STAGES[:3]]
+        if len([stage for stage in stage_of if stage is None]) >= agreed.secure.terms.threshold:
             next(rounds)
+            np.testing.assert_array_equal(totals[0], np.sum([sent[place] for place in masked], axis=0))
+        else:
+            with pytest.raises(RoundError):
+                next(rounds)
     charged_stages = [stage for stage, _, _ in transport.passed if stage == "reveal"]
     assert len(charged_stages) <= 1  # once anybody was asked to reveal, there is no second attempt under one charge
+
+
+@settings(max_examples=15, deadline=None)
+@given(stage_of=st.lists(st.sampled_from((*STAGES, None)), min_size=3, max_size=3))
+def test_members_may_vanish_in_any_stage(agreement, data, tmp_path_factory, stage_of):
+    vanish(agreement, data, tmp_path_factory.mktemp("members"), stage_of)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(stage_of=st.lists(st.sampled_from((*STAGES, None, None, None, None)), min_size=5, max_size=5))
+def test_the_sum_of_messages_and_shares_is_exact_for_200_patterns(five, data, tmp_path_factory, stage_of):
+    vanish(five, data, tmp_path_factory.mktemp("members"), stage_of)
+
+
+@pytest.fixture(scope="module")
+def five():
+    return agree(mode="secure", counts=(12, 12, 12, 12, 12), most_colluders=1, num_rounds=1)
 
 
 def test_an_attempt_that_fails_is_followed_by_another_with_new_keys_and_noise(secure_federation, recorded):
@@ -280,6 +316,18 @@ def test_shares_are_for_those_that_must_be_honest(agreement):
     stated = secure.statement()
     assert stated["adjacency"].startswith("zero-out")
     assert stated["epsilon"] == secure.plan.epsilon()
+
+
+def test_what_operators_sign_is_what_shares_allow(agreement):
+    """Zero-out, nothing amplified, and the delta of the plan; the numbers of the plan that daemons run."""
+    agreed = AgreedRun.build(agreement)
+    told = agreement.guarantee
+    assert told["adjacency"] == "zero-out"
+    assert agreed.plan.event.sample_rate == 1
+    assert told["noise_share_sigma"] == agreed.secure.sigma
+    assert told["num_releases"] == agreed.num_releases == 2
+    assert told["least_survivors"] == agreed.secure.terms.least_survivors
+    assert told["epsilon"] == pytest.approx(agreed.plan.epsilon_seen())
 
 
 def test_the_released_noise_is_what_three_shares_make(secure_federation, monkeypatch):

@@ -66,6 +66,17 @@ def test_words_look_random_and_never_repeat():
     assert max(abs(np.corrcoef(words)[np.triu_indices(8, 1)])) < 0.1
 
 
+def test_every_attempt_has_masks_of_its_own():
+    """Fresh secrets in every attempt; and even under the same secrets, another attempt or round has other masks."""
+    terms, (identity, *_) = terms_for(4), identities(4)
+    attempts = [Attempt(terms, 0, 0), Attempt(terms, 0, 1), Attempt(terms, 1, 0)]
+    clients = [SecureClient(attempt, 0, identity) for attempt in attempts]
+    assert len({client._seed for client in clients}) == 3
+    assert len({client.advertise().mask_key for client in clients}) == 3
+    assert len({attempt.mask_purpose(0, 1) for attempt in attempts}) == 3
+    assert len({attempt.envelope_purpose(0, 1) for attempt in attempts}) == 3
+
+
 def test_a_list_of_survivors_that_differs_from_the_others_gets_nothing():
     """The server tells half of the clients that client 7 is gone, to have both of its secrets."""
     terms = terms_for(8, colluders=1)
@@ -157,6 +168,13 @@ def test_words_of_another_type_are_left_out():
         else honest(stage, place, message)
     )
     np.testing.assert_array_equal(lab.total(), np.delete(values_for(6), 3, axis=0).sum(axis=0))
+
+
+def test_fewer_survivors_than_agreed_on_are_never_unmasked():
+    lab = Lab(terms_for(6, survivors=6), values_for(6), gone={"mask": {2}})
+    with pytest.raises(ProtocolError, match="5 survivors are fewer than the 6 agreed on"):
+        lab.total()
+    assert lab.charged == []
 
 
 def test_nothing_is_charged_where_too_few_signed():

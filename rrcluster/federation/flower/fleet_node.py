@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tyro
+import httpx
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
@@ -32,11 +32,11 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.retry import RetryInvoker, constant
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from rrcluster.errors import ConfigError, ProtocolError
-from rrcluster.federation.flower.children import stop_signals
 from rrcluster.federation.flower.flower_envelope import unwrap, wrap
 from rrcluster.federation.unix_socket import ask_socket
 from rrcluster.federation.wire import LONGEST_LETTER, Letter
@@ -75,6 +75,7 @@ class FleetNode:
                 RuntimeVersionHttpInterceptor(component_name="SuperNode"),
                 NodeAuthHttpInterceptor(self.key, self.key.public_key()),
             ],
+            retry_invoker=RetryInvoker(lambda: constant(0.5), httpx.TransportError, max_tries=3, max_time=10.0),
         )
 
     def _stay(self, client: Any, stop: threading.Event) -> None:
@@ -150,22 +151,3 @@ def load_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{path}: not a key of an elliptic curve (P-384); Flower takes no other.")
     return key
-
-
-def main(server: str, ca: Path, key: Path, socket: Path, poll_seconds: float = 0.5, parent: int | None = None) -> None:
-    """Connect a member's daemon to the server, until the process is told to stop.
-
-    Args:
-        server: Address of the gate, host:port.
-        ca: Certificate of the federation's authority.
-        key: The node's private key, as OpenSSH writes it.
-        socket: The daemon's socket.
-        poll_seconds: Seconds between two questions for messages.
-        parent: Process whose end ends this one.
-    """
-    with stop_signals(parent) as stop:
-        FleetNode(server, ca, load_node_key(key), socket, poll_seconds).run(stop)
-
-
-if __name__ == "__main__":
-    tyro.cli(main)

@@ -42,7 +42,8 @@ class Gate:
     def __init__(self, link: str, trusted: Path, *, longest: int = LONGEST_BODY) -> None:
         """Pass calls on to the SuperLink at this address, whose certificate is `trusted`."""
         context = ssl.create_default_context(cafile=str(trusted))
-        self._client = httpx.AsyncClient(base_url=f"https://{link}", verify=context, timeout=60.0)
+        limits = httpx.Limits(keepalive_expiry=2.0)  # before the SuperLink ends an idle connection, after 5 s
+        self._client = httpx.AsyncClient(base_url=f"https://{link}", verify=context, timeout=60.0, limits=limits)
         self._longest = longest
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -103,6 +104,7 @@ def main(
         log_level="error",
         lifespan="off",
         server_header=False,
+        timeout_keep_alive=60,
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(settings)

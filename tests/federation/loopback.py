@@ -10,6 +10,7 @@ from rrcluster.federation.certificates import make_authority, new_node_key, writ
 from rrcluster.federation.flower.children import Process, free_port, start_module, stop_processes
 from rrcluster.federation.flower.flower_transport import FlowerTransport, start_gate
 from rrcluster.federation.flower.superlink import SuperLink
+from rrcluster.storage import make_subfolder
 
 
 @dataclass
@@ -45,20 +46,25 @@ class Loopback:
         self._running.close()
 
     def start_node(self, place: int) -> None:
-        """Start a member's node, also after it was killed."""
+        """Start a member's node."""
         self.nodes[place] = start_module(
-            "rrcluster.federation.flower.fleet_node",
-            *("--server", self.address, "--ca", str(self.folder / "ca.pem")),
-            *("--key", str(self._key_file(place)), "--socket", str(self.sockets[place])),
+            *("rrcluster", "federation", "node", str(self._node_folder(place)), "--server", self.address),
+            *("--ca", str(self.folder / "ca.pem"), "--socket", str(self.sockets[place])),
             *("--poll-seconds", str(self.poll_seconds), "--parent", str(os.getpid())),
             log=self.folder / f"node-{place}.log",
         )
 
-    def _key_file(self, place: int) -> Path:
-        return self.folder / f"node-{place}.key"
+    def kill_node(self, place: int) -> None:
+        """Kill a member's node, and start it again as a supervisor would."""
+        self.nodes[place].kill()
+        self.nodes[place].wait()
+        self.start_node(place)
+
+    def _node_folder(self, place: int) -> Path:
+        return make_subfolder(self.folder / f"node-{place}", private=True)
 
     def _node_key(self, place: int) -> str:
         """The public half of a new key."""
         private, public = new_node_key()
-        write_secret(self._key_file(place), private)
+        write_secret(self._node_folder(place) / "node.key", private)
         return public

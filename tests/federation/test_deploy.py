@@ -1,0 +1,49 @@
+"""The templates in deploy/ say what the programs do."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rrcluster.cli.federation_client import ClientCommand
+from rrcluster.cli.federation_command import ACTIONS
+from rrcluster.cli.federation_node import NodeCommand
+from rrcluster.cli.federation_server import ServeCommand
+from rrcluster.cli.terminal import parse
+
+DEPLOY = Path(__file__).parent.parent.parent / "deploy"
+COMMANDS = {"client": ClientCommand, "node": NodeCommand, "serve": ServeCommand}
+
+
+def check(line):
+    """That a line is a command of `rrcluster federation` with options that it has."""
+    action, *rest = line.split()
+    assert action in ACTIONS
+    parse(COMMANDS[action](), rest, prog=action)
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.glob("*.service")), ids=lambda path: path.name)
+def test_units_start_commands_that_exist(path):
+    (line,) = re.findall(r"^ExecStart=\S+/rrcluster federation (.*)$", path.read_text(), flags=re.MULTILINE)
+    check(line)
+    assert "LimitCORE=0" in path.read_text()
+
+
+def test_the_daemon_has_no_network_and_the_node_no_data():
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    for service in services.values():
+        check(service["command"])
+    assert services["client"]["network_mode"] == "none"
+    assert not any("data" in volume for volume in services["node"]["volumes"])
+    assert "PrivateNetwork=true" in (DEPLOY / "rrcluster-client@.service").read_text()
+
+
+def test_nginx_passes_what_the_gate_passes_and_keeps_nothing():
+    text = (DEPLOY / "nginx.conf").read_text()
+    (calls,) = re.findall(r"location ~ \^/v1/fleet/\((.*)\)\$", text)
+    gate = (DEPLOY.parent / "rrcluster" / "federation" / "flower" / "gate.py").read_text()
+    listed = re.findall(r'^        "([a-z-]+)",$', gate, flags=re.MULTILINE)
+    assert calls.split("|") == listed
+    for setting in ("access_log off", "proxy_request_buffering off", "proxy_max_temp_file_size 0"):
+        assert setting in text

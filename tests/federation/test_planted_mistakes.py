@@ -1,0 +1,122 @@
+"""Mistakes planted in the federation's code: for each the tests named beside it must fail on a copy of the package."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+PACKAGE = TESTS.parent / "rrcluster"
+COMMAND, ROUNDS = "federation/test_federation_command.py", "federation/test_secure_rounds.py"
+PROTOCOL, FOUNDATIONS = "secagg/test_protocol.py", "federation/test_foundations.py"
+
+# name: file, what it says, what the mistake makes of it, the tests that must fail
+MISTAKES = {
+    "shares for all members, not for the least that are honest": (
+        "federation/secure_plan.py",
+        "mechanism.step, least_honest=agreement.least_honest)",
+        "mechanism.step, least_honest=members)",
+        f"{ROUNDS}::test_shares_are_for_those_that_must_be_honest",
+    ),
+    "charge after reveal": (
+        "secagg/secure_server.py",
+        '    charge()\n    revealed = ask("reveal", dict.fromkeys(signatures, signatures))\n',
+        '    revealed = ask("reveal", dict.fromkeys(signatures, signatures))\n    charge()\n',
+        f"{PROTOCOL}::test_the_sum_of_everybody_is_exact",
+    ),
+    "add-remove claimed in the statement": (
+        "federation/deployment.py",
+        '            "adjacency": "zero-out",\n',
+        "",
+        f"{COMMAND}::test_a_secure_training_from_settings_to_models",
+    ),
+    "add-remove claimed in what operators sign": (
+        "federation/agreed_run.py",
+        'plan.event.adjacency if self.secure is None else "zero-out"',
+        "plan.event.adjacency",
+        f"{ROUNDS}::test_what_operators_sign_is_what_shares_allow",
+    ),
+    "amplification claimed under shares": (
+        "federation/secure_plan.py",
+        "if not plan.event.plain_gaussian or mechanism.slots.count > 1:",
+        "if mechanism.slots.count > 1:",
+        f"{ROUNDS}::test_plans_whose_claim_would_not_hold_are_refused",
+    ),
+    "the same mask in two rounds": (
+        "secagg/secure_client.py",
+        "self._seed = secrets.token_bytes(SECRET_BYTES)",
+        "self._seed = identity.private_bytes_raw()",
+        f"{PROTOCOL}::test_every_attempt_has_masks_of_its_own",
+    ),
+    "masks that do not depend on the round": (
+        "secagg/secure_client.py",
+        "digest(self.terms.digest, self.round_index.to_bytes(8), self.number.to_bytes(8))",
+        "digest(self.terms.digest, self.number.to_bytes(8))",
+        f"{PROTOCOL}::test_every_attempt_has_masks_of_its_own",
+    ),
+    "no noise share where no client can answer": (
+        "federation/daemon.py",
+        "mechanism.sum_messages(reports) + plan.noise_share()",
+        "mechanism.sum_messages(reports) + (plan.noise_share() if len(reports.client_ids) else 0)",
+        f"{ROUNDS}::test_a_member_none_of_whose_clients_can_answer_makes_noise_all_the_same",
+    ),
+    "the stated guarantee is not computed again": (
+        "federation/agreed_run.py",
+        "        _check_guarantee(agreement.guarantee, agreed.guarantee())\n",
+        "",
+        f"{COMMAND}::test_an_operator_does_not_sign_what_does_not_hold",
+    ),
+    "a member's ledger is written after its sum was sent": (
+        "federation/daemon.py",
+        "        self._join(attempt.round_index, attempt.number)\n",
+        "",
+        f"{ROUNDS}::test_the_ledger_ends_the_federation_for_its_member",
+    ),
+    "a seeded round is asked for again": (
+        "federation/deployment.py",
+        "if not plan.secure and ledger.charged(first.round_index):",
+        "if False:",
+        "federation/test_plain_rounds.py::test_a_seeded_round_that_was_charged_is_not_asked_for_again",
+    ),
+    "fewer survivors than agreed on are unmasked": (
+        "secagg/terms.py",
+        "if len(survivors) < self.least_survivors:",
+        "if len(survivors) < 2:",
+        f"{PROTOCOL}::test_fewer_survivors_than_agreed_on_are_never_unmasked",
+    ),
+    "the lifetime budget is not checked": (
+        "federation/client_ledger.py",
+        "if self._lifetime is not None and total > self._lifetime:",
+        "if False:",
+        f"{FOUNDATIONS}::test_trainings_add_up_to_the_lifetime_budget",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_text_of_a_planted_mistake_is_there(name):
+    file, old, _, test = MISTAKES[name]
+    assert (PACKAGE / file).read_text().count(old) == 1
+    path, _, function = test.partition("::")
+    assert f"def {function}(" in (TESTS / path).read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MISTAKES)
+def test_planted_mistakes_are_caught(name, tmp_path):
+    file, old, new, test = MISTAKES[name]
+    shutil.copytree(PACKAGE, tmp_path / "rrcluster")
+    target = tmp_path / "rrcluster" / file
+    target.write_text(target.read_text().replace(old, new))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(TESTS / test)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,  # from which -m imports first
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 1, done.stdout[-2000:]
+    assert "1 failed" in done.stdout
