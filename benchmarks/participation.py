@@ -18,12 +18,12 @@ import argparse
 import itertools
 import json
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
+
+from studies import run
 
 from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.executors import pick_executor
 from rrcluster.experiments.setup import make_experiment
-from rrcluster.experiments.sweep import FINISHED, Job, Outcome
 
 COMMON = {
     "num_clients": 1000,
@@ -75,6 +75,7 @@ def fashion(delta):
         yield f"{name}, B = 0", settings | UNBALANCED
         yield f"{name}, true clusters given", settings | UNBALANCED | {"algorithm": "oracle", "exploration": 0.0}
         yield f"{name}, steady", settings | steady(arm)
+        yield f"{name}, survey", settings | UNBALANCED | {"init": "survey"}
         if "slots" in arm:
             for correlation in COEFFICIENTS:
                 yield f"{name}, steady, {correlation}", settings | steady(arm) | {"correlation": correlation}
@@ -96,71 +97,6 @@ def choose():
 
 
 STUDIES = {"choose": choose, "fashion": lambda: fashion(1e-3), "fashion-1e-4": lambda: fashion(1e-4)}
-
-
-def jobs(study, *, seeds, device, out):
-    made = []
-    for place, (name, settings) in enumerate(STUDIES[study]()):
-        for seed in seeds:
-            folder = out / study / f"{place:04d}" / f"seed-{seed}"
-            values = {"arm": name, "epsilon": settings["epsilon"], "seed": seed}
-            made.append(
-                Job(f"{name}, {seed}", values, {**settings, "seed": seed, "device": device, "out": str(folder)}, folder)
-            )
-    return made
-
-
-def measured(folder):
-    """The last evaluation of a run: that of the models handed out; and what the run cost."""
-    lines = [json.loads(line) for line in (folder / "diagnostics.jsonl").read_text().splitlines()]
-    stated = json.loads((folder / "privacy.json").read_text())
-    return {
-        "accuracy": 100 * lines[-1]["accuracy"],
-        "in their own cluster": lines[-1]["clustering_accuracy"],
-        "noise multiplier": stated["noise"]["noise_multiplier"],
-        "epsilon stated": stated["epsilon"],
-        "epsilon, cohorts seen": stated["participation"]["towards"][1]["epsilon"],
-    }
-
-
-def table(done):
-    """One row per arm and epsilon, over its seeds."""
-    rows = []
-    for key, runs in done.items():
-        arm, epsilon = json.loads(key)
-        accuracies = [run["accuracy"] for _, run in sorted(runs)]
-        clustered = [run["in their own cluster"] for _, run in sorted(runs)]
-        rows.append(
-            {
-                "arm": arm,
-                "epsilon": epsilon,
-                "accuracy": round(fmean(accuracies), 2),
-                "seeds": [seed for seed, _ in sorted(runs)],
-                "accuracies": [round(value, 2) for value in accuracies],
-                "in their own cluster": [round(value, 4) for value in clustered],
-                "groups found in": sum(value > 0.9 for value in clustered),
-                **{name: runs[0][1][name] for name in ("noise multiplier", "epsilon stated", "epsilon, cohorts seen")},
-            }
-        )
-    return rows
-
-
-def run(study, given):
-    todo, done = jobs(study, seeds=given.seeds, device=given.device, out=given.out), {}
-    given.out.mkdir(parents=True, exist_ok=True)
-    for step in pick_executor(todo)(todo):
-        if not isinstance(step, Outcome):
-            continue
-        if step.status != FINISHED:
-            print(f"{step.job.name}: {step.status}: {step.reason}", flush=True)
-            continue
-        values = step.job.values
-        runs = done.setdefault(json.dumps([values["arm"], values["epsilon"]]), [])
-        runs.append((values["seed"], measured(step.job.folder)))
-        (given.out / f"{study}.json").write_text(json.dumps(table(done), indent=1) + "\n")
-    for row in table(done):
-        found = f"{row['groups found in']} of {len(row['seeds'])}"
-        print(f"{row['arm']}, epsilon {row['epsilon']:g}: {row['accuracy']:.1f}, groups found in {found}")
 
 
 def speed(given):
@@ -186,7 +122,7 @@ def main():
     if given.study == "speed":
         speed(given)
     else:
-        run(given.study, given)
+        run(given.study, STUDIES[given.study](), given)
 
 
 if __name__ == "__main__":

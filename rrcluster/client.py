@@ -18,7 +18,7 @@ from rrcluster.entropy import StreamSource
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Method, Tools
 from rrcluster.privacy.mechanism import Mechanism
-from rrcluster.privacy.reports import Reports
+from rrcluster.privacy.reports import Reports, as_numpy
 from rrcluster.rng import client_uniforms
 from rrcluster.server import Guidance
 from rrcluster.settings import LocalSettings
@@ -55,8 +55,12 @@ class ClientSide:
         """What these clients report, and what each will remember, (n, m). Both are private."""
         ids, rules = clients.cohort.clients, guidance.rules
         tools = Tools(self.split, self.engine, self.local, key=keys.batches)
-        draws = client_uniforms(keys.choice, ids, guidance.models.num_clusters if rules.uses_chance else 0)
-        choices = choose(self.algorithm.scores(guidance.models, clients, tools=tools), rules, uniforms=draws)
+        answers = None
+        if guidance.question is not None:
+            choices, answers = self._answer_question(guidance, clients, tools)
+        else:
+            draws = client_uniforms(keys.choice, ids, guidance.models.num_clusters if rules.uses_chance else 0)
+            choices = choose(self.algorithm.scores(guidance.models, clients, tools=tools), rules, uniforms=draws)
         destinations = None
         if self.mechanism.flips_coins:
             coins = client_uniforms(keys.coin, ids)[:, 0]
@@ -68,9 +72,25 @@ class ClientSide:
             algorithm=self.algorithm,
             tools=tools,
         )
+        if answers is not None:
+            return Reports(answers, choices, destinations, ids, evaluations), clients.memory
         clusters = choices if destinations is None else destinations
         trained = self.algorithm.local(guidance.models, clients, clusters, tools=tools)
         return Reports(trained.updates, choices, destinations, ids, evaluations), trained.memory
+
+    def _answer_question(self, guidance: Guidance, clients: Clients, tools: Tools) -> tuple[Array, Array | None]:
+        """(n,) choices in a round of a survey, and (n, d_s + d_c) answers that travel as updates; None: train."""
+        question, width = guidance.question, self.mechanism.coordinates
+        assert question is not None
+        same = Models(guidance.models.shared, question.start[None])
+        nobody = np.zeros(len(clients.cohort.clients), dtype=np.int64)
+        updates = as_numpy(self.algorithm.local(same, clients, nobody, tools=tools).updates)
+        choices, answers = question.answer(updates[:, width.shared :])
+        if answers is None:
+            return choices, None
+        padded = np.zeros((len(answers), width.width))
+        padded[:, width.shared : width.shared + answers.shape[1]] = answers
+        return choices, padded
 
 
 def own_evaluations(

@@ -49,6 +49,8 @@ class DataSettings:
     with parts of one table). `rrcluster data list` names all datasets; fashion-mini comes with the package."""
     partition: Literal["rotation", "rotation-imbalanced", "dirichlet", "role", "label-flip"] = "rotation"
     """How clients differ (shakespeare is by role; the synthetic sets draw their own groups)."""
+    ratio: Annotated[tuple[float, ...], Flag(metavar="SHARE ...")] = ()
+    """Simulated groups: one share for each, such as 8 1 1 1; default: four groups, equal but in rotation-imbalanced."""
     concentration: float = 0.5
     """dirichlet: how even a client's labels are; small values give it few classes."""
     num_clients: Annotated[int | None, Flag(name="clients", metavar="INT")] = None
@@ -77,6 +79,8 @@ class DataSettings:
         if self.max_samples is not None:
             checks.count(max_samples=self.max_samples)
         checks.positive(concentration=self.concentration)
+        for share in self.ratio:
+            checks.positive(ratio=share)
         if self.samples_per_client is not None:
             checks.count(samples_per_client=self.samples_per_client)
         if self.data_folder is not None:
@@ -99,7 +103,7 @@ class DataSettings:
 
     def _check_alone(self) -> None:
         """Refuse settings that divide a dataset among clients: a file has clients of its own."""
-        for name in ("partition", "concentration", "samples_per_client", "data_folder"):
+        for name in ("partition", "ratio", "concentration", "samples_per_client", "data_folder"):
             default = next(part.default for part in fields(self) if part.name == name)
             if getattr(self, name) != default:
                 raise ConfigError(

@@ -7,14 +7,18 @@
 A simulation and a federation differ in `collect` alone.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
+import numpy as np
+
 from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_prices, fading
 from rrcluster.clusters.rebalancing import coin_transition
-from rrcluster.clusters.schedule import Schedule, make_schedule, open_clusters, warm_start
+from rrcluster.clusters.schedule import Schedule, freeze_closed, make_schedule, open_clusters, warm_start
+from rrcluster.clusters.survey import Place, Question, Survey, place_of
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import PrivacyError, RoundError, RunFolderError
 from rrcluster.privacy.correlation import PastNoise
@@ -36,6 +40,7 @@ class Guidance:
     models: Models  # to choose among, and to train from
     average: Models  # what would be handed out now: private evaluation judges it
     rules: ChoiceRules
+    question: Question | None = None  # in the rounds of a survey
 
     @property
     def vectors(self) -> Array:
@@ -76,12 +81,15 @@ class Server:
         decides instead, from the round's number alone. `repeated` are the models of a round that was drawn before a
         crash: random ones cannot be drawn again.
         """
-        models = state.models
+        models, t = state.models, state.round_index
+        question = None
+        if self._surveys(t):
+            question = self._survey(state).question(self._place(t).stage, self._answer_scale)
         if self.schedule.opens_clusters(state.round_index):
             if self.schedule.init == "warm":
                 models = warm_start(models, self.random_models("warm start"))
             state = open_clusters(state, self.schedule, models)
-        return Guidance(state.round_index, repeated or models, state.average, self._rules(state))
+        return Guidance(t, repeated or models, state.average, self._rules(state), question)
 
     def finish(
         self, state: ServerState, guidance: Guidance, reports: Reports | NoisySum, *, rng: Rng
@@ -99,16 +107,22 @@ class Server:
             release = mechanism.release_sum(reports)
         else:
             release = mechanism.release(reports, rng=rng)  # the only line that sees raw values
+        if self._surveys(t) and self._place(t).asks:
+            return self._after_question(state, release), release
         if self.schedule.opens_clusters(t):
             state = open_clusters(state, self.schedule, guidance.models)
         state = replace(state, sizes=state.sizes.updated(release.sizes, memory=self.settings.memory))
         if release.size_noise_std > 0:
             release = smooth_sizes(release, state.sizes, guidance.rules.transition, mechanism)
-        release = self.schedule.freeze_closed(release, t)
-        return advance(state, release, settings=self.settings, num_rounds=self.plan.num_rounds), release
+        release = freeze_closed(release, guidance.rules.num_open or mechanism.num_clusters)
+        state = advance(state, release, settings=self.settings, num_rounds=self.plan.num_rounds)
+        return (state if state.survey is None else state.with_open(state.survey.num_groups)), release
 
     def _rules(self, state: ServerState) -> ChoiceRules:
         t, mechanism = state.round_index, self.plan.mechanism
+        if self.schedule.init == "survey":
+            found = None if state.survey is None else state.survey.num_groups or None
+            return replace(ChoiceRules.plain(mechanism.num_clusters), num_open=found)
         if t < self.schedule.num_rounds:
             return self.schedule.rules(t)
         strength = self.settings.exploration * fading(t, self.plan.num_rounds) if self.explores else 0.0
@@ -120,6 +134,36 @@ class Server:
             temperature=TEMPERATURE * strength,
             transition=coin_transition(state.sizes.mean, min_cluster_size=least),
         )
+
+    def _surveys(self, t: int) -> bool:
+        return self.schedule.init == "survey" and t < self.schedule.num_rounds
+
+    def _place(self, t: int) -> Place:
+        return place_of(t, self.schedule.num_rounds)
+
+    def _survey(self, state: ServerState) -> Survey:
+        return state.survey or Survey.begin(state.models.clustered[0], self.plan.mechanism.num_clusters)
+
+    @property
+    def _answer_scale(self) -> float:
+        clip = self.plan.mechanism.update_clip
+        return clip if math.isfinite(clip) else 1.0
+
+    def _after_question(self, state: ServerState, release: Release) -> ServerState:
+        """The state after a round in which clients answered: models stay, until all clusters start from one."""
+        place, scale, mechanism = self._place(state.round_index), self._answer_scale, self.plan.mechanism
+        survey = self._survey(state).updated(
+            place,
+            release.cluster_sums / scale,
+            noise=release.sum_noise_std / scale,
+            cohort=mechanism.sampler.expected_size,
+            num_clusters=mechanism.num_clusters,
+        )
+        state = replace(state, survey=survey, round_index=state.round_index + 1)
+        if not place.last or place.stage != "centres":
+            return state
+        same = np.tile(survey.start, (mechanism.num_clusters, 1))
+        return replace(state, models=Models(state.models.shared, same), average=Models(state.models.shared, same))
 
 
 class Charge:

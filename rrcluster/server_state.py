@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rrcluster.clusters.rebalancing import expected_sizes
+from rrcluster.clusters.survey import Survey
 from rrcluster.privacy.mechanism import Mechanism
 from rrcluster.settings import ServerSettings
 from rrcluster.types import Array, Models, Release
@@ -45,6 +46,7 @@ class ServerState:
     num_averaged: int
     sizes: RunningMean  # (k,) natural sizes
     round_index: int = 0
+    survey: Survey | None = None  # what one has found, where the run has one
 
     @classmethod
     def fresh(cls, models: Models) -> "ServerState":
@@ -57,6 +59,13 @@ class ServerState:
             num_averaged=0,
             sizes=RunningMean(np.zeros(models.num_clusters)),
         )
+
+    def with_open(self, num_open: int) -> "ServerState":
+        """The state with the first model in place of those of clusters that stay closed."""
+        places = np.arange(self.models.num_clusters)
+        places[num_open:] = 0
+        models, average = (Models(kind.shared, kind.clustered[places]) for kind in (self.models, self.average))
+        return replace(self, models=models, average=average)
 
 
 def smooth_sizes(release: Release, sizes: RunningMean, transition: Array, mechanism: Mechanism) -> Release:

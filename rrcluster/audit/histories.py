@@ -32,7 +32,7 @@ NUM_CLIENTS, DIMENSION, ROUNDS = 12, 4, 5
 _FAULTS = Faults(FaultSettings(dropout=0.25, hostile=0.2))
 
 
-Init = Literal["independent", "warm", "kmeans++"]
+Init = Literal["independent", "warm", "kmeans++", "survey"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,11 @@ class Scene:
     algorithm: str
     init: Init = "independent"
     exploration: float = 1.0
+
+    @property
+    def num_rounds(self) -> int:
+        """A survey needs some rounds of its own."""
+        return ROUNDS + 3 if self.init == "survey" else ROUNDS
 
     def __str__(self) -> str:
         return f"{self.algorithm}, init = {self.init}, exploration = {self.exploration:g}"
@@ -68,6 +73,7 @@ WITHOUT_MEMORY = (
     Scene("ifca"),
     Scene("ifca", "warm"),
     Scene("ifca", "kmeans++"),
+    Scene("ifca", "survey"),
 )
 WITH_MEMORY = (
     Scene("fesem", "kmeans++"),
@@ -125,7 +131,7 @@ def _plan(target: Target, scene: Scene) -> PrivacyPlan:
         num_clients=NUM_CLIENTS,
     )
     mechanism = target.make(setting)
-    plan = plan_of(setting, num_rounds=ROUNDS, mechanism=mechanism.name, secure=target.secure)
+    plan = plan_of(setting, num_rounds=scene.num_rounds, mechanism=mechanism.name, secure=target.secure)
     return replace(plan, mechanism=mechanism)
 
 
@@ -144,7 +150,7 @@ def _run(
     absent: Array | None = None,
 ) -> Recorder:
     """All rounds, with given cohorts of nine clients, less those that are absent."""
-    drawn = [np.sort(np.roll(np.arange(NUM_CLIENTS), 4 * t)[:9]) for t in range(ROUNDS)]
+    drawn = [np.sort(np.roll(np.arange(NUM_CLIENTS), 4 * t)[:9]) for t in range(scene.num_rounds)]
     cohorts = drawn if absent is None else [np.setdiff1d(ids, absent) for ids in drawn]
     recorder = Recorder(plan.mechanism, cohorts=cohorts, canned=canned)
     secure, model = training.target.secure, _model(scene)

@@ -5,6 +5,8 @@
   become copies of it, each with a small random change, and clustering begins.
 - `kmeans++`: over `init_rounds` rounds clusters open one after another, and clients badly served by the open ones try
   the new one. Then all compete.
+- `survey`: for `init_rounds` rounds clients answer how their updates differ; then as many clusters open as groups were
+  found, k at most (clusters/survey.py).
 
 Privacy: the rounds of an initialisation are rounds of the plan, released by the same mechanism and charged the same
 event, so they count towards T and cost nothing extra. The rules of a round follow from its number;
@@ -19,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rrcluster.clusters.choice import ChoiceRules
+from rrcluster.clusters.survey import PARTS, SHARE
 from rrcluster.errors import ConfigError
 from rrcluster.server_state import RunningMean, ServerState
 from rrcluster.settings import ServerSettings
@@ -38,7 +41,7 @@ class Schedule:
 
     def num_open(self, round_index: int) -> int:
         """How many clusters, the first so many, may be chosen in a round."""
-        if round_index >= self.num_rounds:
+        if round_index >= self.num_rounds or self.init == "survey":
             return self.num_clusters
         return 1 if self.init == "warm" else 1 + round_index * self.num_clusters // self.num_rounds
 
@@ -54,21 +57,24 @@ class Schedule:
             newcomer_power=NEWCOMER_POWER if self.init == "kmeans++" else 0.0,
         )
 
-    def freeze_closed(self, release: Release, round_index: int) -> Release:
-        """The release as the models take it: clusters that are not open yet do not move, not by noise either."""
-        closed = np.arange(release.num_clusters) >= self.num_open(round_index)
-        if not closed.any():
-            return release
-        return replace(release, cluster_sums=np.where(closed[:, None], 0.0, release.cluster_sums))
+
+def freeze_closed(release: Release, num_open: int) -> Release:
+    """The release as the models take it: clusters that are not open do not move, not by noise either."""
+    closed = np.arange(release.num_clusters) >= num_open
+    if not closed.any():
+        return release
+    return replace(release, cluster_sums=np.where(closed[:, None], 0.0, release.cluster_sums))
 
 
 def make_schedule(settings: ServerSettings, *, num_rounds: int, num_clusters: int) -> Schedule:
     """The schedule of a run; ConfigError for one that does not fit into it.
 
-    By default an initialisation takes a tenth of the run, kmeans++ at least one round per cluster.
+    By default an initialisation takes a tenth of the run, kmeans++ at least one round per cluster, a survey a fifth.
     """
-    init, least = settings.init, {"independent": 0, "warm": 1, "kmeans++": num_clusters}[settings.init]
-    usual = 0 if init == "independent" else min(max(num_rounds // 10, least), num_rounds)
+    leasts = {"independent": 0, "warm": 1, "kmeans++": num_clusters, "survey": len(PARTS)}
+    init, least = settings.init, leasts[settings.init]
+    share = {"independent": 0.0, "survey": SHARE}.get(init, 0.1)
+    usual = min(max(int(num_rounds * share), least), num_rounds)
     rounds = usual if settings.init_rounds is None else settings.init_rounds
     if init == "independent" and rounds:
         raise ConfigError(f"init_rounds = {rounds} with init = independent, which takes no rounds; remove init_rounds.")

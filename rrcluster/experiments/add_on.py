@@ -205,6 +205,8 @@ def _settings(changes: dict[str, Any]) -> ServerSettings:
     settings = changed(ServerSettings(), changes)
     if settings.init == "warm":
         raise ConfigError("init = warm needs random models to start copies from; use independent or kmeans++.")
+    if settings.init == "survey":
+        raise ConfigError("init = survey asks clients for more than a choice and an update; use independent.")
     return settings
 
 

@@ -25,6 +25,7 @@ import numpy as np
 import yaml
 from safetensors.numpy import save
 
+from rrcluster.clusters.survey import Survey
 from rrcluster.data.federated import FederatedData
 from rrcluster.data_settings import names_file
 from rrcluster.errors import RunFolderError
@@ -195,7 +196,8 @@ class RunFolder:
         for name, models in (("models", state.models), ("velocity", state.velocity), ("average", state.average)):
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
         noise = {} if past is None else past.tensors()
-        self._save_private("state.safetensors", tensors | memory.tensors() | noise)
+        survey = {} if state.survey is None else state.survey.tensors()
+        self._save_private("state.safetensors", tensors | survey | memory.tensors() | noise)
 
     def save_drawn(self, drawn: DrawnRound) -> None:
         """Write down a round that is about to be charged and released, so that it can be repeated exactly."""
@@ -324,4 +326,5 @@ def _state(tensors: dict[str, Any]) -> ServerState:
         num_averaged=num_averaged,
         sizes=RunningMean(tensors["sizes"], float(tensors["weights"][0])),
         round_index=round_index,
+        survey=Survey.from_tensors(tensors),
     )

@@ -184,7 +184,12 @@ def make_experiment(
     method = config.method
     algorithm = ALGORITHMS[method.algorithm]
     check_applies(algorithm, config.privacy.mechanism, method.min_cluster_size)
-    check_init(algorithm, config.server.init)
+    check_init(
+        algorithm,
+        config.server.init,
+        mechanism=config.privacy.mechanism,
+        min_cluster_size=method.min_cluster_size,
+    )
     k = algorithm.num_clusters(method.num_clusters)
     make_schedule(config.server, num_rounds=config.privacy.num_rounds, num_clusters=k)
     plan = plan_for(config, Coordinates(0, 1))  # refuses a bad budget before any file is read
@@ -234,6 +239,7 @@ def load_population(config: RunConfig) -> FederatedData:
         num_clients=config.data.population_size,
         seed=POPULATION_SEED if config.seed is None else config.seed,
         partition=None if config.data.data in GENERATED else config.data.partition,
+        ratio=config.data.ratio or None,
         samples_per_client=config.data.samples_per_client,
         concentration=config.data.concentration if config.data.partition == "dirichlet" else None,
         folder=config.data.data_folder,

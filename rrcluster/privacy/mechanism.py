@@ -38,6 +38,10 @@ class Mechanism(Protocol):
         """Declared number of clients (M)."""
 
     @property
+    def update_clip(self) -> float:
+        """Largest norm of an update (C); infinite without privacy."""
+
+    @property
     def size_floor(self) -> float:
         """Public lower bound of every denominator."""
 

@@ -1,5 +1,6 @@
 """No privacy at all: exact means, for baselines. It has no event, so nobody can print an epsilon for it."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn
@@ -37,6 +38,7 @@ class NoneMechanism:
     flips_coins: ClassVar[bool] = False
     covers_memory: ClassVar[bool] = True
     loss_bound: ClassVar[None] = None
+    update_clip: ClassVar[float] = math.inf
 
     def __post_init__(self) -> None:
         checks.count(num_clusters=self.num_clusters)

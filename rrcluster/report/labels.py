@@ -7,7 +7,7 @@ from rrcluster.registry import METHODS
 from rrcluster.report.values import epsilon_name, number, value_text
 from rrcluster.settings import AFFECTS
 
-INIT_NAMES = {"warm": " + warm start", "kmeans++": " + k-means++"}
+INIT_NAMES = {"warm": " + warm start", "kmeans++": " + k-means++", "survey": " + survey"}
 # What runs of one method may differ in: their seed, where they are made and what is written beside the result.
 NOT_METHOD = frozenset({name for name, affected in AFFECTS.items() if affected != "result"} | {"seed"})
 _MAX_DIFFERENCES = 3
@@ -22,8 +22,9 @@ def method_label(config: Mapping[str, Any]) -> str:
     name = str(config.get("algorithm", "unknown method"))
     base = METHODS.label(name)
     private = str(config.get("mechanism", "none")) != "none"
-    suffix = INIT_NAMES.get(str(config.get("init")), "")
-    suffix += " + exploration" if config.get("exploration") and METHODS.fact(name, "chooses_by_loss") else ""
+    init = str(config.get("init"))
+    explores = config.get("exploration") and init != "survey" and METHODS.fact(name, "chooses_by_loss")
+    suffix = INIT_NAMES.get(init, "") + (" + exploration" if explores else "")
     suffix += participation_label(config) if private else ""
     if size := least_size(config):
         return f"RR-Cluster ({base}), B={size:g}{suffix}" + ("" if private else ", no privacy")

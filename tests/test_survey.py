@@ -1,0 +1,198 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from rrcluster.clusters.survey import PARTS, Question, Survey, place_of, sketch, sketch_width
+from rrcluster.errors import ConfigError
+from rrcluster.experiments.config import from_flat
+from rrcluster.experiments.setup import make_experiment
+from rrcluster.federation.round_letters import read_task, task
+from rrcluster.federation.wire import decode
+from rrcluster.privacy.ledger import Ledger
+from rrcluster.report.labels import method_label
+from rrcluster.settings import ServerSettings
+from rrcluster.simulation.simulate import make_server
+
+WIDTH, COHORT = 300, 100.0
+
+
+def settings(**changes):
+    base = {"data": "fashion-mini", "num_clients": 120, "num_rounds": 12, "sample_rate": 0.5, "model": "edges-coarse"}
+    base |= {"ratio": [2, 1], "num_clusters": 4, "init": "survey", "init_rounds": 8, "epsilon": 8.0, "delta": 1e-3}
+    return from_flat({**base, "local_epochs": 1, "samples_per_client": 20, "device": "cpu", **changes})
+
+
+def groups_of(centres, sizes, rng, spread=0.6):
+    """Updates of clients around the centres of their groups, and the groups."""
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    updates = centres[group] + spread * rng.normal(size=(len(group), centres.shape[1])) / np.sqrt(centres.shape[1])
+    return updates, group
+
+
+def surveyed(updates, k, rng, *, noise=0.0, rounds=22, rate=0.5):
+    """The survey after all of its questions, with Poisson cohorts and Gaussian noise on the sums."""
+    survey = Survey.begin(np.zeros(updates.shape[1]), k)
+    for t in range(rounds):
+        place = place_of(t, rounds)
+        if not place.asks:
+            break
+        cohort = updates[rng.random(len(updates)) < rate]
+        choices, answers = survey.question(place.stage, 1.0).answer(cohort)
+        sums = np.zeros((k, updates.shape[1]))
+        np.add.at(sums[:, : answers.shape[1]], choices, answers)
+        sums += noise * rng.normal(size=sums.shape)
+        survey = survey.updated(place, sums, noise=noise, cohort=rate * len(updates), num_clusters=k)
+    return survey
+
+
+@pytest.mark.parametrize("k", [4, 7])
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+@pytest.mark.parametrize("sizes", [(200, 200), (240, 120, 40), (100, 100, 100, 100), (400,)])
+def test_it_finds_the_groups_and_no_others(sizes, noise, k, rng):
+    centres = np.linalg.qr(rng.normal(size=(WIDTH, len(sizes))))[0].T
+    updates, group = groups_of(centres, sizes, rng)
+    survey = surveyed(updates, k, rng, noise=noise)
+    assert survey.num_groups == len(sizes)
+    nearest, answers = survey.question("start", 1.0).answer(updates)
+    assert answers is None
+    agree = np.zeros((len(sizes), k))
+    np.add.at(agree, (group, nearest), 1)
+    assert agree.max(axis=1).sum() >= 0.97 * len(group)  # every group has a centre of its own
+    assert len(set(agree.argmax(axis=1))) == len(sizes)
+
+
+def test_noise_makes_no_groups(rng):
+    """Clients that pull all ways: one group, and hardly ever a second one, however loud the noise."""
+    updates, _ = groups_of(np.zeros((1, WIDTH)), (300,), rng)
+    found = [surveyed(updates, 4, rng, noise=noise, rounds=12).num_groups for noise in (0.0, 0.5, 2.0, 20.0) * 5]
+    assert np.mean(found) < 1.5
+
+
+def test_groups_that_pull_nearly_the_same_way_are_told_apart_by_their_spread(rng):
+    """A common part is most of every update, as of networks on raw pixels: angles alone would say one group."""
+    apart, common = np.linalg.qr(rng.normal(size=(WIDTH, 4)))[0].T, rng.normal(size=WIDTH)
+    centres = 2.5 * common / np.linalg.norm(common) + apart
+    cosines = (centres @ centres.T) / (np.linalg.norm(centres, axis=1)[:, None] * np.linalg.norm(centres, axis=1))
+    assert cosines[~np.eye(4, dtype=bool)].min() > 0.8
+    updates, _ = groups_of(centres, (150, 150, 150, 150), rng, spread=0.3)
+    assert surveyed(updates, 4, rng).num_groups == 4
+
+
+vectors = arrays(np.float64, (3, 40), elements=st.floats(-1e6, 1e6) | st.sampled_from([np.nan, np.inf, 0.0]))
+
+
+@given(vectors, st.sampled_from([stage for stage, _ in PARTS if stage != "start"]))
+def test_no_answer_is_longer_than_its_scale(updates, stage):
+    basis = np.linalg.qr(np.random.default_rng(0).normal(size=(8, 5)))[0]
+    question = Question(stage, np.zeros(40), basis, np.zeros((2, 5)), scale=0.4)
+    choices, answers = question.answer(updates)
+    assert np.isfinite(answers).all()
+    assert (np.linalg.norm(answers, axis=1) <= 0.4 * (1 + 1e-9)).all()
+    assert set(choices) <= {0, 1}
+
+
+def test_a_sketch_is_of_the_direction_alone_and_keeps_angles(rng):
+    first, second = rng.normal(size=(2, 5000))
+    assert sketch(3 * first[None], 32) == pytest.approx(sketch(first[None], 32))
+    near = first + 0.1 * second
+    a, b, c = sketch(np.stack([first, near, second]), 32)
+    assert a @ b > 0.9 * np.linalg.norm(a) * np.linalg.norm(b)
+    assert abs(a @ c) < 0.6
+    assert not sketch(np.zeros((1, 50)), 8).any()
+
+
+def test_an_answer_is_the_clients_own(rng):
+    updates = rng.normal(size=(20, WIDTH))
+    question = Question("skew", np.zeros(WIDTH), np.eye(12)[:, :4], np.zeros((0, 4)), 1.0)
+    together, alone = question.answer(updates)[1][[3, 9]], question.answer(updates[[3, 9]])[1]
+    assert (together == alone).all()
+
+
+def test_every_part_has_a_round_and_the_last_one_ends_it():
+    for rounds in range(len(PARTS), 60):
+        places = [place_of(t, rounds) for t in range(rounds)]
+        assert [place.part for place in places] == sorted(place.part for place in places)
+        assert sum(place.last for place in places) == len(PARTS)
+        assert {place.part for place in places} == set(range(len(PARTS)))
+
+
+def test_a_sketch_fits_into_an_update():
+    assert sketch_width(4420, 4) == 32
+    assert sketch_width(20, 2) == 5
+    with pytest.raises(ConfigError, match="needs more than 8 parameters"):
+        sketch_width(8, 4)
+
+
+def test_a_run_opens_as_many_clusters_as_it_found_and_goes_on_after_any_round(tmp_path):
+    config = settings(mechanism="none", epsilon=None)
+    whole = list(make_experiment(config).rounds())
+    start = whole[0].state.survey.start
+    last = whole[-1].state
+    assert last.survey.num_groups == 2
+    for record in whole[:6]:  # models stay while clients answer
+        assert (record.state.models.clustered[0] == start).all()
+    assert (last.models.clustered[2:] == last.models.clustered[0]).all()  # closed ones are handed out as the first
+    assert not (last.models.clustered[1] == last.models.clustered[0]).all()
+    assert set(np.concatenate([record.reports.choices for record in whole[8:]])) == {0, 1}
+    for t in (2, 5, 6, 9):
+        resumed = list(make_experiment(config).rounds(state=whole[t].state))
+        assert (resumed[-1].state.models.clustered == last.models.clustered).all()
+
+
+def test_the_checkpoint_keeps_a_survey():
+    record = list(make_experiment(settings()).rounds())[4]
+    survey = record.state.survey
+    again = Survey.from_tensors(survey.tensors() | {"numbers": np.zeros(2)})
+    assert vars(again).keys() == vars(survey).keys()
+    assert all(np.array_equal(value, getattr(again, name)) for name, value in vars(survey).items())
+    assert Survey.from_tensors({"numbers": np.zeros(2)}) is None
+
+
+def test_it_costs_what_any_rounds_cost():
+    plain, asked = (make_experiment(settings(init=init, init_rounds=None)) for init in ("independent", "survey"))
+    assert plain.plan.epsilon() == asked.plan.epsilon()
+    assert plain.plan.event == asked.plan.event
+    ledger = Ledger(limit=12)
+    list(asked.rounds(ledger=ledger))
+    assert ledger.num_charged == 12
+
+
+def test_a_question_travels_in_a_letter():
+    experiment = make_experiment(settings())
+    mechanism = experiment.plan.mechanism
+    state = list(experiment.rounds())[5].state
+    parts = {"model": experiment.model, "algorithm": experiment.algorithm, "plan": experiment.plan}
+    server = make_server(**parts, settings=experiment.server, streams=experiment.streams)
+    for told in (server.tell(state), server.tell(replace(state, round_index=9))):
+        letter = decode(task("train", told, mechanism, {}, keys=None).encode(), longest=2**30)
+        read, _ = read_task(letter, "train", mechanism)
+        assert (read.question is None) == (told.question is None)
+        for name, value in vars(told.question).items() if told.question else ():
+            assert np.array_equal(getattr(read.question, name), value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"min_cluster_size": 5}, "keeps closed; set B to 0"),
+        ({"mechanism": "identifier", "epsilon": 8.0}, "use mechanism = joint"),
+        ({"algorithm": "fesem"}, "use ifca, or another init"),
+        ({"init_rounds": 5}, "at least 6 for init = survey"),
+        ({"ratio": [1, -1]}, "ratio = -1"),
+        ({"ratio": [1] * 5}, "at most 4 groups"),
+        ({"partition": "dirichlet", "ratio": [1, 1], "init": "independent", "init_rounds": None}, "ratio is not"),
+    ],
+)
+def test_refusals(changes, text):
+    with pytest.raises(ConfigError, match=text):
+        make_experiment(settings(**changes))
+
+
+def test_by_default_it_takes_a_fifth_of_the_rounds_and_says_so_in_the_label():
+    config = settings(num_rounds=100, init_rounds=None)
+    assert config.server == ServerSettings(init="survey")
+    assert method_label(config.flat()) == "DP-IFCA + survey"
