@@ -134,6 +134,7 @@ def _print(advice: "Advice", others: "dict[str, Advice]") -> None:
         table.add_row(name, *(f"{value:.3g}" for value in row))
     print_whole(table)
     console = Console()
-    console.print(f"Advised: B = {advice.min_cluster_size}", style="bold", highlight=False)
+    begin = "--init survey, " if advice.init == "survey" else ""
+    console.print(f"Advised: {begin}B = {advice.min_cluster_size}", style="bold", highlight=False)
     for reason in advice.reasons:
         console.print(reason, highlight=False)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rrcluster import checks
+from rrcluster.clusters.survey import PARTS, SHARE, WIDTH, place_of
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.mechanism import SIZE_NOISE
 from rrcluster.privacy.plan import PrivacyPlan
@@ -120,11 +121,12 @@ _LEAST_GAIN = 0.05  # a B that saves less of the expected squared error is not w
 
 @dataclass(frozen=True)
 class Advice:
-    """A recommended B, and what noise leaves of each cluster.
+    """A recommended beginning and B, and what noise leaves of each cluster.
 
     Errors are expected squared errors of a cluster's model, averaged over clusters, within the model of this module.
     """
 
+    init: str  # how the models begin: independent (with exploration) or survey
     min_cluster_size: int
     rebalance: bool
     outlook: Outlook  # without rebalancing
@@ -148,13 +150,16 @@ def advise(
     by_model: bool = False,
     **changes: Any,
 ) -> Advice:
-    """Signal to noise per cluster, and a recommended `min_cluster_size` (B) or none.
+    """Signal to noise per cluster, whether to begin with a survey, and a recommended `min_cluster_size` (B) or none.
 
     `changes` are privacy settings by name (`epsilon=2, num_rounds=100`), as for `PrivacyPlan.build`; cohort, noise and
     floor are those of that plan. Reads public quantities only: it sees no client, so following it costs no privacy.
     `expected_ratio` are the sizes of the groups relative to each other (default: equal), an expectation and not a
     count. Assumed, not measured: the mean updates of two groups differ by `separation` clips, and the models handed out
     average the last `average_last` of the rounds, so noise shrinks with rounds and bias does not.
+
+    A survey (`init = survey`) is advised where exploration does badly, that is where the number of groups is not known
+    (`expected_ratio` is not given) or one is far larger than another, if it would find the smallest.
 
     With exploration B is an insurance: as large as coins stay still while every group has the size expected of it, so
     that they act where a cluster starves. None is advised where `expected_ratio` is not given (with more clusters than
@@ -190,7 +195,35 @@ def advise(
     seen = outlook(plan, update_clip=clip, shares=shares, average_last=average_last)
     if by_model:
         return _best(case, seen, clip)
+    if exploration > 0 and num_clusters > 1 and settings.mechanism == "joint":
+        found = _survey_signal(case, plan, clip)
+        unlike = expected_ratio is None or shares.max() >= _UNLIKE * shares.min()
+        if unlike and found >= _FINDS:
+            return _surveyed(case, seen, found, known=expected_ratio is not None)
     return _insured(case, seen, plan, known=expected_ratio is not None, explores=exploration > 0)
+
+
+_UNLIKE = 3.0  # largest over smallest group: exploration, which evens sizes out, then splits the large one
+_FINDS = 1.3  # signal to noise of the smallest group in a survey: below it groups have been missed
+_GROUP_PART = 0.5  # of the squared length of an update that its group explains, about
+
+
+def _survey_signal(case: Case, plan: PrivacyPlan, clip: float) -> float:
+    """The smallest group's part in the spread that a survey measures, over that of the noise."""
+    rounds = max(int(plan.num_rounds * SHARE), len(PARTS))
+    asked = sum(place_of(t, rounds).stage == "spread" for t in range(rounds))
+    noise = plan.mechanism.noise_std / clip * math.sqrt(2 * WIDTH * asked)
+    return float(case.sizes.min() * _GROUP_PART * asked / noise) if noise else math.inf
+
+
+def _surveyed(case: Case, seen: Outlook, found: float, *, known: bool) -> Advice:
+    error = trade_off(case, min_cluster_size=0).error
+    why = "one group is far larger than another" if known else "the number of groups is not given"
+    reason = (
+        f"init = survey: {why}, and exploration would even sizes out. The smallest group has {found:.2g} times the "
+        f"noise of the survey ({_FINDS:g} is enough); clusters beyond the groups that it finds stay closed."
+    )
+    return Advice("survey", 0, False, seen, error, error, 0.0, (reason, *seen.warnings, _PUBLIC))
 
 
 def _best(case: Case, seen: Outlook, clip: float) -> Advice:
@@ -204,6 +237,7 @@ def _best(case: Case, seen: Outlook, clip: float) -> Advice:
     limit = _break_even(case, chosen) / clip if worth else 0.0
     verdict = _for(case, chosen, options, limit) if worth else [_against(best, options)]
     return Advice(
+        init="independent",
         min_cluster_size=chosen,
         rebalance=worth,
         outlook=seen,
@@ -249,7 +283,8 @@ def _insured(case: Case, seen: Outlook, plan: PrivacyPlan, *, known: bool, explo
             "stay still unless a cluster starves. It is an insurance, for as many groups as clusters."
         )
     expected = f"The smallest cluster is expected to have {smallest:.4g} of {case.sizes.sum():.4g} clients."
-    return Advice(least, least > 0, seen, error, error, 0.0, (expected, reason, *seen.warnings, _PUBLIC))
+    reasons = (expected, reason, *seen.warnings, _PUBLIC)
+    return Advice("independent", least, least > 0, seen, error, error, 0.0, reasons)
 
 
 def _break_even(case: Case, min_cluster_size: int) -> float:
