@@ -39,8 +39,7 @@ SIGNIFICANT = 0.8  # of the largest eigenvalue that noise alone would have: a di
 MEAN_WEIGHT, COUNT_WEIGHT = 0.5, 0.7  # of the mean beside the skew, and of the count beside a centre's sum
 CENTRE_MEMORY = 0.7  # of a centre for the rounds before
 LEAST_SHARE, LEAST_SIGMAS = 0.02, 3.0  # a centre with fewer clients, or less than so much noise, is dropped
-SAME_WAY = 0.7  # centres of one group have at least this cosine,
-SAME_GROUP = 3.0  # and are nearer than so many standard deviations of clients within a group
+SAME_GROUP = 2.2  # centres nearer than this, in standard deviations of clients within a group, are one (halves: 1.6)
 
 
 @dataclass(frozen=True)
@@ -258,18 +257,15 @@ class Survey:
             if count >= min(least, counts.max())
         ]
 
-        def difference(first: int, second: int) -> float:
-            """Below 1 if neither angle nor distance says that they are two."""
+        def distance(first: int, second: int) -> float:
+            """Squared, in units of what one group's clients and noise would explain."""
             (n, a), (m, b) = groups[first], groups[second]
             explained = SAME_GROUP**2 * within + r * sum_noise**2 * (1 / n**2 + 1 / m**2)
-            angle = (1 - _cosine(a, b)) / (1 - SAME_WAY)
-            return max(angle, float(((a - b) ** 2).sum() / max(explained, 1e-12)))
+            return float(((a - b) ** 2).sum() / max(explained, 1e-12))
 
         while len(groups) > 1:
-            least_difference, first, second = min(
-                (difference(i, j), i, j) for i in range(len(groups)) for j in range(i)
-            )
-            if least_difference > 1 and len(groups) <= num_clusters:
+            nearest, first, second = min((distance(i, j), i, j) for i in range(len(groups)) for j in range(i))
+            if nearest > 1 and len(groups) <= num_clusters:
                 break
             (n, a), (m, b) = groups.pop(first), groups.pop(second)  # second is the smaller place
             groups.append((n + m, (n * a + m * b) / (n + m)))
@@ -337,7 +333,3 @@ def _power_method(third: Array) -> tuple[float, Array]:
     values = np.einsum("ijk,si,sj,sk->s", third, directions, directions, directions)
     best = int(values.argmax())
     return float(values[best]), directions[best]
-
-
-def _cosine(first: Array, second: Array) -> float:
-    return float(first @ second / max(float(np.linalg.norm(first) * np.linalg.norm(second)), 1e-300))
