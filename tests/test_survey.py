@@ -128,7 +128,7 @@ def test_a_sketch_fits_into_an_update():
 
 
 def test_a_run_opens_as_many_clusters_as_it_found_and_goes_on_after_any_round(tmp_path):
-    config = settings(mechanism="none", epsilon=None)
+    config = settings()
     whole = list(make_experiment(config).rounds())
     start = whole[0].state.survey.start
     last = whole[-1].state

@@ -39,7 +39,7 @@ SIGNIFICANT = 0.8  # of the largest eigenvalue that noise alone would have: a di
 MEAN_WEIGHT, COUNT_WEIGHT = 0.5, 0.7  # of the mean beside the skew, and of the count beside a centre's sum
 CENTRE_MEMORY = 0.7  # of a centre for the rounds before
 LEAST_SHARE, LEAST_SIGMAS = 0.02, 3.0  # a centre with fewer clients, or less than so much noise, is dropped
-SAME_GROUP = 2.2  # centres nearer than this, in standard deviations of clients within a group, are one (halves: 1.6)
+SAME_GROUP = 2.6  # centres nearer than this, in standard deviations of clients within a group, are one (halves: 1.6)
 
 
 @dataclass(frozen=True)
