@@ -18,7 +18,7 @@ METHODS = {
     "rr-cluster": {"algorithm": "ifca", "exploration": 0.0, "min_cluster_size": 10},
 }
 SIZES = (0, 4, 8, 12)
-SEEDS = (0, 1)
+SEEDS = (0, 1, 2)
 
 
 def run(folder, **settings):
