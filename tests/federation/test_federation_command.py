@@ -62,6 +62,9 @@ def test_a_secure_training_from_settings_to_models(base, capsys):
     assert not (run / "diagnostics.jsonl").exists()
     assert [entry for entry in _unlisted(run) if "in cluster-" not in entry] == []  # layers of another model
     assert set(stated) <= ALLOWED["privacy.json"]
+    capsys.readouterr()
+    assert main(["account", str(run), "--json"]) == 0  # what it costs beside other runs: under its own relation
+    assert json.loads(capsys.readouterr().out)["adjacency"] == "zero-out"
     released = load(run)
     for member in members:
         np.testing.assert_array_equal(load(member / "released").models.clustered, released.models.clustered)
