@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rrcluster.federation.agreed_run import AgreedRun
     from rrcluster.federation.collect import Transport
     from rrcluster.federation.deployment import Deployment
+    from rrcluster.types import Models
 
 LONGEST_ANSWER = 2**31  # bytes
 
@@ -65,21 +66,35 @@ def serve(arguments: list[str]) -> int:
             f"enrol {folder.path} --consent FILE`."
         )
     run = command.out or folder.run
-    if (run / "models.safetensors").exists() and not (run / "checkpoint").exists():
-        raise RunFolderError(f"{run}: this training has finished; `rrcluster report {run}` shows it.")
     from rrcluster.federation.agreed_run import AgreedRun
+    from rrcluster.federation.deployment import hand_out
     from rrcluster.federation.transports import Attended, Reach, open_transport
 
     agreed = AgreedRun.build(agreement, trains=False, out=str(run), name=agreement.name)
     reach = Reach(folder, agreement, command.seconds, LONGEST_ANSWER, command.members, command.address)
     public = agreed.plan.event.sample_rate == 1  # who takes part
     with say_warnings(), open_transport(command.transport, reach) as transport:
-        return _rounds(command, agreed, Attended(transport, folder, agreement, names=public), run)
+        attended = Attended(transport, folder, agreement, names=public)
+        finished = (run / "models.safetensors").exists()
+        models = _released(run) if finished else _rounds(command, agreed, attended, run)
+        sent = hand_out(agreement, attended, models)
+    say(f"Finished: {run}. {len(sent)} of {len(agreement.members)} members have the models.")
+    say(f"  rrcluster report {run}    tables, figures and a page")
+    return 0
 
 
-def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", run: Path) -> int:
+def _released(run: Path) -> "Models":
+    """The models of a training that has finished, to be sent again to members that were away."""
+    from rrcluster.experiments.load import load
+
+    say(f"{run}: this training has finished; its models are sent again.")
+    return load(run).models
+
+
+def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", run: Path) -> "Models":
+    """The models after the last round."""
     from rrcluster.experiments.loggers import watch
-    from rrcluster.federation.deployment import Deployment, greet, hand_out
+    from rrcluster.federation.deployment import Deployment, greet
 
     folder, agreement = FederationFolder(command.folder), agreed.agreement
     here = greet(agreement, transport)
@@ -93,7 +108,7 @@ def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", 
     say(f"{len(names)} of {len(agreement.members)} members are here.")
     running = _start(Deployment(agreed, transport, folder.next_attempt), run, adopt=command.adopt)
     try:
-        result = watch(running, progress="auto" if not command.quiet else False)
+        return watch(running, progress="auto" if not command.quiet else False).models
     except KeyboardInterrupt:
         say(f"Stopped. Continue with: rrcluster federation serve {folder.path}")
         raise SystemExit(130) from None
@@ -103,10 +118,6 @@ def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", 
             f"federation status {folder.path}` says who answered last. Start the daemons that are missing, then serve "
             "again: the round is attempted anew."
         ) from None
-    sent = hand_out(agreement, transport, result.models)
-    say(f"Finished: {run}. {len(sent)} of {len(agreement.members)} members have the models.")
-    say(f"  rrcluster report {run}    tables, figures and a page")
-    return 0
 
 
 def _start(deployment: "Deployment", run: Path, *, adopt: bool) -> "Running":

@@ -111,6 +111,8 @@ class MemberFolder:
 
         A number is never given to anybody else, so that one number stands for one person. DataError beyond `most`.
         """
+        if len(set(names)) < len(names):
+            raise DataError("two clients of the data have the same name; one name stands for one person.")
         path = self.path / "clients.json"
         known: dict[str, Any] = read_mapping(path) if path.exists() else {}
         for name in names:

@@ -101,11 +101,15 @@ def _core(statement: Mapping[str, Any]) -> tuple[str, str, str, str]:
 
 
 def _towards(statement: Mapping[str, Any]) -> str:
-    """The observers whom the stated epsilon is towards."""
-    participation = statement.get("participation")
+    """The observers whom the stated epsilon is towards, under the stated relation, and what that takes for granted."""
+    federation, participation = statement.get("federation"), statement.get("participation")
+    if isinstance(federation, Mapping) and federation.get("towards"):
+        assumed = f" Assumed: {value_text(federation['assumed'])}." if federation.get("assumed") else ""
+        return f" Towards: {value_text(federation['towards'])}.{assumed}"
     observers = participation.get("towards") if isinstance(participation, Mapping) else None
+    stated = (statement.get("adjacency"), statement.get("epsilon"))
     for observer in observers if isinstance(observers, list) else []:
-        if isinstance(observer, Mapping) and observer.get("epsilon") == statement.get("epsilon"):
+        if isinstance(observer, Mapping) and (observer.get("neighbours"), observer.get("epsilon")) == stated:
             return f" Towards: {value_text(observer.get('who'))}."
     return ""
 

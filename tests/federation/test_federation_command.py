@@ -62,6 +62,9 @@ def test_a_secure_training_from_settings_to_models(base, capsys):
     assert not (run / "diagnostics.jsonl").exists()
     assert [entry for entry in _unlisted(run) if "in cluster-" not in entry] == []  # layers of another model
     assert set(stated) <= ALLOWED["privacy.json"]
+    capsys.readouterr()
+    assert main(["account", str(run), "--json"]) == 0  # what it costs beside other runs: under its own relation
+    assert json.loads(capsys.readouterr().out)["adjacency"] == "zero-out"
     released = load(run)
     for member in members:
         np.testing.assert_array_equal(load(member / "released").models.clustered, released.models.clustered)
@@ -74,7 +77,12 @@ def test_a_secure_training_from_settings_to_models(base, capsys):
     assert json.loads(capsys.readouterr().out)["attempts joined"] == 2
     do("client", members[1], "--fetch", "--out", base / "table.csv", "--personalise", base / "own.safetensors")
     assert len((base / "table.csv").read_text().splitlines()) == 13
-    fails(capsys, "this training has finished", "serve", trial, "--transport", "local", "--members", base)
+    (members[2] / "released" / "models.safetensors").unlink()  # as if it had been away
+    with listening(members[2:]):
+        do("serve", trial, "--transport", "local", "--members", base)
+    assert "1 of 3 members have the models" in capsys.readouterr().err
+    assert (members[2] / "released" / "models.safetensors").exists()
+    assert len((run / "ledger.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_plain_rehearsal_is_the_simulators_and_goes_on_after_it_was_stopped(base, monkeypatch):
@@ -310,7 +318,8 @@ def test_arrays_and_functions_are_data_too_if_they_look_as_agreed(base, capsys, 
     np.savez(base / "own.npz", **arrays)
     (base / "site_data.py").write_text(
         "import numpy as np\nimport rrcluster as rr\n\n"
-        "def patients():\n    return rr.from_arrays([np.ones((3, 4))] * 2, [np.array([0, 1, 0])] * 2, num_classes=2)\n"
+        "def patients():\n    return rr.from_arrays([np.ones((3, 4))] * 2, [np.arange(3) % 2] * 2, num_classes=2)\n\n"
+        "def twins():\n    from dataclasses import replace\n    return replace(patients(), clients=('a', 'a'))\n"
     )
     monkeypatch.chdir(base)
     with listening([base / "m0"], data=str(base / "own.npz")) as (daemon,):
@@ -328,6 +337,7 @@ def test_arrays_and_functions_are_data_too_if_they_look_as_agreed(base, capsys, 
         "objects.npz": "of plain arrays",
         "odd.npz": "of plain arrays",
         "site_data:nobody": "cannot be imported",
+        "site_data:twins": "one name stands for one person",
         "site_data": "neither a file",
         "table.csv": "the agreement has no rules for tables",
     }.items():

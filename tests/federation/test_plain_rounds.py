@@ -159,3 +159,23 @@ def test_a_daemon_refuses_without_a_word(experiment, agreement, tmp_path, caplog
         .arrays["consent"]
         .tobytes(),
     )
+
+
+def test_a_server_does_not_choose_what_clients_draw_by_in_a_real_run(tmp_path):
+    agreement = agree(secure=True, num_rounds=2)
+    agreed, daemons = daemons_of(agreement, experiment_of().data, tmp_path, engine="batched")
+    sent = []
+
+    class Recording:
+        def ask(self, messages):
+            sent.append(dict(messages))
+            return {}
+
+    next(deployed_rounds(agreed, Recording()))
+    letter = decode(sent[0][0], longest=10**9)
+    assert letter.facts["keys"] is None
+    keys = {"batches": [1, 2], "choice": [3, 4], "coin": [5, 6]}
+    chosen = replace(letter, facts={**letter.facts, "keys": keys})
+    assert decode(daemons[0].answer(chosen.encode()), longest=10**9) == Letter("refused")
+    assert daemons[0].ledger.joined(agreement.digest) == 0
+    assert decode(daemons[0].answer(letter.encode()), longest=10**9).name == "report"

@@ -143,7 +143,13 @@ def test_of_a_secure_run_one_epsilon_stands_out_with_what_it_covers(tmp_path, ru
         "num_rounds": 12,
         "reserve_rounds": 2,
         "num_releases": 14,
-        "participation": {"towards": [{"who": "observers of the models", "epsilon": 3.99993}, {"epsilon": 28.5}]},
+        "participation": {
+            "towards": [
+                {"who": "somebody else", "neighbours": "zero-out", "epsilon": 3.99993},
+                {"who": "observers of the models", "neighbours": "add-remove", "epsilon": 3.99993},
+                {"who": "the server", "neighbours": "zero-out", "epsilon": 28.5},
+            ]
+        },
         "profile": [{"epsilon": 1.99993, "delta": 0.0123412}],
     }
     page = make_report(run_folder(tmp_path / "a", accuracy=None, privacy=statement)).page.read_text(encoding="utf-8")
@@ -158,8 +164,17 @@ def test_of_a_secure_run_one_epsilon_stands_out_with_what_it_covers(tmp_path, ru
     ):
         assert words in quoted
     assert "28.5" not in quoted
+    assert "somebody else" not in quoted
     assert "epsilon: 2.00; delta: 0.0124" in folded  # both rounded up
     assert "3.99993" not in page
+
+
+def test_of_a_federation_the_claim_says_towards_whom_and_what_is_assumed(tmp_path, run_folder):
+    about = {"towards": "everybody, the server included", "assumed": "at least 3 members follow the protocol"}
+    statement = {"secure": True, "artefacts": "Exact noise.", "adjacency": "zero-out", "federation": about}
+    page = make_report(run_folder(tmp_path / "a", accuracy=None, privacy=statement)).page.read_text(encoding="utf-8")
+    claim = re.search(r'<div class="claim">.*?</div>', page, re.DOTALL).group()
+    assert "Towards: everybody, the server included. Assumed: at least 3 members follow the protocol." in claim
 
 
 def test_seeds_have_bands_and_commands(tmp_path, run_folder):
