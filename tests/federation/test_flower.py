@@ -61,6 +61,7 @@ def members(folder):
         sockets = {place: folder / f"{place}.socket" for place in range(len(COUNTS))}
         deadline = time.monotonic() + 60
         while not all(path.exists() for path in sockets.values()) and time.monotonic() < deadline:
+            assert all(process.poll() is None for process in processes.values())
             time.sleep(0.05)
         return sockets, AgreedRun.build(agree(**settings), trains=False)
 
