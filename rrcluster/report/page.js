@@ -199,7 +199,7 @@ function point(place) {  // show the values at one of the places
   tip.replaceChildren(element("strong", {}, head), ...hits.map((hit) => {
     const mark = element("span", { className: "swatch" });
     mark.style.background = colour(hit.line);
-    const value = written(hit.y) + (hit.half ? ` ± ${+hit.half.toPrecision(2)}` : "");
+    const value = written(hit.y) + (hit.half ? ` ± ${percentage() ? hit.half.toFixed(1) : +hit.half.toPrecision(2)}` : "");
     return element("div", {}, mark, element("span", {}, hit.line.label), element("b", {}, value));
   }));
   tip.hidden = false;
