@@ -123,6 +123,18 @@ def test_a_chart_without_a_chosen_run_says_so(browser, page):
 
 
 @pytest.mark.slow
+@in_a_browser
+def test_a_page_without_runs_to_compare_has_no_chart(browser, tmp_path):
+    from rrcluster.report.page import fill_page
+
+    sections = dict.fromkeys(("table", "statement", "settings", "reproduce"), "<p>none</p>")
+    (tmp_path / "page.html").write_text(fill_page(title="x", lead="x", notices=[], facts={}, drawings=[], **sections))
+    browser.open(tmp_path / "page.html", width=1280)
+    assert browser.run("document.getElementById('explore').hidden") is True
+    assert browser.complaints == []
+
+
+@pytest.mark.slow
 def test_a_page_of_twenty_runs_of_a_hundred_rounds_is_below_a_megabyte(tmp_path, run_folder):
     for algorithm in ("fedavg", "ifca", "fesem", "fedcam", "fedper"):
         for epsilon in (2.0, 4.0):

@@ -2,6 +2,9 @@
 
 import http.client
 import json
+import re
+import subprocess
+import sys
 import threading
 import time
 from urllib.parse import urlsplit
@@ -209,11 +212,29 @@ def test_the_page_follows_a_run_in_a_browser(tmp_path, run_folder, served, tmp_p
         assert browser.run("document.documentElement.scrollWidth") <= width
         assert browser.complaints == []
         assert all(url.startswith(f"http://127.0.0.1:{page.server_port}/") for url in browser.requests())
+        browser.open_address(page.address[:-4] + "nope", width=width)
+        assert browser.run("document.body.innerText") == "wrong token: open the address that was printed"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium here; install one (Debian: chromium) to check the page")
+def test_a_browser_follows_a_run_to_its_end(tmp_path, tmp_path_factory):
+    flags = ["--rounds", "8", "--clients", "60", "--mechanism", "none", "--model", "linear", "--out", tmp_path / "run"]
+    command = [sys.executable, "-m", "rrcluster", "run", "--watch", *map(str, flags)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as run:
+        address = re.search(r"http://\S+", run.stderr.readline()).group()
+        with Browser(find_browser(), tmp_path_factory.mktemp("profile")) as browser:
+            browser.open_address(address, width=1280)
+            shown = wait_for(browser, "8 of 8, finished")  # the command waits until an open page has seen the end
+            assert "IFCA" in shown
+            assert "none (no privacy)" in shown
+        said = run.stderr.read()
+    assert run.returncode == 0, said
 
 
 def wait_for(browser, *texts):
     began = time.monotonic()
-    while time.monotonic() - began < 30:
+    while time.monotonic() - began < 60:
         shown = browser.run("document.body.innerText")
         if all(text in shown for text in texts):
             return shown
