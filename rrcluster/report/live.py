@@ -25,9 +25,7 @@ from rrcluster.privacy.cost import epsilon_text
 from rrcluster.report.explorer import content_hash
 from rrcluster.report.folders import Run, read_run, run_folders
 from rrcluster.report.looks import base_look
-from rrcluster.report.values import (
-    delta_text,
-)
+from rrcluster.report.values import delta_text, thinned
 from rrcluster.storage import printable
 
 _POINTS = 200  # of a curve: more do not fit a screen
@@ -84,7 +82,7 @@ def _shown(run: Run) -> dict[str, Any]:
     }
     if public["secure"]:
         return public
-    measured = _thinned([point for point in run.diagnostics if point.accuracy is not None])
+    measured = thinned([point for point in run.diagnostics if point.accuracy is not None], most=_POINTS)
     done, seconds = public["round"], run.seconds
     left = (public["rounds"] - done) * seconds / done if seconds and done and run.status == "unfinished" else None
     released = [entry.accuracy for entry in run.rounds if entry.accuracy is not None]
@@ -97,12 +95,6 @@ def _shown(run: Run) -> dict[str, Any]:
         "diagnostic": [[point.round_index + 1, point.accuracy] for point in measured],
         "seconds_left": left,
     }
-
-
-def _thinned(points: list[Any]) -> list[Any]:
-    """At most so many points, the last among them."""
-    step = -(-len(points) // _POINTS) or 1
-    return points[(len(points) - 1) % step :: step]
 
 
 class LivePage(ThreadingHTTPServer):
