@@ -26,6 +26,17 @@ def test_the_chart_has_the_values_of_the_files(tmp_path, run_folder):
     assert min(line["values"]["smallest"][1]) < 0  # as released
 
 
+def test_a_long_run_is_thinned_and_ends_with_its_last_round(tmp_path, run_folder):
+    folder = run_folder(tmp_path / "a", num_rounds=4)
+    line = json.loads((folder / "diagnostics.jsonl").read_text().splitlines()[-1])
+    lines = [json.dumps({**line, "round": at, "accuracy": at / 5000}) for at in range(5000)]
+    (folder / "diagnostics.jsonl").write_text("\n".join(lines) + "\n")
+    (shown,) = explorer_data(find_runs([tmp_path]))["lines"]
+    rounds, means, _ = shown["values"]["accuracy"]
+    assert len(rounds) <= 400
+    assert (rounds[-1], means[-1]) == (5000, 99.98)
+
+
 def test_a_data_block_cannot_be_left():
     block = as_data_block({"label": NASTY})
     assert not set(block) & set("<>&")
@@ -109,6 +120,17 @@ def test_a_reader_sorts_and_filters_a_table(browser, page):
         "[...document.querySelectorAll('table.cards')[0].tBodies[0].rows].filter((row) => !row.hidden).length"
     )
     assert shown == 1
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_a_reader_sorts_a_table_on_a_phone(browser, page):
+    browser.open(page, width=375, mobile=True)
+    browser.run(
+        "(() => { const box = document.querySelector('main select.narrow');"
+        "box.value = '2 down'; box.dispatchEvent(new Event('change')) })()"
+    )
+    assert browser.run("document.querySelector('main table.cards tbody tr').innerText.includes('76.4')")
 
 
 @pytest.mark.slow

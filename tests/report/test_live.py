@@ -88,6 +88,17 @@ def test_what_did_not_change_is_not_read_again(tmp_path, run_folder, monkeypatch
     assert len(reads) == 2
 
 
+def test_a_run_that_cannot_be_read_stays_on_the_page_for_a_moment(tmp_path, run_folder, monkeypatch):
+    folder, shown = run_folder(tmp_path / "a"), {}
+    first = snapshot([tmp_path], shown)
+    (folder / "privacy.json").write_text("{")
+    again = snapshot([tmp_path], shown)
+    assert (again["runs"], again["unread"]) == (first["runs"], [])
+    monkeypatch.setattr("rrcluster.report.live._STALE", -1.0)
+    later = snapshot([tmp_path], shown)
+    assert (later["runs"], len(later["unread"])) == ([], 1)  # its cost is unknown
+
+
 def test_a_sweep_is_followed_run_by_run(tmp_path, run_folder):
     for name in ("update_clip=0.1", "update_clip=0.2"):
         for seed in (0, 1):
