@@ -31,6 +31,10 @@ from rrcluster.report.values import (
 )
 from rrcluster.storage import printable
 
+_SOME_DEAD = (
+    "By the released sizes some clusters look empty: hardly a client chooses their models, which hold little but "
+    "noise. Use fewer clusters (-k), or another --init."
+)
 _NAMED = 4  # more methods than these are counted, not listed
 
 
@@ -168,13 +172,15 @@ def _facts(groups: Sequence[RunGroup]) -> dict[str, str]:
 def _notices(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[tuple[str, str]]:
     """Warnings of files that are not private and of unfinished runs, with names of methods unless all are concerned."""
     warned: dict[tuple[str, str], list[str]] = {}
+    dead = {run.path: dead_text(run.summary.get("dead_clusters")) for group in groups for run in group.runs}
+    some = _SOME_DEAD if len(set(filter(None, dead.values()))) > 1 else ""  # one sentence for all, whichever they are
     for group, label in zip(groups, labels, strict=True):
         for run in group.runs:
             if run.exposed:
                 warned.setdefault(("danger", str(run.privacy["artefacts"])), []).append(label)
             if run.status != "finished":
                 warned.setdefault(("warning", _unfinished(run)), []).append(label)
-            for text in (start_text(run.privacy.get("started_from")), dead_text(run.summary.get("dead_clusters"))):
+            for text in (start_text(run.privacy.get("started_from")), dead[run.path] and (some or dead[run.path])):
                 if text:
                     warned.setdefault(("warning", text), []).append(label)
     notices = []

@@ -200,6 +200,15 @@ def test_unfinished_runs_are_announced(tmp_path, run_folder):
     assert "a run is unfinished; its epsilon is that of the whole plan." in text
 
 
+def test_empty_clusters_of_several_runs_are_one_notice(tmp_path, run_folder, monkeypatch):
+    monkeypatch.setattr("rrcluster.report.draw_figures", lambda _: ())
+    run_folder(tmp_path / "a", summary={"dead_clusters": [1]})
+    assert "cluster 1 looks empty" in make_report(tmp_path).page.read_text()
+    run_folder(tmp_path / "b", algorithm="fesem", summary={"dead_clusters": [0, 2]})
+    page = make_report(tmp_path).page.read_text()
+    assert page.count("empty:</strong>") == page.count("some clusters look empty") == 1
+
+
 def test_a_run_before_its_first_round(tmp_path, run_folder):
     folder = run_folder(tmp_path / "a", accuracy=None)
     for name in ("summary.json", "rounds.jsonl"):
