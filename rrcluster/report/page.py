@@ -19,6 +19,7 @@ from rrcluster.report.explorer import as_data_block, content_hash, explorer_data
 from rrcluster.report.folders import CONFIG, DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import NOT_METHOD, differing
 from rrcluster.report.render import to_html
+from rrcluster.report.series import arenas, epsilon_series
 from rrcluster.report.tables import TextTable, group_epsilon, group_labels, metric
 from rrcluster.report.values import (
     clear_best,
@@ -94,7 +95,15 @@ def fill_page(
 
 def page_title(groups: Sequence[RunGroup], out: Path) -> str:
     """The label of a single method, else the folder's name and the number of methods."""
-    return groups[0].label if len(groups) == 1 else f"{out.resolve().name}: {len(groups)} methods"
+    return groups[0].label if len(groups) == 1 else f"{out.resolve().name}: {_counted(groups)}"
+
+
+def _counted(groups: Sequence[RunGroup]) -> str:
+    """How many methods there are; the same method at several epsilons is one."""
+    methods = {entry.label for part in arenas(groups).values() for entry in epsilon_series(part)}
+    if len(methods) == len(groups):
+        return f"{len(groups)} methods"
+    return f"{len(methods)} {'method' if len(methods) == 1 else 'methods'} in {len(groups)} settings"
 
 
 def lead(groups: Sequence[RunGroup]) -> str:
@@ -103,7 +112,7 @@ def lead(groups: Sequence[RunGroup]) -> str:
     data, partition = _common(groups, "data"), _common(groups, "partition")
     clients, rounds = _common(groups, "num_clients"), _common(groups, "num_rounds")
     named = f" ({'; '.join(labels)})" if len(labels) <= _NAMED else ""
-    what = labels[0] if len(labels) == 1 else f"{len(labels)} methods{named}"
+    what = labels[0] if len(labels) == 1 else f"{_counted(groups)}{named}"
     where = f" on {data_label(str(data))}" if data else ""
     where += f" ({partition})" if data and partition else ""
     where += f", spread over {clients} clients" if clients else ""
