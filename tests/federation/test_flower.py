@@ -123,6 +123,16 @@ def refuse_strangers(network):
         client.post(f"https://{network.address}/v1/fleet/pull-messages")
 
 
+def check_settings(superlink):
+    """Of the SuperLink that runs: on loopback, in memory, with node keys, calling nobody and installing nothing."""
+    words = Path(f"/proc/{superlink}/cmdline").read_bytes().decode().split("\0")
+    assert words[words.index("--host") + 1] == "127.0.0.1"
+    assert {"--enable-supernode-auth", "--disable-runtime-dependency-installation"} <= set(words)
+    assert not {"--database", "--insecure", "--log-file"} & set(words)
+    environment = Path(f"/proc/{superlink}/environ").read_bytes().decode().split("\0")
+    assert {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1", "FLWR_LOG_LEVEL=ERROR"} <= set(environment)
+
+
 def test_plain_rounds_are_those_of_the_simulator_with_a_daemon_killed_on_the_way(folder, members):
     """Poisson cohorts, coins, private evaluation; member 1 drops out of the last round."""
     experiment = experiment_of(**CHANGES)
@@ -132,6 +142,7 @@ def test_plain_rounds_are_those_of_the_simulator_with_a_daemon_killed_on_the_way
         transport = KillsBefore(transport, ROUNDS - 1, members.processes[1].kill)
         over_flower = list(deployed_rounds(agreed, transport))
         refuse_strangers(network)
+        check_settings(network.link.process.pid)
     hosted = agreed.agreement.first_client(1) + np.arange(COUNTS[1])
     simulated = list(replace(experiment, faults=Gone(hosted, ROUNDS - 1)).rounds())
     assert len(over_flower) == len(simulated) == ROUNDS

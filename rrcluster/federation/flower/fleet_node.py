@@ -106,6 +106,8 @@ class FleetNode:
         while not ended.wait(_HEARTBEAT / 2):
             try:
                 known = client.SendNodeHeartbeat(beat).success
+            except httpx.TransportError:  # a busy server; one that is gone shows when messages are asked for
+                continue
             except Exception:  # a server that was started again does not know its nodes
                 known = False
             if not known:
