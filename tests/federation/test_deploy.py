@@ -41,6 +41,7 @@ def test_the_daemon_has_no_network_and_the_node_no_data():
     assert "PrivateNetwork=true" in (DEPLOY / "rrcluster-client@.service").read_text()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what Flower imports
 def test_a_node_says_what_it_lacks(tmp_path):
     with pytest.raises(ConfigError, match="--server host:port"):
         node([str(tmp_path)])
