@@ -8,6 +8,7 @@ the server, are measured. Everything is on the loopback interface, in a temporar
 
 import contextlib
 import io
+import json
 import os
 import platform
 import socket
@@ -22,11 +23,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file
 
 from rrcluster.cli.federation_command import main as federation
 from rrcluster.errors import ConfigError
-from rrcluster.experiments.run import run
+from rrcluster.experiments.load import load
 from rrcluster.experiments.setup import build_experiment
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.federation_folder import FederationFolder
@@ -201,13 +201,15 @@ def train(base, settings, mode, accidents):
     return FederationFolder(trial), watched, traffic
 
 
-def same_as_simulator(folder, base):
-    """Whether the models of a plain training are those of a simulation with the same settings, to the last bit."""
+def same_as_simulator(folder):
+    """Whether released sizes (float64) and models (float32, as handed out) are those of a simulation, bit by bit."""
     settings = {name: value for name, value in folder.agreement().settings.items() if value is not None}
-    run(build_experiment(**settings, engine="reference", out=str(base / "simulated")))
-    over_flower, simulated = (load_file(path / "models.safetensors") for path in (folder.run, base / "simulated"))
-    return over_flower.keys() == simulated.keys() and all(
-        np.array_equal(over_flower[name], simulated[name]) for name in simulated
+    records = list(build_experiment(**settings, engine="reference").rounds())
+    released = [json.loads(text)["sizes"] for text in (folder.run / "rounds.jsonl").read_text().splitlines()]
+    models, last = load(folder.run).models, records[-1].state.average
+    return released == [record.release.sizes.tolist() for record in records] and all(
+        np.array_equal(getattr(models, part), getattr(last, part).astype(np.float32))
+        for part in ("shared", "clustered")
     )
 
 
@@ -233,16 +235,16 @@ def say(text):
 
 def main():
     began = time.perf_counter()
-    say(f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, {MEMBERS} members with")
-    say(f"{CLIENTS} clients each, {COMMON['data']}, k = {COMMON['num_clusters']}")
+    say(f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores")
+    say(f"{MEMBERS} members with {CLIENTS} clients each, {COMMON['data']}, k = {COMMON['num_clusters']}")
     with tempfile.TemporaryDirectory(prefix="rr") as name:
         base = Path(name) / "p"
         base.mkdir()
         folder, plain, plain_traffic = train(base, PLAIN, "plain", {})
-        equal = same_as_simulator(folder, base)
+        equal = same_as_simulator(folder)
         width = AgreedRun.build(folder.agreement(), trains=False).plan.mechanism.coordinates.width
         say(f"{width} coordinates a model")
-        say(f"plain: {len(plain.rounds())} rounds; models equal to the simulator's to the last bit: {equal}")
+        say(f"plain: {len(plain.rounds())} rounds; sizes and models equal to the simulator's to the last bit: {equal}")
         base = Path(name) / "s"
         base.mkdir()
         accidents = {

@@ -11,15 +11,19 @@ import matplotlib as mpl
 mpl.use("svg")
 import matplotlib.pyplot as plt
 
+from rrcluster.report.drawing import INK, TEXT_COLOURS
+from rrcluster.report.looks import base_look
+
 DOCS = Path(__file__).parent.parent / "docs"
 EPSILONS = (2, 4, 8)
 OURS, PAPER, PUBLISHED = "joint (ours)", "identifier", "published"
-LINES = (  # row of the table, column, label, colour, style
-    ("Oracle: true clusters given", OURS, "groups known beforehand", "#222222", ":"),
-    ("DP-IFCA + exploration", OURS, "rrcluster, the default", "#0072b2", "-"),
-    ("DP-FedAvg", OURS, "one model for all", "#009e73", "-"),
-    ("RR-Cluster (IFCA)", PUBLISHED, "as published", "#d55e00", "--"),
-    ("DP-IFCA", PAPER, "the paper's mechanism,\nsoundly accounted", "#cc79a7", "-"),
+IFCA = {"algorithm": "ifca"}
+LINES = (  # row of the table, column, label, settings of the method
+    ("Oracle: true clusters given", OURS, "groups known beforehand", {"algorithm": "oracle"}),
+    ("DP-IFCA + exploration", OURS, "rrcluster, the default", IFCA | {"exploration": 1.0}),
+    ("DP-FedAvg", OURS, "one model for all", {"algorithm": "fedavg"}),
+    ("RR-Cluster (IFCA)", PUBLISHED, "as published", IFCA | {"min_cluster_size": 15}),
+    ("DP-IFCA", PAPER, "the paper's mechanism,\nsoundly accounted", IFCA),
 )
 LABEL_HEIGHT = {"groups known beforehand": 1.6, "rrcluster, the default": -1.8, "as published": 0.9}
 
@@ -41,15 +45,16 @@ def main():
         {"font.size": 13, "svg.hashsalt": "rrcluster", "svg.fonttype": "none", "font.family": "sans-serif"}
     )
     figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
-    for method, column, label, colour, style in LINES:
+    for method, column, label, settings in LINES:
         heights = [value(rows[method], epsilon, column) for epsilon in EPSILONS]
-        axes.plot(range(3), heights, style, color=colour, marker="o", linewidth=2.5)
+        look = base_look(settings)
+        axes.plot(range(3), heights, linewidth=2.5, markersize=7, **look.style())
         axes.annotate(
             label,
             (2, heights[-1] + LABEL_HEIGHT.get(label, -1.5 if "\n" in label else 0)),
             xytext=(9, 0),
             textcoords="offset points",
-            color=colour,
+            color=(*TEXT_COLOURS, INK)[look.colour],
             va="center",
         )
     axes.set_xticks(range(3), [f"ε = {epsilon}" for epsilon in EPSILONS])

@@ -78,19 +78,22 @@ def _print(command: DataCommand, rows: list[dict[str, Any]], title: str) -> None
     if command.json:
         sys.stdout.write(json.dumps(rows, indent=2, default=str) + "\n")
         return
+    from rich import box
     from rich.table import Table
 
     from rrcluster.cli.terminal import print_whole
 
-    table = Table(title=title)
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # fits 80 columns
     for name in rows[0]:
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*(_spell(value) for value in row.values()))
+        table.add_row(*(_spell(name, value) for name, value in row.items()))
     print_whole(table)
 
 
-def _spell(value: Any) -> str:
+def _spell(name: str, value: Any) -> str:
     if value is None:
         return "-"
+    if name == "bytes" and isinstance(value, int):
+        return f"{value / 1e6:.1f} MB"
     return {True: "yes", False: "NO"}[value] if isinstance(value, bool) else str(value)

@@ -3,9 +3,9 @@
 import logging
 import signal
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rrcluster.data.federated import FederatedData
 
 Flag = tyro.conf.arg
+_KEPT = ("data", "client_column", "test_share", "engine", "device")  # for the next start
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class ClientCommand:
 
     usage: rrcluster federation client MEMBER [OPTIONS]. It answers what the operator signed and nothing else, until it
     is stopped (Ctrl-C, SIGTERM). With --client-column the daemon hosts many clients, the patients of a hospital say:
-    each is protected for itself. Options are kept for the next start. Examples:
+    each is protected for itself. Data, engine and device are kept for the next start. Examples:
 
     rrcluster federation client north --data patients.csv --client-column patient
 
@@ -66,6 +67,11 @@ class ClientCommand:
     personalise: Path | None = None
     """--fetch: also fit every client's model to its own rows, and write the weights to this file."""
 
+    @property
+    def columns(self) -> ColumnSettings:
+        """What is the member's own about its table."""
+        return ColumnSettings(client=self.client_column, test_share=self.test_share)
+
 
 def client(arguments: list[str]) -> int:
     """Run the command."""
@@ -100,8 +106,8 @@ def _listen(folder: MemberFolder, command: ClientCommand) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     log_to(command.log)
-    data, columns = _data(folder, command)
-    daemon = open_daemon(folder, data, columns, engine=command.engine, device=command.device)
+    command = _options(folder, command)
+    daemon = open_daemon(folder, command.data, command.columns, engine=command.engine, device=command.device)
     joined, most = daemon.ledger.joined(daemon.agreement.digest), daemon.agreed.num_releases
     path = command.socket or folder.path / SOCKET
     say(f"{daemon.data.num_clients} clients; {joined} of {most} attempts joined. Listening at {path}.")
@@ -109,14 +115,13 @@ def _listen(folder: MemberFolder, command: ClientCommand) -> None:
     logging.getLogger("rrcluster").info("stopped")
 
 
-def _data(folder: MemberFolder, command: ClientCommand) -> tuple[str | None, ColumnSettings]:
-    """What the daemon was given, now or at an earlier start."""
-    kept = folder.settings().get("data", {})
-    given: dict[str, Any] = {"data": command.data, "client": command.client_column, "test_share": command.test_share}
-    chosen = given if command.data is not None else {**given, **kept}
-    if command.data is not None:
-        folder.change_settings(data=given)
-    return chosen["data"], ColumnSettings(client=chosen["client"], test_share=chosen["test_share"])
+def _options(folder: MemberFolder, command: ClientCommand) -> ClientCommand:
+    """The command with what was given at an earlier start, where it is not given now; kept for the next one."""
+    kept = folder.settings().get("daemon", {})
+    given = {name: getattr(command, name) for name in _KEPT if getattr(command, name) != getattr(ClientCommand(), name)}
+    if given:
+        folder.change_settings(daemon={**kept, **given})
+    return replace(command, **{name: value for name, value in {**kept, **given}.items() if name in _KEPT})
 
 
 def _fetch(folder: MemberFolder, command: ClientCommand) -> int:
@@ -153,5 +158,5 @@ def _population(folder: MemberFolder, command: ClientCommand) -> "FederatedData"
 
     agreement = folder.agreement()
     place = agreement.place_of(folder.identity().public_key().public_bytes_raw())
-    data, columns = _data(folder, command)
-    return load_member(AgreedRun.build(agreement, trains=False), place, data, columns)
+    command = _options(folder, command)
+    return load_member(AgreedRun.build(agreement, trains=False), place, command.data, command.columns)

@@ -29,8 +29,8 @@ class ArrayStore:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """An array that is already there, as the `make_inputs` of a test set."""
+class Constant:
+    """An array that is in memory already, as the `make_inputs` of a test set."""
 
     values: Inputs
 
@@ -75,15 +75,15 @@ def from_arrays(
     test_xs, test_ys, test_of = test_parts(test_inputs, test_targets, true_groups, num_groups)
     regression = _is_regression((*ys, *test_ys), num_classes)
     shape, target_shape = xs[0].shape[1:], ys[0].shape[1:]
-    labelled = [(f"client {i}", x, y) for i, (x, y) in enumerate(zip(xs, ys, strict=True))]
-    labelled += [(f"test set {i}", x, y) for i, (x, y) in enumerate(zip(test_xs, test_ys, strict=True))]
+    pairs, test_pairs = list(zip(xs, ys, strict=True)), list(zip(test_xs, test_ys, strict=True))
+    labelled = [(f"client {i}", x, y) for i, (x, y) in enumerate(pairs)]
+    labelled += [(f"test set {i}", x, y) for i, (x, y) in enumerate(test_pairs)]
     for owner, x, y in labelled:
         check_samples(owner, x, y, shape, target_shape)
         if ids:
             check_ids(owner, x)
     classes = 0 if regression else _checked_classes((*ys, *test_ys), num_classes)
     kind, input_dtype = FLOAT if regression else IDS, IDS if ids else FLOAT
-    tests = tuple(TestSet(y.astype(kind), Kept(x.astype(input_dtype))) for x, y in zip(test_xs, test_ys, strict=True))
     return FederatedData(
         name=name,
         num_classes=classes,
@@ -92,7 +92,7 @@ def from_arrays(
         groups=true_groups,
         num_groups=num_groups,
         store=ArrayStore(tuple(x.astype(input_dtype) for x in xs), tuple(y.astype(kind) for y in ys)),
-        test_sets=tests,
+        test_sets=tuple(TestSet(y.astype(kind), Constant(x.astype(input_dtype))) for x, y in test_pairs),
         test_of=test_of,
         input_dtype=input_dtype,
         target_shape=target_shape,
@@ -258,7 +258,7 @@ def from_rows(
     for place, (x, y) in enumerate(zip(test_xs, test_ys, strict=True)):
         check_rows(f"test set {place}", x, y, shape, num_classes, ids=ids)
         test_x, test_y = _typed(x, y, num_classes, ids=ids)
-        tests.append(TestSet(test_y, Kept(test_x)))
+        tests.append(TestSet(test_y, Constant(test_x)))
     return FederatedData(
         name=name,
         num_classes=num_classes,

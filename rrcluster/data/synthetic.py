@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrcluster import checks
-from rrcluster.data.arrays import Kept, from_arrays
+from rrcluster.data.arrays import Constant, from_arrays
 from rrcluster.data.federated import FederatedData, Inputs, Targets, TestSet
 from rrcluster.data.partition import assign_groups
 from rrcluster.errors import ConfigError
@@ -68,7 +68,7 @@ def generated(
     tests = []
     for group in range(num_groups):
         inputs, targets = law.draw(group, TEST_SAMPLES, rng=rng)
-        tests.append(TestSet(targets.astype(np.float32), Kept(inputs.astype(np.float32))))
+        tests.append(TestSet(targets.astype(np.float32), Constant(inputs.astype(np.float32))))
     return FederatedData(
         name=name,
         num_classes=0,

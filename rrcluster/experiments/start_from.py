@@ -12,7 +12,7 @@ from rrcluster.privacy.cost import stated_participations
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.statement import statement
-from rrcluster.privacy.together import Part, account_together, check_composable, read_event
+from rrcluster.privacy.together import Part, account_together, check_composable, one_relation, read_event
 from rrcluster.storage import read_mapping
 from rrcluster.types import Models
 
@@ -71,6 +71,7 @@ def load_start(run: str, *, method: Method, network: Model, num_clusters: int, p
     counts = [*earlier, {"event": stated.get("event"), "num_releases": stated_participations(stated)}]
     parts = tuple((read_event(part.get("event"), folder), int(part.get("num_releases"))) for part in counts)
     check_composable([*parts, (plan.event, plan.num_participations)])
+    one_relation({str(stated.get("adjacency", plan.event.adjacency)), plan.event.adjacency})
     return Start(run, trained.models, parts)
 
 

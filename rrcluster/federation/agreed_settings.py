@@ -6,6 +6,7 @@ from typing import Any
 from rrcluster import registry
 from rrcluster.data_settings import ColumnSettings, declared_columns, names_file
 from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.experiments.config import coerce
 from rrcluster.federation.agreement import SampleShape
 from rrcluster.settings import AFFECTS, FIELDS, FaultSettings
 
@@ -65,7 +66,9 @@ def table_shape(columns: Mapping[str, Any]) -> SampleShape:
     for name in _OWN_COLUMNS:
         if columns.get(name):
             raise ConfigError(f"{name} is a matter of each member's own table; leave it out of the agreement.")
-    declared = declared_columns(**columns)
+    declared = declared_columns(
+        **{name: coerce(ColumnSettings, name, value, source="the rules for columns") for name, value in columns.items()}
+    )
     if not declared.features or declared.target is None:
         raise ConfigError(
             "tables of several members need the same inputs; list features (feature columns) and target in the "

@@ -6,6 +6,7 @@ alone (agreed_run.py), and the numbers that an operator reads before signing are
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -23,6 +24,7 @@ from rrcluster.version import __version__
 
 MODES = ("plain", "secure")
 _LONGEST_KEY = 2000
+_LARGEST_SAMPLES = 10**8  # inputs x classes: an agreement from a stranger must not fill the memory
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # also that of a folder
 
 
@@ -83,6 +85,11 @@ class SampleShape:
         for length in self.input_shape:
             checks.count(input_shape=length)
         checks.count(num_classes=self.num_classes, at_least=0)
+        if math.prod(self.input_shape) * max(self.num_classes, 1) > _LARGEST_SAMPLES:
+            raise ConfigError(
+                f"input_shape = {list(self.input_shape)[:4]} with num_classes = {self.num_classes:.3g} is more than a "
+                f"network here may have, {_LARGEST_SAMPLES:.0e} weights in its last layer; declare smaller samples."
+            )
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "SampleShape":

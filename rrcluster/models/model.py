@@ -71,7 +71,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class FastCnn:
-    """Marks the `cnn` of image_networks.py, which engine/fast_cnn trains with C code and GPU kernels of its own."""
+    """Marks the `cnn` of networks.py, which engine/fast_cnn trains with C code and GPU kernels of its own."""
 
     outputs: int  # classes, two or more
 

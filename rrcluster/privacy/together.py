@@ -5,7 +5,7 @@ and number of rounds of no run were chosen by looking at releases of another (co
 way is a different theorem). A module of its own, so that a run folder can be read without the accountants.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class RunCost:
     secure: bool
     started_from: str | None
     participations: int  # how often the event happens to a client at most: fewer than releases where there are slots
+    adjacency: str  # as stated: a federation's may be another than its event's (zero-out)
 
 
 @dataclass(frozen=True)
@@ -72,21 +73,29 @@ def account_runs(folders: Sequence[Path], *, delta: float | None = None) -> Toge
         raise PrivacyError(f"the runs state epsilon at different deltas ({listed}); say at which with --delta.")
     at = check_delta(runs[0].delta if delta is None else delta)  # type: ignore[arg-type]
     parts = [(run.event, run.participations) for run in runs]
-    return Together(runs, check_composable(parts), at, tuple(account_together(parts, delta=at)))
+    check_composable(parts)
+    adjacency = one_relation({run.adjacency for run in runs})
+    return Together(runs, adjacency, at, tuple(account_together(parts, delta=at)))
+
+
+def one_relation(relations: Collection[str]) -> str:
+    """The neighbouring relation that all runs state; PrivacyError where there are several."""
+    if len(relations) > 1:
+        raise PrivacyError(
+            f"the runs are private under different neighbouring relations ({' and '.join(sorted(relations))}), which "
+            "do not compose into one epsilon; state them side by side."
+        )
+    (relation,) = relations
+    return relation
 
 
 def check_composable(parts: Sequence[Part]) -> str:
     """The neighbouring relation of all events; PrivacyError where there are several, or an event of an unknown kind."""
-    relations = sorted({event.adjacency for event, _ in parts})
-    if len(relations) > 1:
-        raise PrivacyError(
-            f"the runs are private under different neighbouring relations ({' and '.join(relations)}), which do not "
-            "compose into one epsilon; state them side by side."
-        )
+    relation = one_relation({event.adjacency for event, _ in parts})
     for event, _ in parts:
         if type(event) not in _EVENTS:
             raise PrivacyError(f"how {type(event).__name__} composes with other events is not known here.")
-    return relations[0]
+    return relation
 
 
 def account_together(parts: Sequence[Part], *, delta: float) -> list[AccountRow]:
@@ -160,15 +169,17 @@ def _read_run(folder: Path) -> RunCost:
         raise PrivacyError(f"{folder}: a run without privacy (mechanism none); together with it nothing is guaranteed.")
     stated = read_mapping(folder / "privacy.json")
     started, most = stated.get("started_from"), stated_participations(stated)
+    event = read_event(stated.get("event"), folder)
     return RunCost(
         folder,
-        read_event(stated.get("event"), folder),
+        event,
         cost.covered,
         cost.epsilon,
         cost.delta,
         stated.get("secure") is True,
         str(started.get("run")) if isinstance(started, dict) else None,
         cost.covered if most is None else most,
+        str(stated.get("adjacency", event.adjacency)),
     )
 
 

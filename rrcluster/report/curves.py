@@ -88,11 +88,11 @@ def paint_panels(
     column = figure.subplots(len(panels), 1, sharex=True, sharey=sharey, squeeze=False)[:, 0]
     beside = _named_at_ends(panels)
     for axes, panel in zip(column, panels, strict=True):
-        _paint_bundle(axes, [curve for curve in panel.curves if curve not in panel.named])
         for curve, look in zip(panel.named, distinct_looks([curve.look for curve in panel.named]), strict=True):
             style = look.style() | {"markevery": max(1, len(curve.at) // _MARKERS)} | dict(curve.style)
             axes.plot(curve.at, [100 * point.mean for point in curve.points], label=plain(curve.label), **style)
             band(axes, curve.at, curve.points, colour=style["color"])
+        _paint_bundle(axes, [curve for curve in panel.curves if curve not in panel.named])
         if reference is not None:
             level(axes, reference[1], reference[0], "dotted")
         axes.set_ylabel(ylabel)

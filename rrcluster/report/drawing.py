@@ -19,6 +19,7 @@ DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))  # a secon
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, GRID, FAINT = "#22262b", "#c9ced6", "#9aa3ad"
 COLOURS = (*PALETTE, INK)  # of methods
+TEXT_COLOURS = ("#00588a", "#a84a00", "#00755a", "#946600", "#1f74a8", "#9c4a79")  # the palette, dark enough to be read
 TONES = ("#440154", "#443983", "#31688e", "#21918c", "#35b779", "#8fce3f", "#c9b90f")  # of clusters: a scale, no method
 COLUMN_WIDTH = 3.4  # inches: one column of a two-column page
 _NEAR_CHANCE = 0.2  # the chance level is drawn if some accuracy is less than this above it
@@ -177,7 +178,7 @@ def label_ends(figure: Any, panels: Iterable[tuple[Any, Sequence[tuple[str, floa
                 textcoords="offset points",
                 va="center",
                 fontsize=6.5,
-                color=colour,
+                color=dict(zip(PALETTE, TEXT_COLOURS, strict=True)).get(colour, colour),
                 annotation_clip=False,
             )
 
@@ -274,7 +275,7 @@ def _inline(svg: str, name: str) -> str:
     svg = (
         svg.replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})").replace(FAINT, f"var(--faint, {FAINT})")
     )
-    for kind, colours in (("series", PALETTE), ("cluster", TONES)):
+    for kind, colours in (("series", PALETTE), ("cluster", TONES), ("text", TEXT_COLOURS)):
         for place, colour in enumerate(colours):
             svg = svg.replace(colour, f"var(--{kind}-{place}, {colour})")
     return svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1).strip()

@@ -12,7 +12,7 @@ from rrcluster.report.folders import Run, RunGroup
 from rrcluster.report.looks import distinct_looks, group_looks
 from rrcluster.report.series import arenas, epsilon_series, shown_epsilon
 from rrcluster.report.tables import group_epsilon, group_labels
-from rrcluster.report.values import Estimate, delta_text, epsilon_name, estimate
+from rrcluster.report.values import Estimate, delta_text, epsilon_name, estimate, thinned
 from rrcluster.storage import printable
 
 _SHARES = {
@@ -27,6 +27,7 @@ _RELEASED = {
     "largest": "Largest released size (clients)",
 }
 _DIGITS = 3  # decimals of a percentage
+_POINTS = 400  # of a line: more do not fit a screen
 
 Points = list[tuple[int, Estimate]]  # by index of the round
 
@@ -106,7 +107,7 @@ def _finite(sizes: Sequence[float]) -> list[float]:
 
 
 def _columns(points: Points, *, scale: float) -> list[list[float] | None]:
-    rounds = [float(at + 1) for at, _ in points]
-    means = [round(scale * value.mean, _DIGITS) for _, value in points]
-    halves = [round(scale * (value.half_width or 0.0), _DIGITS) for _, value in points]
-    return [[int(at) for at in rounds], means, halves if any(halves) else None]
+    shown = thinned(points, most=_POINTS)
+    means = [round(scale * value.mean, _DIGITS) for _, value in shown]
+    halves = [round(scale * (value.half_width or 0.0), _DIGITS) for _, value in shown]
+    return [[at + 1 for at, _ in shown], means, halves if any(halves) else None]

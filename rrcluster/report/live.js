@@ -37,7 +37,7 @@ function sizes(run) {
     const y = 18 * place;
     drawn.append(shape("text", { x: 0, y: y + 12 }, `cluster ${place}`));
     drawn.append(shape("rect", { class: "bar", x: 64, y: y + 3, width: Math.max(0, 190 * size / largest), height: 11 }));
-    drawn.append(shape("text", { x: 262, y: y + 12 }, size.toFixed(0)));
+    drawn.append(shape("text", { x: 262, y: y + 12 }, Math.round(size) || 0));
   });
   return drawn;
 }

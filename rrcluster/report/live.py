@@ -25,17 +25,17 @@ from rrcluster.privacy.cost import epsilon_text
 from rrcluster.report.explorer import content_hash
 from rrcluster.report.folders import Run, read_run, run_folders
 from rrcluster.report.looks import base_look
-from rrcluster.report.values import (
-    delta_text,
-)
+from rrcluster.report.values import delta_text, thinned
 from rrcluster.storage import printable
 
 _POINTS = 200  # of a curve: more do not fit a screen
+_READ = ("config.yaml", "privacy.json", "summary.json", "rounds.jsonl", "diagnostics.jsonl", "ledger.jsonl")
+_STALE = 3.0  # seconds for which a folder that cannot be read is shown as it was
 _WATCHED = 3.0  # seconds: a page that is open asks more often
 HOST = "127.0.0.1"
 
 
-Shown = dict[Path, tuple[object, dict[str, Any]]]  # by folder: the state of its files, and what is shown of it
+Shown = dict[Path, tuple[object, dict[str, Any], float]]  # by folder: state of its files, what is shown of it, and when
 
 
 def snapshot(paths: Iterable[Path], shown: Shown | None = None) -> dict[str, Any]:
@@ -53,21 +53,28 @@ def snapshot(paths: Iterable[Path], shown: Shown | None = None) -> dict[str, Any
             folders = []
             unread.append(printable(str(path)))
         for folder in folders:
+            state = [_file_state(folder / name) for name in _READ]
+            before, now = shown.get(folder), time.monotonic()
             try:
-                state = _file_state(folder)
-                if folder not in shown or shown[folder][0] != state:
-                    shown[folder] = state, _shown(read_run(folder))
-                runs.append(shown[folder][1])
-            except (RRClusterError, OSError):
-                unread.append(printable(str(folder)))
+                card = _shown(read_run(folder)) if before is None or before[0] != state else before[1]
+                shown[folder] = state, card, now
+            except RRClusterError:  # between two writes what was shown is shown again, but a damaged folder is not
+                if before is None or now - before[2] > _STALE:
+                    shown.pop(folder, None)
+                    unread.append(printable(str(folder)))
+            runs += [shown[folder][1]] if folder in shown else []
     runs.sort(key=lambda run: bool(run["status"] != "unfinished"))  # those that go on first
     load = None if any(run["secure"] for run in runs) else os.getloadavg()[0]  # follows how long rounds take
     return {"runs": runs, "unread": unread, "load": load, "processors": os.cpu_count()}
 
 
-def _file_state(folder: Path) -> object:
-    """Changes whenever a file of the folder does."""
-    return sorted((entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in os.scandir(folder))
+def _file_state(path: Path) -> object:
+    """Changes whenever the file does."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def _shown(run: Run) -> dict[str, Any]:
@@ -84,7 +91,7 @@ def _shown(run: Run) -> dict[str, Any]:
     }
     if public["secure"]:
         return public
-    measured = _thinned([point for point in run.diagnostics if point.accuracy is not None])
+    measured = thinned([point for point in run.diagnostics if point.accuracy is not None], most=_POINTS)
     done, seconds = public["round"], run.seconds
     left = (public["rounds"] - done) * seconds / done if seconds and done and run.status == "unfinished" else None
     released = [entry.accuracy for entry in run.rounds if entry.accuracy is not None]
@@ -97,12 +104,6 @@ def _shown(run: Run) -> dict[str, Any]:
         "diagnostic": [[point.round_index + 1, point.accuracy] for point in measured],
         "seconds_left": left,
     }
-
-
-def _thinned(points: list[Any]) -> list[Any]:
-    """At most so many points, the last among them."""
-    step = -(-len(points) // _POINTS) or 1
-    return points[(len(points) - 1) % step :: step]
 
 
 class LivePage(ThreadingHTTPServer):

@@ -43,10 +43,10 @@ def nth_look(place: int) -> Look:
 def base_look(config: Mapping[str, Any]) -> Look:
     """The look of a run's method by its settings alone; one that the registry does not know has a look by its name."""
     name = str(config.get("algorithm"))
-    colour, dash, marker = METHODS.fact(name, "look") or _by_name(name)
-    if least_size(config):
-        return Look(_REBALANCED, colour % len(DASHES), marker)
-    return Look(colour, dash, marker)
+    look = METHODS.fact(name, "look") or _by_name(name)
+    plain = None if config.get("exploration") else METHODS.fact(name, "plain_look")
+    colour, dash, marker = plain or look
+    return Look(_REBALANCED if least_size(config) else colour, dash, marker)
 
 
 def method_looks(groups: Sequence[RunGroup]) -> dict[str, Look]:

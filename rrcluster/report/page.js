@@ -116,7 +116,8 @@ function ticks(low, high, wanted) {
 
 function limits(series) {
   const points = series.flatMap((entry) => entry.points);
-  let low = Math.min(...points.map((point) => point.y - point.half)), high = Math.max(...points.map((point) => point.y + point.half));
+  let low = points.reduce((least, point) => Math.min(least, point.y - point.half), Infinity);
+  let high = points.reduce((most, point) => Math.max(most, point.y + point.half), -Infinity);
   const room = 0.06 * (high - low) || Math.abs(high) * 0.1 || 1;
   low -= room; high += room;
   return percentage() ? [Math.max(0, low), Math.min(100, high)] : [low, high];
@@ -199,7 +200,7 @@ function point(place) {  // show the values at one of the places
   tip.replaceChildren(element("strong", {}, head), ...hits.map((hit) => {
     const mark = element("span", { className: "swatch" });
     mark.style.background = colour(hit.line);
-    const value = written(hit.y) + (hit.half ? ` ± ${+hit.half.toPrecision(2)}` : "");
+    const value = written(hit.y) + (hit.half ? ` ± ${percentage() ? hit.half.toFixed(1) : +hit.half.toPrecision(2)}` : "");
     return element("div", {}, mark, element("span", {}, hit.line.label), element("b", {}, value));
   }));
   tip.hidden = false;

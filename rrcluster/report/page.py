@@ -19,6 +19,7 @@ from rrcluster.report.explorer import as_data_block, content_hash, explorer_data
 from rrcluster.report.folders import CONFIG, DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import NOT_METHOD, differing
 from rrcluster.report.render import to_html
+from rrcluster.report.series import arenas, epsilon_series
 from rrcluster.report.tables import TextTable, group_epsilon, group_labels, metric
 from rrcluster.report.values import (
     clear_best,
@@ -31,6 +32,10 @@ from rrcluster.report.values import (
 )
 from rrcluster.storage import printable
 
+_SOME_DEAD = (
+    "By the released sizes some clusters look empty: hardly a client chooses their models, which hold little but "
+    "noise. Use fewer clusters (-k), or another --init."
+)
 _NAMED = 4  # more methods than these are counted, not listed
 
 
@@ -90,7 +95,15 @@ def fill_page(
 
 def page_title(groups: Sequence[RunGroup], out: Path) -> str:
     """The label of a single method, else the folder's name and the number of methods."""
-    return groups[0].label if len(groups) == 1 else f"{out.resolve().name}: {len(groups)} methods"
+    return groups[0].label if len(groups) == 1 else f"{out.resolve().name}: {_counted(groups)}"
+
+
+def _counted(groups: Sequence[RunGroup]) -> str:
+    """How many methods there are; the same method at several epsilons is one."""
+    methods = {entry.label for part in arenas(groups).values() for entry in epsilon_series(part)}
+    if len(methods) == len(groups):
+        return f"{len(groups)} methods"
+    return f"{len(methods)} {'method' if len(methods) == 1 else 'methods'} in {len(groups)} settings"
 
 
 def lead(groups: Sequence[RunGroup]) -> str:
@@ -99,7 +112,7 @@ def lead(groups: Sequence[RunGroup]) -> str:
     data, partition = _common(groups, "data"), _common(groups, "partition")
     clients, rounds = _common(groups, "num_clients"), _common(groups, "num_rounds")
     named = f" ({'; '.join(labels)})" if len(labels) <= _NAMED else ""
-    what = labels[0] if len(labels) == 1 else f"{len(labels)} methods{named}"
+    what = labels[0] if len(labels) == 1 else f"{_counted(groups)}{named}"
     where = f" on {data_label(str(data))}" if data else ""
     where += f" ({partition})" if data and partition else ""
     where += f", spread over {clients} clients" if clients else ""
@@ -168,13 +181,15 @@ def _facts(groups: Sequence[RunGroup]) -> dict[str, str]:
 def _notices(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[tuple[str, str]]:
     """Warnings of files that are not private and of unfinished runs, with names of methods unless all are concerned."""
     warned: dict[tuple[str, str], list[str]] = {}
+    dead = {run.path: dead_text(run.summary.get("dead_clusters")) for group in groups for run in group.runs}
+    some = _SOME_DEAD if len(set(filter(None, dead.values()))) > 1 else ""  # one sentence for all, whichever they are
     for group, label in zip(groups, labels, strict=True):
         for run in group.runs:
             if run.exposed:
                 warned.setdefault(("danger", str(run.privacy["artefacts"])), []).append(label)
             if run.status != "finished":
                 warned.setdefault(("warning", _unfinished(run)), []).append(label)
-            for text in (start_text(run.privacy.get("started_from")), dead_text(run.summary.get("dead_clusters"))):
+            for text in (start_text(run.privacy.get("started_from")), dead[run.path] and (some or dead[run.path])):
                 if text:
                     warned.setdefault(("warning", text), []).append(label)
     notices = []

@@ -4,11 +4,14 @@ An epsilon is never rounded down.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import TypeVar
 
 from rrcluster.privacy.cost import epsilon_text
+
+Point = TypeVar("Point")
 
 
 def number(value: object) -> float | None:
@@ -26,6 +29,12 @@ def numbers(value: object) -> tuple[float, ...]:
     if not isinstance(value, list):
         return ()
     return tuple(math.nan if number(entry) is None else float(entry) for entry in value)
+
+
+def thinned(points: Sequence[Point], *, most: int) -> Sequence[Point]:
+    """At most so many points, evenly, the last among them."""
+    step = -(-len(points) // most) or 1
+    return points[(len(points) - 1) % step :: step]
 
 
 CONFIDENCE = 0.95

@@ -373,3 +373,11 @@ def test_a_terminal_shows_what_a_run_waits_for(monkeypatch, capsys):
     with waiting("Importing PyTorch"):
         pass
     assert "Importing PyTorch ..." in capsys.readouterr().err
+
+
+def test_the_list_of_datasets_fits_80_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    assert main(["data", "list"]) == 0
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert max(map(len, shown.splitlines())) <= 80

@@ -155,7 +155,7 @@ def run(base, kills, mode="secure"):
     members = [base / f"m{place}" for place in range(MEMBERS)]
     revealed, orders = base / "revealed.jsonl", Orders(base / "orders.json")
     plan = list(islice(cycle((*SERVER[mode], *moments(mode))), kills))
-    serve = ["serve", trial, "--transport", "local", "--members", base, "--quiet", "--seconds", "20"]
+    serve = ["serve", trial, "--transport", "local", "--members", base, "--quiet", "--seconds", "300"]
     killed, running = [], {}
     try:
         running = {place: start_daemon(folder) for place, folder in enumerate(members)}

@@ -1,5 +1,6 @@
 """`rrcluster federation` from settings to models, in folders as operators have them; daemons are threads here."""
 
+import dataclasses
 import json
 import stat
 import subprocess
@@ -62,6 +63,9 @@ def test_a_secure_training_from_settings_to_models(base, capsys):
     assert not (run / "diagnostics.jsonl").exists()
     assert [entry for entry in _unlisted(run) if "in cluster-" not in entry] == []  # layers of another model
     assert set(stated) <= ALLOWED["privacy.json"]
+    capsys.readouterr()
+    assert main(["account", str(run), "--json"]) == 0  # what it costs beside other runs: under its own relation
+    assert json.loads(capsys.readouterr().out)["adjacency"] == "zero-out"
     released = load(run)
     for member in members:
         np.testing.assert_array_equal(load(member / "released").models.clustered, released.models.clustered)
@@ -340,6 +344,18 @@ def test_arrays_and_functions_are_data_too_if_they_look_as_agreed(base, capsys, 
     }.items():
         fails(capsys, text, "client", base / "m2", "--data", name)
     assert FederationFolder(trial).agreement().samples.input_shape == (4,)
+
+
+def test_a_daemon_is_started_again_on_what_it_was_given(base, monkeypatch):
+    from rrcluster.cli import federation_client
+    from rrcluster.federation.member_folder import MemberFolder
+
+    folder = MemberFolder.create(base / "m", name="m", num_clients=3, lifetime=None)
+    command = federation_client.ClientCommand(base / "m", data="p.csv", client_column="who", engine="batched")
+    assert federation_client._options(folder, command) == command
+    again = federation_client._options(folder, federation_client.ClientCommand(base / "m", device="cpu"))
+    assert again == dataclasses.replace(command, device="cpu")
+    assert federation_client._options(folder, federation_client.ClientCommand(base / "m")) == again
 
 
 def test_a_second_training_of_the_same_clients_adds_up_and_ends_at_the_lifetime_budget(base, capsys):

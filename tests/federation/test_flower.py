@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -22,12 +23,16 @@ from rrcluster.federation.agreed_run import AgreedRun
 pytest.importorskip("flwr", reason="needs the extra flower, which has an environment of its own: make test-flower")
 
 import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.task_identity import TaskIdentity
 from loopback import Loopback
 
 from rrcluster.federation.certificates import make_authority
+from rrcluster.federation.flower import flower_transport
 from rrcluster.federation.flower.children import stop_processes
+from rrcluster.federation.flower.fleet_node import FleetNode
 from rrcluster.federation.flower.flower_envelope import wrap
 from rrcluster.federation.flower.flower_transport import FlowerTransport
 from rrcluster.federation.flower.gate import Gate
@@ -56,6 +61,7 @@ def members(folder):
         sockets = {place: folder / f"{place}.socket" for place in range(len(COUNTS))}
         deadline = time.monotonic() + 60
         while not all(path.exists() for path in sockets.values()) and time.monotonic() < deadline:
+            assert all(process.poll() is None for process in processes.values())
             time.sleep(0.05)
         return sockets, AgreedRun.build(agree(**settings), trains=False)
 
@@ -102,13 +108,41 @@ class KillsBefore:
         return self.inner.ask(messages)
 
 
+def refuse_strangers(network):
+    """A node whose key is not in the roster cannot connect, and nobody reaches what starts runs."""
+    stranger = FleetNode(network.address, network.folder / "ca.pem", ec.generate_private_key(ec.SECP384R1()), Path())
+    with stranger.client() as client:
+        assert not client._client.follow_redirects
+        with pytest.raises(httpx.HTTPStatusError, match="412"):
+            stranger.activate(client)
+    context = ssl.create_default_context(cafile=str(network.folder / "ca.pem"))
+    with httpx.Client(verify=context) as client:
+        for path in ("/v1/control/start-run", "/v1/control/list-nodes", "/v1/fleet/register-node", "/docs"):
+            assert client.post(f"https://{network.address}{path}", content=b"").status_code == 403
+    with pytest.raises(httpx.ConnectError), httpx.Client() as client:  # who does not know the authority
+        client.post(f"https://{network.address}/v1/fleet/pull-messages")
+
+
+def check_settings(superlink):
+    """Of the SuperLink that runs: on loopback, in memory, with node keys, calling nobody and installing nothing."""
+    words = Path(f"/proc/{superlink}/cmdline").read_bytes().decode().split("\0")
+    assert words[words.index("--host") + 1] == "127.0.0.1"
+    assert {"--enable-supernode-auth", "--disable-runtime-dependency-installation"} <= set(words)
+    assert not {"--database", "--insecure", "--log-file"} & set(words)
+    environment = Path(f"/proc/{superlink}/environ").read_bytes().decode().split("\0")
+    assert {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1", "FLWR_LOG_LEVEL=ERROR"} <= set(environment)
+
+
 def test_plain_rounds_are_those_of_the_simulator_with_a_daemon_killed_on_the_way(folder, members):
     """Poisson cohorts, coins, private evaluation; member 1 drops out of the last round."""
     experiment = experiment_of(**CHANGES)
     sockets, agreed = members(CHANGES)
-    with Loopback(sockets, folder, seconds=60) as transport:
+    network = Loopback(sockets, folder, seconds=60)
+    with network as transport:
         transport = KillsBefore(transport, ROUNDS - 1, members.processes[1].kill)
         over_flower = list(deployed_rounds(agreed, transport))
+        refuse_strangers(network)
+        check_settings(network.link.process.pid)
     hosted = agreed.agreement.first_client(1) + np.arange(COUNTS[1])
     simulated = list(replace(experiment, faults=Gone(hosted, ROUNDS - 1)).rounds())
     assert len(over_flower) == len(simulated) == ROUNDS
@@ -174,29 +208,31 @@ def test_the_gate_passes_what_nodes_call_and_nothing_else(gate):
 
 
 class Reply:
+    """What a SuperLink has to pull: who sent it, in reply to what, and a message that may be nonsense."""
+
     def __init__(self, number, *, node, content=b"answer"):
         self.metadata = SimpleNamespace(reply_to_message_id=number, src_node_id=node)
-        self.content = wrap(content) if content is not None else None
-
-    def has_content(self):
-        return self.content is not None
+        self.message = content if isinstance(content, Exception) else Message(wrap(content), 1, "query")
 
 
 class FakeLink:
     """Three nodes, 10 to 12; `replies` says what is there to pull, one list after the other."""
 
     def __init__(self, replies):
-        self.node_ids, self.grid, self.replies, self.restarts, self.sent = {0: 10, 1: 11, 2: 12}, self, replies, 0, []
+        self.node_ids, self.replies, self.restarts, self.sent = {0: 10, 1: 11, 2: 12}, replies, 0, []
+        self.grid = self._runtime_client = self.run = self
+        self.run_id = self.node = None
 
     def push_messages(self, messages):
         self.sent.append(list(messages))
         return ["m0", "m1", None][: len(self.sent[-1])]
 
-    def pull_messages(self, numbers):
+    def PullMessages(self, request):
         step = self.replies.pop(0) if self.replies else []
         if isinstance(step, Exception):
             raise step
-        return [reply for reply in step if reply.metadata.reply_to_message_id in numbers]
+        replies = [reply for reply in step if reply.metadata.reply_to_message_id in request.message_ids]
+        return SimpleNamespace(messages_list=replies, message_object_trees=[reply.message for reply in replies])
 
     def get_node_ids(self):
         return [10, 11, 99]
@@ -210,14 +246,30 @@ def identity(monkeypatch):
     """Of the run that messages belong to, as a SuperLink would give it."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
+    monkeypatch.setattr(flower_transport, "fetch", fake_fetch)
+
+
+def fake_fetch(_client, _node, _run_id, message, *, tries):
+    assert tries == 1  # nobody waits for one member's parts
+    if isinstance(message, Exception):
+        raise message
+    return message
 
 
 ASKED = {0: b"a", 1: b"b", 2: b"c"}
 
 
-def test_late_replies_errors_and_replies_in_other_names_are_no_answers(identity):
-    link = FakeLink([[Reply("m0", node=11)], [Reply("m1", node=11, content=None)]])
+def test_late_replies_nonsense_and_replies_in_other_names_are_no_answers(identity):
+    nonsense = ValueError("cannot be read")
+    link = FakeLink([[Reply("m0", node=11)], [Reply("m1", node=11, content=nonsense)]])
     assert FlowerTransport(link, seconds=5, poll_seconds=0.01).ask(ASKED) == {}
+    for held_up in (nonsense, httpx.HTTPStatusError("500", request=None, response=None)):
+        link = FakeLink([[Reply("m0", node=10, content=held_up), Reply("m1", node=11)]])
+        assert FlowerTransport(link, seconds=5, poll_seconds=0.01).ask(ASKED) == {1: b"answer"}
+        assert link.restarts == 0  # what one member sends is no reason to start the SuperLink again
+    unfinished = ObjectPullError("part", "not there yet")
+    link = FakeLink([[Reply("m0", node=10, content=unfinished), Reply("m1", node=11)]])
+    assert FlowerTransport(link, seconds=0.3, poll_seconds=0.01).ask(ASKED) == {1: b"answer"}
     link = FakeLink([[Reply("m0", node=10)], *[[]] * 1000])
     began = time.monotonic()
     assert FlowerTransport(link, seconds=0.5, poll_seconds=0.01).ask(ASKED) == {0: b"answer"}

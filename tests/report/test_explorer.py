@@ -26,6 +26,17 @@ def test_the_chart_has_the_values_of_the_files(tmp_path, run_folder):
     assert min(line["values"]["smallest"][1]) < 0  # as released
 
 
+def test_a_long_run_is_thinned_and_ends_with_its_last_round(tmp_path, run_folder):
+    folder = run_folder(tmp_path / "a", num_rounds=4)
+    line = json.loads((folder / "diagnostics.jsonl").read_text().splitlines()[-1])
+    lines = [json.dumps({**line, "round": at, "accuracy": at / 5000}) for at in range(5000)]
+    (folder / "diagnostics.jsonl").write_text("\n".join(lines) + "\n")
+    (shown,) = explorer_data(find_runs([tmp_path]))["lines"]
+    rounds, means, _ = shown["values"]["accuracy"]
+    assert len(rounds) <= 400
+    assert (rounds[-1], means[-1]) == (5000, 99.98)
+
+
 def test_a_data_block_cannot_be_left():
     block = as_data_block({"label": NASTY})
     assert not set(block) & set("<>&")
@@ -113,12 +124,35 @@ def test_a_reader_sorts_and_filters_a_table(browser, page):
 
 @pytest.mark.slow
 @in_a_browser
+def test_a_reader_sorts_a_table_on_a_phone(browser, page):
+    browser.open(page, width=375, mobile=True)
+    browser.run(
+        "(() => { const box = document.querySelector('main select.narrow');"
+        "box.value = '2 down'; box.dispatchEvent(new Event('change')) })()"
+    )
+    assert browser.run("document.querySelector('main table.cards tbody tr').innerText.includes('76.4')")
+
+
+@pytest.mark.slow
+@in_a_browser
 def test_a_chart_without_a_chosen_run_says_so(browser, page):
     browser.open(page, width=1280)
     browser.run("document.getElementById('none').click()")
     assert browser.run("nothing.hidden") is False
     browser.run("document.getElementById('all').click()")
     assert browser.run("nothing.hidden") is True
+    assert browser.complaints == []
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_a_page_without_runs_to_compare_has_no_chart(browser, tmp_path):
+    from rrcluster.report.page import fill_page
+
+    sections = dict.fromkeys(("table", "statement", "settings", "reproduce"), "<p>none</p>")
+    (tmp_path / "page.html").write_text(fill_page(title="x", lead="x", notices=[], facts={}, drawings=[], **sections))
+    browser.open(tmp_path / "page.html", width=1280)
+    assert browser.run("document.getElementById('explore').hidden") is True
     assert browser.complaints == []
 
 

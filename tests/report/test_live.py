@@ -2,6 +2,9 @@
 
 import http.client
 import json
+import re
+import subprocess
+import sys
 import threading
 import time
 from urllib.parse import urlsplit
@@ -83,6 +86,17 @@ def test_what_did_not_change_is_not_read_again(tmp_path, run_folder, monkeypatch
         file.write(json.dumps({"round": 3, "sizes": [1.0] * 4, "denominators": [1.0] * 4}) + "\n")
     assert snapshot([tmp_path], shown)["unread"] == []
     assert len(reads) == 2
+
+
+def test_a_run_that_cannot_be_read_stays_on_the_page_for_a_moment(tmp_path, run_folder, monkeypatch):
+    folder, shown = run_folder(tmp_path / "a"), {}
+    first = snapshot([tmp_path], shown)
+    (folder / "privacy.json").write_text("{")
+    again = snapshot([tmp_path], shown)
+    assert (again["runs"], again["unread"]) == (first["runs"], [])
+    monkeypatch.setattr("rrcluster.report.live._STALE", -1.0)
+    later = snapshot([tmp_path], shown)
+    assert (later["runs"], len(later["unread"])) == ([], 1)  # its cost is unknown
 
 
 def test_a_sweep_is_followed_run_by_run(tmp_path, run_folder):
@@ -209,11 +223,29 @@ def test_the_page_follows_a_run_in_a_browser(tmp_path, run_folder, served, tmp_p
         assert browser.run("document.documentElement.scrollWidth") <= width
         assert browser.complaints == []
         assert all(url.startswith(f"http://127.0.0.1:{page.server_port}/") for url in browser.requests())
+        browser.open_address(page.address[:-4] + "nope", width=width)
+        assert browser.run("document.body.innerText") == "wrong token: open the address that was printed"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium here; install one (Debian: chromium) to check the page")
+def test_a_browser_follows_a_run_to_its_end(tmp_path, tmp_path_factory):
+    flags = ["--rounds", "8", "--clients", "60", "--mechanism", "none", "--model", "linear", "--out", tmp_path / "run"]
+    command = [sys.executable, "-m", "rrcluster", "run", "--watch", *map(str, flags)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as run:
+        address = re.search(r"http://\S+", run.stderr.readline()).group()
+        with Browser(find_browser(), tmp_path_factory.mktemp("profile")) as browser:
+            browser.open_address(address, width=1280)
+            shown = wait_for(browser, "8 of 8, finished")  # the command waits until an open page has seen the end
+            assert "IFCA" in shown
+            assert "none (no privacy)" in shown
+        said = run.stderr.read()
+    assert run.returncode == 0, said
 
 
 def wait_for(browser, *texts):
     began = time.monotonic()
-    while time.monotonic() - began < 30:
+    while time.monotonic() - began < 60:
         shown = browser.run("document.body.innerText")
         if all(text in shown for text in texts):
             return shown

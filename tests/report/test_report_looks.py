@@ -1,37 +1,24 @@
 """One look for a method in every figure, panels that hold what is compared, and titles of which nothing is cut."""
 
+import json
 import re
+from importlib import resources
 
-import pytest
-
-from rrcluster.report import drawing as drawing_module
 from rrcluster.report import find_runs, make_report
 from rrcluster.report.curves import accuracy_panels
+from rrcluster.report.drawing import DASHES, MARKERS, PALETTE, TEXT_COLOURS
 from rrcluster.report.figures import FIGURES, draw_figures
 from rrcluster.report.looks import Look, method_looks
+from rrcluster.report.page import lead
 
 LONG = "an-algorithm-with-a-name-that-takes-more-room-than-there-is-in-a-column-of-a-page"
 RR = {"rebalance": "coin", "min_cluster_size": 15}
 
 
-@pytest.fixture
-def figures(monkeypatch):
-    """Every figure that is drawn, after its layout, in order; its files are empty."""
-    laid_out = []
-
-    def capture(figure, kind, *_, **__):
-        if kind == "png":
-            figure.draw_without_rendering()
-            laid_out.append(figure)
-        return b"<svg></svg>"
-
-    monkeypatch.setattr(drawing_module, "_render", capture)
-    return laid_out
-
-
 def test_two_runs_at_two_epsilons_share_a_panel(tmp_path, run_folder):
     run_folder(tmp_path / "a", epsilon=2.0)
     run_folder(tmp_path / "b", epsilon=8.0)
+    assert lead(find_runs([tmp_path])).startswith("This report shows 1 method in 2 settings (DP-IFCA, epsilon 2; ")
     (panel,) = accuracy_panels(find_runs([tmp_path]))
     assert [curve.label for curve in panel.curves] == ["DP-IFCA, epsilon 2", "DP-IFCA, epsilon 8"]
 
@@ -63,7 +50,8 @@ def test_an_epsilon_in_a_title_is_rounded_up_and_short(tmp_path, run_folder, fig
             )
     groups = find_runs([tmp_path])
     assert [panel.title for panel in accuracy_panels(groups)] == ["epsilon 4", "epsilon 5.24"]
-    for drawing in draw_figures(groups):
+    for name in ("accuracy", "privacy-utility"):
+        (drawing,) = FIGURES[name](groups)
         assert "3.99993" not in drawing.alt + drawing.caption
 
 
@@ -85,6 +73,26 @@ def test_a_method_looks_the_same_in_every_report(tmp_path, run_folder):
     several, one = (method_looks(find_runs([tmp_path / name])) for name in ("all", "one"))
     assert several["RR-Cluster (IFCA), B=15"] == one["RR-Cluster (IFCA), B=15"]
     assert len({look.colour for look in several.values()}) == 3
+
+
+def test_with_and_without_exploration_a_method_keeps_its_look(tmp_path, run_folder):
+    for name, settings in {"plain": {}, "explored": {"exploration": 1.0}, "rr": {"exploration": 1.0, **RR}}.items():
+        run_folder(tmp_path / name, **settings)
+    together = method_looks(find_runs([tmp_path]))
+    assert len({look.colour for look in together.values()}) == 3
+    for name in ("plain", "explored", "rr"):
+        ((label, look),) = method_looks(find_runs([tmp_path / name])).items()
+        assert together[label] == look
+
+
+def test_names_at_the_ends_of_lines_can_be_read():
+    def luminance(colour):
+        shares = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for colour in TEXT_COLOURS:
+        assert 1.05 / (luminance(colour) + 0.05) >= 4.5, colour
 
 
 def test_methods_of_one_name_are_told_apart(tmp_path, run_folder):
@@ -169,3 +177,16 @@ def test_a_method_that_was_run_without_privacy_alone_is_drawn_beside_the_others(
 def test_a_method_of_ones_own_has_a_look_too(tmp_path, run_folder):
     run_folder(tmp_path / "a", algorithm="my-method")
     assert isinstance(method_looks(find_runs([tmp_path]))["DP-my-method"], Look)
+
+
+def test_pages_draw_the_same_looks_as_figures():
+    package = resources.files("rrcluster.report")
+    page, live, script = (package.joinpath(name).read_text() for name in ("page.css", "live.css", "page.js"))
+    for place, colour in enumerate(PALETTE):
+        assert f"--series-{place}: {colour};" in page
+        assert f".series-{place} {{ color: {colour}; }}" in live
+    dashes, markers = (
+        re.search(rf"const {name} = (\[.*?\]);", script, re.DOTALL).group(1) for name in ("DASHES", "MARKERS")
+    )
+    assert len(json.loads(dashes)) == len(DASHES)
+    assert len(json.loads(markers)) == len(MARKERS)

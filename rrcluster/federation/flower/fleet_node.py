@@ -22,14 +22,10 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-)
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import push_objects
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.retry import RetryInvoker, constant
@@ -37,7 +33,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from rrcluster.errors import ConfigError, ProtocolError
-from rrcluster.federation.flower.flower_envelope import unwrap, wrap
+from rrcluster.federation.flower.flower_envelope import fetch, unwrap, wrap
 from rrcluster.federation.unix_socket import ask_socket
 from rrcluster.federation.wire import LONGEST_LETTER, Letter
 
@@ -60,14 +56,15 @@ class FleetNode:
         """Stay connected until `stop` is set; whatever goes wrong is tried again."""
         while not stop.is_set():
             try:
-                with self._client() as client:
+                with self.client() as client:
                     self._stay(client, stop)
             except Exception as error:
                 _LOG.warning("no connection to %s, trying again: %s", self.server, error)
             stop.wait(self.retry_seconds)
 
-    def _client(self) -> Any:
-        return FleetHttpClient.from_server_address(
+    def client(self) -> Any:
+        """Of Flower's Fleet API, with the node's key."""
+        client = FleetHttpClient.from_server_address(
             self.server,
             insecure=False,
             root_certificates=self.ca.read_bytes(),
@@ -77,11 +74,17 @@ class FleetNode:
             ],
             retry_invoker=RetryInvoker(lambda: constant(0.5), httpx.TransportError, max_tries=3, max_time=10.0),
         )
+        client._client.follow_redirects = False  # a server could have the node call others in the member's network
+        return client
 
-    def _stay(self, client: Any, stop: threading.Event) -> None:
+    def activate(self, client: Any) -> Any:
+        """The number by which the SuperLink knows this key; an HTTP error if it is not in the roster."""
         public = public_key_to_bytes(self.key.public_key())
         activated = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=_HEARTBEAT))
-        node, ended = Node(node_id=activated.node_id), threading.Event()
+        return Node(node_id=activated.node_id)
+
+    def _stay(self, client: Any, stop: threading.Event) -> None:
+        node, ended = self.activate(client), threading.Event()
         beating = threading.Thread(target=self._beat, args=(client, node, ended), daemon=True)
         beating.start()
         try:
@@ -103,6 +106,8 @@ class FleetNode:
         while not ended.wait(_HEARTBEAT / 2):
             try:
                 known = client.SendNodeHeartbeat(beat).success
+            except httpx.TransportError:  # a busy server; one that is gone shows when messages are asked for
+                continue
             except Exception:  # a server that was started again does not know its nodes
                 known = False
             if not known:
@@ -110,13 +115,7 @@ class FleetNode:
 
     def _answer(self, client: Any, node: Any, run_id: int, tree: Any) -> None:
         """One message: fetch, ask the daemon, send what it says."""
-        pull = make_pull_object_fn_protobuf(client.PullObject, node, run_id)
-        contents = pull_objects([part.object_id for part in iterate_object_tree(tree)], pull)
-        client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=node, run_id=run_id, message_object_id=tree.object_id)
-        )
-        message: Any = inflate_object_from_contents(tree.object_id, contents)
-        message.metadata.__dict__["_message_id"] = tree.object_id  # not part of what was sent
+        message = fetch(client, node, run_id, tree)
         reply = Message(wrap(self._ask_daemon(message)), reply_to=message)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         objects, own_tree = get_all_nested_objects(reply), get_object_tree(reply)

@@ -4,6 +4,10 @@ import os
 from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
 
 from rrcluster.errors import ProtocolError
 
@@ -26,3 +30,19 @@ def unwrap(message: Any, *, longest: int) -> bytes:
     if not isinstance(content, bytes) or len(content) > longest:
         raise ProtocolError("a message holds no bytes, or more than agreed.")
     return content
+
+
+def fetch(client: Any, node: Any, run_id: int, tree: Any, *, tries: int | None = None) -> Any:
+    """A message whose parts are at the SuperLink. What it holds is the sender's: any error may come of reading it.
+
+    ObjectPullError where a part is not there after so many tries; None: as many as Flower makes in some minutes.
+    """
+    pull = make_pull_object_fn_protobuf(client.PullObject, node, run_id)
+    limit = {} if tries is None else {"max_tries_per_object": tries}
+    contents = pull_objects([part.object_id for part in iterate_object_tree(tree)], pull, **limit)
+    client.ConfirmMessageReceived(
+        ConfirmMessageReceivedRequest(node=node, run_id=run_id, message_object_id=tree.object_id)
+    )
+    message: Any = inflate_object_from_contents(tree.object_id, contents)
+    message.metadata.__dict__["_message_id"] = tree.object_id  # not part of what was sent
+    return message

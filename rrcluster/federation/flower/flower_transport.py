@@ -10,10 +10,12 @@ from typing import Any
 
 import httpx
 from flwr.app import Message
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
-from rrcluster.errors import ConfigError, ProtocolError
+from rrcluster.errors import ConfigError, RoundError
 from rrcluster.federation.flower.children import Process, start_module, stop_processes
-from rrcluster.federation.flower.flower_envelope import unwrap, wrap
+from rrcluster.federation.flower.flower_envelope import fetch, unwrap, wrap
 from rrcluster.federation.flower.superlink import SuperLink
 from rrcluster.federation.transports import Reach
 from rrcluster.federation.wire import LONGEST_LETTER
@@ -44,17 +46,26 @@ class FlowerTransport:
         try:
             asked = self._push(messages)
         except httpx.HTTPError:
-            self._recover()
-            asked = self._push(messages)  # a daemon that had the first one takes this for a replay: a drop-out
+            asked = self._push_again(messages)
+        arriving: dict[int, Any] = {}  # replies whose parts are still being sent
         deadline = time.monotonic() + self.seconds
         try:
-            while asked and time.monotonic() < deadline:
-                answers |= self._pull(asked)
-                time.sleep(self.poll_seconds if asked else 0.0)
+            while (asked or arriving) and time.monotonic() < deadline:
+                arriving |= self._pull(asked)
+                answers |= self._fetch(arriving)
+                time.sleep(self.poll_seconds if asked or arriving else 0.0)
         except httpx.HTTPError:
             self._recover()
         self.answered = set(answers) or self.answered
         return answers
+
+    def _push_again(self, messages: Mapping[int, bytes]) -> dict[str, int]:
+        """At a fresh SuperLink. A daemon that had the first message takes this one for a replay: a drop-out."""
+        self._recover()
+        try:
+            return self._push(messages)
+        except httpx.HTTPError:
+            raise RoundError("the SuperLink does not answer; see superlink.log, then serve again.") from None
 
     def wait_for_nodes(self, places: Collection[int], seconds: float) -> set[int]:
         """Those of these members whose nodes are connected: all of them, or what there is after this time."""
@@ -80,24 +91,33 @@ class FlowerTransport:
         numbers = self.link.grid.push_messages(sent)
         return {number: place for number, place in zip(numbers, messages, strict=True) if number}
 
-    def _pull(self, asked: dict[str, int]) -> dict[int, bytes]:
-        """Answers that have come since; `asked` loses them."""
-        answers: dict[int, bytes] = {}
-        for reply in self.link.grid.pull_messages(list(asked)):
+    def _pull(self, asked: dict[str, int]) -> dict[int, Any]:
+        """Replies that have come since, by place: where their parts are. `asked` loses them."""
+        if not asked:
+            return {}
+        pulled = self.link.grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=list(asked)))
+        arrived = {}
+        for reply, tree in zip(pulled.messages_list, pulled.message_object_trees, strict=True):
             place = asked.pop(reply.metadata.reply_to_message_id)
-            content = self._content(place, reply)
-            if content is not None:
-                answers[place] = content
-        return answers
+            if reply.metadata.src_node_id == self.link.node_ids[place]:  # else it is in somebody else's name
+                arrived[place] = tree
+        return arrived
 
-    def _content(self, place: int, reply: Any) -> bytes | None:
-        """A reply's bytes; None for an error of Flower's, or a reply in somebody else's name."""
-        if reply.metadata.src_node_id != self.link.node_ids[place]:
-            return None
-        try:
-            return unwrap(reply, longest=LONGEST_LETTER)
-        except ProtocolError:
-            return None
+    def _fetch(self, arriving: dict[int, Any]) -> dict[int, bytes]:
+        """Replies that are whole by now; `arriving` loses them. Nothing that one member sent can hold up the others."""
+        grid, answers = self.link.grid, {}
+        for place, tree in list(arriving.items()):
+            try:
+                message = fetch(grid._runtime_client, grid.node, grid.run.run_id, tree, tries=1)
+                answers[place] = unwrap(message, longest=LONGEST_LETTER)
+            except ObjectPullError:
+                continue
+            except httpx.TransportError:
+                raise
+            except Exception:  # whatever it was: the member has dropped out
+                pass
+            del arriving[place]
+        return answers
 
 
 @contextmanager
