@@ -121,7 +121,7 @@ def test_every_part_has_a_round_and_the_last_one_ends_it():
 
 
 def test_a_sketch_fits_into_an_update():
-    assert sketch_width(4420, 4) == 32
+    assert sketch_width(4420, 4) == 48
     assert sketch_width(20, 2) == 5
     with pytest.raises(ConfigError, match="needs more than 8 parameters"):
         sketch_width(8, 4)

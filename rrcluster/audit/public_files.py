@@ -74,7 +74,7 @@ ALLOWED: dict[str, set[str]] = {
     "summary.json": {
         *("name", "status", "ended_by", "version", "data", "partition", "algorithm", "model", "num_clusters"),
         *("min_cluster_size", "mechanism", "epsilon", "delta", "noise_multiplier", "num_rounds", "rounds_done"),
-        *("releases_charged", "secure", "seed", "sizes", "dead_clusters"),
+        *("releases_charged", "secure", "seed", "sizes", "groups_found", "dead_clusters"),
         *_under("private_evaluation", _EVALUATION),
     },
     "models.safetensors": {"shared", "clustered", "layers", *_MODEL},

@@ -213,11 +213,12 @@ def _show(command: RunCommand, folders: list[Path]) -> None:
 
 def _say_remarks(folder: Path) -> None:
     """What a reader of the table must know beside it."""
-    from rrcluster.report.values import dead_text, start_text
+    from rrcluster.report.values import dead_text, groups_text, start_text
     from rrcluster.storage import read_mapping
 
     summary, stated = (read_mapping(folder / name) for name in ("summary.json", "privacy.json"))
-    for text in (start_text(stated.get("started_from")), dead_text(summary.get("dead_clusters"))):
+    started, dead = start_text(stated.get("started_from")), dead_text(summary.get("dead_clusters"))
+    for text in (started, groups_text(summary), dead):
         if text:
             say(f"{folder}: {text}")
 

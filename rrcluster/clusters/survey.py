@@ -32,7 +32,7 @@ import numpy as np
 from rrcluster.errors import ConfigError
 from rrcluster.types import Array
 
-WIDTH = 32  # numbers in a sketch
+WIDTH = 48  # numbers in a sketch
 PARTS = (("spread", 4), ("spread", 3), ("spread", 2), ("skew", 3), ("centres", 4), ("start", 6))  # share of the rounds
 SHARE = 0.22  # of a run's rounds, by default
 SIGNIFICANT = 0.8  # of the largest eigenvalue that noise alone would have: a direction above it is kept

@@ -90,6 +90,7 @@ def summarise(
         "secure": plan.secure,
         "seed": config.seed,
         "sizes": state.sizes.mean.tolist() if state is not None and counted else [],
+        "groups_found": None if state is None or state.survey is None else state.survey.num_groups or None,
         "dead_clusters": _dead(experiment, state) if state is not None and counted else [],
         "private_evaluation": None if judged is None else describe_evaluation(judged),
     }
@@ -99,7 +100,8 @@ def _dead(experiment: Experiment, state: ServerState) -> list[int]:
     mechanism = experiment.plan.mechanism
     noise = mechanism.describe().noise_per_part.get(SIZE_NOISE) if mechanism.private else 0.0
     memory, weight = experiment.server.memory, state.sizes.weight
-    return dead_clusters(state.sizes.mean, size_noise_std=noise, memory=memory, weight=weight)
+    sizes = state.sizes.mean if state.survey is None else state.sizes.mean[: state.survey.num_groups]
+    return dead_clusters(sizes, size_noise_std=noise, memory=memory, weight=weight)
 
 
 LAST_PART = 0.25  # of the rounds: what a private evaluation is averaged over

@@ -4,10 +4,10 @@ An epsilon is never rounded down.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rrcluster.privacy.cost import epsilon_text
 
@@ -165,6 +165,15 @@ def dead_text(clusters: object) -> str:
         f"By the released sizes {which} empty: hardly a client chooses that model, and it holds little but noise. Use "
         "fewer clusters (-k), or another --init."
     )
+
+
+def groups_text(summary: Mapping[str, Any]) -> str:
+    """What a survey found; empty for a run without one."""
+    groups, clusters = summary.get("groups_found"), summary.get("num_clusters")
+    if not isinstance(groups, int) or not isinstance(clusters, int):
+        return ""
+    closed = f"; {clusters - groups} of {clusters} clusters stay closed" if groups < clusters else ""
+    return f"The survey found {groups} group{'' if groups == 1 else 's'}{closed}."
 
 
 def start_text(started_from: object) -> str:
