@@ -88,7 +88,7 @@ class ClientSide:
         choices, answers = question.answer(updates[:, width.shared :])
         if answers is None:
             return choices, None
-        padded = np.zeros((len(answers), width.width))
+        padded = np.zeros((len(answers), width.width), dtype=np.float32)  # as updates are
         padded[:, width.shared : width.shared + answers.shape[1]] = answers
         return choices, padded
 

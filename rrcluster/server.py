@@ -18,7 +18,7 @@ import numpy as np
 from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_prices, fading
 from rrcluster.clusters.rebalancing import coin_transition
 from rrcluster.clusters.schedule import Schedule, freeze_closed, make_schedule, open_clusters, warm_start
-from rrcluster.clusters.survey import Place, Question, Survey, place_of
+from rrcluster.clusters.survey import Place, Survey, SurveyQuestion, place_of, sketch_width
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import PrivacyError, RoundError, RunFolderError
 from rrcluster.privacy.correlation import PastNoise
@@ -27,7 +27,7 @@ from rrcluster.privacy.mechanism import SlottedMechanism
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.rng import Rng
-from rrcluster.server_state import ServerState, advance, smooth_sizes
+from rrcluster.server_state import ServerState, advance, only_first, smooth_sizes
 from rrcluster.settings import ServerSettings
 from rrcluster.types import Array, Models, Release
 
@@ -40,7 +40,7 @@ class Guidance:
     models: Models  # to choose among, and to train from
     average: Models  # what would be handed out now: private evaluation judges it
     rules: ChoiceRules
-    question: Question | None = None  # in the rounds of a survey
+    question: SurveyQuestion | None = None  # in the rounds of a survey
 
     @property
     def vectors(self) -> Array:
@@ -63,6 +63,8 @@ class Server:
 
     def __post_init__(self) -> None:
         _ = self.schedule  # refuse one that does not fit
+        if self.schedule.init == "survey":
+            sketch_width(self.plan.mechanism.coordinates.clustered, self.plan.mechanism.num_clusters)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -111,7 +113,8 @@ class Server:
             return self._after_question(state, release), release
         if self.schedule.opens_clusters(t):
             state = open_clusters(state, self.schedule, guidance.models)
-        state = replace(state, sizes=state.sizes.updated(release.sizes, memory=self.settings.memory))
+        sizes = release.sizes if state.survey is None else only_first(release.sizes, state.survey.num_groups)
+        state = replace(state, sizes=state.sizes.updated(sizes, memory=self.settings.memory))
         if release.size_noise_std > 0:
             release = smooth_sizes(release, state.sizes, guidance.rules.transition, mechanism)
         release = freeze_closed(release, guidance.rules.num_open or mechanism.num_clusters)

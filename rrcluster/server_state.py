@@ -68,6 +68,11 @@ class ServerState:
         return replace(self, models=models, average=average)
 
 
+def only_first(sizes: Array, num_open: int) -> Array:
+    """Sizes without those of closed clusters, which are noise alone."""
+    return np.where(np.arange(len(sizes)) < num_open, sizes, 0.0)
+
+
 def smooth_sizes(release: Release, sizes: RunningMean, transition: Array, mechanism: Mechanism) -> Release:
     """Replace one round's noisy denominators by those of the running average of released sizes.
 

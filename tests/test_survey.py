@@ -1,21 +1,17 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from rrcluster.clusters.survey import PARTS, Question, Survey, place_of, sketch, sketch_width
+import rrcluster as rr
+from rrcluster.clusters.survey import PARTS, Survey, SurveyQuestion, place_of, sketch, sketch_width
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment
-from rrcluster.federation.round_letters import read_task, task
-from rrcluster.federation.wire import decode
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.report.labels import method_label
 from rrcluster.settings import ServerSettings
-from rrcluster.simulation.simulate import make_server
 
 WIDTH, COHORT = 300, 100.0
 
@@ -88,10 +84,11 @@ vectors = arrays(np.float64, (3, 40), elements=st.floats(-1e6, 1e6) | st.sampled
 @given(vectors, st.sampled_from([stage for stage, _ in PARTS if stage != "start"]))
 def test_no_answer_is_longer_than_its_scale(updates, stage):
     basis = np.linalg.qr(np.random.default_rng(0).normal(size=(8, 5)))[0]
-    question = Question(stage, np.zeros(40), basis, np.zeros((2, 5)), scale=0.4)
+    question = SurveyQuestion(stage, np.zeros(40), basis, np.zeros((2, 5)), scale=0.4)
     choices, answers = question.answer(updates)
-    assert np.isfinite(answers).all()
-    assert (np.linalg.norm(answers, axis=1) <= 0.4 * (1 + 1e-9)).all()
+    usable = np.isfinite(updates).all(axis=1)
+    assert (np.linalg.norm(answers[usable], axis=1) <= 0.4 * (1 + 1e-9)).all()
+    assert np.isnan(answers[~usable]).all()  # the mechanism makes it the zero message
     assert set(choices) <= {0, 1}
 
 
@@ -107,7 +104,7 @@ def test_a_sketch_is_of_the_direction_alone_and_keeps_angles(rng):
 
 def test_an_answer_is_the_clients_own(rng):
     updates = rng.normal(size=(20, WIDTH))
-    question = Question("skew", np.zeros(WIDTH), np.eye(12)[:, :4], np.zeros((0, 4)), 1.0)
+    question = SurveyQuestion("skew", np.zeros(WIDTH), np.eye(12)[:, :4], np.zeros((0, 4)), 1.0)
     together, alone = question.answer(updates)[1][[3, 9]], question.answer(updates[[3, 9]])[1]
     assert (together == alone).all()
 
@@ -161,18 +158,37 @@ def test_it_costs_what_any_rounds_cost():
     assert ledger.num_charged == 12
 
 
-def test_a_question_travels_in_a_letter():
-    experiment = make_experiment(settings())
-    mechanism = experiment.plan.mechanism
-    state = list(experiment.rounds())[5].state
-    parts = {"model": experiment.model, "algorithm": experiment.algorithm, "plan": experiment.plan}
-    server = make_server(**parts, settings=experiment.server, streams=experiment.streams)
-    for told in (server.tell(state), server.tell(replace(state, round_index=9))):
-        letter = decode(task("train", told, mechanism, {}, keys=None).encode(), longest=2**30)
-        read, _ = read_task(letter, "train", mechanism)
-        assert (read.question is None) == (told.question is None)
-        for name, value in vars(told.question).items() if told.question else ():
-            assert np.array_equal(getattr(read.question, name), value)
+def test_a_run_resumes_from_its_folder_in_every_part(tmp_path):
+    config = settings(out=str(tmp_path / "whole"))
+    whole = rr.run(config)
+    for stop in (2, 5, 6, 10):
+        out = tmp_path / f"stopped-{stop}"
+
+        def interrupt(round_index, _, stop=stop):
+            if round_index == stop:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            rr.run(settings(out=str(out)), on_round=interrupt)
+        assert (rr.run(resume=out).models.clustered == whole.models.clustered).all()
+
+
+def test_an_empty_cohort_answers_and_releases():
+    for stage, _ in PARTS:
+        question = SurveyQuestion(stage, np.zeros(40), np.eye(8)[:, :3], np.zeros((2, 3)), 1.0)
+        choices, answers = question.answer(np.zeros((0, 40)))
+        assert choices.shape == (0,)
+        assert answers is None or answers.shape[0] == 0
+    rare = list(make_experiment(settings(sample_rate=0.004, epsilon=None, noise_multiplier=1.0)).rounds())
+    assert len(rare) == 12
+    assert min(len(record.reports.choices) for record in rare) == 0
+
+
+def test_an_update_that_is_no_number_is_no_answer():
+    question = SurveyQuestion("centres", np.zeros(40), np.eye(8)[:, :3], np.zeros((2, 3)), 1.0)
+    updates = np.ones((3, 40))
+    updates[1, 7] = np.nan
+    assert np.isnan(question.answer(updates)[1]).any(axis=1).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -181,6 +197,10 @@ def test_a_question_travels_in_a_letter():
         ({"min_cluster_size": 5}, "keeps closed; set B to 0"),
         ({"mechanism": "identifier", "epsilon": 8.0}, "use mechanism = joint"),
         ({"algorithm": "fesem"}, "use ifca, or another init"),
+        (
+            {"data": "synthetic-balanced-easy", "model": "auto", "samples_per_client": None, "ratio": []},
+            "needs more than",
+        ),
         ({"init_rounds": 5}, "at least 6 for init = survey"),
         ({"ratio": [1, -1]}, "ratio = -1"),
         ({"ratio": [1] * 5}, "at most 4 groups"),

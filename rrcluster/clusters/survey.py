@@ -43,7 +43,7 @@ SAME_GROUP = 2.6  # centres nearer than this, in standard deviations of clients 
 
 
 @dataclass(frozen=True)
-class Question:
+class SurveyQuestion:
     """What clients are asked in a round of a survey. Public."""
 
     stage: str  # a name of PARTS
@@ -54,24 +54,31 @@ class Question:
 
     def answer(self, updates: Array) -> tuple[Array, Array | None]:
         """(n,) choices and (n, length) answers of clients whose updates from `start` are (n, d_c); None: train."""
-        points = sketch(updates, len(self.basis)) @ self.basis
+        sketches = sketch(updates, len(self.basis))
+        points = np.zeros((len(sketches), self.basis.shape[1]))
+        for client, own in enumerate(sketches):  # one by one: products of many rows round as their number says
+            points[client] = own @ self.basis
         nearest = np.zeros(len(points), dtype=np.int64)
         if self.stage in ("centres", "start"):
             nearest = ((points[:, None] - self.centres[None]) ** 2).sum(axis=2).argmin(axis=1)
-        return nearest, None if self.stage == "start" else self.scale * _ANSWERS[self.stage](points)
+        if self.stage == "start":
+            return nearest, None
+        answers = self.scale * _ANSWERS[self.stage](points)
+        answers[~np.isfinite(updates).all(axis=1)] = np.nan  # the mechanism makes it the zero message, count included
+        return nearest, answers
 
 
 def sketch(updates: Array, width: int) -> Array:
     """(n, width) of norm at most 1: every coordinate of an update's direction is added, with a sign, to one number.
 
-    Which number and which sign is fixed and public (a count sketch). An update that is zero or no number has sketch 0.
+    Which number and which sign is fixed and public (a count sketch). The sketch of zero is zero.
     """
     order, signs = _hashes(updates.shape[1], width)
     values = np.nan_to_num(np.asarray(updates, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     values = values / np.maximum(np.abs(values).max(axis=1, keepdims=True, initial=0.0), 1e-300)  # squares fit
     signed = np.zeros((len(values), -(-values.shape[1] // width) * width))
     signed[:, : values.shape[1]] = values[:, order] * signs
-    sums = signed.reshape(len(values), -1, width).sum(axis=1)
+    sums = signed.reshape(len(values), signed.shape[1] // width, width).sum(axis=1)
     lengths = np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-300)
     sums = sums / lengths
     return np.asarray(sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1.0))
@@ -126,7 +133,7 @@ def sketch_width(num_coordinates: int, num_clusters: int) -> int:
     width = min(max(WIDTH, num_clusters), num_coordinates)
     while width * (width + 1) // 2 > num_coordinates:
         width -= 1
-    if width < num_clusters or len(_triples(num_clusters)[0]) + num_clusters > num_coordinates:
+    if width < num_clusters or math.comb(num_clusters + 2, 3) + num_clusters > num_coordinates:
         raise ConfigError(
             f"init = survey needs more than {num_coordinates} parameters per cluster to find {num_clusters} groups; "
             "lower num_clusters, or use init = independent."
@@ -165,9 +172,9 @@ class Survey:
         """Centres so far; at the end, the groups that were found."""
         return len(self.centres)
 
-    def question(self, stage: str, scale: float) -> Question:
+    def question(self, stage: str, scale: float) -> SurveyQuestion:
         """What clients are asked in a round."""
-        return Question(stage, self.start, self.basis, self.centres, scale)
+        return SurveyQuestion(stage, self.start, self.basis, self.centres, scale)
 
     def updated(self, place: "Place", sums: Array, *, noise: float, cohort: float, num_clusters: int) -> "Survey":
         """After a round that asked: `sums` (k, d_c) are the released sums of answers, in units of their scale.
@@ -280,7 +287,7 @@ class Survey:
     def from_tensors(cls, tensors: Mapping[str, Any]) -> "Survey | None":
         """Back from the checkpoint; None where it has none."""
         own = {name.removeprefix("survey."): value for name, value in tensors.items() if name.startswith("survey.")}
-        rounds = {name: int(value) for name, value in own.items() if name.endswith("_rounds")}
+        rounds = {name: int(np.asarray(value).item()) for name, value in own.items() if name.endswith("_rounds")}
         return cls(**own | rounds) if own else None
 
 

@@ -90,7 +90,7 @@ def summarise(
         "secure": plan.secure,
         "seed": config.seed,
         "sizes": state.sizes.mean.tolist() if state is not None and counted else [],
-        "groups_found": None if state is None or state.survey is None else state.survey.num_groups or None,
+        "groups_found": state.survey.num_groups if state is not None and state.survey is not None and counted else None,
         "dead_clusters": _dead(experiment, state) if state is not None and counted else [],
         "private_evaluation": None if judged is None else describe_evaluation(judged),
     }

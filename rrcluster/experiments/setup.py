@@ -13,6 +13,7 @@ from torch import nn
 
 from rrcluster import registry
 from rrcluster.clusters.schedule import make_schedule
+from rrcluster.clusters.survey import sketch_width
 from rrcluster.data.arrays import at_most
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.catalogue import SOURCES
@@ -184,12 +185,7 @@ def make_experiment(
     method = config.method
     algorithm = ALGORITHMS[method.algorithm]
     check_applies(algorithm, config.privacy.mechanism, method.min_cluster_size)
-    check_init(
-        algorithm,
-        config.server.init,
-        mechanism=config.privacy.mechanism,
-        min_cluster_size=method.min_cluster_size,
-    )
+    check_init(algorithm, config.server.init, config.privacy.mechanism, method.min_cluster_size)
     k = algorithm.num_clusters(method.num_clusters)
     make_schedule(config.server, num_rounds=config.privacy.num_rounds, num_clusters=k)
     plan = plan_for(config, Coordinates(0, 1))  # refuses a bad budget before any file is read
@@ -203,6 +199,8 @@ def make_experiment(
     if not config.local.plain_sgd:
         model = replace(model, accelerated=None)  # its own code computes plain SGD alone
     plan = plan.with_coordinates(algorithm.split(model).coordinates)
+    if config.server.init == "survey":
+        sketch_width(plan.mechanism.coordinates.clustered, k)  # refuses a model that is too small
     first = config.server.start_from
     start = first and load_start(first, method=algorithm, network=network, num_clusters=k, plan=plan)
     check_memory(algorithm, model, plan)

@@ -1,6 +1,5 @@
 """A round's messages: what the server tells clients, and what they report. Models travel as float32, as engines use."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -8,7 +7,6 @@ import numpy as np
 
 from rrcluster.client import ClientKeys
 from rrcluster.clusters.choice import ChoiceRules
-from rrcluster.clusters.survey import PARTS, Question
 from rrcluster.errors import ProtocolError
 from rrcluster.federation.wire import Letter
 from rrcluster.privacy.mechanism import Mechanism
@@ -17,8 +15,6 @@ from rrcluster.server import Guidance
 from rrcluster.types import Array, Models
 
 _Shape = tuple[str, tuple[int | None, ...]]
-_ASKED = ("start", "basis", "centres")
-_ASKED_SHAPES: dict[str, _Shape] = {"survey basis": ("f8", (None, None)), "survey centres": ("f8", (None, None))}
 
 
 def task(
@@ -41,12 +37,7 @@ def task(
     if mechanism.loss_bound is not None:
         arrays["average shared"] = guidance.average.shared.astype(np.float32)
         arrays["average clustered"] = guidance.average.clustered.astype(np.float32)
-    question = guidance.question
-    if question is not None:
-        arrays |= {f"survey {name}": np.asarray(getattr(question, name), dtype=np.float64) for name in _ASKED}
     own_facts = {
-        "survey": None if question is None else question.stage,
-        "survey scale": None if question is None else question.scale,
         "round": guidance.round_index,
         "temperature": rules.temperature,
         "num_open": rules.num_open,
@@ -63,8 +54,6 @@ def read_task(letter: Letter, name: str, mechanism: Mechanism, **more: _Shape) -
     wanted = models | {"prices": ("f8", (k,)), "transition": ("f8", (k, k))}
     if mechanism.loss_bound is not None:
         wanted |= {f"average {part}": shape for part, shape in models.items()}
-    if letter.facts.get("survey") is not None:
-        wanted |= {"survey start": ("f8", (width.clustered,))} | _ASKED_SHAPES
     arrays, facts = letter.expect(name, **wanted, **more).arrays, letter.facts
     try:
         rules = ChoiceRules(
@@ -79,7 +68,6 @@ def read_task(letter: Letter, name: str, mechanism: Mechanism, **more: _Shape) -
             None if keys is None else ClientKeys(**{part: (int(key[0]), int(key[1])) for part, key in keys.items()})
         )
         round_index = int(facts["round"])
-        question = None if facts["survey"] is None else _question(facts, arrays)
     except (KeyError, IndexError, TypeError, ValueError):
         raise ProtocolError(f"the message {name} lacks facts that were agreed on.") from None
     average = "average " if mechanism.loss_bound is not None else ""
@@ -89,20 +77,9 @@ def read_task(letter: Letter, name: str, mechanism: Mechanism, **more: _Shape) -
             Models(arrays["shared"], arrays["clustered"]),
             Models(arrays[f"{average}shared"], arrays[f"{average}clustered"]),
             rules,
-            question,
         ),
         client_keys,
     )
-
-
-def _question(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Question:
-    """What a survey asks; ValueError unless its parts fit together."""
-    parts = {name: arrays[f"survey {name}"] for name in _ASKED}
-    question = Question(str(facts["survey"]), **parts, scale=float(facts["survey scale"]))
-    known = question.stage in {stage for stage, _ in PARTS}
-    if not known or question.basis.shape[1] != question.centres.shape[1] or not question.scale > 0:
-        raise ValueError("a survey that does not fit together")
-    return question
 
 
 def report_letter(reports: Reports) -> Letter:

@@ -31,7 +31,7 @@ def check_applies(method: Method, mechanism: str, min_cluster_size: int) -> None
         )
 
 
-def check_init(method: Method, init: str, *, mechanism: str = "joint", min_cluster_size: int = 0) -> None:
+def check_init(method: Method, init: str, mechanism: str = "joint", min_cluster_size: int = 0) -> None:
     """Raise where an initialisation other than `independent` has no meaning (ConfigError).
 
     | | kmeans++, warm |

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from rrcluster import checks
-from rrcluster.clusters.survey import PARTS, SHARE, WIDTH, place_of
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.mechanism import SIZE_NOISE
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.settings import PrivacySettings, changed
-from rrcluster.theory.outlook import Outlook, expected_shares, outlook
+from rrcluster.theory.outlook import Outlook, expected_shares, outlook, survey_signal
 from rrcluster.types import Array, Coordinates
 
 _DEVIATIONS = 4.0  # standard deviations between a choice and a draw for it to be reliable in every round
@@ -160,11 +159,9 @@ def advise(
 
     A survey (`init = survey`) is advised where exploration does badly, that is where the number of groups is not known
     (`expected_ratio` is not given) or one is far larger than another, if it would find the smallest.
-
-    With exploration B is an insurance: as large as coins stay still while every group has the size expected of it, so
-    that they act where a cluster starves. None is advised where `expected_ratio` is not given (with more clusters than
-    groups coins have cost 2 points), where the signal is weak, where released sizes are too noisy to tell a starving
-    cluster, or without exploration. docs/choosing.md has what following it gave.
+    With exploration B is an insurance: as large as coins stay still while every group has the size expected of it. None
+    is advised without `expected_ratio`, where the signal is weak or released sizes are too noisy to tell a starving
+    cluster, or without exploration. docs/choosing.md has what following all of this gave.
 
     `by_model`: B by noise against bias instead (docs/theory.md), where B = 0 starves a cluster and this B does not, if
     it lowers the expected squared error, averaged over clusters, by at least 5%. That holds for the problem of the
@@ -195,25 +192,14 @@ def advise(
     seen = outlook(plan, update_clip=clip, shares=shares, average_last=average_last)
     if by_model:
         return _best(case, seen, clip)
-    if exploration > 0 and num_clusters > 1 and settings.mechanism == "joint":
-        found = _survey_signal(case, plan, clip)
-        unlike = expected_ratio is None or shares.max() >= _UNLIKE * shares.min()
-        if unlike and found >= _FINDS:
-            return _surveyed(case, seen, found, known=expected_ratio is not None)
+    finds = survey_signal(plan, update_clip=clip, smallest=case.sizes.min()) if exploration > 0 else 0.0
+    if finds >= _FINDS and (expected_ratio is None or shares.max() >= _UNLIKE * shares.min()):
+        return _surveyed(case, seen, finds, known=expected_ratio is not None)
     return _insured(case, seen, plan, known=expected_ratio is not None, explores=exploration > 0)
 
 
 _UNLIKE = 3.0  # largest over smallest group: exploration, which evens sizes out, then splits the large one
-_FINDS = 1.3  # signal to noise of the smallest group in a survey: below it groups have been missed
-_GROUP_PART = 0.5  # of the squared length of an update that its group explains, about
-
-
-def _survey_signal(case: Case, plan: PrivacyPlan, clip: float) -> float:
-    """The smallest group's part in the spread that a survey measures, over that of the noise."""
-    rounds = max(int(plan.num_rounds * SHARE), len(PARTS))
-    asked = sum(place_of(t, rounds).stage == "spread" for t in range(rounds))
-    noise = plan.mechanism.noise_std / clip * math.sqrt(2 * WIDTH * asked)
-    return float(case.sizes.min() * _GROUP_PART * asked / noise) if noise else math.inf
+_FINDS = 1.1  # signal to noise of the smallest group in a survey: below it groups have been missed
 
 
 def _surveyed(case: Case, seen: Outlook, found: float, *, known: bool) -> Advice:
