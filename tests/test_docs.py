@@ -19,6 +19,14 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 GENERATED = {"changelog.md": ROOT / "CHANGELOG.md", "reference/settings.md": ROOT / "rrcluster" / "settings.py"}
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+README_WORDS = (
+    *("client", "group", "federated", "server", "federation", "round", "cohort", "update", "joint", "exploration"),
+    *("rebalancing", "noise", "release", "differential privacy", "client-level", "epsilon", "delta", "mechanism"),
+    *("accountant", "budget", "plan", "seed", "secure", "diagnostic", "audit", "threat model", "secure aggregation"),
+    *("private evaluation", "dp-fedavg", "dp-ifca", "rr-cluster", "oracle", "baseline", "backbone", "edge features"),
+    *("add-on", "accuracy", "clustering accuracy", "worst decile", "t-interval", "run folder", "sweep", "emnist"),
+    *("personalise", "member", "schedule", "calibrate", "convergence bound", "reserve"),
+)
 FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -131,6 +139,32 @@ def test_the_page_of_settings_has_every_flag_of_the_command_line():
     assert {flag for heading in entries for flag in FLAG.findall(heading)} == offered - {"-h", "--help"}
     assert "### `--min-cluster-size`, `-B` {#min_cluster_size}\n\nRebalance clusters below" in page
     assert "*name* `delta` · *value* number · *default* `0.0001` · *affects* result" in page
+
+
+def test_code_tests_and_audits_of_the_page_for_reviewers_exist():
+    page = (DOCS / "is-this-private.md").read_text()
+    places = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", page)
+    assert len(places) > 25
+    for path, name in places:
+        folder = "tests" if Path(path).name.startswith("test_") else "rrcluster"
+        source = (ROOT / folder / path).read_text()
+        assert re.search(rf"^ *(def|class) {name}\b", source, flags=re.MULTILINE), f"{path}::{name}"
+    audited = {
+        check
+        for row in re.findall(r"^\| \d? ?\| ([^|]+) \|", (DOCS / "audit.md").read_text(), flags=re.MULTILINE)
+        for check in row.split(", ")
+    }
+    named = {check for names in re.findall(r"audit: ([^;]+);", page) for check in names.split(", ")}
+    assert len(named) > 20
+    assert named <= audited
+
+
+def test_the_glossary_has_the_words_of_the_readme():
+    glossary, readme = (DOCS / "glossary.md").read_text().lower(), (ROOT / "README.md").read_text().lower()
+    explained = " ".join(re.findall(r"\*\*(.+?)\*\*", glossary, flags=re.DOTALL)).replace("\n", " ")
+    for word in README_WORDS:
+        assert word in readme, f"{word} is no longer in README"
+        assert word in explained, f"{word} is not explained"
 
 
 @pytest.fixture(scope="module")
