@@ -1,6 +1,7 @@
-"""The templates in deploy/ say what the programs do."""
+"""The templates in deploy/ say what the programs do, and a node what it lacks."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ import yaml
 
 from rrcluster.cli.federation_client import ClientCommand
 from rrcluster.cli.federation_command import ACTIONS
-from rrcluster.cli.federation_node import NodeCommand
+from rrcluster.cli.federation_node import NodeCommand, node
 from rrcluster.cli.federation_server import ServeCommand
 from rrcluster.cli.terminal import parse
+from rrcluster.errors import ConfigError
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 COMMANDS = {"client": ClientCommand, "node": NodeCommand, "serve": ServeCommand}
@@ -37,6 +39,15 @@ def test_the_daemon_has_no_network_and_the_node_no_data():
     assert services["client"]["network_mode"] == "none"
     assert not any("data" in volume for volume in services["node"]["volumes"])
     assert "PrivateNetwork=true" in (DEPLOY / "rrcluster-client@.service").read_text()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what Flower imports
+def test_a_node_says_what_it_lacks(tmp_path):
+    with pytest.raises(ConfigError, match="--server host:port"):
+        node([str(tmp_path)])
+    lacking = "ca.pem is not there" if find_spec("flwr") else r"install rrcluster\[flower\] with constraints-flower.txt"
+    with pytest.raises(ConfigError, match=lacking):
+        node([str(tmp_path), "--server", "127.0.0.1:9"])
 
 
 def test_nginx_passes_what_the_gate_passes_and_keeps_nothing():

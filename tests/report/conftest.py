@@ -125,3 +125,18 @@ def run_folder():
 @pytest.fixture
 def demo(tmp_path):
     return write_demo(tmp_path / "demo")
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Every figure that is drawn, after its layout, in order; its files are empty."""
+    laid_out = []
+
+    def capture(figure, kind, *_, **__):
+        if kind == "png":
+            figure.draw_without_rendering()
+            laid_out.append(figure)
+        return b"<svg></svg>"
+
+    monkeypatch.setattr("rrcluster.report.drawing._render", capture)
+    return laid_out

@@ -4,9 +4,6 @@ import json
 import re
 from importlib import resources
 
-import pytest
-
-from rrcluster.report import drawing as drawing_module
 from rrcluster.report import find_runs, make_report
 from rrcluster.report.curves import accuracy_panels
 from rrcluster.report.drawing import DASHES, MARKERS, PALETTE, TEXT_COLOURS
@@ -16,21 +13,6 @@ from rrcluster.report.page import lead
 
 LONG = "an-algorithm-with-a-name-that-takes-more-room-than-there-is-in-a-column-of-a-page"
 RR = {"rebalance": "coin", "min_cluster_size": 15}
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """Every figure that is drawn, after its layout, in order; its files are empty."""
-    laid_out = []
-
-    def capture(figure, kind, *_, **__):
-        if kind == "png":
-            figure.draw_without_rendering()
-            laid_out.append(figure)
-        return b"<svg></svg>"
-
-    monkeypatch.setattr(drawing_module, "_render", capture)
-    return laid_out
 
 
 def test_two_runs_at_two_epsilons_share_a_panel(tmp_path, run_folder):

@@ -126,7 +126,7 @@ def test_text_from_settings_is_escaped(tmp_path, run_folder):
     assert nasty in "".join(checker.text)
 
 
-def test_the_policy_allows_the_pages_own_script_and_nothing_else(demo):
+def test_the_policy_allows_the_pages_own_script_and_nothing_else(demo, figures):
     page = make_report(demo).page.read_text(encoding="utf-8")
     script = re.search(r"<script>(.*?)</script>", page, re.DOTALL).group(1)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -135,7 +135,7 @@ def test_the_policy_allows_the_pages_own_script_and_nothing_else(demo):
     assert "default-src 'none'" in policy
 
 
-def test_of_a_secure_run_one_epsilon_stands_out_with_what_it_covers(tmp_path, run_folder):
+def test_of_a_secure_run_one_epsilon_stands_out_with_what_it_covers(tmp_path, run_folder, figures):
     statement = {
         "secure": True,
         "artefacts": "Releases with exact noise.",
@@ -169,7 +169,7 @@ def test_of_a_secure_run_one_epsilon_stands_out_with_what_it_covers(tmp_path, ru
     assert "3.99993" not in page
 
 
-def test_of_a_federation_the_claim_says_towards_whom_and_what_is_assumed(tmp_path, run_folder):
+def test_of_a_federation_the_claim_says_towards_whom_and_what_is_assumed(tmp_path, run_folder, figures):
     about = {"towards": "everybody, the server included", "assumed": "at least 3 members follow the protocol"}
     statement = {"secure": True, "artefacts": "Exact noise.", "adjacency": "zero-out", "federation": about}
     page = make_report(run_folder(tmp_path / "a", accuracy=None, privacy=statement)).page.read_text(encoding="utf-8")
@@ -189,7 +189,7 @@ def test_seeds_have_bands_and_commands(tmp_path, run_folder):
     assert "The first seed of each method." in text
 
 
-def test_unfinished_runs_are_announced(tmp_path, run_folder):
+def test_unfinished_runs_are_announced(tmp_path, run_folder, figures):
     run_folder(tmp_path / "a", status="stopped")
     folder = run_folder(tmp_path / "b", num_clusters=8)
     (folder / "summary.json").unlink()
@@ -200,8 +200,7 @@ def test_unfinished_runs_are_announced(tmp_path, run_folder):
     assert "a run is unfinished; its epsilon is that of the whole plan." in text
 
 
-def test_empty_clusters_of_several_runs_are_one_notice(tmp_path, run_folder, monkeypatch):
-    monkeypatch.setattr("rrcluster.report.draw_figures", lambda _: ())
+def test_empty_clusters_of_several_runs_are_one_notice(tmp_path, run_folder, figures):
     run_folder(tmp_path / "a", summary={"dead_clusters": [1]})
     assert "cluster 1 looks empty" in make_report(tmp_path).page.read_text()
     run_folder(tmp_path / "b", algorithm="fesem", summary={"dead_clusters": [0, 2]})
@@ -218,7 +217,7 @@ def test_a_run_before_its_first_round(tmp_path, run_folder):
     assert "No finished round" in report.page.read_text()
 
 
-def test_many_methods_get_more_figures(tmp_path, run_folder):
+def test_many_methods_get_more_figures(tmp_path, run_folder, figures):
     for k in range(2, 8):
         run_folder(tmp_path / f"k{k}", num_clusters=k, num_rounds=3, epsilon=float(k))
     drawings = draw_figures(find_runs([tmp_path]))
@@ -232,7 +231,7 @@ def test_many_methods_get_more_figures(tmp_path, run_folder):
     assert all("diagnostic, not private" in drawings[0].__dict__[field] for field in ("caption", "alt"))
 
 
-def test_several_paths_are_reported_where_they_meet(demo):
+def test_several_paths_are_reported_where_they_meet(demo, figures):
     assert make_report([demo / "dp-ifca", demo / "rr-cluster"]).page == demo / "report.html"
     with pytest.raises(RunFolderError, match="no run folder"):
         make_report([])
