@@ -1,16 +1,33 @@
-"""What the site shows from outside docs/: the changelog as a page, and the examples that pages link to."""
+"""What the site shows from outside docs/: changelog, settings as a page, and the examples that pages link to."""
 
+import types
+from dataclasses import fields
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from mkdocs.structure.files import File, Files
+from docstring_parser import parse_from_object
+
+from rrcluster.data_settings import Flag
+from rrcluster.settings import AFFECTS, SECTIONS
 
 ROOT = Path(__file__).parent.parent
+KINDS = {int: "whole number", float: "number", str: "text", bool: "on or off", Path: "path"}
+SETTINGS_HEAD = """# Settings
+
+Every setting of `rrcluster run`, made from its declaration. The heading is the flag of the command
+line; *name* is the key in a YAML file and the argument of `rr.run`. A setting *affects* the result,
+or only the place (where and on which machine a run is made) or the display (how closely a run is
+watched, and what is written beside it).
+"""
 
 
-def on_files(files: Files, config: Any) -> Files:
-    """Add the changelog and the examples to the files of the site."""
+def on_files(files: Any, config: Any) -> Any:
+    """Add the changelog, the settings and the examples to the files of the site."""
+    from mkdocs.structure.files import File
+
     files.append(File.generated(config, "changelog.md", abs_src_path=str(ROOT / "CHANGELOG.md")))
+    files.append(File.generated(config, "reference/settings.md", content=settings_page()))
     for path in sorted((ROOT / "examples").iterdir()):
         if path.suffix in (".py", ".yaml"):
             files.append(File.generated(config, f"examples/{path.name}", abs_src_path=str(path)))
@@ -21,3 +38,50 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links to ../examples, right in the repository, become links to the copies on the site."""
     up = "../" * page.file.src_uri.count("/")
     return markdown.replace(f"]({up}../examples/", f"]({up}examples/")
+
+
+def settings_page() -> str:
+    """Every flag with its type, its default, what it affects and its help, from the declarations alone."""
+    return SETTINGS_HEAD + "".join(_section(name, section) for name, section in SECTIONS.items())
+
+
+def _section(name: str, section: type) -> str:
+    helps = {entry.arg_name: entry.description for entry in parse_from_object(section).params}
+    kinds, marked = get_type_hints(section), get_type_hints(section, include_extras=True)
+    entries = [f"\n## {name.capitalize()}\n\n{section.__doc__}\n"]
+    for setting in fields(section):
+        flag = next((mark for mark in get_args(marked[setting.name]) if isinstance(mark, type(Flag()))), Flag())
+        flags = [f"--{(flag.name or setting.name).replace('_', '-')}", *(flag.aliases or ())]
+        hint = flag.help_behavior_hint  # for names: all that are known
+        names = hint(setting.default) if callable(hint) else ""
+        facts = {
+            "name": f"`{setting.name}`",
+            "value": f"`{flag.metavar}`" if flag.metavar not in (None, "INT") else _kind(kinds[setting.name]),
+            "default": _default(setting.default),
+            "affects": AFFECTS[setting.name],
+        }
+        entries.append(
+            f"\n### {', '.join(f'`{text}`' for text in flags)} {{#{setting.name}}}\n\n"
+            + f"{escape(helps[setting.name], quote=False)} {names}\n\n"
+            + " · ".join(f"*{fact}* {value}" for fact, value in facts.items())
+            + "\n"
+        )
+    return "".join(entries)
+
+
+def _kind(kind: Any) -> str:
+    """A type in words."""
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(kind))
+    if get_origin(kind) is tuple:
+        return f"list: {_kind(get_args(kind)[0])}"
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(_kind(part) for part in get_args(kind) if part is not type(None))
+    return KINDS[kind]
+
+
+def _default(value: Any) -> str:
+    """A default as it would be written; "none" where it is left out."""
+    if value is None or value == ():
+        return "none"
+    return ("on" if value else "off") if isinstance(value, bool) else f"`{value}`"

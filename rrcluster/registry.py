@@ -167,6 +167,7 @@ MECHANISMS = Registry(
         Entry("none", "rrcluster.privacy.none:NONE", "none"),
     ),
 )
+"""Every mechanism by name: `MECHANISMS.load("joint")` is the thing itself, iterating gives the names."""
 
 KINDS = {"method": METHODS, "model": MODELS, "dataset": DATASETS, "mechanism": MECHANISMS}
 

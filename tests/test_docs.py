@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import unicodedata
@@ -10,11 +11,23 @@ from pathlib import Path
 import pytest
 import yaml
 
+import rrcluster
+from rrcluster.settings import FIELDS
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-GENERATED = {"changelog.md": ROOT / "CHANGELOG.md"}
+GENERATED = {"changelog.md": ROOT / "CHANGELOG.md", "reference/settings.md": ROOT / "rrcluster" / "settings.py"}
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+README_WORDS = (
+    *("client", "group", "federated", "server", "federation", "round", "cohort", "update", "joint", "exploration"),
+    *("rebalancing", "noise", "release", "differential privacy", "client-level", "epsilon", "delta", "mechanism"),
+    *("accountant", "budget", "plan", "seed", "secure", "diagnostic", "audit", "threat model", "secure aggregation"),
+    *("private evaluation", "dp-fedavg", "dp-ifca", "rr-cluster", "oracle", "baseline", "backbone", "edge features"),
+    *("add-on", "accuracy", "clustering accuracy", "worst decile", "t-interval", "run folder", "sweep", "emnist"),
+    *("personalise", "member", "schedule", "calibrate", "convergence bound", "reserve"),
+)
+FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -58,7 +71,8 @@ def test_links_lead_somewhere(page):
         if link.startswith(("http://", "https://")):
             continue
         path, _, anchor = link.partition("#")
-        target = GENERATED.get(path) or ((page.parent / path).resolve() if path else page)
+        beside = (page.parent / path).resolve() if path else page
+        target = GENERATED.get(os.path.relpath(beside, DOCS), beside)
         assert target.exists(), f"{page.name}: {link}"
         if anchor:
             assert anchor in anchors(target), f"{page.name}: {link}"
@@ -107,6 +121,52 @@ def test_every_finding_of_the_privacy_page_is_on_the_page_of_the_paper():
     assert len(rows) >= 14
 
 
+def test_the_python_reference_has_every_public_name():
+    named = re.findall(r"^::: rrcluster\.(\w+)$", (DOCS / "reference" / "api.md").read_text(), flags=re.MULTILINE)
+    assert sorted([*named, "__version__"]) == sorted(rrcluster.__all__)
+
+
+def test_the_page_of_settings_has_every_flag_of_the_command_line():
+    hooks = runpy.run_path(str(DOCS / "hooks.py"))
+    page = hooks["settings_page"]()
+    entries = dict(re.findall(r"^### (.+) \{#(\w+)\}$", page, flags=re.MULTILINE))
+    assert list(entries.values()) == list(FIELDS)
+    help_text = subprocess.run(
+        [sys.executable, "-m", "rrcluster", "run", "--help"], capture_output=True, text=True, cwd=ROOT, timeout=60
+    ).stdout
+    sections = help_text[help_text.index("config.data options") :]
+    offered = {flag for line in re.findall(r"^│ (-.*)$", sections, flags=re.MULTILINE) for flag in FLAG.findall(line)}
+    assert {flag for heading in entries for flag in FLAG.findall(heading)} == offered - {"-h", "--help"}
+    assert "### `--min-cluster-size`, `-B` {#min_cluster_size}\n\nRebalance clusters below" in page
+    assert "*name* `delta` · *value* number · *default* `0.0001` · *affects* result" in page
+
+
+def test_code_tests_and_audits_of_the_page_for_reviewers_exist():
+    page = (DOCS / "is-this-private.md").read_text()
+    places = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", page)
+    assert len(places) > 25
+    for path, name in places:
+        folder = "tests" if Path(path).name.startswith("test_") else "rrcluster"
+        source = (ROOT / folder / path).read_text()
+        assert re.search(rf"^ *(def|class) {name}\b", source, flags=re.MULTILINE), f"{path}::{name}"
+    audited = {
+        check
+        for row in re.findall(r"^\| \d? ?\| ([^|]+) \|", (DOCS / "audit.md").read_text(), flags=re.MULTILINE)
+        for check in row.split(", ")
+    }
+    named = {check for names in re.findall(r"audit: ([^;]+);", page) for check in names.split(", ")}
+    assert len(named) > 20
+    assert named <= audited
+
+
+def test_the_glossary_has_the_words_of_the_readme():
+    glossary, readme = (DOCS / "glossary.md").read_text().lower(), (ROOT / "README.md").read_text().lower()
+    explained = " ".join(re.findall(r"\*\*(.+?)\*\*", glossary, flags=re.DOTALL)).replace("\n", " ")
+    for word in README_WORDS:
+        assert word in readme, f"{word} is no longer in README"
+        assert word in explained, f"{word} is not explained"
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     pytest.importorskip("material", reason="the site needs the extra [docs]; `make docs` installs it and builds")
@@ -135,6 +195,13 @@ def test_the_site_has_the_examples_and_the_changelog(site):
     assert (site / "examples" / "grid.yaml").read_text() == (ROOT / "examples" / "grid.yaml").read_text()
     assert "Unreleased" in (site / "changelog" / "index.html").read_text()
     assert 'href="../examples/grid.yaml"' in (site / "tuning" / "index.html").read_text()
+
+
+def test_the_site_has_a_reference(site):
+    python = (site / "reference" / "api" / "index.html").read_text()
+    assert 'id="rrcluster.from_frame"' in python
+    assert "never the value of a cell" in python  # of the docstring
+    assert 'id="reserve_rounds"' in (site / "reference" / "settings" / "index.html").read_text()
 
 
 def test_no_two_pages_have_one_address():

@@ -37,5 +37,6 @@ class _Registered(Mapping[str, Method]):
 
 
 ALGORITHMS: Mapping[str, Method] = _Registered()
+"""Every method by name: ours, and those that were registered."""
 
 __all__ = ["ALGORITHMS", "OURS", "Clients", "Method", "Tools", "Trained"]

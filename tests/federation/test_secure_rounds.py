@@ -9,14 +9,16 @@ from federation_lab import agree, daemons_of, deployed_rounds, experiment_of, me
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rrcluster.client import ClientKeys
 from rrcluster.errors import ConfigError, PrivacyError, RoundError
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.collect import InProcess, SecureCollect
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.federation.wire import Letter, decode
 from rrcluster.privacy.ledger import Ledger
+from rrcluster.rng import Streams
 from rrcluster.secagg.secure_client import SecureClient
-from rrcluster.server import Charge
+from rrcluster.server import Charge, Server
 from rrcluster.simulation.simulate import make_server
 
 STAGES = ("advertise", "share", "mask", "sign", "reveal")
@@ -107,6 +109,24 @@ def test_a_member_none_of_whose_clients_can_answer_makes_noise_all_the_same(secu
     next(rounds_over(Listening(daemons), agreed))
     assert len(recorded) == 3
     assert all(share.std() > agreed.secure.sigma / 2 for share in recorded)
+
+
+def test_a_rounds_sum_less_its_noise_is_the_simulators(secure_federation, data, monkeypatch):
+    """Under the same keys, to the last bit: what members compute is what the simulator does."""
+    agreed, daemons = secure_federation
+    keys, mechanism, totals = ClientKeys.of_round(Streams(0), 0), agreed.plan.mechanism, []
+    monkeypatch.setattr(ClientKeys, "of_round", lambda *_: keys)
+    monkeypatch.setattr(SecurePlan, "noise_share", lambda self: np.zeros(self.terms.width, dtype=np.int64))
+    release_sum, server_told = type(mechanism).release_sum, []
+    monkeypatch.setattr(type(mechanism), "release_sum", lambda self, t: totals.append(t.total) or release_sum(self, t))
+    told = Server.tell
+    monkeypatch.setattr(
+        Server, "tell", lambda self, *a, **k: server_told.append(told(self, *a, **k)) or server_told[-1]
+    )
+    next(rounds_over(Listening(daemons), agreed))
+    everybody = agreed.first_memory().recall(data.cohort(np.arange(60)))
+    reports, _ = agreed.side.answer(server_told[0], everybody, keys)
+    np.testing.assert_array_equal(totals[0], mechanism.sum_messages(reports))
 
 
 class Failing:
