@@ -1,5 +1,6 @@
-"""What the site shows from outside docs/: changelog, settings as a page, and the examples that pages link to."""
+"""What the site shows from outside docs/: changelog, settings and notebooks as pages, and the examples."""
 
+import json
 import types
 from dataclasses import fields
 from html import escape
@@ -23,7 +24,7 @@ watched, and what is written beside it).
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the changelog, the settings and the examples to the files of the site."""
+    """Add the changelog, the settings, the notebooks and the examples to the files of the site."""
     from mkdocs.structure.files import File
 
     files.append(File.generated(config, "changelog.md", abs_src_path=str(ROOT / "CHANGELOG.md")))
@@ -31,6 +32,9 @@ def on_files(files: Any, config: Any) -> Any:
     for path in sorted((ROOT / "examples").iterdir()):
         if path.suffix in (".py", ".yaml"):
             files.append(File.generated(config, f"examples/{path.name}", abs_src_path=str(path)))
+    for path in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook_page(path)))
+        files.append(File.generated(config, f"examples/notebooks/{path.name}", abs_src_path=str(path)))
     return files
 
 
@@ -38,6 +42,19 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links to ../examples, right in the repository, become links to the copies on the site."""
     up = "../" * page.file.src_uri.count("/")
     return markdown.replace(f"]({up}../examples/", f"]({up}examples/")
+
+
+def notebook_page(path: Path) -> str:
+    """A notebook as a page: text, code, and what the code printed."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        printed = "".join(line for output in cell.get("outputs", ()) for line in output["text"])
+        if printed:
+            parts.append(f"```text\n{printed.rstrip()}\n```")
+    parts.insert(1, f"[Download this page as a notebook](../examples/notebooks/{path.name}).")
+    return "\n\n".join(parts) + "\n"
 
 
 def settings_page() -> str:

@@ -17,7 +17,11 @@ from rrcluster.settings import FIELDS
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-GENERATED = {"changelog.md": ROOT / "CHANGELOG.md", "reference/settings.md": ROOT / "rrcluster" / "settings.py"}
+GENERATED = {
+    "changelog.md": ROOT / "CHANGELOG.md",
+    "reference/settings.md": ROOT / "rrcluster" / "settings.py",
+    **{f"notebooks/{path.stem}.md": path for path in (ROOT / "examples" / "notebooks").glob("*.ipynb")},
+}
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 README_WORDS = (
     *("client", "group", "federated", "server", "federation", "round", "cohort", "update", "joint", "exploration"),
@@ -197,10 +201,13 @@ def test_the_site_has_the_examples_and_the_changelog(site):
     assert 'href="../examples/grid.yaml"' in (site / "tuning" / "index.html").read_text()
 
 
-def test_the_site_has_a_reference(site):
+def test_the_site_has_a_reference_and_the_notebooks(site):
     python = (site / "reference" / "api" / "index.html").read_text()
     assert 'id="rrcluster.from_frame"' in python
     assert "never the value of a cell" in python  # of the docstring
+    notebook = (site / "notebooks" / "own_csv" / "index.html").read_text()
+    assert "noise multiplier 1.08" in notebook  # what a cell printed
+    assert (site / "examples" / "notebooks" / "own_csv.ipynb").is_file()
     assert 'id="reserve_rounds"' in (site / "reference" / "settings" / "index.html").read_text()
 
 
