@@ -18,7 +18,14 @@ WIDTH, COHORT = 300, 100.0
 
 def settings(**changes):
     base = {"data": "fashion-mini", "num_clients": 200, "num_rounds": 12, "sample_rate": 0.5, "model": "edges"}
-    base |= {"ratio": [2, 1], "num_clusters": 4, "init": "survey", "init_rounds": 8, "noise_multiplier": 0.8, "delta": 1e-3}
+    base |= {
+        "ratio": [2, 1],
+        "num_clusters": 4,
+        "init": "survey",
+        "init_rounds": 8,
+        "noise_multiplier": 0.8,
+        "delta": 1e-3,
+    }
     return from_flat({**base, "local_epochs": 3, "samples_per_client": 20, "device": "cpu", **changes})
 
 
