@@ -158,10 +158,9 @@ def advise(
     average the last `average_last` of the rounds, so noise shrinks with rounds and bias does not.
 
     A survey (`init = survey`) is advised where exploration does badly, that is where the number of groups is not known
-    (`expected_ratio` is not given) or one is far larger than another, if it would find the smallest.
-    With exploration B is an insurance: as large as coins stay still while every group has the size expected of it. None
-    is advised without `expected_ratio`, where the signal is weak or released sizes are too noisy to tell a starving
-    cluster, or without exploration. docs/choosing.md has what following all of this gave.
+    (`expected_ratio` is not given) or one is far larger than another, if it would find the smallest. With exploration B
+    is an insurance: as large as coins stay still while every group has the size expected of it; none where the signal
+    is weak or released sizes too noisy. docs/choosing.md has what following all of this gave.
 
     `by_model`: B by noise against bias instead (docs/theory.md), where B = 0 starves a cluster and this B does not, if
     it lowers the expected squared error, averaged over clusters, by at least 5%. That holds for the problem of the
