@@ -31,14 +31,22 @@ def own_cache(tmp_path_factory, monkeypatch):
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # all processes of a test run share it
     monkeypatch.setenv("XDG_CACHE_HOME", str(base / "cache"))
+    monkeypatch.delenv("COLUMNS", raising=False)  # tables are as wide as their columns ask for
+
+
+@pytest.fixture(scope="session", autouse=True)
+def first_names():
+    """The names before any test or fixture registers one."""
+    from rrcluster import registry
+
+    return {kind: dict(names._all()) for kind, names in registry.KINDS.items()}
 
 
 @pytest.fixture(autouse=True)
-def own_names():
-    """Names that a test registers are gone after it."""
+def own_names(first_names):
+    """Names that a test, or a fixture of its module, registers are gone after it."""
     from rrcluster import registry
 
-    before = {kind: dict(names._all()) for kind, names in registry.KINDS.items()}
     yield
     for kind, names in registry.KINDS.items():
-        names._entries = before[kind]
+        names._entries = dict(first_names[kind])

@@ -79,7 +79,7 @@ def test_a_run_prints_a_table_and_names_its_folder(tmp_path):
     assert "DP-IFCA" in answer.stdout
     assert "diagnostic, not private" in answer.stdout
     assert "for research only" in answer.stderr
-    for step in ("rrcluster report here", "rrcluster assign here --out", 'rr.load("here").module(0)'):
+    for step in ("rrcluster report here", "rrcluster assign here --out", 'rrcluster.load("here").module(0)'):
         assert step in answer.stderr
     assert (tmp_path / "here" / "models.safetensors").exists()
 
