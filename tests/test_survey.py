@@ -5,6 +5,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import rrcluster as rr
+from rrcluster.audit import histories
+from rrcluster.audit.rounds import Training, check_postprocessing
+from rrcluster.audit.suite import TARGETS
+from rrcluster.audit.targets import SECURE
 from rrcluster.clusters.survey import PARTS, Survey, SurveyQuestion, place_of, sketch, sketch_width
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import from_flat
@@ -12,6 +16,7 @@ from rrcluster.experiments.setup import make_experiment
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.report.labels import method_label
 from rrcluster.settings import ServerSettings
+from rrcluster.simulation.simulate import simulate
 
 WIDTH, COHORT = 300, 100.0
 
@@ -217,6 +222,17 @@ def test_an_update_that_is_no_number_is_no_answer():
 def test_refusals(changes, text):
     with pytest.raises(ConfigError, match=text):
         make_experiment(settings(**changes))
+
+
+@pytest.mark.parametrize("target", [TARGETS["joint"][0], SECURE], ids=["seeded", "secure"])
+def test_the_audit_tries_a_survey_and_refutes_nothing(target, monkeypatch):
+    scene = histories.Scene("ifca", "survey")
+    monkeypatch.setattr(histories, "_scenes", lambda _: (scene,))
+    training = Training(target, simulate)
+    findings = [histories.check_histories(training)]
+    if not target.secure:  # which draws other first models every time
+        findings.append(check_postprocessing(training))
+    assert all(finding.holds for finding in findings), findings
 
 
 def test_by_default_it_takes_a_fifth_of_the_rounds_and_says_so_in_the_label():

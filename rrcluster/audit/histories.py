@@ -7,13 +7,13 @@ bit.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from torch import nn
 
 from rrcluster.audit.probes import Recorder
-from rrcluster.audit.rounds import Training, around
+from rrcluster.audit.rounds import Init, Training, around
 from rrcluster.audit.targets import AuditSetting, Finding, Target, plan_of
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
@@ -30,9 +30,6 @@ from rrcluster.types import Array, Release
 
 NUM_CLIENTS, DIMENSION, ROUNDS = 12, 4, 5
 _FAULTS = Faults(FaultSettings(dropout=0.25, hostile=0.2))
-
-
-Init = Literal["independent", "warm", "kmeans++", "survey"]
 
 
 @dataclass(frozen=True)

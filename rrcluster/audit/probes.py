@@ -37,8 +37,8 @@ class GivenCohorts:
     """A sampler whose cohorts are decided beforehand, in the order they are asked for; the last one repeats."""
 
     cohorts: list[Array]
+    expected_size: float  # a public constant, whatever the cohorts are
     drawn: list[int] = field(default_factory=list)
-    expected_size: float = 0.0
 
     def draw(
         self,
@@ -73,7 +73,7 @@ class Recorder:
         self.log: list[Any] = [] if log is None else log
         self.raw: list[tuple[Reports, Release]] = []
         if cohorts is not None:
-            self.sampler = GivenCohorts(cohorts)
+            self.sampler = GivenCohorts(cohorts, mechanism.sampler.expected_size)
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the mechanism's own."""
