@@ -13,6 +13,7 @@ from rrcluster.errors import ConfigError
 from rrcluster.federation.agreement import Agreement, Member, SampleShape
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
+from rrcluster.privacy.cost import epsilon_text
 from rrcluster.settings import FIELDS
 from rrcluster.storage import parse_json, read_text
 
@@ -218,7 +219,7 @@ def _agree(command: EnrolCommand, path: Path) -> int:
         return 1
     total = agree_to(folder, agreed)
     folder.save_consent(agreement)
-    say(f"All trainings of these clients together: epsilon = {total:.4g}.")
+    say(f"All trainings of these clients together: epsilon = {epsilon_text(total)}.")
     say(f"Signed. Send {folder.path / 'consent.json'} to who runs the server. Next:")
     say(f"  rrcluster federation client {folder.path} --data FILE --client-column COLUMN")
     return 0

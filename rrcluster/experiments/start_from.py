@@ -8,7 +8,7 @@ from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.experiments.load import load
 from rrcluster.methods import Method
 from rrcluster.models import Model
-from rrcluster.privacy.cost import stated_participations
+from rrcluster.privacy.cost import epsilon_text, stated_participations
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.statement import statement
@@ -32,7 +32,7 @@ class Start:
         parts = [*self.parts, (plan.event, plan.num_participations)]
         rows = account_together(parts, delta=plan.delta)
         total = min((row.epsilon for row in rows if row.epsilon is not None), default=None)
-        cost = "no finite epsilon" if total is None else f"epsilon = {total:.4g} at delta = {plan.delta:g}"
+        cost = "no finite epsilon" if total is None else f"epsilon = {epsilon_text(total)} at delta = {plan.delta:g}"
         return {
             "run": self.run,
             "what": f"The first models are those that another run released. For a client that took part in both, the "

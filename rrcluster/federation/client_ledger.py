@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rrcluster.errors import PrivacyError, ProtocolError, RunFolderError
+from rrcluster.privacy.cost import epsilon_text
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.together import account_together, check_composable, read_event
@@ -113,8 +114,8 @@ class ClientLedger:
         total = cost_together([*(self._costs[key] for key in others if key in self._costs), cost])
         if self._lifetime is not None and total > self._lifetime:
             raise PrivacyError(
-                f"with {cost.name} the clients' trainings cost epsilon = {total:.4g} together, above the lifetime "
-                f"budget of {self._lifetime:g} that this operator set; do not take part, or ask for more noise."
+                f"with {cost.name} the clients' trainings cost epsilon = {epsilon_text(total)} together, above the "
+                f"lifetime budget of {self._lifetime:g} that the operator set; do not take part, or ask for more noise."
             )
         return total
 

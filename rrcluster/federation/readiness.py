@@ -17,6 +17,7 @@ from rrcluster.federation.deployment import ask_clocks
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.federation.member_ledger import agree_to, ledger_of
+from rrcluster.privacy.cost import epsilon_text
 from rrcluster.theory.outlook import HOPELESS, WEAK, outlook
 from rrcluster.version import __version__
 
@@ -101,8 +102,8 @@ def _agreed_lines(agreement: Agreement) -> Iterator[CheckLine]:
     yield CheckLine(
         "guarantee",
         True,
-        f"epsilon = {told['epsilon']:.4g}, delta = {told['delta']:.2g}, {told['adjacency']}, {told['num_releases']} "
-        f"releases of {told['num_clients']} clients, towards {told['towards']}",
+        f"epsilon = {epsilon_text(told['epsilon'])}, delta = {told['delta']:.2g}, {told['adjacency']}, "
+        f"{told['num_releases']} releases of {told['num_clients']} clients, towards {told['towards']}",
     )
     yield _line("signal to noise", lambda: _signal(agreed))
 
@@ -206,7 +207,9 @@ def _member_budget(folder: MemberFolder, agreement: Agreement) -> str:
     lifetime = folder.settings().get("lifetime_epsilon")
     bound = "no lifetime budget is set" if lifetime is None else f"of a lifetime budget of {lifetime:g}"
     joined = ledger.joined(agreement.digest)
-    return f"{joined} of {agreed.num_releases} attempts joined; epsilon {total:.4g} over all trainings, {bound}"
+    return (
+        f"{joined} of {agreed.num_releases} attempts joined; epsilon {epsilon_text(total)} over all trainings, {bound}"
+    )
 
 
 def _daemon(folder: MemberFolder) -> str:
