@@ -1,7 +1,7 @@
 """`rrcluster federation`: train with real members, each on its own data, over a network or on one machine."""
 
 import sys
-from collections.abc import Callable
+from importlib import import_module
 
 from rrcluster.errors import ConfigError
 
@@ -33,6 +33,17 @@ In this order:
 `rrcluster federation ACTION --help` explains an action. docs/federation.md is the whole story.
 """
 
+ACTIONS = {  # name -> module of the function of that name
+    "init": "enrolment",
+    "enrol": "enrolment",
+    "client": "client",
+    "node": "node",
+    "serve": "server",
+    "check": "check",
+    "status": "check",
+    "demo": "demo",
+}
+
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
@@ -43,7 +54,7 @@ def main(arguments: list[str]) -> int:
     action, rest = arguments[0], arguments[1:]
     if action not in ACTIONS:
         raise ConfigError(f"{action!r} is no action of a federation; use one of {', '.join(ACTIONS)}.")
-    return ACTIONS[action](rest)
+    return int(getattr(import_module(f"rrcluster.cli.federation_{ACTIONS[action]}"), action)(rest))
 
 
 def _check_installed() -> None:
@@ -51,63 +62,3 @@ def _check_installed() -> None:
         import cryptography  # noqa: F401
     except ImportError:
         raise ConfigError("a federation needs the package cryptography; install rrcluster[secagg].") from None
-
-
-def _init(arguments: list[str]) -> int:
-    from rrcluster.cli.federation_enrolment import init
-
-    return init(arguments)
-
-
-def _enrol(arguments: list[str]) -> int:
-    from rrcluster.cli.federation_enrolment import enrol
-
-    return enrol(arguments)
-
-
-def _client(arguments: list[str]) -> int:
-    from rrcluster.cli.federation_client import client
-
-    return client(arguments)
-
-
-def _node(arguments: list[str]) -> int:
-    from rrcluster.cli.federation_node import node
-
-    return node(arguments)
-
-
-def _serve(arguments: list[str]) -> int:
-    from rrcluster.cli.federation_server import serve
-
-    return serve(arguments)
-
-
-def _check(arguments: list[str]) -> int:
-    from rrcluster.cli.federation_check import check
-
-    return check(arguments)
-
-
-def _status(arguments: list[str]) -> int:
-    from rrcluster.cli.federation_check import status
-
-    return status(arguments)
-
-
-def _demo(arguments: list[str]) -> int:
-    from rrcluster.cli.federation_demo import demo
-
-    return demo(arguments)
-
-
-ACTIONS: dict[str, Callable[[list[str]], int]] = {
-    "init": _init,
-    "enrol": _enrol,
-    "client": _client,
-    "node": _node,
-    "serve": _serve,
-    "check": _check,
-    "status": _status,
-    "demo": _demo,
-}
