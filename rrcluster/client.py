@@ -83,8 +83,8 @@ class ClientSide:
         question, width = guidance.question, self.mechanism.coordinates
         assert question is not None
         same = Models(guidance.models.shared, question.start[None])
-        nobody = np.zeros(len(clients.cohort.clients), dtype=np.int64)
-        updates = as_numpy(self.algorithm.local(same, clients, nobody, tools=tools).updates)
+        only_cluster = np.zeros(len(clients.cohort.clients), dtype=np.int64)
+        updates = as_numpy(self.algorithm.local(same, clients, only_cluster, tools=tools).updates)
         choices, answers = question.answer(updates[:, width.shared :])
         if answers is None:
             return choices, None

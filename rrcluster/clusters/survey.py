@@ -2,10 +2,10 @@
 
 All clients train from one and the same model. The direction of a client's update tells its group: clients of one group
 pull the same way. A *sketch* of that direction, `WIDTH` numbers in place of thousands, keeps angles well enough, and
-noise on a sum of few numbers is short. So early rounds ask for sums of functions of sketches x:
+a sum of few numbers carries little noise. So early rounds ask for sums of functions of sketches x:
 
-- *spread*, x x^T: the directions in which clients differ. Noise is the shorter the fewer directions are left, so the
-  weakest are dropped in three steps, from `WIDTH` to at most k.
+- *spread*, x x^T: the directions in which clients differ. Fewer directions mean less noise, so the weakest are dropped
+  in three steps, from `WIDTH` to at most k.
 - *skew*, x x x: where groups lie in that space. In coordinates in which the spread is the same in all directions, the
   centres of groups are perpendicular, and the third moment has them as its eigenvectors (Anandkumar, Ge, Hsu, Kakade,
   Telgarsky 2014: tensor decompositions for learning latent variable models).
@@ -37,8 +37,8 @@ PARTS = (("spread", 4), ("spread", 3), ("spread", 2), ("skew", 3), ("centres", 4
 SHARE = 0.22  # of a run's rounds, by default
 SIGNIFICANT = 0.8  # of the largest eigenvalue that noise alone would have: a direction above it is kept
 MEAN_WEIGHT, COUNT_WEIGHT = 0.5, 0.7  # of the mean beside the skew, and of the count beside a centre's sum
-CENTRE_MEMORY = 0.7  # of a centre for the rounds before
-LEAST_SHARE, LEAST_SIGMAS = 0.02, 3.0  # a centre with fewer clients, or less than so much noise, is dropped
+CENTRE_MEMORY = 0.7  # weight of a centre's earlier rounds
+LEAST_SHARE, LEAST_SIGMAS = 0.02, 3.0  # a centre is dropped below this share of the clients, or this many noise stds
 SAME_GROUP = 2.6  # centres nearer than this, in standard deviations of clients within a group, are one (halves: 1.6)
 
 
@@ -56,7 +56,7 @@ class SurveyQuestion:
         """(n,) choices and (n, length) answers of clients whose updates from `start` are (n, d_c); None: train."""
         sketches = sketch(updates, len(self.basis))
         points = np.zeros((len(sketches), self.basis.shape[1]))
-        for client, own in enumerate(sketches):  # one by one: products of many rows round as their number says
+        for client, own in enumerate(sketches):  # one by one: a product of several rows is rounded differently
             points[client] = own @ self.basis
         nearest = np.zeros(len(points), dtype=np.int64)
         if self.stage in ("centres", "start"):
