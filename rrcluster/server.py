@@ -18,7 +18,8 @@ import numpy as np
 from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_prices, fading
 from rrcluster.clusters.rebalancing import coin_transition
 from rrcluster.clusters.schedule import Schedule, freeze_closed, make_schedule, open_clusters, warm_start
-from rrcluster.clusters.survey import Place, Survey, SurveyQuestion, place_of, survey_size
+from rrcluster.clusters.survey import Place, Survey, place_of, survey_size
+from rrcluster.clusters.survey_question import SurveyQuestion
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import PrivacyError, RoundError, RunFolderError
 from rrcluster.privacy.correlation import PastNoise

@@ -9,7 +9,9 @@ from rrcluster.audit import histories
 from rrcluster.audit.rounds import Training, check_postprocessing
 from rrcluster.audit.suite import TARGETS
 from rrcluster.audit.targets import SECURE
-from rrcluster.clusters.survey import PARTS, Survey, SurveyQuestion, place_of, sketch, survey_size
+from rrcluster.clusters.schedule import make_schedule
+from rrcluster.clusters.survey import PARTS, Survey, place_of, survey_size
+from rrcluster.clusters.survey_question import SurveyQuestion, sketch
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment
@@ -236,7 +238,8 @@ def test_the_audit_tries_a_survey_and_refutes_nothing(target, monkeypatch):
     assert all(finding.holds for finding in findings), findings
 
 
-def test_by_default_it_takes_a_fifth_of_the_rounds_and_says_so_in_the_label():
+def test_by_default_it_takes_a_quarter_of_the_rounds_and_says_so_in_the_label():
     config = settings(num_rounds=100, init_rounds=None)
     assert config.server == ServerSettings(init="survey")
+    assert make_schedule(config.server, num_rounds=100, num_clusters=4).num_rounds == 25
     assert method_label(config.flat()) == "DP-IFCA + survey"

@@ -25,12 +25,12 @@ release. What the server makes of sums is post-processing.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import combinations_with_replacement, permutations
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 
+from rrcluster.clusters.survey_question import COUNT_WEIGHT, SurveyQuestion, pairs, triples
 from rrcluster.errors import ConfigError
 from rrcluster.types import Array
 
@@ -38,100 +38,9 @@ WIDTH = 48  # numbers in a sketch
 CANDIDATES = 8  # centres to begin with, and directions left, where k is smaller
 PARTS = (("spread", 4), ("spread", 3), ("spread", 2), ("skew", 4), ("centres", 6), ("start", 6))  # share of the rounds
 SHARE = 0.25  # of a run's rounds, by default
-COUNT_WEIGHT = 0.7  # of the count beside a centre's sum
 CENTRE_MEMORY = 0.8  # weight of a centre's earlier rounds
 LEAST_SHARE, LEAST_SIGMAS = 0.04, 3.0  # a centre is dropped below this share of the clients, or this many noise stds
 SAME_GROUP = 3.2  # centres nearer than this, in standard deviations of clients within a group, are one (halves: 1.6)
-
-
-@dataclass(frozen=True)
-class SurveyQuestion:
-    """What clients are asked in a round of a survey. Public."""
-
-    stage: str  # a name of PARTS
-    start: Array  # (d_c,) the model that all train from
-    basis: Array  # (m, r) directions of sketches that are looked at
-    centres: Array  # (g, r)
-    scale: float  # length of the longest answer: the clip
-
-    def answer(self, updates: Array) -> tuple[Array, Array | None]:
-        """(n,) choices and (n, length) answers of clients whose updates from `start` are (n, d_c); None: train."""
-        sketches = sketch(updates, len(self.basis))
-        points = np.zeros((len(sketches), self.basis.shape[1]))
-        for client, own in enumerate(sketches):  # one by one: a product of several rows is rounded differently
-            points[client] = own @ self.basis
-        points = _directions(points)
-        nearest = np.zeros(len(points), dtype=np.int64)
-        if self.stage in ("centres", "start"):
-            nearest = (points[:, None] * _directions(self.centres)[None]).sum(axis=2).argmax(axis=1)
-        if self.stage == "start":
-            return nearest, None
-        answers = (
-            _counted(points, nearest, len(self.centres)) if self.stage == "centres" else _MOMENTS[self.stage](points)
-        )
-        answers[~np.isfinite(updates).all(axis=1)] = np.nan  # the mechanism makes it the zero message, count included
-        return np.zeros_like(nearest), self.scale * answers
-
-
-def sketch(updates: Array, width: int) -> Array:
-    """(n, width) of length 1: every coordinate of an update is added, with a sign, to one of the numbers.
-
-    Which number and which sign is fixed and public (a count sketch). The sketch of zero is zero.
-    """
-    order, signs = _hashes(updates.shape[1], width)
-    values = np.nan_to_num(np.asarray(updates, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    values = values / np.maximum(np.abs(values).max(axis=1, keepdims=True, initial=0.0), 1e-300)  # squares fit
-    signed = np.zeros((len(values), -(-values.shape[1] // width) * width))
-    signed[:, : values.shape[1]] = values[:, order] * signs
-    return _directions(signed.reshape(len(values), signed.shape[1] // width, width).sum(axis=1))
-
-
-def _directions(vectors: Array) -> Array:
-    """(n, r) of length 1; zero stays zero."""
-    lengths = np.sqrt((vectors**2).sum(axis=1, keepdims=True))
-    return np.asarray(np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 1e-12))
-
-
-@cache
-def _hashes(num_coordinates: int, width: int) -> tuple[Array, Array]:
-    """An order of the coordinates, every width-th of which goes to one number, and their signs."""
-    if num_coordinates <= width:  # few coordinates are their own sketch
-        return np.arange(num_coordinates), np.ones(num_coordinates)
-    rng = np.random.default_rng([num_coordinates, width])
-    return rng.permutation(num_coordinates), rng.choice([-1.0, 1.0], size=num_coordinates)
-
-
-def _spread(points: Array) -> Array:
-    first, second, weights = _pairs(points.shape[1])
-    return np.asarray(points[:, first] * points[:, second] * weights)
-
-
-def _skew(points: Array) -> Array:
-    triples, weights = _triples(points.shape[1])
-    return np.asarray(np.prod([points[:, place] for place in triples.T], axis=0) * weights)
-
-
-def _counted(points: Array, nearest: Array, num_centres: int) -> Array:
-    """(n, g (1 + r)) a one and the point, in the place of the nearest centre."""
-    one = np.full((len(points), 1), COUNT_WEIGHT)
-    answers = np.zeros((len(points), num_centres, 1 + points.shape[1]))
-    answers[np.arange(len(points)), nearest] = np.concatenate([one, points], axis=1) / math.hypot(1, COUNT_WEIGHT)
-    return answers.reshape(len(points), num_centres * (1 + points.shape[1]))
-
-
-_MOMENTS = {"spread": _spread, "skew": _skew}  # of length at most 1, as centres' answers are
-
-
-@cache
-def _pairs(r: int) -> tuple[Array, Array, Array]:
-    first, second = np.triu_indices(r)
-    return first, second, np.where(first == second, 1.0, math.sqrt(2))
-
-
-@cache
-def _triples(r: int) -> tuple[Array, Array]:
-    triples = np.array(list(combinations_with_replacement(range(r), 3)))
-    return triples, np.sqrt([len(set(permutations(triple))) for triple in triples.tolist()])
 
 
 def survey_size(num_coordinates: int, num_clusters: int) -> tuple[int, int]:
@@ -202,7 +111,7 @@ class Survey:
 
     def _with_spread(self, total: Array, place: "Place", directions: int) -> "Survey":
         width, r = self.basis.shape
-        first, second, weights = _pairs(r)
+        first, second, weights = pairs(r)
         products = np.zeros((r, r))
         products[first, second] = products[second, first] = total[: len(first)] / weights
         spread, rounds = self.spread + products, self.rounds + 1
@@ -215,9 +124,9 @@ class Survey:
         return self._in_basis(self.start, self.basis @ chosen, chosen.T @ spread @ chosen, rest / explained, rounds)
 
     def _with_skew(self, total: Array, place: "Place", noise: float) -> "Survey":
-        triples, weights = _triples(self.basis.shape[1])
+        places, weights = triples(self.basis.shape[1])
         skew = self.skew.copy()
-        for triple, value in zip(triples.tolist(), total[: len(triples)] / weights, strict=True):
+        for triple, value in zip(places.tolist(), total[: len(places)] / weights, strict=True):
             for entry in set(permutations(triple)):
                 skew[entry] += value
         grown = replace(self, skew=skew)
@@ -305,7 +214,7 @@ class Survey:
         direction = way / max(float(np.linalg.norm(way)), 1e-12)
         between = sum(count * float(centre @ direction) ** 2 for count, centre in groups) / total
         along = float(direction @ self.spread @ direction) / max(float(np.trace(self.spread)), 1e-9) - between
-        return max(along, differ / max(r - 1, 1), 0.0)
+        return max(along, float(differ) / max(r - 1, 1), 0.0)
 
     def tensors(self) -> dict[str, Array]:
         """As arrays, for the checkpoint."""
