@@ -60,7 +60,7 @@ def members(folder):
                 [sys.executable, "-W", "ignore", *map(str, command), str(os.getpid())], cwd=HERE, text=False
             )
         sockets = {place: folder / f"{place}.socket" for place in range(len(COUNTS))}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not all(path.exists() for path in sockets.values()) and time.monotonic() < deadline:
             assert all(process.poll() is None for process in processes.values())
             time.sleep(0.05)
