@@ -30,10 +30,7 @@ lock: $(READY)
 # A private clustering on the bundled images: four methods at the same (epsilon, delta), a table and a page.
 demo: $(READY)
 	rm -rf runs/demo
-	$(BIN)/rrcluster run examples/demo.yaml --algorithm fedavg --out runs/demo/1-dp-fedavg
-	$(BIN)/rrcluster run examples/demo.yaml --algorithm ifca --exploration 0 --out runs/demo/2-dp-ifca
-	$(BIN)/rrcluster run examples/demo.yaml --algorithm ifca --exploration 0 -B 40 --out runs/demo/3-rr-cluster
-	$(BIN)/rrcluster run examples/demo.yaml --algorithm ifca --out runs/demo/4-exploration
+	$(BIN)/rrcluster sweep examples/four-methods.yaml --out runs/demo
 	$(BIN)/rrcluster report runs/demo
 
 test: lint
