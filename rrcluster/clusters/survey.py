@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.errors import ConfigError, ProtocolError
+from rrcluster.errors import ConfigError
 from rrcluster.types import Array
 
 WIDTH = 48  # numbers in a sketch
@@ -51,18 +51,6 @@ class SurveyQuestion:
     basis: Array  # (m, r) directions of sketches that are looked at
     centres: Array  # (g, r)
     scale: float  # length of the longest answer: the clip
-
-    def check(self, num_clusters: int) -> None:
-        """Refuse a question that no survey asks; stage, start, scale and a sketch's width are as they should be."""
-        width, r = self.basis.shape
-        most = width if self.stage == "spread" else num_clusters
-        least_centres = 1 if self.stage in ("centres", "start") else 0
-        if not 1 <= r <= most or not least_centres <= len(self.centres) <= num_clusters or self.centres.shape[1] != r:
-            raise ProtocolError(f"the question {self.stage} of a survey has another shape than agreed.")
-        if not (np.isfinite(self.centres).all() and np.allclose(self.basis.T @ self.basis, np.eye(r), atol=1e-8)):
-            raise ProtocolError(
-                f"the question {self.stage} looks at directions that are not perpendicular, of length 1."
-            )
 
     def answer(self, updates: Array) -> tuple[Array, Array | None]:
         """(n,) choices and (n, length) answers of clients whose updates from `start` are (n, d_c); None: train."""

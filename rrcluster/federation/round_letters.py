@@ -89,7 +89,7 @@ def read_task(
     if stage is not None:
         start, basis, centres = (arrays[part] for part in ("start", "basis", "centres"))
         question = SurveyQuestion(stage, start, basis, centres, mechanism.update_clip)
-        question.check(k)
+        _check_question(question, k)
     average = "average " if mechanism.loss_bound is not None else ""
     return (
         Guidance(
@@ -101,6 +101,18 @@ def read_task(
         ),
         client_keys,
     )
+
+
+def _check_question(question: SurveyQuestion, num_clusters: int) -> None:
+    """Refuse what no survey asks; stage, scale and a sketch's width are the agreement's already."""
+    (width, r), stage = question.basis.shape, question.stage
+    most = width if stage == "spread" else num_clusters
+    least_centres = 1 if stage in ("centres", "start") else 0
+    centres = question.centres
+    if not 1 <= r <= most or not least_centres <= len(centres) <= num_clusters or centres.shape[1] != r:
+        raise ProtocolError(f"the question {stage} of a survey has another shape than agreed.")
+    if not (np.isfinite(centres).all() and np.allclose(question.basis.T @ question.basis, np.eye(r), atol=1e-8)):
+        raise ProtocolError(f"the question {stage} looks at directions that are not perpendicular, of length 1.")
 
 
 def report_letter(reports: Reports) -> Letter:
