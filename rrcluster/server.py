@@ -117,7 +117,8 @@ class Server:
         sizes = release.sizes if state.survey is None else only_first(release.sizes, state.survey.num_groups)
         state = replace(state, sizes=state.sizes.updated(sizes, memory=self.settings.memory))
         if release.size_noise_std > 0:
-            release = smooth_sizes(release, state.sizes, guidance.rules.transition, mechanism)
+            used = mechanism.num_clusters if state.survey is None else state.survey.num_groups
+            release = smooth_sizes(release, state.sizes, guidance.rules.transition, mechanism, num_used=used)
         release = freeze_closed(release, guidance.rules.num_open or mechanism.num_clusters)
         state = advance(state, release, settings=self.settings, num_rounds=self.plan.num_rounds)
         return (state if state.survey is None else state.with_open(state.survey.num_groups)), release
