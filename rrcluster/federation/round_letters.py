@@ -1,5 +1,8 @@
 """A round's messages: what the server tells clients, and what they report. Models travel as float32, as engines use."""
 
+import json
+import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +14,7 @@ from rrcluster.errors import ProtocolError
 from rrcluster.federation.wire import Letter
 from rrcluster.privacy.mechanism import Mechanism
 from rrcluster.privacy.reports import Reports, as_numpy
+from rrcluster.secagg.masks import digest
 from rrcluster.server import Guidance
 from rrcluster.types import Array, Models
 
@@ -47,6 +51,16 @@ def task(
     return Letter(name, {**own_facts, **facts}, {**arrays, **more})
 
 
+def told_by(letter: Letter, *apart: str) -> bytes:
+    """The digest of what a task tells, but for arrays that differ from member to member: all must be told the same."""
+    arrays = [part for name in sorted(set(letter.arrays) - set(apart)) for part in _named_bytes(name, letter)]
+    return digest(letter.name.encode(), json.dumps(dict(letter.facts), sort_keys=True).encode(), *arrays)
+
+
+def _named_bytes(name: str, letter: Letter) -> tuple[bytes, bytes]:
+    return name.encode(), np.ascontiguousarray(letter.arrays[name]).tobytes()
+
+
 def read_task(letter: Letter, name: str, mechanism: Mechanism, **more: _Shape) -> tuple[Guidance, ClientKeys | None]:
     """What the server told; ProtocolError unless every part has the shape that the agreed settings give it."""
     k, width = mechanism.num_clusters, mechanism.coordinates
@@ -70,6 +84,7 @@ def read_task(letter: Letter, name: str, mechanism: Mechanism, **more: _Shape) -
         round_index = int(facts["round"])
     except (KeyError, IndexError, TypeError, ValueError):
         raise ProtocolError(f"the message {name} lacks facts that were agreed on.") from None
+    _check_sensible(name, arrays, rules)
     average = "average " if mechanism.loss_bound is not None else ""
     return (
         Guidance(
@@ -80,6 +95,17 @@ def read_task(letter: Letter, name: str, mechanism: Mechanism, **more: _Shape) -
         ),
         client_keys,
     )
+
+
+def _check_sensible(name: str, arrays: Mapping[str, Array], rules: ChoiceRules) -> None:
+    """Refuse guidance that no server makes which follows the protocol, before it costs an attempt."""
+    finite = all(np.isfinite(values).all() for values in arrays.values())
+    numbers = (rules.temperature, rules.newcomer_power)
+    sizes = all(0 <= number < math.inf for number in numbers)
+    opened = rules.num_open is None or 1 <= rules.num_open <= len(rules.prices)
+    coins = finite and (rules.transition >= 0).all() and np.allclose(rules.transition.sum(axis=1), 1.0)
+    if not (finite and sizes and opened and coins):
+        raise ProtocolError(f"the message {name} holds models or rules that no server makes by the settings.")
 
 
 def report_letter(reports: Reports) -> Letter:
