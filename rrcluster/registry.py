@@ -149,8 +149,8 @@ MODELS = Registry(
         {
             name: (name, {})
             for name in (
-                *("linear", "pooled-linear", "edges", "edges-coarse", "edges-mlp", "mlp", "cnn", "cifar-cnn"),
-                *("lstm", "bigram", "trigram", "fourgram"),
+                *("linear", "pooled-linear", "edges", "edges-coarse", "edges-mlp", "scattering", "mlp"),
+                *("cnn", "cifar-cnn", "lstm", "bigram", "trigram", "fourgram"),
             )
         },
     ),
