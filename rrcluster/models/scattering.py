@@ -135,7 +135,8 @@ def _halved(spectrum: Tensor) -> Tensor:
     """The modulus of a signal at every second place, by its spectrum (..., n, n) -> (..., n / 2, n / 2)."""
     half = spectrum.shape[-1] // 2
     columns = spectrum[..., :half] + spectrum[..., half:]  # sums of slices: a mean over split axes takes 40 times this
-    return torch.fft.ifft2((columns[..., :half, :] + columns[..., half:, :]) / 4).abs()
+    moduli: Tensor = torch.fft.ifft2((columns[..., :half, :] + columns[..., half:, :]) / 4).abs()
+    return moduli
 
 
 def _standard(coefficients: Tensor) -> Tensor:
