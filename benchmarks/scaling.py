@@ -152,34 +152,30 @@ def table(rows):
     return "\n".join(lines)
 
 
-def draw(rows, folder, when):
-    import matplotlib
+def draw_rows(rows, folder):
+    from rrcluster.report.drawing import FAINT, INK, draw, set_title
+    from rrcluster.report.figures import save_figures
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    def paint(figure):
+        for axes, (name, points) in zip(figure.subplots(2, 2).flat, rows.items(), strict=True):
+            x = [one["point"][name] for one in points]
+            y = [one["seconds"] / points[0]["seconds"] for one in points]
+            if name in ("cohort", "ranks"):
+                power = -1 if name == "ranks" else 1
+                axes.plot(x, [(value / x[0]) ** power for value in x], ls=":", color=FAINT, label="in proportion")
+                axes.legend(loc="upper left" if power > 0 else "lower left", handlelength=1.5)
+            axes.plot(x, y, marker="o", color=INK)
+            axes.set(xscale="log")
+            set_title(axes, LABELS[name])
+            axes.set_xticks(x, [f"{value:,}" if value < 1000 else f"$10^{len(str(value)) - 1}$" for value in x])
+            axes.minorticks_off()
+            if name == "cohort":
+                axes.set(yscale="log")
+            else:
+                axes.set_ylim(0, 1.15 * max(1.2, *y))
+        figure.supylabel("time of a round, first point = 1", fontsize=7.5)
 
-    colours = dict(zip(ROWS, ("#0072B2", "#D55E00", "#009E73", "#CC79A7"), strict=True))  # Okabe and Ito
-    figure, axes = plt.subplots(1, len(rows), figsize=(3.1 * len(rows), 3.0), layout="constrained", squeeze=False)
-    for axis, (name, points) in zip(axes[0], rows.items(), strict=True):
-        x = [one["point"][name] for one in points]
-        y = [one["seconds"] / points[0]["seconds"] for one in points]
-        axis.plot(x, y, marker="o", color=colours[name])
-        if name in ("cohort", "ranks"):
-            power = -1 if name == "ranks" else 1
-            axis.plot(x, [(value / x[0]) ** power for value in x], ls=":", color="0.5", label="in proportion")
-            axis.legend(frameon=False)
-        axis.set(xscale="log", xlabel=LABELS[name])
-        axis.set_xticks(x, [f"{value:,}" if value < 1000 else f"$10^{len(str(value)) - 1}$" for value in x])
-        axis.minorticks_off()
-        if name == "cohort":
-            axis.set(yscale="log", ylabel="time of a round, first point = 1")
-        else:
-            axis.set_ylim(0, 1.15 * max(1.2, *y))
-        axis.spines[["top", "right"]].set_visible(False)
-    folder.mkdir(parents=True, exist_ok=True)
-    stamp = {"Title": f"Time of a round, {when}"}
-    figure.savefig(folder / "scaling.png", dpi=150, metadata=stamp)
-    figure.savefig(folder / "scaling.pdf", metadata=stamp | {"CreationDate": None})
+    save_figures([draw("scaling", paint, height=3.4, caption="", alt="")], folder)
 
 
 def main():
@@ -189,6 +185,7 @@ def main():
     )
     parser.add_argument("--clock", choices=CLOCKS, help="by which time; for ranks, processor is that of rank 0 alone")
     parser.add_argument("--quick", action="store_true", help="one turn instead of three")
+    parser.add_argument("--draw", action="store_true", help="draw the figure again; nothing is measured")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     parser.add_argument("--point", type=json.loads, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -197,6 +194,9 @@ def main():
         return
     kept = given.out / "scaling.json"
     known = json.loads(kept.read_text()) if kept.exists() else {"rows": {}}
+    if given.draw:
+        draw_rows(known["rows"], given.out)
+        return
     when = date.today().isoformat()
     for name in given.row or ROWS:
         known["rows"][name] = measure_row(
@@ -207,7 +207,7 @@ def main():
     kept.write_text(json.dumps(known, indent=1) + "\n")
     rows = {name: known["rows"][name] for name in ROWS if name in known["rows"]}
     print(f"{known['machine']}, {when}\n{table(rows)}")
-    draw(rows, given.out, when)
+    draw_rows(rows, given.out)
 
 
 if __name__ == "__main__":

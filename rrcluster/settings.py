@@ -29,7 +29,8 @@ class MethodSettings:
     num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
     """Models to train (k); methods without clusters always train one."""
     model: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.MODELS.hint)] = "auto"
-    """Network; auto: the usual one of the data (edges or edges-coarse on images, lstm on text, else linear)."""
+    """Network; auto: the usual one of the data (edges or edges-coarse on images, lstm on text, else linear), with more
+    layers (edges-mlp, mlp) for methods that split off the last one."""
     min_cluster_size: Annotated[int, Flag(name="min-cluster-size", aliases=["-B"])] = 0
     """Rebalance clusters below this size (B): by clients' own coins under joint, exactly otherwise; 0 is the base
     method."""

@@ -6,15 +6,19 @@ over the true lines.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import yaml
 
 from rrcluster.data.synthetic import INTERCEPTS, SCENARIOS, SLOPES
+from rrcluster.paper.map_figure import draw_map
 from rrcluster.paper.read_reproduction import MEASURES, MeasuredColumn, MeasuredRow, Reproduced
 from rrcluster.report.cluster_figures import draw_natural, draw_tables
 from rrcluster.report.comparisons import DecileRow, draw_deciles
 from rrcluster.report.curves import (
+    SERIES,
     Curve,
     CurvePanel,
     accuracy_curve,
@@ -62,19 +66,29 @@ def _epsilon_panel(reproduced: Reproduced, columns: Sequence[MeasuredColumn], ki
     curves, looks = [], _looks(reproduced)
     for row in reproduced.rows:
         points = [(column.epsilon or 0.0, _point(reproduced, row, column, kind)) for column in columns]
-        style: dict[str, Any] = {"color": INK, "linestyle": "dashed", "marker": None} if row.reference else {}
-        style |= {"markerfacecolor": "none"} if kind == PUBLISHED else {}
+        style = {"markerfacecolor": "none"} if kind == PUBLISHED else {}
         curves.append(Curve.through(points, label=row.name, look=looks[row.key], **style))
-    return _panel(kind, curves)
+    return replace(_panel(kind, curves), featured=_featured(reproduced))
+
+
+def _featured(reproduced: Reproduced) -> tuple[str, ...]:
+    """The rows to name where there are too many: the baseline, those in a spotlight, bounds, then in order."""
+    lit = {key for light in reproduced.about["spotlights"] for key, _ in light["cells"]}
+    rank = [not (row.key in lit or row.reference or row is reproduced.rows[0]) for row in reproduced.rows]
+    order = sorted(zip(rank, reproduced.rows, strict=True), key=lambda pair: pair[0])
+    return tuple(row.name for _, row in order[:SERIES]) if len(order) > SERIES else ()
 
 
 def _looks(reproduced: Reproduced) -> dict[str, Look]:
-    """The look of each row by its method, where it was run; rows of one look are told apart."""
-    looks = []
-    for place, row in enumerate(reproduced.rows):
-        run = next((run for cell in row.cells.values() for run in cell.runs.values()), None)
-        looks.append(nth_look(place) if run is None else base_look(run.config))
+    """The look of each row by its method under ours, or under the mechanism it has; rows of one look are told apart."""
+    looks = [base_look(_settings(row)) for row in reproduced.rows]
     return dict(zip((row.key for row in reproduced.rows), distinct_looks(looks), strict=True))
+
+
+def _settings(row: MeasuredRow) -> Mapping[str, Any]:
+    texts = [row.settings[kind] for kind in ("joint", "identifier", "none") if kind in row.settings]
+    pairs = [pair.split(" = ", 1) for pair in (texts[0].split(", ") if texts else ()) if " = " in pair]
+    return {name: yaml.safe_load(value) for name, value in pairs}
 
 
 def _panel(kind: str, curves: Sequence[Curve]) -> CurvePanel:
@@ -100,7 +114,8 @@ def _draw_over_epsilon(
 
     def paint(figure: Any) -> None:
         reference = _constant_level(reproduced, columns, panels)
-        column = paint_panels(figure, panels, xlabel="epsilon", ylabel="%", reference=reference)
+        ylabel = MEASURES[reproduced.measure]
+        column = paint_panels(figure, panels, xlabel="epsilon", ylabel=ylabel, reference=reference, sharey=False)
         epsilon_axis(column, budgets, [f"{budget:g}" for budget in budgets])
         name_ends(figure, column, panels, reference)
 
@@ -108,7 +123,8 @@ def _draw_over_epsilon(
         name,
         paint,
         height=panels_height(panels),
-        caption=f"{population}: {MEASURES[reproduced.measure]} over epsilon ({DIAGNOSTIC}).{bands_note(panels)}",
+        caption=f"{population}: {MEASURES[reproduced.measure]} over epsilon ({DIAGNOSTIC}). Each panel has a scale of "
+        f"its own.{bands_note(panels)}",
         alt=f"Line charts over epsilon, {population}. At {columns[-1].budget}, {panels[-1].title}: {'; '.join(ends)}.",
     )
 
@@ -156,7 +172,7 @@ def _worst_decile(reproduced: Reproduced) -> list[Drawing]:
             for row in reproduced.rows:
                 if mean := reproduced.estimate(row, column, kind, "accuracy"):
                     worst = reproduced.estimate(row, column, kind, "worst_decile")
-                    panels.setdefault(kind, []).append((row.name, looks[row.key], mean, worst))
+                    panels.setdefault(_TITLES[kind], []).append((row.name, looks[row.key], mean, worst))
         if panels:
             name = f"worst-decile-{place}-{_slug(population)}"
             drawings.append(draw_deciles(panels, name, title=f"{population}, {column.budget}"))
@@ -316,4 +332,5 @@ FIGURE_KINDS: dict[str, Callable[[Reproduced], list[Drawing]]] = {
     "worst-decile": _worst_decile,
     "sweep": _sweep,
     "lines": draw_lines_of,
+    "map": draw_map,
 }

@@ -106,7 +106,7 @@ def draw_deciles(panels: Mapping[str, Sequence[DecileRow]], name: str, *, title:
     return draw(
         name,
         lambda figure: _paint_deciles(figure, panels),
-        height=0.7 + sum(0.3 + 0.36 * len(part) for part in panels.values()),
+        height=0.7 + sum(0.3 + 0.28 * len(part) for part in panels.values()),
         caption=f"{prefix} of all clients, and of the tenth of them with the lowest accuracy ({DIAGNOSTIC}).{bars}",
         alt=f"Dot chart of worst-decile beside mean accuracy, {DIAGNOSTIC}. {values}.",
     )
@@ -177,7 +177,8 @@ def _paint_over_epsilon(
 
 
 def _paint_deciles(figure: Any, panels: Mapping[str, Sequence[DecileRow]]) -> None:
-    column = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    ratios = [len(rows) for rows in panels.values()]
+    column = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
     for axes, (title, rows) in zip(column, panels.items(), strict=True):
         for at, (_, look, mean, worst) in enumerate(rows):
             colour = COLOURS[look.colour]

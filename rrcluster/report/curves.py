@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rrcluster.report.drawing import (
+    BUNDLE,
     FAINT,
     INK,
     Drawing,
@@ -62,10 +63,13 @@ class CurvePanel:
 
     title: str
     curves: tuple[Curve, ...]
+    featured: tuple[str, ...] = ()  # labels of those to name; none: those that end highest
 
     @property
     def named(self) -> tuple[Curve, ...]:
-        """The curves that are named: all, or those that end highest."""
+        """The curves that are named: all, or the most important ones."""
+        if self.featured:
+            return tuple(curve for curve in self.curves if curve.label in self.featured)
         highest = sorted(self.curves, key=lambda curve: -curve.points[-1].mean if curve.at else 0.0)[:SERIES]
         return tuple(curve for curve in self.curves if curve in highest)
 
@@ -93,7 +97,7 @@ def paint_panels(
             axes.plot(curve.at, [100 * point.mean for point in curve.points], label=plain(curve.label), **style)
             band(axes, curve.at, curve.points, colour=style["color"])
         _paint_bundle(axes, [curve for curve in panel.curves if curve not in panel.named])
-        if reference is not None:
+        if reference is not None and (sharey or _near(reference, panel)):
             level(axes, reference[1], reference[0], "dotted")
         axes.set_ylabel(ylabel)
         set_title(axes, panel.title)
@@ -114,14 +118,19 @@ def name_ends(figure: Any, column: Any, panels: Sequence[CurvePanel], reference:
             (broken(curve.label, _END_WIDTH), 100 * curve.points[-1].mean, look.style()["color"])
             for curve, look in zip(panel.named, distinct_looks([curve.look for curve in panel.named]), strict=True)
         ]
-        ends += [] if reference is None else [(broken(reference[0], _END_WIDTH), reference[1], INK)]
+        shown = reference is not None and reference[0] in axes.get_legend_handles_labels()[1]
+        ends += [(broken(reference[0], _END_WIDTH), reference[1], INK)] if reference and shown else []
         named.append((axes, ends))
     label_ends(figure, named)
 
 
+def _near(reference: tuple[str, float], panel: CurvePanel) -> bool:
+    return near_chance(reference[1] / 100, (point for curve in panel.curves for point in curve.points))
+
+
 def _paint_bundle(axes: Any, curves: Sequence[Curve]) -> None:
     for place, curve in enumerate(curves):
-        label = "_" if place else f"{len(curves)} more"
+        label = "_" if place else BUNDLE
         heights = [100 * point.mean for point in curve.points]
         axes.plot(curve.at, heights, color=FAINT, linewidth=0.7, zorder=1, label=label)
 
@@ -141,13 +150,14 @@ def panels_height(panels: Sequence[CurvePanel]) -> float:
     if _named_at_ends(panels):
         return height
     labels = dict.fromkeys(curve.label for panel in panels for curve in panel.named)
-    return height + legend_height([*labels, "3 more", "chance (10%)"])
+    return height + legend_height([*labels, BUNDLE, "chance (10%)"])
 
 
 def bundle_note(panels: Sequence[CurvePanel]) -> str:
     """A sentence on the lines that are not named, if there are any."""
     more = max(len(panel.curves) - len(panel.named) for panel in panels)
-    return f" Named are the {SERIES} lines of a panel that end highest; {more} more are drawn faint." if more else ""
+    which = "" if any(panel.featured for panel in panels) else f" Named are the {SERIES} lines that end highest."
+    return f"{which} Up to {more} more lines of a panel are faint, without a name." if more else ""
 
 
 def bands_note(panels: Sequence[CurvePanel]) -> str:

@@ -27,6 +27,7 @@ _TEXT_WIDTH = 62  # characters of legend that fit into it
 _LINE = 0.125  # inches of a line of text
 _FONT = "DejaVuSans"  # how ids of letters begin
 _HIGHEST = 30.0  # inches of a figure
+BUNDLE = "other methods"  # lines of a panel that are drawn faint
 TITLE = "title"  # marks the texts that `draw` breaks into lines where there is no room for one
 
 _STYLE = {
@@ -129,7 +130,7 @@ def legend(figure: Any, *every: Any, columns: int | None = None) -> None:
     """One legend below all axes, each label once, in as many columns as fit."""
     pairs = [pair for axes in every for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     unique = {label: handle for handle, label in reversed(pairs)}
-    names = list(dict.fromkeys(label for _, label in pairs))
+    names = sorted(dict.fromkeys(label for _, label in pairs), key=lambda label: label == BUNDLE)  # that one last
     if names:
         labels = [broken(name, _TEXT_WIDTH - 9) for name in names]
         handles = [unique[name] for name in names]

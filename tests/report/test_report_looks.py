@@ -121,7 +121,7 @@ def test_at_most_seven_lines_of_a_panel_are_named(tmp_path, run_folder, figures)
     (axes,) = figures[0].axes
     named = [line for line in axes.lines if not line.get_label().startswith("_")]
     assert len(named) <= 7 + 2  # the bundle, and chance
-    assert "3 more" in drawing.caption
+    assert "Up to 3 more lines of a panel are faint" in drawing.caption
     assert "num_clusters=11" in drawing.alt  # the best are among those named
 
 

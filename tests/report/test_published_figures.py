@@ -1,0 +1,52 @@
+"""The figures under docs/results: drawn from the tables beside them, at most seven lines a panel, no text cut."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tests.report.test_report_looks import _outside, _texts
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results"
+FAST = ("fashion", "intro")
+FOLDERS = [
+    pytest.param(path.parent.name, marks=[] if path.parent.name in FAST else pytest.mark.slow)
+    for path in sorted(RESULTS.glob("*/reproduction.json"))
+]
+
+
+@pytest.fixture(scope="module")
+def drawn_by():
+    return runpy.run_path(str(ROOT / "benchmarks" / "results_figures.py"))["drawn_by"]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_figures_are_those_of_the_tables_and_can_be_read(name, drawn_by, figures):
+    drawings = drawn_by(RESULTS / name)
+    stored = {path.stem for path in (RESULTS / name).glob("figures/*")}
+    assert stored == {drawing.name for drawing in drawings}
+    for drawing, figure in zip(drawings, figures, strict=True):
+        assert [text.get_text() for text in _texts(figure) if _outside(text, figure)] == [], drawing.name
+        for axes in figure.axes:
+            named = {line.get_label() for line in axes.lines if not line.get_label().startswith("_")}
+            assert len(named - {"other methods", "constant predictor"}) <= 7, drawing.name
+
+
+def test_the_figure_of_the_main_table_has_its_numbers(drawn_by, figures):
+    drawing = next(drawing for drawing in drawn_by(RESULTS / "fashion") if drawing.name == "epsilon-1-balanced")
+    assert "DP-FedAvg 74.5%" in drawing.alt
+    assert "DP-IFCA + exploration 83.9%" in drawing.alt
+    lines = {line.get_label(): line for line in figures[0].axes[-1].lines}
+    assert list(lines["DP-FedAvg"].get_ydata()) == pytest.approx([73.2, 74.2, 74.5])
+
+
+def test_the_headline_can_be_read_at_400_pixels():
+    """Letters of ten pixels or more in a column of 400."""
+    svg = (RESULTS / "headline.svg").read_text()
+    width = float(re.search(r'viewBox="0 0 ([\d.]+)', svg).group(1))
+    sizes = [float(size) for size in re.findall(r"font: (?:[\w-]+ )*([\d.]+)px", svg)]
+    sizes += [float(size) for size in re.findall(r"font-size: ?([\d.]+)px", svg)]
+    assert len(sizes) >= 10
+    assert min(sizes) * 400 / width >= 10
