@@ -6,7 +6,6 @@ by one thread, so no bit of a result depends on the time, on where a part was co
 are; what a part is depends on the cohort alone.
 """
 
-import logging
 import pickle
 import time
 import weakref
@@ -43,7 +42,7 @@ class SpreadEngine:
         More than one process needs a model that can be pickled.
         """
         self.engine, self.part = engine_of(model), min(capacity, _IN_TURN if model.not_batched else _STACKED)
-        self._model, self._processes = model, processes
+        self.model, self._processes = model, processes
         self._spent = 0.0  # seconds here, on what could have been shared
         self._pool: _Pool | None = None
 
@@ -63,7 +62,7 @@ class SpreadEngine:
 
     def _train(self, call: TrainingCall) -> Array:
         parts = [_TrainingPart.of(call, rows) for rows in _slices(len(call.model_of), self.part)]
-        return np.concatenate([np.zeros((0, self._model.num_parameters), np.float32), *self._answers(parts)])
+        return np.concatenate([np.zeros((0, self.model.num_parameters), np.float32), *self._answers(parts)])
 
     def _measure(self, question: Question) -> Measured:
         samples = question.samples
@@ -87,14 +86,11 @@ class SpreadEngine:
     def _ready_pool(self) -> "_Pool | None":
         """The processes, started when it is time, once all are ready; without them where one cannot start."""
         if self._pool is None and self._spent > _SECONDS_TO_START:
-            self._pool = _Pool(pickle.dumps(replace(self._model)), self._processes)  # without what was computed from it
+            self._pool = _Pool(pickle.dumps(replace(self.model)), self._processes)  # without what was computed from it
             weakref.finalize(self, self._pool.close)
         if self._pool is None:
             return None
-        if failure := self._pool.failure():
-            logging.getLogger("rrcluster").warning(
-                f"model {self._model.name}: all clients run in this process, since others could not start ({failure})."
-            )
+        if self._pool.failed():
             self.close()
             self._processes = 1
             return None
@@ -183,20 +179,19 @@ class _Pool:
 
     @property
     def ready(self) -> bool:
-        """Whether all have said that they can begin, as far as `failure` has asked."""
+        """Whether all have said that they can begin, as far as `failed` has asked."""
         return not self._starting
 
-    def failure(self) -> str:
-        """Why one of those that have answered cannot begin; empty where none has said so."""
+    def failed(self) -> bool:
+        """Whether one of those that have answered cannot begin: it cannot import the network, say."""
         for connection in [connection for connection in self._starting if connection.poll()]:
             try:
-                said = connection.recv()
+                if not connection.recv():
+                    return True
             except (EOFError, OSError):
-                said = "it ended"
-            if said:
-                return str(said)
+                return True
             self._starting.remove(connection)
-        return ""
+        return False
 
     def run(self, parts: "Sequence[_TrainingPart | _MeasuredPart]") -> list[Any]:
         """The answers to all parts, each process having one at a time."""
@@ -251,10 +246,10 @@ def main(socket: int) -> None:
     with Connection(socket) as connection, suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
             engine = engine_of(pickle.loads(connection.recv_bytes()))
-        except Exception as error:
-            connection.send(type_and_line(error))
+        except Exception:
+            connection.send(False)
             return
-        connection.send("")
+        connection.send(True)
         while True:
             part = connection.recv()
             try:
