@@ -45,7 +45,7 @@ def answers(engine, model, data):
     return moved, calls.losses(engine, models, cohort)
 
 
-def in_processes(engine, seconds=120):
+def in_processes(engine, seconds=600):
     """Let the engine start its processes now, and wait until they are ready."""
     engine._spent = 1e9
     until = time.monotonic() + seconds
