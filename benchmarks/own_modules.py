@@ -1,7 +1,7 @@
 """Networks that people bring: a cohort's training by the engine that `auto` picks, beside a plain PyTorch loop.
 
 The plain loop is what one writes first: one module, `torch.optim.SGD`, one client after another, one thread. The two
-take turns, round by round, in one process; the figure is the median of the ratios. bench.py has two processes each.
+take turns, round by round, in one process; the figure is the median of the ratios.
 Run it from the root of the repository: `python -m benchmarks.own_modules`.
 """
 
