@@ -7,7 +7,8 @@ import numpy as np
 
 from rrcluster.client import ClientKeys
 from rrcluster.clusters.choice import ChoiceRules
-from rrcluster.clusters.survey import SurveyQuestion, sketch_width
+from rrcluster.clusters.survey import survey_size
+from rrcluster.clusters.survey_question import SurveyQuestion
 from rrcluster.errors import ProtocolError
 from rrcluster.federation.wire import Letter
 from rrcluster.privacy.mechanism import Mechanism
@@ -63,7 +64,7 @@ def read_task(
     if mechanism.loss_bound is not None:
         wanted |= {f"average {part}": shape for part, shape in models.items()}
     if stage is not None:
-        sketched = sketch_width(width.clustered, k)
+        sketched, _ = survey_size(width.clustered, k)
         wanted |= {
             "start": ("f4", (width.clustered,)),
             "basis": ("f8", (sketched, None)),
@@ -105,11 +106,11 @@ def read_task(
 
 def _check_question(question: SurveyQuestion, num_clusters: int) -> None:
     """Refuse what no survey asks; stage, scale and a sketch's width are the agreement's already."""
-    (width, r), stage = question.basis.shape, question.stage
-    most = width if stage == "spread" else num_clusters
-    least_centres = 1 if stage in ("centres", "start") else 0
-    centres = question.centres
-    if not 1 <= r <= most or not least_centres <= len(centres) <= num_clusters or centres.shape[1] != r:
+    (width, r), stage, centres = question.basis.shape, question.stage, question.centres
+    directions = survey_size(len(question.start), num_clusters)[1]
+    fits = directions <= r <= width if stage == "spread" else r == directions
+    least, most = {"centres": (directions, directions), "start": (1, num_clusters)}.get(stage, (0, 0))
+    if not fits or not least <= len(centres) <= most or centres.shape[1] != r:
         raise ProtocolError(f"the question {stage} of a survey has another shape than agreed.")
     if not (np.isfinite(centres).all() and np.allclose(question.basis.T @ question.basis, np.eye(r), atol=1e-8)):
         raise ProtocolError(f"the question {stage} looks at directions that are not perpendicular, of length 1.")

@@ -59,6 +59,13 @@ def test_compose_services_have_the_keys_that_the_specification_has():
             assert re.fullmatch(r"\./\w+:/\w+(:ro)?", volume)
 
 
+def test_an_image_holds_the_package_and_nothing_that_lies_beside_it():
+    copied = re.findall(r"^COPY (.*) /source", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)
+    names = {name for line in copied for name in line.split()}
+    assert names == {"pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "constraints-flower.txt", "rrcluster"}
+    assert all((DEPLOY.parent / name).exists() for name in names)
+
+
 def test_the_daemon_has_no_network_and_the_node_no_data():
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     for service in services.values():

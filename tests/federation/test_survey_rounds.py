@@ -79,7 +79,7 @@ def not_numbers(arrays):
 
 
 def more_centres(arrays):
-    return {**arrays, "centres": np.zeros((3, arrays["centres"].shape[1]))}
+    return {**arrays, "centres": np.zeros((9, arrays["centres"].shape[1]))}
 
 
 def no_centres(arrays):
@@ -102,6 +102,7 @@ def of_another_space(arrays):
         ("centres", more_centres),
         ("centres", no_centres),
         ("start", of_another_space),
+        ("start", more_centres),
         ("start", no_centres),
     ],
 )
