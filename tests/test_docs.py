@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 import unicodedata
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -126,6 +127,15 @@ def test_every_finding_of_the_privacy_page_is_on_the_page_of_the_paper():
     rows = re.findall(r"^\| (\d+) \| ", (DOCS / "privacy.md").read_text(), flags=re.MULTILINE)
     assert rows == [str(number) for number in range(1, len(rows) + 1)]
     assert len(rows) >= 14
+
+
+def test_the_badges_of_the_readme_are_true():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    badges = re.findall(r"img\.shields\.io/badge/([^)]+)\)", (ROOT / "README.md").read_text())
+    versions, licence, paper = (badge.rsplit("-", 1)[0].replace("--", "-") for badge in badges)
+    assert versions == "python-" + project["requires-python"].removeprefix(">=") + "%2B"
+    assert licence == "license-" + project["license"]
+    assert paper.removeprefix("arXiv-") in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_python_reference_has_every_public_name():
