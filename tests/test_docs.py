@@ -31,7 +31,7 @@ README_WORDS = (
     *("client", "group", "federated", "server", "federation", "round", "cohort", "update", "joint", "exploration"),
     *("rebalancing", "noise", "release", "differential privacy", "client-level", "epsilon", "delta", "mechanism"),
     *("accountant", "budget", "plan", "seed", "secure", "diagnostic", "audit", "threat model", "secure aggregation"),
-    *("private evaluation", "dp-fedavg", "dp-ifca", "rr-cluster", "oracle", "baseline", "backbone", "edge features"),
+    *("private evaluation", "dp-fedavg", "dp-ifca", "rr-cluster", "oracle", "backbone", "edge features"),
     *("add-on", "accuracy", "clustering accuracy", "worst decile", "t-interval", "run folder", "sweep", "emnist"),
     *("personalise", "member", "schedule", "calibrate", "convergence bound", "reserve"),
 )
