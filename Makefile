@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m $(PIP_INSTALL)
 FLOWER := .venv-flower/bin/python
 FLOWER_READY := .venv-flower/.ready
 
-.PHONY: install lock demo test federation test-flower lint slow bench bench-gpu scaling docs clean
+.PHONY: install lock demo test federation test-flower test-three-nodes lint slow slow-flower bench bench-gpu scaling docs clean
 
 install: $(READY)
 
@@ -30,10 +30,7 @@ lock: $(READY)
 # A private clustering on the bundled images: four methods at the same (epsilon, delta), a table and a page.
 demo: $(READY)
 	rm -rf runs/demo
-	$(BIN)/rrcluster run examples/demo.yaml --algorithm fedavg --out runs/demo/1-dp-fedavg
-	$(BIN)/rrcluster run examples/demo.yaml --algorithm ifca --exploration 0 --out runs/demo/2-dp-ifca
-	$(BIN)/rrcluster run examples/demo.yaml --algorithm ifca --exploration 0 -B 40 --out runs/demo/3-rr-cluster
-	$(BIN)/rrcluster run examples/demo.yaml --algorithm ifca --out runs/demo/4-exploration
+	$(BIN)/rrcluster sweep examples/four-methods.yaml --out runs/demo
 	$(BIN)/rrcluster report runs/demo
 
 test: lint
@@ -46,6 +43,14 @@ federation: $(FLOWER_READY)
 
 test-flower: $(FLOWER_READY)
 	$(FLOWER) -m pytest -q -m "not slow" tests/federation/test_flower*.py
+
+# Of these the one that continuous integration runs: three members, plain rounds over TLS beside the simulator's.
+test-three-nodes: $(FLOWER_READY)
+	$(FLOWER) -m pytest -q --durations=1 tests/federation/test_flower.py -k test_plain_rounds
+
+# Kills in every stage, and nginx in front of the gate: half an hour.
+slow-flower: $(FLOWER_READY)
+	$(FLOWER) -m pytest -q -m slow tests/federation/test_flower*.py
 
 # Flower's pins clash with four of ours, so it has an environment of its own on top of .venv: what .venv has not, or in
 # another version, is installed there, and everything else comes from .venv.

@@ -1,9 +1,12 @@
 """Secure rounds against the simulator: 8 daemons with 125 clients each of `fashion-mini`, noise made by the members.
 
-    python benchmarks/federation_accuracy.py [--rounds 40] [--epsilon 4] [--seed 0]
+    python benchmarks/federation_accuracy.py federation --runs 6
+    python benchmarks/federation_accuracy.py simulator --runs 12 --first-seed 101
+    python benchmarks/federation_accuracy.py one-model --runs 3 --first-seed 101
 
-Prints one line of JSON: accuracy of the secure federation, of the simulator with the same noise (that of all members'
-shares: larger than the plan's by sqrt(members / least_honest)) and with the plan's, and of one model for all.
+Prints a line of JSON for each run. `simulator` has the noise of all members' shares, which is larger than the plan's by
+sqrt(members / least_honest); `plan` is the simulator with the plan's. The runs of a federation have no seed: members
+draw from the operating system. docs/secure-aggregation.md says how many runs were planned, and what came out.
 """
 
 import argparse
@@ -27,7 +30,8 @@ from rrcluster.federation.deployment import Deployment
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.simulation.evaluate import evaluate
 
-MEMBERS, HOSTED = 8, 125
+MEMBERS, HOSTED, LEAST_HONEST = 8, 125, 6
+ROUNDS, EPSILON = 30, 8.0
 
 
 class Part:
@@ -40,13 +44,13 @@ class Part:
         return self.store.client(self.first + client)
 
 
-def settings(args, **changes):
+def settings(**changes):
     return {
         "data": "fashion-mini",
         "num_clients": MEMBERS * HOSTED,
         "num_clusters": 4,
-        "num_rounds": args.rounds,
-        "epsilon": args.epsilon,
+        "num_rounds": ROUNDS,
+        "epsilon": EPSILON,
         "delta": 1e-4,
         "participation": "everybody",
         **changes,
@@ -63,65 +67,72 @@ def accuracy(experiment, models):
     ).accuracy
 
 
-def simulated(args, **changes):
-    experiment = build_experiment(**settings(args, seed=args.seed, **changes))
+def simulated(seed, **changes):
+    experiment = build_experiment(**settings(seed=seed, **changes))
     *_, record = experiment.rounds()
     return accuracy(experiment, record.state.average)
 
 
-def federated(args):
-    keys = [Ed25519PrivateKey.generate() for _ in range(MEMBERS)]
+def agreed_by(keys):
+    """The agreement of all members, and an experiment with the same clients."""
     members = tuple(Member(f"member-{i}", key.public_key().public_bytes_raw(), HOSTED) for i, key in enumerate(keys))
-    experiment = build_experiment(**settings(args, secure=True))
-    agreement = close(
-        Agreement(
-            "benchmark",
-            settings(args, secure=True),
-            samples_of(experiment.config),
-            members,
-            "secure",
-            least_honest=6,
-            most_colluders=1,
-        )
-    )
+    own = settings(secure=True)
+    experiment = build_experiment(**own)
+    samples = samples_of(experiment.config)
+    honest = {"least_honest": LEAST_HONEST, "most_colluders": 1}
+    return close(Agreement("benchmark", own, samples, members, "secure", **honest)), experiment
+
+
+def federated(_):
+    keys = [Ed25519PrivateKey.generate() for _ in range(MEMBERS)]
+    agreement, experiment = agreed_by(keys)
     agreed = AgreedRun.build(agreement)
-    data, folder = experiment.data, Path(tempfile.mkdtemp())
-    daemons = {}
-    for place, key in enumerate(keys):
-        rows = slice(place * HOSTED, (place + 1) * HOSTED)
-        own = replace(
-            data,
-            sizes=data.sizes[rows],
-            groups=data.groups[rows],
-            test_of=data.test_of[rows],
-            store=Part(data.store, place * HOSTED),
-        )
-        daemons[place] = Daemon(place, agreed, key, own, ClientLedger(folder / f"{place}.jsonl"), agreed.first_memory())
-    deployment = Deployment(agreed, InProcess(daemons), count().__next__)
-    ledger = Ledger(secure=True, limit=agreed.num_releases)
-    *_, finished = deployment.experiment().rounds(ledger=ledger)
-    return accuracy(experiment, finished.state.average), agreed.guarantee()
+    data, daemons = experiment.data, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for place, key in enumerate(keys):
+            rows = slice(place * HOSTED, (place + 1) * HOSTED)
+            own = replace(
+                data,
+                sizes=data.sizes[rows],
+                groups=data.groups[rows],
+                test_of=data.test_of[rows],
+                store=Part(data.store, place * HOSTED),
+            )
+            ledger = ClientLedger(Path(folder) / f"{place}.jsonl")
+            daemons[place] = Daemon(place, agreed, key, own, ledger, agreed.first_memory())
+        deployment = Deployment(agreed, InProcess(daemons), count().__next__)
+        ledger = Ledger(secure=True, limit=agreed.num_releases)
+        *_, finished = deployment.experiment().rounds(ledger=ledger)
+    return accuracy(experiment, finished.state.average)
+
+
+def same_noise(seed):
+    """The simulator with the noise of all members' shares."""
+    guarantee = agreed_by([Ed25519PrivateKey.generate() for _ in range(MEMBERS)])[0].guarantee
+    noise = guarantee["noise_multiplier"] * math.sqrt(MEMBERS / LEAST_HONEST)
+    return simulated(seed, noise_multiplier=noise, epsilon=None)
+
+
+SIDES = {
+    "federation": federated,
+    "simulator": same_noise,
+    "plan": simulated,
+    "one-model": lambda seed: simulated(seed, algorithm="fedavg"),
+}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--epsilon", type=float, default=4.0)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("side", choices=SIDES)
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=101)
     args = parser.parse_args()
-    began = time.process_time()
-    secure, statement = federated(args)
-    seconds = time.process_time() - began
-    noise = statement["noise_multiplier"] * math.sqrt(MEMBERS / statement["least_honest"])
-    line = {
-        "secure federation": secure,
-        "simulator with the same noise": simulated(args, noise_multiplier=noise, epsilon=None),
-        "simulator": simulated(args),
-        "one model": simulated(args, algorithm="fedavg"),
-        "seconds of processor time of the federation": seconds,
-        "statement": statement,
-    }
-    print(json.dumps(line))
+    for number in range(args.runs):
+        seed = None if args.side == "federation" else args.first_seed + number
+        began = time.process_time()
+        reached = SIDES[args.side](seed)
+        seconds = round(time.process_time() - began)
+        print(json.dumps({"side": args.side, "seed": seed, "accuracy": reached, "cpu_seconds": seconds}), flush=True)
 
 
 if __name__ == "__main__":

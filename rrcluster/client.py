@@ -111,7 +111,7 @@ def own_evaluations(
     """
     if loss_bound is None:
         return None
-    chosen = algorithm.scores(models, Clients.without_memory(cohort), tools=tools).argmin(axis=1)
+    chosen = algorithm.final_scores(models, cohort, tools=tools).argmin(axis=1)
     loss, accuracy = calls.measure(tools.engine, tools.split.vectors(models), cohort)
     rows = np.arange(len(chosen))
     share = np.nan_to_num(loss[rows, chosen] / loss_bound, nan=1.0, posinf=1.0)

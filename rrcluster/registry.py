@@ -119,6 +119,7 @@ def _entries(load: str, named: Mapping[str, tuple[str, dict[str, Any]]]) -> tupl
 
 
 _BY_LOSS = {"chooses_by_loss": True}  # exploration applies: prices and softened choices are in units of a loss
+_DEEP = {"splits_network": True}  # its last layer is apart from the rest, so there must be a rest
 METHODS = Registry(
     "algorithm",
     "rrcluster.methods",
@@ -126,14 +127,16 @@ METHODS = Registry(
         "rrcluster.methods:OURS",
         {  # looks in figures: colour, dashes and marker by their places in rrcluster.report.drawing; plain: unexplored
             "ifca": ("IFCA", _BY_LOSS | {"look": (0, 0, 0), "plain_look": (4, 1, 0)}),
-            "ifca-shared": ("IFCA (shared base)", _BY_LOSS | {"look": (0, 2, 1), "plain_look": (4, 3, 1)}),
-            "fesem": ("FeSEM", {"look": (5, 0, 2)}),
+            "ifca-shared": ("IFCA (shared base)", _BY_LOSS | _DEEP | {"look": (0, 2, 1), "plain_look": (4, 3, 1)}),
+            "fesem": ("FeSEM", {"look": (5, 0, 2), "memoryless": "fesem-memoryless"}),
             "fesem-last": ("FeSEM (last layer)", {"look": (5, 1, 4)}),
+            "fesem-memoryless": ("FeSEM (memoryless)", {"look": (5, 2, 2)}),
             "fedcam": ("FedCAM", _BY_LOSS | {"look": (3, 0, 3), "plain_look": (3, 1, 3)}),
             "fedcam-fesem": ("FedCAM (by distance)", {"look": (3, 2, 6)}),
             "fedavg": ("FedAvg", {"look": (2, 0, 1)}),
             "fedprox": ("FedProx", {"look": (2, 1, 5)}),
-            "fedper": ("FedPer", {"look": (5, 2, 5)}),
+            "fedper": ("FedPer", _DEEP | {"look": (5, 2, 5), "memoryless": "fedper-memoryless"}),
+            "fedper-memoryless": ("FedPer (memoryless)", _DEEP | {"look": (5, 3, 5)}),
             "mr-mtl": ("MR-MTL", {"look": (5, 3, 6)}),
             "local": ("Local training", {"look": (6, 3, 5)}),
             "oracle": ("Oracle", {"look": (6, 2, 2)}),
@@ -141,13 +144,15 @@ METHODS = Registry(
     ),
 )
 
+# Networks of a single layer, and what `model = auto` takes instead for methods that split a network.
+_DEEPER = {"linear": "mlp", "pooled-linear": "mlp", "edges": "edges-mlp", "edges-coarse": "edges-mlp"}
 MODELS = Registry(
     "model",
     "rrcluster.models",
     _entries(
         "rrcluster.models.zoo:OURS",
         {
-            name: (name, {})
+            name: (name, {"deeper": _DEEPER[name]} if name in _DEEPER else {})
             for name in (
                 *("linear", "pooled-linear", "edges", "edges-coarse", "edges-mlp", "mlp", "cnn", "cifar-cnn"),
                 *("lstm", "bigram", "trigram", "fourgram"),

@@ -18,7 +18,8 @@ import numpy as np
 from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_prices, fading
 from rrcluster.clusters.rebalancing import coin_transition
 from rrcluster.clusters.schedule import Schedule, freeze_closed, make_schedule, open_clusters, warm_start
-from rrcluster.clusters.survey import Place, Survey, SurveyQuestion, place_of, sketch_width
+from rrcluster.clusters.survey import Place, Survey, place_of, survey_size
+from rrcluster.clusters.survey_question import SurveyQuestion
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import PrivacyError, RoundError, RunFolderError
 from rrcluster.privacy.correlation import PastNoise
@@ -64,7 +65,7 @@ class Server:
     def __post_init__(self) -> None:
         _ = self.schedule  # refuse one that does not fit
         if self.schedule.init == "survey":
-            sketch_width(self.plan.mechanism.coordinates.clustered, self.plan.mechanism.num_clusters)
+            survey_size(self.plan.mechanism.coordinates.clustered, self.plan.mechanism.num_clusters)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -116,7 +117,8 @@ class Server:
         sizes = release.sizes if state.survey is None else only_first(release.sizes, state.survey.num_groups)
         state = replace(state, sizes=state.sizes.updated(sizes, memory=self.settings.memory))
         if release.size_noise_std > 0:
-            release = smooth_sizes(release, state.sizes, guidance.rules.transition, mechanism)
+            used = mechanism.num_clusters if state.survey is None else state.survey.num_groups
+            release = smooth_sizes(release, state.sizes, guidance.rules.transition, mechanism, num_used=used)
         release = freeze_closed(release, guidance.rules.num_open or mechanism.num_clusters)
         state = advance(state, release, settings=self.settings, num_rounds=self.plan.num_rounds)
         return (state if state.survey is None else state.with_open(state.survey.num_groups)), release
@@ -157,9 +159,8 @@ class Server:
         place, scale, mechanism = self._place(state.round_index), self._answer_scale, self.plan.mechanism
         survey = self._survey(state).updated(
             place,
-            release.cluster_sums / scale,
+            release.cluster_sums[0] / scale,
             noise=release.sum_noise_std / scale,
-            cohort=mechanism.sampler.expected_size,
             num_clusters=mechanism.num_clusters,
         )
         state = replace(state, survey=survey, round_index=state.round_index + 1)

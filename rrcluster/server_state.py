@@ -73,15 +73,17 @@ def only_first(sizes: Array, num_open: int) -> Array:
     return np.where(np.arange(len(sizes)) < num_open, sizes, 0.0)
 
 
-def smooth_sizes(release: Release, sizes: RunningMean, transition: Array, mechanism: Mechanism) -> Release:
+def smooth_sizes(
+    release: Release, sizes: RunningMean, transition: Array, mechanism: Mechanism, *, num_used: int
+) -> Release:
     """Replace one round's noisy denominators by those of the running average of released sizes.
 
     Block j' is divided by the public expectation of its size after the coins, at least the floor and B; shared
     coordinates by the sum of sizes, at least k times the floor. With the identity transition (B = 0) no coin is
-    expected to move.
+    expected to move. Where fewer than k clusters are used they are larger, and so is the floor.
     """
     natural = np.maximum(sizes.mean, 0.0)
-    least = max(mechanism.size_floor, mechanism.min_cluster_size, 1.0)
+    least = max(mechanism.size_floor * mechanism.num_clusters / num_used, mechanism.min_cluster_size, 1.0)
     return replace(
         release,
         denominators=np.maximum(expected_sizes(natural, transition), least),

@@ -29,7 +29,8 @@ class MethodSettings:
     num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
     """Models to train (k); methods without clusters always train one."""
     model: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.MODELS.hint)] = "auto"
-    """Network; auto: the usual one of the data (edges or edges-coarse on images, lstm on text, else linear)."""
+    """Network; auto: the usual one of the data (edges or edges-coarse on images, lstm on text, else linear), with more
+    layers (edges-mlp, mlp) for methods that split off the last one."""
     min_cluster_size: Annotated[int, Flag(name="min-cluster-size", aliases=["-B"])] = 0
     """Rebalance clusters below this size (B): by clients' own coins under joint, exactly otherwise; 0 is the base
     method."""
@@ -204,7 +205,7 @@ class ServerSettings:
     for each group that early rounds find, at most k (survey)."""
     init_rounds: int | None = None
     """How many of the run's rounds the initialisation takes; default: a tenth, kmeans++ at least one per cluster,
-    survey 22%."""
+    survey 25%."""
     start_from: Annotated[str | None, Flag(metavar="RUN")] = None
     """Start from the models of this finished run, not from random ones; what both cost adds up, and is stated."""
 

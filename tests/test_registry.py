@@ -1,14 +1,16 @@
 """Names that settings take: what is unknown, what may be added, and what became of settings that are gone."""
 
+import contextlib
 import importlib
 from types import SimpleNamespace
 
 import pytest
 
 import rrcluster as rr
-from rrcluster import registry
+from rrcluster import methods, registry
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import from_flat
+from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.registry import Entry, Registry
 from rrcluster.settings import (
@@ -186,3 +188,44 @@ def test_every_setting_is_declared_once_with_a_help_text_and_what_it_affects():
     for kind in SECTIONS.values():
         declared = getsource(kind).split("def __post_init__")[0]
         assert declared.count('"""') == 2 * (1 + len(kind.__dataclass_fields__)), kind
+
+
+def test_facts_of_methods_and_models_say_what_they_do():
+    """Facts are read before anything is loaded; here against what is loaded."""
+    shallow = make_model("linear", input_shape=(4,), num_classes=3)
+    deep = make_model("mlp", input_shape=(4,), num_classes=3)
+    for name in methods.OURS:
+        method = registry.METHODS.load(name)
+        memoryless = registry.METHODS.fact(name, "memoryless")
+        if memoryless is not None:
+            assert method.memory_width(deep) > 0
+            assert registry.METHODS.load(memoryless).memory_width(deep) == 0
+        splits = registry.METHODS.fact(name, "splits_network", False)
+        with pytest.raises(ConfigError, match="single layer") if splits else contextlib.nullcontext():
+            method.split(method.adapt(shallow))
+    for name in registry.MODELS:
+        if (other := registry.MODELS.fact(name, "deeper")) is not None:
+            assert registry.MODELS.fact(other, "deeper") is None
+            assert other in registry.MODELS
+
+
+@pytest.mark.parametrize(
+    ("data", "algorithm", "model"),
+    [
+        ("fashion-mini", "fedper", "edges-mlp"),
+        ("emnist", "ifca-shared", "edges-mlp"),
+        ("synthetic", "fedper", "mlp"),
+        ("shakespeare", "fedper", "lstm"),
+        ("fashion-mini", "fedavg", "edges"),
+    ],
+)
+def test_the_usual_model_depends_on_the_method(data, algorithm, model):
+    assert from_flat({"data": data, "algorithm": algorithm}).method.model == model
+    assert from_flat({"data": data, "algorithm": algorithm, "model": "linear"}).method.model == "linear"
+
+
+def test_a_method_gives_way_to_its_memoryless_form_where_memory_is_not_covered():
+    for mechanism, expected in (("joint", "fesem"), ("identifier", "fesem-memoryless"), ("none", "fesem")):
+        config = from_flat({"algorithm": "fesem", "mechanism": mechanism})
+        assert config.method.algorithm == expected
+        assert config.resolved() == config

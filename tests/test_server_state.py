@@ -37,18 +37,21 @@ def mechanism(size_floor, min_cluster_size=0):
 def test_smoothed_denominators_by_hand():
     sizes = RunningMean(np.array([40.0, -3.0, 20.0]), 1.0)
     before = release(np.zeros((3, 2)), [1, 1, 1])
-    smoothed = smooth_sizes(before, sizes, np.eye(3), mechanism(10.0, min_cluster_size=15))
+    smoothed = smooth_sizes(before, sizes, np.eye(3), mechanism(10.0, min_cluster_size=15), num_used=3)
     assert smoothed.denominators.tolist() == [40, 15, 20]
     assert smoothed.shared_denominator == 60
-    assert smooth_sizes(before, sizes, np.eye(3), mechanism(10.0)).denominators.tolist() == [40, 10, 20]
-    assert smooth_sizes(before, sizes, np.eye(3), mechanism(0.0)).denominators.tolist() == [40, 1, 20]
-    assert smooth_sizes(before, sizes, np.eye(3), mechanism(30.0)).shared_denominator == 90
+    assert smooth_sizes(before, sizes, np.eye(3), mechanism(10.0), num_used=3).denominators.tolist() == [40, 10, 20]
+    assert smooth_sizes(before, sizes, np.eye(3), mechanism(0.0), num_used=3).denominators.tolist() == [40, 1, 20]
+    assert smooth_sizes(before, sizes, np.eye(3), mechanism(30.0), num_used=3).shared_denominator == 90
+    assert smooth_sizes(before, sizes, np.eye(3), mechanism(10.0), num_used=1).denominators.tolist() == [40, 30, 30]
 
 
 def test_denominators_expect_the_coins_that_clients_were_told():
     sizes = RunningMean(np.array([40.0, 0.0, 20.0]), 1.0)
     told = np.array([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.25, 0.75]])
-    smoothed = smooth_sizes(release(np.zeros((3, 2)), [1, 1, 1]), sizes, told, mechanism(10.0, min_cluster_size=12))
+    smoothed = smooth_sizes(
+        release(np.zeros((3, 2)), [1, 1, 1]), sizes, told, mechanism(10.0, min_cluster_size=12), num_used=3
+    )
     assert smoothed.denominators.tolist() == [20, 25, 15]
     assert smoothed.sizes.tolist() == [1, 1, 1]  # what was released stays as it is
 

@@ -72,6 +72,7 @@ WITHOUT_MEMORY = (
     Scene("ifca", "kmeans++"),
     Scene("ifca", "survey"),
 )
+MEMORYLESS = (Scene("fesem-memoryless"), Scene("fedper-memoryless"))
 WITH_MEMORY = (
     Scene("fesem", "kmeans++"),
     Scene("fesem-last", "warm"),
@@ -85,7 +86,7 @@ def check_histories(training: Training) -> Finding:
     """Runs in which half of the clients are gone, or have other data: the other half reports the same, bit by bit.
 
     Deterministic. Releases and cohorts are given beforehand and the draws are the same; some clients drop out, some are
-    hostile.
+    hostile. Where the guarantee does not cover memory, clients report the same as well if it is their first round.
     """
     target, wrong = training.target, ""
     everyone = np.arange(NUM_CLIENTS)
@@ -97,21 +98,39 @@ def check_histories(training: Training) -> Finding:
         others = {
             "half of the clients are gone": (
                 even,
+                0,
                 _run(training, scene, plan, _population(seed), releases, absent=odd),
             ),
-            "every second client has other data": (even, _run(training, scene, plan, _population(seed, odd), releases)),
-            "every other client has other data": (odd, _run(training, scene, plan, _population(seed, even), releases)),
+            "every second client has other data": (
+                even,
+                0,
+                _run(training, scene, plan, _population(seed, odd), releases),
+            ),
+            "every other client has other data": (
+                odd,
+                0,
+                _run(training, scene, plan, _population(seed, even), releases),
+            ),
         }
-        for how, (same, recorder) in others.items():
-            changed = _changed(_answers(first), _answers(recorder), same)
+        if not _covers_memory(target):
+            last = scene.num_rounds - 1
+            late = _run(training, scene, plan, _population(seed), releases, first_round=last)
+            others["nobody took part before"] = (everyone, last, late)
+        for how, (same, since, recorder) in others.items():
+            changed = _changed(_answers(first), _answers(recorder), same, since)
             wrong = wrong or (f"{changed} when {how} ({scene})" if changed else "")
     claim = "given the releases, reports of a whole run depend on nobody else"
     return Finding(target.name, "histories", claim, wrong or "so, to the last bit", not wrong)
 
 
 def _scenes(target: Target) -> tuple[Scene, ...]:
-    covered = target.adjacency == "add-remove" and not target.secure
-    return WITHOUT_MEMORY + WITH_MEMORY if covered else WITHOUT_MEMORY[1:]
+    if _covers_memory(target):
+        return WITHOUT_MEMORY[1:] if target.secure else WITHOUT_MEMORY + WITH_MEMORY
+    return WITHOUT_MEMORY[1:] + MEMORYLESS
+
+
+def _covers_memory(target: Target) -> bool:
+    return target.adjacency == "add-remove"
 
 
 def _plan(target: Target, scene: Scene) -> PrivacyPlan:
@@ -145,10 +164,12 @@ def _run(
     canned: Sequence[Release] = (),
     *,
     absent: Array | None = None,
+    first_round: int = 0,
 ) -> Recorder:
-    """All rounds, with given cohorts of nine clients, less those that are absent."""
+    """All rounds, with given cohorts of nine clients, less those that are absent; nobody before `first_round`."""
     drawn = [np.sort(np.roll(np.arange(NUM_CLIENTS), 4 * t)[:9]) for t in range(scene.num_rounds)]
     cohorts = drawn if absent is None else [np.setdiff1d(ids, absent) for ids in drawn]
+    cohorts = [ids if t >= first_round else ids[:0] for t, ids in enumerate(cohorts)]
     recorder = Recorder(plan.mechanism, cohorts=cohorts, canned=canned)
     secure, model = training.target.secure, _model(scene)
     records = training.simulate(
@@ -188,11 +209,11 @@ def _plain(value: Any) -> Any:
     return repr(value) if array.dtype == object else (str(array.dtype), array.tobytes())
 
 
-def _changed(whole: Answers, other: Answers, same: Array) -> str:
-    """The first client of `same` whose reports differ, and the round."""
+def _changed(whole: Answers, other: Answers, same: Array, since: int) -> str:
+    """The first client of `same` whose reports differ from round `since` on, and the round."""
     for t, (one, two) in enumerate(zip(whole, other, strict=True)):
         for client in same.tolist():
-            if one.get(client) != two.get(client):
+            if t >= since and one.get(client) != two.get(client):
                 return f"client {client} reports otherwise in round {t}"
     return ""
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
+from rrcluster import registry
 from rrcluster.audit.probes import Recorder, Reported, WatchedLedger
 from rrcluster.audit.statistics import SIGNIFICANCE, correlation_p_value
 from rrcluster.audit.targets import CLIP, AuditSetting, Finding, Target, plan_of
@@ -178,7 +179,7 @@ def small_population(seed: int) -> FederatedData:
 
 def _model(algorithm: str) -> Model:
     """A linear model; two layers for methods that split off the last one."""
-    if algorithm in ("ifca-shared", "fedper"):
+    if registry.METHODS.fact(algorithm, "splits_network", False):
         return from_module(nn.Sequential(nn.Linear(DIMENSION, 2), nn.Tanh(), nn.Linear(2, 1)), fresh=True)
     return make_model("linear", input_shape=(DIMENSION,), num_classes=0)
 

@@ -70,7 +70,10 @@ def _deep_steps(mechanism: str, *, algorithm: str, seed: int) -> Iterator[Step]:
 
 
 # The methods that report anything, by whether their clients remember their rounds, which `identifier` does not cover.
-WITHOUT_MEMORY = ("ifca", "ifca-shared", "fedcam", "fedavg", "fedprox", "oracle")
+WITHOUT_MEMORY = (
+    *("ifca", "ifca-shared", "fedcam", "fedavg", "fedprox", "oracle"),
+    *("fesem-memoryless", "fedper-memoryless"),
+)
 REMEMBERING = ("fesem", "fesem-last", "fedcam-fesem", "fedper", "mr-mtl")
 
 

@@ -38,8 +38,6 @@ class AdviseCommand:
     """Parameters of the network (d); `rrcluster run --dry-run` prints those of a model by name."""
     ratio: tuple[float, ...] = ()
     """Expected sizes of the groups relative to each other, one number per cluster; default equal."""
-    separation: float = 1.0
-    """Assumed distance between the mean updates of two groups, in clips."""
     size_floor: float | None = None
     """Public lower bound of every denominator; default 0.6 of the expected cluster size."""
     exploration: float = 1.0
@@ -76,7 +74,6 @@ def _ask(command: AdviseCommand) -> "Advice":
         num_clusters=command.num_clusters,
         num_coordinates=command.num_coordinates,
         expected_ratio=command.ratio or None,
-        separation=command.separation,
         size_floor=command.size_floor,
         exploration=command.exploration,
         average_last=command.average_last,

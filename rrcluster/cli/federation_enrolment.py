@@ -139,6 +139,9 @@ def _settings(given: Mapping[str, Any], command: InitCommand) -> tuple[dict[str,
     settings = {name: value for name, value in given.items() if name not in columns}
     if "data" not in settings:
         raise ConfigError(f"the settings need data: {MEMBERS} (every member brings its own), or a dataset's name.")
+    if not settings.keys() & {"participation", "sample_rate", "slots"} and settings.get("mechanism") in (None, "joint"):
+        settings["participation"] = "everybody"
+        say("participation = everybody: a network shows who takes part, so epsilon should not rest on that secret.")
     check_settings(settings, secure=command.mode == "secure")
     config = from_flat(settings, source=str(command.settings))
     arrays = bool(command.input_shape) and command.num_classes is not None

@@ -139,6 +139,11 @@ def read_command(arguments: list[str]) -> RunCommand:
     if command.resume is not None:
         return command
     config = command.config.resolved()
+    if config.method.algorithm != (asked := command.config.method.algorithm):
+        say(
+            f"algorithm = {config.method.algorithm}: clients of {asked} remember their rounds, which mechanism = "
+            f"{config.privacy.mechanism} does not cover; those of this form remember nothing."
+        )
     if config.data.from_file:
         from rrcluster.data.table_files import check_table
 

@@ -137,7 +137,7 @@ def print_whole(table: "RichTable") -> None:
 def follow_sweep(steps: "Iterable[Step]", jobs: "Sequence[Job]", *, hidden: bool) -> "list[Outcome]":
     """Show the steps of a sweep as they come, and return its outcomes. Ctrl-C ends the command with status 130."""
     from rrcluster.experiments.progress import SweepView
-    from rrcluster.experiments.sweep import Outcome
+    from rrcluster.experiments.sweep import Outcome, in_order
 
     outcomes: list[Outcome] = []
     with SweepView(jobs, hidden=hidden) as view:
@@ -149,4 +149,4 @@ def follow_sweep(steps: "Iterable[Step]", jobs: "Sequence[Job]", *, hidden: bool
             view.stop()
             say("Interrupted. Run the same command again to resume.")
             raise SystemExit(130) from None
-    return outcomes
+    return in_order(outcomes, jobs)

@@ -2,15 +2,17 @@
 
 All clients train from one and the same model. The direction of a client's update tells its group: clients of one group
 pull the same way. A *sketch* of that direction, `WIDTH` numbers in place of thousands, keeps angles well enough, and
-a sum of few numbers carries little noise. So early rounds ask for sums of functions of sketches x:
+a sum of few numbers carries little noise. So early rounds ask for sums of functions of sketches, always of their
+*direction within the subspace that is looked at*, x of length 1: what lies outside is mostly a client's own chance, and
+without it the same message says more.
 
 - *spread*, x x^T: the directions in which clients differ. Fewer directions mean less noise, so the weakest are dropped
-  in three steps, from `WIDTH` to at most k.
+  in three steps, from `WIDTH` to `CANDIDATES`, or k if it is more.
 - *skew*, x x x: where groups lie in that space. In coordinates in which the spread is the same in all directions, the
   centres of groups are perpendicular, and the third moment has them as its eigenvectors (Anandkumar, Ge, Hsu, Kakade,
   Telgarsky 2014: tensor decompositions for learning latent variable models).
-- *centres*: each client sends its sketch to the nearest centre, and centres move to the mean (Lloyd). Then centres that
-  are nearly empty are dropped, and those no farther apart than clients of one group are one.
+- *centres*: each client adds x to the centre that points most its way, and centres move to the mean (Lloyd, on a
+  sphere). Then centres that are nearly empty are dropped, and those no farther apart than clients of one group are one.
 - *start*: as many clusters are open as centres are left. Clients choose the nearest centre, and train.
 
 Afterwards choices are plain. k is the *largest* number of clusters; the others stay closed.
@@ -23,122 +25,43 @@ release. What the server makes of sums is post-processing.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import combinations_with_replacement, permutations
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 
+from rrcluster.clusters.survey_question import COUNT_WEIGHT, SurveyQuestion, pairs, triples
 from rrcluster.errors import ConfigError
 from rrcluster.types import Array
 
 WIDTH = 48  # numbers in a sketch
-PARTS = (("spread", 4), ("spread", 3), ("spread", 2), ("skew", 3), ("centres", 4), ("start", 6))  # share of the rounds
-SHARE = 0.22  # of a run's rounds, by default
-SIGNIFICANT = 0.8  # of the largest eigenvalue that noise alone would have: a direction above it is kept
-MEAN_WEIGHT, COUNT_WEIGHT = 0.5, 0.7  # of the mean beside the skew, and of the count beside a centre's sum
-CENTRE_MEMORY = 0.7  # weight of a centre's earlier rounds
-LEAST_SHARE, LEAST_SIGMAS = 0.02, 3.0  # a centre is dropped below this share of the clients, or this many noise stds
-SAME_GROUP = 2.6  # centres nearer than this, in standard deviations of clients within a group, are one (halves: 1.6)
+CANDIDATES = 8  # centres to begin with, and directions left, where k is smaller
+PARTS = (("spread", 4), ("spread", 3), ("spread", 2), ("skew", 4), ("centres", 6), ("start", 6))  # share of the rounds
+SHARE = 0.25  # of a run's rounds, by default
+CENTRE_MEMORY = 0.8  # weight of a centre's earlier rounds
+LEAST_SHARE, LEAST_SIGMAS = 0.04, 3.0  # a centre is dropped below this share of the clients, or this many noise stds
+SAME_GROUP = 3.2  # centres nearer than this, in standard deviations of clients within a group, are one (halves: 1.6)
 
 
-@dataclass(frozen=True)
-class SurveyQuestion:
-    """What clients are asked in a round of a survey. Public."""
-
-    stage: str  # a name of PARTS
-    start: Array  # (d_c,) the model that all train from
-    basis: Array  # (m, r) directions of sketches that are looked at
-    centres: Array  # (g, r)
-    scale: float  # length of the longest answer: the clip
-
-    def answer(self, updates: Array) -> tuple[Array, Array | None]:
-        """(n,) choices and (n, length) answers of clients whose updates from `start` are (n, d_c); None: train."""
-        sketches = sketch(updates, len(self.basis))
-        points = np.zeros((len(sketches), self.basis.shape[1]))
-        for client, own in enumerate(sketches):  # one by one: a product of several rows is rounded differently
-            points[client] = own @ self.basis
-        nearest = np.zeros(len(points), dtype=np.int64)
-        if self.stage in ("centres", "start"):
-            nearest = ((points[:, None] - self.centres[None]) ** 2).sum(axis=2).argmin(axis=1)
-        if self.stage == "start":
-            return nearest, None
-        answers = self.scale * _ANSWERS[self.stage](points)
-        answers[~np.isfinite(updates).all(axis=1)] = np.nan  # the mechanism makes it the zero message, count included
-        return nearest, answers
-
-
-def sketch(updates: Array, width: int) -> Array:
-    """(n, width) of norm at most 1: every coordinate of an update's direction is added, with a sign, to one number.
-
-    Which number and which sign is fixed and public (a count sketch). The sketch of zero is zero.
-    """
-    order, signs = _hashes(updates.shape[1], width)
-    values = np.nan_to_num(np.asarray(updates, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    values = values / np.maximum(np.abs(values).max(axis=1, keepdims=True, initial=0.0), 1e-300)  # squares fit
-    signed = np.zeros((len(values), -(-values.shape[1] // width) * width))
-    signed[:, : values.shape[1]] = values[:, order] * signs
-    sums = signed.reshape(len(values), signed.shape[1] // width, width).sum(axis=1)
-    lengths = np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-300)
-    sums = sums / lengths
-    return np.asarray(sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1.0))
-
-
-@cache
-def _hashes(num_coordinates: int, width: int) -> tuple[Array, Array]:
-    """An order of the coordinates, every width-th of which goes to one number, and their signs."""
-    if num_coordinates <= width:  # few coordinates are their own sketch
-        return np.arange(num_coordinates), np.ones(num_coordinates)
-    rng = np.random.default_rng([num_coordinates, width])
-    return rng.permutation(num_coordinates), rng.choice([-1.0, 1.0], size=num_coordinates)
-
-
-def _spread(points: Array) -> Array:
-    first, second, weights = _pairs(points.shape[1])
-    return np.asarray(points[:, first] * points[:, second] * weights)
-
-
-def _skew(points: Array) -> Array:
-    triples, weights = _triples(points.shape[1])
-    cubes = np.prod([points[:, place] for place in triples.T], axis=0) * weights
-    return np.asarray(np.concatenate([cubes, MEAN_WEIGHT * points], axis=1) / math.hypot(1, MEAN_WEIGHT))
-
-
-def _counted(points: Array) -> Array:
-    counts = np.full((len(points), 1), COUNT_WEIGHT)
-    return np.concatenate([counts, points], axis=1) / math.hypot(1, COUNT_WEIGHT)
-
-
-_ANSWERS = {
-    "spread": _spread,
-    "skew": _skew,
-    "centres": _counted,
-}  # each of norm at most 1 for points of norm at most 1
-
-
-@cache
-def _pairs(r: int) -> tuple[Array, Array, Array]:
-    first, second = np.triu_indices(r)
-    return first, second, np.where(first == second, 1.0, math.sqrt(2))
-
-
-@cache
-def _triples(r: int) -> tuple[Array, Array]:
-    triples = np.array(list(combinations_with_replacement(range(r), 3)))
-    return triples, np.sqrt([len(set(permutations(triple))) for triple in triples.tolist()])
-
-
-def sketch_width(num_coordinates: int, num_clusters: int) -> int:
-    """The widest sketch, up to WIDTH, whose answers fit into an update; ConfigError if the model is too small."""
-    width = min(max(WIDTH, num_clusters), num_coordinates)
+def survey_size(num_coordinates: int, num_clusters: int) -> tuple[int, int]:
+    """Numbers in a sketch and directions left in the end, whose answers fit; ConfigError if the model is too small."""
+    directions = max(CANDIDATES, num_clusters)
+    if _longest_answer(directions) > num_coordinates:
+        directions = num_clusters
+    width = min(max(WIDTH, directions), num_coordinates)
     while width * (width + 1) // 2 > num_coordinates:
         width -= 1
-    if width < num_clusters or math.comb(num_clusters + 2, 3) + num_clusters > num_coordinates:
+    if width < directions or _longest_answer(directions) > num_coordinates:
         raise ConfigError(
             f"init = survey needs more than {num_coordinates} parameters per cluster to find {num_clusters} groups; "
             "lower num_clusters, or use init = independent."
         )
-    return width
+    return width, directions
+
+
+def _longest_answer(directions: int) -> int:
+    """Of the skew, or of the centres."""
+    return max(math.comb(directions + 2, 3), directions * (1 + directions))
 
 
 @dataclass(frozen=True)
@@ -148,24 +71,22 @@ class Survey:
     start: Array  # (d_c,)
     basis: Array  # (m, r)
     spread: Array  # (r, r) sum of x x^T
-    spread_rounds: int  # that it is summed over
+    within: float  # how much clients of one group differ, per direction, relative to the spread; 0 before it is known
     skew: Array  # (r, r, r) sum of x x x
-    mean: Array  # (r,) sum of x beside it
-    skew_rounds: int
     centres: Array  # (g, r)
     sums: Array  # (g, 1 + r) counts and sums of the centres, as remembered
+    rounds: int  # of the spread, or of the centres, so far
 
     @classmethod
     def begin(cls, start: Array, num_clusters: int) -> "Survey":
         """Nothing is known yet."""
-        width = sketch_width(len(start), num_clusters)
-        return cls._in_basis(start, np.eye(width), np.zeros((width, width)), 0)
+        width, _ = survey_size(len(start), num_clusters)
+        return cls._in_basis(start, np.eye(width), np.zeros((width, width)), 0.0, 0)
 
     @classmethod
-    def _in_basis(cls, start: Array, basis: Array, spread: Array, spread_rounds: int) -> "Survey":
+    def _in_basis(cls, start: Array, basis: Array, spread: Array, within: float, rounds: int) -> "Survey":
         r = basis.shape[1]
-        no_skew, no_centres = (np.zeros((r, r, r)), np.zeros(r), 0), (np.zeros((0, r)), np.zeros((0, 1 + r)))
-        return cls(start, basis, spread, spread_rounds, *no_skew, *no_centres)
+        return cls(start, basis, spread, within, np.zeros((r, r, r)), np.zeros((0, r)), np.zeros((0, 1 + r)), rounds)
 
     @property
     def num_groups(self) -> int:
@@ -176,88 +97,89 @@ class Survey:
         """What clients are asked in a round."""
         return SurveyQuestion(stage, self.start, self.basis, self.centres, scale)
 
-    def updated(self, place: "Place", sums: Array, *, noise: float, cohort: float, num_clusters: int) -> "Survey":
-        """After a round that asked: `sums` (k, d_c) are the released sums of answers, in units of their scale.
+    def updated(self, place: "Place", total: Array, *, noise: float, num_clusters: int) -> "Survey":
+        """After a round that asked: `total` (d_c,) is the released sum of answers, in units of their scale.
 
-        `noise` is the std of each number in them, and `cohort` the expected number of clients of a round.
+        `noise` is the std of each number in it.
         """
         if place.stage == "spread":
-            return self._with_spread(sums[0], place, noise, cohort, num_clusters)
+            return self._with_spread(total, place, survey_size(len(self.start), num_clusters)[1])
         if place.stage == "skew":
-            return self._with_skew(sums[0], place, cohort)
-        moved = self._with_centres(sums, noise)
-        return moved._distinct(num_clusters, noise, cohort) if place.last else moved
+            return self._with_skew(total, place, noise)
+        moved = self._with_centres(total, noise)
+        return moved._distinct(num_clusters, noise) if place.last else moved
 
-    def _with_spread(self, total: Array, place: "Place", noise: float, cohort: float, num_clusters: int) -> "Survey":
+    def _with_spread(self, total: Array, place: "Place", directions: int) -> "Survey":
         width, r = self.basis.shape
-        first, second, weights = _pairs(r)
+        first, second, weights = pairs(r)
         products = np.zeros((r, r))
         products[first, second] = products[second, first] = total[: len(first)] / weights
-        spread, rounds = self.spread + products, self.spread_rounds + 1
+        spread, rounds = self.spread + products, self.rounds + 1
         if not place.last:
-            return replace(self, spread=spread, spread_rounds=rounds)
+            return replace(self, spread=spread, rounds=rounds)
         eigenvalues, vectors = np.linalg.eigh(spread)
-        eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
-        kept = min(round(width * (num_clusters / width) ** ((place.part + 1) / 3)), r)
-        if PARTS[place.part + 1][0] == "skew":  # the last step: keep what noise does not explain
-            rest = _rest(eigenvalues[:kept], width, rounds * cohort) * _sampling(width, rounds * cohort)
-            edge = SIGNIFICANT * noise * math.sqrt(2 * rounds * kept)
-            kept = max(1, int((eigenvalues[:kept] > rest + edge).sum()))
-        chosen = vectors[:, :kept]
-        return self._in_basis(self.start, self.basis @ chosen, chosen.T @ spread @ chosen, rounds)
+        kept = min(round(width * (directions / width) ** ((place.part + 1) / 3)), r)
+        chosen, explained = vectors[:, ::-1][:, :kept], max(eigenvalues[::-1][:kept].sum(), 1e-9)
+        rest = max(eigenvalues.sum() - explained, 0.0) / max(r - kept, 1)
+        return self._in_basis(self.start, self.basis @ chosen, chosen.T @ spread @ chosen, rest / explained, rounds)
 
-    def _with_skew(self, total: Array, place: "Place", cohort: float) -> "Survey":
-        r = self.basis.shape[1]
-        triples, weights = _triples(r)
-        values = total[: len(triples) + r] * math.hypot(1, MEAN_WEIGHT)
-        skew = np.zeros((r, r, r))
-        for triple, value in zip(triples.tolist(), values[: len(triples)] / weights, strict=True):
+    def _with_skew(self, total: Array, place: "Place", noise: float) -> "Survey":
+        places, weights = triples(self.basis.shape[1])
+        skew = self.skew.copy()
+        for triple, value in zip(places.tolist(), total[: len(places)] / weights, strict=True):
             for entry in set(permutations(triple)):
-                skew[entry] = value
-        mean = self.mean + values[len(triples) :] / MEAN_WEIGHT
-        grown = replace(self, skew=self.skew + skew, mean=mean, skew_rounds=self.skew_rounds + 1)
+                skew[entry] += value
+        grown = replace(self, skew=skew)
         if not place.last:
             return grown
-        centres = grown._first_centres(cohort)
-        return replace(grown, centres=centres, sums=np.zeros((len(centres), 1 + r)))
+        centres = grown._first_centres(noise)
+        return replace(grown, centres=centres, sums=np.zeros((len(centres), 1 + len(skew))), rounds=0)
 
-    def _first_centres(self, cohort: float) -> Array:
+    def _first_centres(self, noise: float) -> Array:
         """(r, r) one centre per row: the eigenvectors of the third moment, by the power method, the clearest first.
 
         How clients of one group differ is taken to be alike in all directions, and removed from both moments.
+        Directions that noise alone would explain are not stretched any further.
         """
         width, r = self.basis.shape
-        eigenvalues, vectors = np.linalg.eigh(self.spread / (self.spread_rounds * cohort))
-        rest = _rest(eigenvalues, width, 1.0)
-        lengths = np.sqrt(np.maximum(eigenvalues - rest, 1e-3))
-        within = np.einsum("i,jk->ijk", self.mean, rest * np.eye(r))
-        skew = self.skew - within - within.transpose(1, 0, 2) - within.transpose(1, 2, 0)
+        clients = max(float(np.trace(self.spread)), 1e-9)  # each adds 1 to the trace
+        eigenvalues, vectors = np.linalg.eigh(self.spread / clients)
+        loudest = noise * math.sqrt(2 * self.rounds * width) / clients  # eigenvalue that noise alone would have
+        lengths = np.sqrt(np.maximum(eigenvalues - self.within, loudest + 1e-3))
+        own = np.einsum(
+            "i,jk->ijk", np.einsum("ijj->i", self.skew), self.within * np.eye(r)
+        )  # x.x = 1: it has the mean
+        skew = self.skew - own - own.transpose(1, 0, 2) - own.transpose(1, 2, 0)
         whiten = vectors / lengths
-        skew = np.einsum("abc,ai,bj,ck->ijk", skew / (self.skew_rounds * cohort), whiten, whiten, whiten)
+        skew = np.einsum("abc,ai,bj,ck->ijk", skew, whiten, whiten, whiten)
         centres, left = [], np.eye(r)
         for _ in range(r):
-            value, direction = _power_method(np.einsum("abc,ai,bj,ck->ijk", skew, left, left, left))
+            direction = _power_method(np.einsum("abc,ai,bj,ck->ijk", skew, left, left, left))
             left = left - np.outer(direction, direction)  # the others are perpendicular to it
-            centres.append(vectors @ (max(value, 1.0) * lengths * direction))
+            centres.append(vectors @ (lengths * direction))
         return np.array(centres)
 
-    def _with_centres(self, sums: Array, noise: float) -> "Survey":
+    def _with_centres(self, total: Array, noise: float) -> "Survey":
         g, r = self.centres.shape
-        fresh = sums[:g, : 1 + r] * math.hypot(1, COUNT_WEIGHT) / np.array([COUNT_WEIGHT, *[1.0] * r])
-        remembered = CENTRE_MEMORY * self.sums + fresh
-        counts = remembered[:, :1]
-        known = counts > max(2 * noise * math.hypot(1, COUNT_WEIGHT) / COUNT_WEIGHT, 1e-9)
-        means = remembered[:, 1:] / np.maximum(counts, 1e-9)
-        return replace(self, centres=np.where(known, means, self.centres), sums=remembered)
+        fresh = (
+            total[: g * (1 + r)].reshape(g, 1 + r) * math.hypot(1, COUNT_WEIGHT) / np.array([COUNT_WEIGHT, *[1.0] * r])
+        )
+        moved = replace(self, sums=CENTRE_MEMORY * self.sums + fresh, rounds=self.rounds + 1)
+        counts = moved.sums[:, :1]
+        known = counts > max(2 * moved._sum_noise(noise) / COUNT_WEIGHT, 1e-9)
+        means = moved.sums[:, 1:] / np.maximum(counts, 1e-9)
+        return replace(moved, centres=np.where(known, means, self.centres))
 
-    def _distinct(self, num_clusters: int, noise: float, cohort: float) -> "Survey":
+    def _sum_noise(self, noise: float) -> float:
+        """Std of each number of the centres' sums, as remembered."""
+        rounds = (1 - CENTRE_MEMORY ** (2 * self.rounds)) / (1 - CENTRE_MEMORY**2)
+        return noise * math.hypot(1, COUNT_WEIGHT) * math.sqrt(rounds)
+
+    def _distinct(self, num_clusters: int, noise: float) -> "Survey":
         """Without centres that are nearly empty, and with those that are no farther apart than clients of one group."""
-        width, r = self.basis.shape
+        r, sum_noise = self.basis.shape[1], self._sum_noise(noise)
         counts = np.maximum(self.sums[:, 0], 1e-9)
-        sum_noise = noise * math.hypot(1, COUNT_WEIGHT) / math.sqrt(1 - CENTRE_MEMORY**2)
         least = max(LEAST_SHARE * counts.sum(), LEAST_SIGMAS * sum_noise / COUNT_WEIGHT)
-        clients = self.spread_rounds * cohort
-        within = _rest(np.linalg.eigvalsh(self.spread) / clients, width, 1.0) * _sampling(width, clients)
         groups = [
             (count, centre)
             for count, centre in zip(counts, self.centres, strict=True)
@@ -267,8 +189,10 @@ class Survey:
         def distance(first: int, second: int) -> float:
             """Squared, in units of what one group's clients and noise would explain."""
             (n, a), (m, b) = groups[first], groups[second]
-            explained = SAME_GROUP**2 * within + r * sum_noise**2 * (1 / n**2 + 1 / m**2)
-            return float(((a - b) ** 2).sum() / max(explained, 1e-12))
+            apart = a - b
+            within = self._within(groups, apart, sum_noise)
+            by_chance = r * (within * (1 / n + 1 / m) + sum_noise**2 * (1 / n**2 + 1 / m**2))
+            return float(apart @ apart / max(SAME_GROUP**2 * within + by_chance, 1e-12))
 
         while len(groups) > 1:
             nearest, first, second = min((distance(i, j), i, j) for i in range(len(groups)) for j in range(i))
@@ -279,6 +203,19 @@ class Survey:
         groups.sort(key=lambda group: -group[0])
         return replace(self, centres=np.array([centre for _, centre in groups]))
 
+    def _within(self, groups: list[tuple[float, Array]], way: Array, sum_noise: float) -> float:
+        """Variance of clients of one group in the direction of `way`: what groups do not explain of the spread.
+
+        At least the mean over directions, which counts and means tell: points have length 1, so a mean is the shorter
+        the more they differ (and noise makes it longer).
+        """
+        r, total = len(way), sum(count for count, _ in groups)
+        differ = sum(count * (1 - centre @ centre) + r * sum_noise**2 / count for count, centre in groups) / total
+        direction = way / max(float(np.linalg.norm(way)), 1e-12)
+        between = sum(count * float(centre @ direction) ** 2 for count, centre in groups) / total
+        along = float(direction @ self.spread @ direction) / max(float(np.trace(self.spread)), 1e-9) - between
+        return max(along, float(differ) / max(r - 1, 1), 0.0)
+
     def tensors(self) -> dict[str, Array]:
         """As arrays, for the checkpoint."""
         return {f"survey.{name}": np.asarray(value, dtype=np.float64) for name, value in vars(self).items()}
@@ -287,8 +224,10 @@ class Survey:
     def from_tensors(cls, tensors: Mapping[str, Any]) -> "Survey | None":
         """Back from the checkpoint; None where it has none."""
         own = {name.removeprefix("survey."): value for name, value in tensors.items() if name.startswith("survey.")}
-        rounds = {name: int(np.asarray(value).item()) for name, value in own.items() if name.endswith("_rounds")}
-        return cls(**own | rounds) if own else None
+        if not own:
+            return None
+        numbers = {name: np.asarray(own[name]).item() for name in ("within", "rounds")}
+        return cls(**own | numbers | {"rounds": int(numbers["rounds"])})
 
 
 @dataclass(frozen=True)
@@ -320,23 +259,12 @@ def place_of(round_index: int, num_rounds: int) -> Place:
     return Place(part, round_index + 1 == ends[part])
 
 
-def _rest(eigenvalues: Array, width: int, total: float) -> float:
-    """What is left of the squared length of sketches, `total`, for each of the directions that were dropped."""
-    return float(max(total - eigenvalues.sum(), 0.0) / max(width - len(eigenvalues), 1))
-
-
-def _sampling(width: int, num_clients: float) -> float:
-    """How much the largest of equal variances in `width` directions looks larger in a sample (Marchenko, Pastur)."""
-    return (1 + math.sqrt(width / num_clients)) ** 2
-
-
-def _power_method(third: Array) -> tuple[float, Array]:
-    """The largest eigenvalue of a symmetric (r, r, r) array that is nearly orthogonal, and its eigenvector."""
+def _power_method(third: Array) -> Array:
+    """The eigenvector of the largest eigenvalue of a symmetric (r, r, r) array that is nearly orthogonal."""
     starts = np.random.default_rng(0).normal(size=(30, len(third)))
     directions = starts / np.linalg.norm(starts, axis=1, keepdims=True)
     for _ in range(50):
         moved = np.einsum("ijk,sj,sk->si", third, directions, directions)
         directions = moved / np.maximum(np.linalg.norm(moved, axis=1, keepdims=True), 1e-300)
     values = np.einsum("ijk,si,sj,sk->s", third, directions, directions, directions)
-    best = int(values.argmax())
-    return float(values[best]), directions[best]
+    return np.asarray(directions[int(values.argmax())])

@@ -85,14 +85,21 @@ class RunConfig:
     def resolved(self) -> "RunConfig":
         """Resolve `model = auto` and the number of clients, so that config.yaml does not depend on future defaults.
 
-        The clients of a file are counted here, unless their number was declared.
+        The clients of a file are counted here, unless their number was declared. A method whose clients remember their
+        rounds gives way to its memoryless form where the mechanism does not cover memory.
         """
         self._check_columns()
         data, method = self.data, self.method
         if data.num_clients is None:
             data = replace(data, num_clients=self._counted() if data.from_file else data.population_size)
         if method.model == "auto":
-            method = replace(method, model=registry.DATASETS.fact(data.data, "usual_model", "linear"))
+            model = registry.DATASETS.fact(data.data, "usual_model", "linear")
+            if registry.METHODS.fact(method.algorithm, "splits_network", False):
+                model = registry.MODELS.fact(model, "deeper", model)
+            method = replace(method, model=model)
+        memoryless = registry.METHODS.fact(method.algorithm, "memoryless")
+        if memoryless and not registry.MECHANISMS.load(self.privacy.mechanism).covers_memory:
+            method = replace(method, algorithm=memoryless)
         return replace(self, data=data, method=method)
 
     def _check_columns(self) -> None:

@@ -1,4 +1,4 @@
-"""Executors that run jobs of a sweep at once: stacked on one device, in one process or several.
+"""Which executor runs the jobs of a sweep; and those that stack runs on one device, in one process or several.
 
 Runs of one network go in step, each in a thread of its own, and share an engine (engine/stacked.py). A job's numbers
 are those it gets alone; one that is refused or fails leaves the stack, and the others go on. Python
@@ -21,69 +21,40 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.pick_engine import pick_device
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.stacked import Stack, StackedEngine
-from rrcluster.engine.workers.pool import spawn, terminate
 from rrcluster.engine.workers.workers_engine import cores
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig
+from rrcluster.experiments.job_process import JobProcess
 from rrcluster.experiments.setup import Experiment, engine_for, load_population, make_experiment
-from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, one_after_another, steps_of
+from rrcluster.experiments.side_by_side import InTurn, network_of, processes_for, side_by_side
+from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, steps_of
 from rrcluster.models.model import Model
 from rrcluster.models.zoo import shipped_model
 
-_SECONDS_TO_SAY_WHY = 5.0  # an error is printed, and becomes the exit code, after the connection has closed
 _SHARED_OUT = 0.95  # of a device's memory; the rest is for what processes need before they compute
-
-
-class _Share:
-    """A process and its jobs. Leaving the block ends the process; its runs can be resumed."""
-
-    def __init__(self, jobs: Sequence[Job], part: float) -> None:
-        self.left = list(jobs)  # not over
-        self.connection, self._process = spawn(__name__)
-        with suppress(OSError):  # one that died at once is noticed by its silence
-            self.connection.send((list(jobs), part))
-
-    def steps(self) -> Iterator[Step]:
-        """The next steps it reports; if the process is gone, its unfinished jobs have failed."""
-        try:
-            step: Step = self.connection.recv()
-        except (EOFError, OSError):
-            lost, self.left, code = self.left, [], terminate(self._process, patience=_SECONDS_TO_SAY_WHY)
-            for job in lost:
-                yield Outcome(job, FAILED, f"its process ended with exit code {code}; the same command goes on.")
-            return
-        if isinstance(step, Outcome):
-            places = [job.folder for job in self.left]
-            del self.left[places.index(step.job.folder)]
-        yield step
-
-    def __enter__(self) -> "_Share":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.connection.close()
-        terminate(self._process)
 
 
 def in_processes(shares: Sequence[Sequence[Job]]) -> Iterator[Step]:
     """Run every share in a process of its own, with an equal part of a device's memory; steps come as they happen."""
     with ExitStack() as stack:
-        processes = [stack.enter_context(_Share(share, _SHARED_OUT / len(shares))) for share in shares]
+        processes = [stack.enter_context(JobProcess(share, _SHARED_OUT / len(shares))) for share in shares]
         while working := {process.connection: process for process in processes if process.left}:
             for ready in wait(list(working)):
                 yield from next(process for connection, process in working.items() if connection is ready).steps()
 
 
 def main(socket: int) -> None:
-    """Entry point of the process: run the jobs it is sent, until they are done or the parent is gone."""
+    """Entry point of the process: run the jobs it is sent, until the parent is gone."""
+    here = InTurn()
     with Connection(socket) as connection, suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        jobs, part = connection.recv()
-        for device in devices_of(jobs):
-            if device.type == "cuda":
+        while True:
+            jobs, part = connection.recv()
+            devices = [device for device in devices_of(jobs) if device.type == "cuda"]
+            for device in devices:
                 with torch.cuda.device(device):  # which may have no number
                     torch.cuda.set_per_process_memory_fraction(part)  # it frees what it has cached before it fails
-        for step in in_this_process(jobs):
-            connection.send(step)
+            for step in in_this_process(jobs) if devices else here.steps(jobs):
+                connection.send(step)
 
 
 LARGEST_STACK = 160  # runs
@@ -92,9 +63,12 @@ _MOST_PROCESSES, _CORES_EACH, _MEMORY_EACH = 8, 2, 12 * 2**30
 
 
 def pick_executor(todo: Sequence[Job]) -> Executor:
-    """Stacked where the runs are meant for a CUDA device, else one after another."""
+    """Stacked where the runs are meant for a CUDA device; else side by side if there is enough to do, or in turn."""
     devices = devices_of(todo)
-    return stacked if devices and devices[0].type == "cuda" else one_after_another
+    if devices and devices[0].type == "cuda":
+        return stacked
+    processes = processes_for(todo)
+    return partial(side_by_side, processes=processes) if processes > 1 else InTurn().steps
 
 
 def devices_of(todo: Sequence[Job]) -> list[torch.device]:
@@ -154,7 +128,7 @@ def in_this_process(todo: Sequence[Job]) -> Iterator[Step]:
     alike: dict[object, list[Job]] = {}
     for job in todo:
         try:
-            alike.setdefault(_network(job.config), []).append(job)
+            alike.setdefault(network_of(job.config), []).append(job)
         except RRClusterError as error:
             yield Outcome(job, REFUSED, str(error))
     for jobs in alike.values():
@@ -168,21 +142,6 @@ def _free_cached() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _network(config: RunConfig) -> tuple[object, ...]:
-    """What runs must have in common to share an engine: the network, on the same kind of data, on one device."""
-    additive = config.method.algorithm.startswith("fedcam")  # its network is twice the one asked for
-    output = config.output
-    return (
-        config.data.data,
-        config.method.model,
-        additive,
-        output.device,
-        output.engine,
-        output.capacity,
-        output.precision,
-    )
 
 
 class _Shared:

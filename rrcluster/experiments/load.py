@@ -26,7 +26,7 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.assignment import Assignment
-from rrcluster.methods import ALGORITHMS, Clients, Method, Tools
+from rrcluster.methods import ALGORITHMS, Method, Tools
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import OURS, Model, from_module, make_model
 from rrcluster.simulation.evaluate import score_all
@@ -270,4 +270,4 @@ def assign(models: TrainedModels, data: Any) -> Any:
     targets = targets.astype(np.float32 if targets.dtype.kind == "f" else np.int64)
     cohort = Cohort.of_arrays(np.zeros(1, dtype=np.int64), inputs[None], targets[None], np.array([len(inputs)]))
     tools = Tools(models.split, engine, LocalSettings(), key=(0, 0))
-    return int(models.algorithm.scores(models.models, Clients.without_memory(cohort), tools=tools)[0].argmin())
+    return int(models.algorithm.final_scores(models.models, cohort, tools=tools)[0].argmin())

@@ -13,7 +13,7 @@ from torch import nn
 
 from rrcluster import registry
 from rrcluster.clusters.schedule import make_schedule
-from rrcluster.clusters.survey import sketch_width
+from rrcluster.clusters.survey import survey_size
 from rrcluster.data.arrays import at_most
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.catalogue import SOURCES
@@ -200,7 +200,7 @@ def make_experiment(
         model = replace(model, accelerated=None)  # its own code computes plain SGD alone
     plan = plan.with_coordinates(algorithm.split(model).coordinates)
     if config.server.init == "survey":
-        sketch_width(plan.mechanism.coordinates.clustered, k)  # refuses a model that is too small
+        survey_size(plan.mechanism.coordinates.clustered, k)  # refuses a model that is too small
     first = config.server.start_from
     start = first and load_start(first, method=algorithm, network=network, num_clusters=k, plan=plan)
     check_memory(algorithm, model, plan)

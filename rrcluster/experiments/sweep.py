@@ -1,4 +1,4 @@
-"""A sweep: a grid of settings, in which some values are lists, and the runs of every combination of them.
+"""A sweep: a grid of settings, in which some values are lists, and the runs of every combination; or runs by name.
 
 One that fails is reported, and the others go on. An executor turns jobs into steps; `one_after_another` is the plain
 one. Another may run many jobs at once (stacked on a device): a job's numbers do not depend on which executor ran it.
@@ -7,7 +7,7 @@ one. Another may run many jobs at once (stacked on a device): a job's numbers do
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from rrcluster.settings import AFFECTS, FIELDS, SECTIONS
 from rrcluster.storage import write_json
 
 _LONGEST_NAME = 120
+RUNS = "runs"  # in a file: settings of named runs
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,13 @@ class Grid:
     axes: Mapping[str, tuple[Any, ...]]
     seeds: tuple[int, ...]
     out: Path
+    runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings of named runs, instead of axes
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """Every combination, the last axis fastest."""
+        """Every combination, the last axis fastest; or the named runs."""
+        if self.runs:
+            return tuple(Cell(name, values, {**self.fixed, **values}) for name, values in self.runs.items())
         combinations = [dict(zip(self.axes, values, strict=True)) for values in itertools.product(*self.axes.values())]
         digits = len(str(len(combinations)))
         return tuple(
@@ -64,8 +68,9 @@ def read_grid(settings: Mapping[str, Any], *, source: str, out: Path) -> Grid:
     fixed: dict[str, Any] = {}
     axes: dict[str, tuple[Any, ...]] = {}
     for name, value in settings.items():
-        if name not in FIELDS:
-            raise ConfigError(f"{source}: setting {name!r} is not known; {closest(str(name))}")
+        if name == RUNS:
+            continue
+        _check_known(name, source)
         if name == "seeds" and value == []:  # as a run folder's config.yaml has it
             continue
         if isinstance(value, list) and not _one_value(name, value):
@@ -77,7 +82,36 @@ def read_grid(settings: Mapping[str, Any], *, source: str, out: Path) -> Grid:
     seeds = axes.pop("seeds", ()) or axes.pop("seed", ()) or (fixed.pop("seed", 0),)
     if "seed" in axes or "seed" in fixed:
         raise ConfigError(f"{source}: gives both seed and seeds; give one of them.")
-    return Grid(fixed, axes, seeds, Path(fixed.pop("out", None) or out))
+    if axes and RUNS in settings:
+        raise ConfigError(
+            f"{source}: has named runs and a list of values for {next(iter(axes))}; leave out one of them."
+        )
+    runs = _named_runs(settings[RUNS], source) if RUNS in settings else {}
+    return Grid(fixed, axes, seeds, Path(fixed.pop("out", None) or out), runs)
+
+
+def _check_known(name: str, source: str) -> None:
+    if name not in FIELDS:
+        raise ConfigError(f"{source}: setting {name!r} is not known; {closest(str(name))}")
+
+
+def _named_runs(runs: object, source: str) -> dict[str, dict[str, Any]]:
+    """Settings of each named run, checked one by one; a name is that of a folder."""
+    if not isinstance(runs, dict) or not runs or not all(isinstance(given, dict) for given in runs.values()):
+        raise ConfigError(f"{source}: {RUNS} holds one `name: {{setting: value, ...}}` per line.")
+    checked: dict[str, dict[str, Any]] = {}
+    for run, given in runs.items():
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+=_-]*", str(run)):
+            raise ConfigError(
+                f"{source}: the name of a run = {run!r} must be letters, digits and .+=_-, for its folder."
+            )
+        checked[str(run)] = {}
+        for name, value in given.items():
+            _check_known(name, source)
+            if AFFECTS[name] != "result" or name == "seed":
+                raise ConfigError(f"{source}: {name} takes one value for the whole sweep; give it above {RUNS}.")
+            checked[str(run)][name] = coerce(SECTIONS[FIELDS[name]], name, value, source=source)
+    return checked
 
 
 def check_own_data(grid: Grid, *, source: str) -> None:
@@ -177,7 +211,13 @@ def sweep(grid: Grid, *, executor: Executor | None = None) -> Iterator[Step]:
             outcomes.append(step)
         yield step
     grid.out.mkdir(parents=True, exist_ok=True)
-    write_json(grid.out / "sweep.json", describe(grid, outcomes))
+    write_json(grid.out / "sweep.json", describe(grid, in_order(outcomes, jobs(grid))))
+
+
+def in_order(outcomes: Sequence["Outcome"], planned: Sequence["Job"]) -> list["Outcome"]:
+    """The outcomes in the order of their jobs: runs side by side end in any."""
+    place = {job.folder: number for number, job in enumerate(planned)}
+    return sorted(outcomes, key=lambda outcome: place[outcome.job.folder])
 
 
 def one_after_another(todo: Sequence[Job]) -> Iterator[Step]:

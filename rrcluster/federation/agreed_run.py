@@ -14,6 +14,8 @@ import numpy as np
 
 from rrcluster import registry
 from rrcluster.client import ClientSide
+from rrcluster.clusters.schedule import make_schedule
+from rrcluster.clusters.survey import place_of
 from rrcluster.data.federated import FLOAT, IDS, FederatedData, Inputs, Targets
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, DataError, PrivacyError
@@ -79,6 +81,13 @@ class AgreedRun:
     def num_releases(self) -> int:
         """Attempts that a member joins at most."""
         return self.plan.num_releases
+
+    def survey_stage(self, round_index: int) -> str | None:
+        """What the agreed survey asks in a round; None where clients train alone."""
+        k = self.plan.mechanism.num_clusters
+        schedule = make_schedule(self.experiment.server, num_rounds=self.plan.num_rounds, num_clusters=k)
+        surveys = schedule.init == "survey" and round_index < schedule.num_rounds
+        return place_of(round_index, schedule.num_rounds).stage if surveys else None
 
     def first_memory(self) -> ClientMemory:
         """What clients remember before their first round."""

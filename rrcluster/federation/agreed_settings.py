@@ -33,8 +33,6 @@ def check_settings(settings: Mapping[str, Any], *, secure: bool) -> None:
             )
         if name == "start_from" and value is not None:
             raise ConfigError("start_from is a folder of one machine, which members cannot check; leave it out.")
-    if settings.get("init") == "survey":
-        raise ConfigError("init = survey asks questions that members cannot check yet; use another init.")
     data = settings.get("data")
     if not isinstance(data, str) or names_file(data):
         raise ConfigError(

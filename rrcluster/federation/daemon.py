@@ -102,12 +102,17 @@ class Daemon:
         """Plain mode: the raw reports of the clients that the server names. Refused where sums alone were agreed on."""
         if self.agreed.secure is not None:
             raise ProtocolError("the server asks for single reports, and sums alone were agreed on.")
-        guidance, keys = read_task(letter, "train", self.agreed.plan.mechanism, clients=("i8", (None,)))
+        guidance, keys = self._task(letter, clients=("i8", (None,)))
         if keys is not None and self.agreed.plan.secure:
             raise ProtocolError("the server sends keys to draw by, and no seeded run was agreed on.")
         self._join(guidance.round_index, _whole(letter.facts, "attempt"))
         keys = keys or ClientKeys.of_round(SecureStreams(), guidance.round_index)
         return report_letter(self._reports(guidance, letter.arrays["clients"], keys))
+
+    def _task(self, letter: Letter, **more: Any) -> tuple[Guidance, ClientKeys | None]:
+        """What the server tells clients in a round, which decides what it may ask."""
+        stage = self.agreed.survey_stage(_whole(letter.facts, "round"))
+        return read_task(letter, letter.name, self.agreed.plan.mechanism, stage=stage, **more)
 
     def _advertise(self, letter: Letter) -> Letter:
         """Start an attempt; whatever was left of another one is forgotten."""
@@ -125,7 +130,7 @@ class Daemon:
         It is in the ledger first: others can unmask what is sent here without this member's help.
         """
         client, plan = self._attempting(letter), self._secure_plan
-        guidance, keys = read_task(letter, "mask", plan.plan.mechanism, **ENVELOPES)
+        guidance, keys = self._task(letter, **ENVELOPES)
         if keys is not None:
             raise ProtocolError("the server sends keys to draw by, and no seeded run was agreed on.")
         attempt = client.attempt

@@ -7,6 +7,8 @@ import numpy as np
 
 from rrcluster.client import ClientKeys
 from rrcluster.clusters.choice import ChoiceRules
+from rrcluster.clusters.survey import survey_size
+from rrcluster.clusters.survey_question import SurveyQuestion
 from rrcluster.errors import ProtocolError
 from rrcluster.federation.wire import Letter
 from rrcluster.privacy.mechanism import Mechanism
@@ -37,6 +39,8 @@ def task(
     if mechanism.loss_bound is not None:
         arrays["average shared"] = guidance.average.shared.astype(np.float32)
         arrays["average clustered"] = guidance.average.clustered.astype(np.float32)
+    if (question := guidance.question) is not None:
+        arrays |= {"start": question.start.astype(np.float32), "basis": question.basis, "centres": question.centres}
     own_facts = {
         "round": guidance.round_index,
         "temperature": rules.temperature,
@@ -47,13 +51,25 @@ def task(
     return Letter(name, {**own_facts, **facts}, {**arrays, **more})
 
 
-def read_task(letter: Letter, name: str, mechanism: Mechanism, **more: _Shape) -> tuple[Guidance, ClientKeys | None]:
-    """What the server told; ProtocolError unless every part has the shape that the agreed settings give it."""
+def read_task(
+    letter: Letter, name: str, mechanism: Mechanism, *, stage: str | None = None, **more: _Shape
+) -> tuple[Guidance, ClientKeys | None]:
+    """What the server told; ProtocolError unless every part has the shape that the agreed settings give it.
+
+    `stage` is what the agreed survey asks in the round.
+    """
     k, width = mechanism.num_clusters, mechanism.coordinates
     models: dict[str, _Shape] = {"shared": ("f4", (width.shared,)), "clustered": ("f4", (k, width.clustered))}
     wanted = models | {"prices": ("f8", (k,)), "transition": ("f8", (k, k))}
     if mechanism.loss_bound is not None:
         wanted |= {f"average {part}": shape for part, shape in models.items()}
+    if stage is not None:
+        sketched, _ = survey_size(width.clustered, k)
+        wanted |= {
+            "start": ("f4", (width.clustered,)),
+            "basis": ("f8", (sketched, None)),
+            "centres": ("f8", (None, None)),
+        }
     arrays, facts = letter.expect(name, **wanted, **more).arrays, letter.facts
     try:
         rules = ChoiceRules(
@@ -70,6 +86,11 @@ def read_task(letter: Letter, name: str, mechanism: Mechanism, **more: _Shape) -
         round_index = int(facts["round"])
     except (KeyError, IndexError, TypeError, ValueError):
         raise ProtocolError(f"the message {name} lacks facts that were agreed on.") from None
+    question = None
+    if stage is not None:
+        start, basis, centres = (arrays[part] for part in ("start", "basis", "centres"))
+        question = SurveyQuestion(stage, start, basis, centres, mechanism.update_clip)
+        _check_question(question, k)
     average = "average " if mechanism.loss_bound is not None else ""
     return (
         Guidance(
@@ -77,9 +98,22 @@ def read_task(letter: Letter, name: str, mechanism: Mechanism, **more: _Shape) -
             Models(arrays["shared"], arrays["clustered"]),
             Models(arrays[f"{average}shared"], arrays[f"{average}clustered"]),
             rules,
+            question,
         ),
         client_keys,
     )
+
+
+def _check_question(question: SurveyQuestion, num_clusters: int) -> None:
+    """Refuse what no survey asks; stage, scale and a sketch's width are the agreement's already."""
+    (width, r), stage, centres = question.basis.shape, question.stage, question.centres
+    directions = survey_size(len(question.start), num_clusters)[1]
+    fits = directions <= r <= width if stage == "spread" else r == directions
+    least, most = {"centres": (directions, directions), "start": (1, num_clusters)}.get(stage, (0, 0))
+    if not fits or not least <= len(centres) <= most or centres.shape[1] != r:
+        raise ProtocolError(f"the question {stage} of a survey has another shape than agreed.")
+    if not (np.isfinite(centres).all() and np.allclose(question.basis.T @ question.basis, np.eye(r), atol=1e-8)):
+        raise ProtocolError(f"the question {stage} looks at directions that are not perpendicular, of length 1.")
 
 
 def report_letter(reports: Reports) -> Letter:

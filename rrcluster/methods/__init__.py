@@ -6,14 +6,15 @@ from rrcluster import registry
 from rrcluster.methods.baselines import LOCAL, ORACLE
 from rrcluster.methods.fedavg import FEDAVG
 from rrcluster.methods.fedcam import FEDCAM, FEDCAM_FESEM
-from rrcluster.methods.fedper import FEDPER
+from rrcluster.methods.fedper import FEDPER, FEDPER_MEMORYLESS
 from rrcluster.methods.fedprox import FEDPROX
-from rrcluster.methods.fesem import FESEM, FESEM_LAST
+from rrcluster.methods.fesem import FESEM, FESEM_LAST, FESEM_MEMORYLESS
 from rrcluster.methods.ifca import IFCA, IFCA_SHARED
 from rrcluster.methods.method import Clients, Method, Tools, Trained
 from rrcluster.methods.mrmtl import MRMTL
 
-_ALL = (IFCA, IFCA_SHARED, FESEM, FESEM_LAST, FEDCAM, FEDCAM_FESEM, FEDAVG, FEDPROX, FEDPER, MRMTL, LOCAL, ORACLE)
+_CLUSTERED = (IFCA, IFCA_SHARED, FESEM, FESEM_LAST, FESEM_MEMORYLESS, FEDCAM, FEDCAM_FESEM)
+_ALL = (*_CLUSTERED, FEDAVG, FEDPROX, FEDPER, FEDPER_MEMORYLESS, MRMTL, LOCAL, ORACLE)
 OURS: dict[str, Method] = {method.name: method for method in _ALL}
 
 

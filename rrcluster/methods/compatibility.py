@@ -10,13 +10,18 @@ def check_applies(method: Method, mechanism: str, min_cluster_size: int) -> None
     | | joint | identifier | none |
     | --- | --- | --- | --- |
     | fedavg, fedprox | B = 0 | B = 0 | B = 0 |
-    | fedper, mr-mtl | B = 0 | refused: memory | B = 0 |
+    | fedper | B = 0 | memoryless | B = 0 |
+    | mr-mtl | B = 0 | refused: memory | B = 0 |
+    | fedper-memoryless | B = 0 | B = 0 | B = 0 |
     | ifca, ifca-shared, fedcam | coins | exact | exact |
-    | fesem, fesem-last, fedcam-fesem | coins | refused: memory | exact |
+    | fesem | coins | memoryless | exact |
+    | fesem-memoryless | coins | exact | exact |
+    | fesem-last, fedcam-fesem | coins | refused: memory | exact |
     | oracle | B = 0 | B = 0 | B = 0 |
     | local | refused: releases nothing | refused | B = 0 |
 
-    Memory is refused by the simulator, which knows the model and so how much a client remembers.
+    Memory is refused by the simulator, which knows the model and so how much a client remembers; a config takes the
+    memoryless form of a method by itself, where there is one.
     """
     if not method.reports and mechanism != "none":
         raise PrivacyError(
@@ -36,8 +41,8 @@ def check_init(method: Method, init: str, mechanism: str = "joint", min_cluster_
 
     | | kmeans++, warm |
     | --- | --- |
-    | ifca, ifca-shared, fedcam, fesem, fesem-last, fedcam-fesem | yes; survey: those that choose by loss |
-    | fedavg, fedprox, fedper, mr-mtl, local | refused: one model |
+    | ifca, ifca-shared, fedcam, fesem, fesem-..., fedcam-fesem | yes; survey: those that choose by loss |
+    | fedavg, fedprox, fedper, fedper-memoryless, mr-mtl, local | refused: one model |
     | oracle | refused: its clusters are given |
 
     For kmeans++ and warm, mechanism and rebalancing do not matter: the rounds of an initialisation are ordinary rounds.

@@ -1,7 +1,7 @@
 """FeSEM (Long et al. 2023): a client belongs to the cluster whose model is nearest to the model it last trained.
 
 The client keeps its last trained model to itself and compares it with *released* centres; no server caches it. A client
-in its first round remembers nothing and chooses by loss.
+in its first round remembers nothing and chooses by loss. `fesem-memoryless` keeps nothing between rounds.
 """
 
 from dataclasses import replace
@@ -39,6 +39,27 @@ def train_and_remember(models: Models, clients: Clients, clusters: Array, *, too
     return Trained(tools.split.report(trained - start), trained[:, -clients.memory.shape[1] :])
 
 
+def distance_of_a_fresh_fit(models: Models, clients: Clients, *, tools: Tools) -> Array:
+    """(n, k) squared distance, by direction, of a model that the client fits afresh in this round to each centre.
+
+    The fit starts at the mean of the released centres, which favours none of them. A few epochs move it far less than
+    centres are apart, and the nearest centre would be the one nearest to that mean, whatever the data: fit and centres
+    are compared by their directions from it, each of length one.
+    """
+    centres = tools.split.vectors(models)
+    middle = centres.mean(axis=0, keepdims=True)
+    start = np.repeat(middle, len(clients.cohort.clients), axis=0)
+    fitted = train(tools.engine, start, clients.cohort, local=replace(tools.local, proximal=0.0), key=tools.key)
+    cosines = np.einsum("nd,kd->nk", _directions(fitted - middle), _directions(centres - middle))
+    return np.asarray(2.0 - 2.0 * cosines)
+
+
+def _directions(rows: Array) -> Array:
+    """Rows of length one; a row of zeros stays."""
+    exact = rows.astype(np.float64)
+    return np.asarray(exact / np.maximum(np.linalg.norm(exact, axis=1, keepdims=True), 1e-300))
+
+
 FESEM = Method(
     "fesem",
     scores=distance_to_centres,
@@ -48,3 +69,6 @@ FESEM = Method(
 
 # Distances over the last layer alone, as in the authors' code.
 FESEM_LAST = replace(FESEM, name="fesem-last", memory_width=lambda model: len(model.head))
+
+# Nothing is kept between rounds, which `identifier` needs: the model that is compared is fitted afresh.
+FESEM_MEMORYLESS = Method("fesem-memoryless", scores=distance_of_a_fresh_fit, pick=cluster_losses)

@@ -105,6 +105,7 @@ class Method:
     scores: Scores = cluster_losses  # how badly each of the k models suits a client; it chooses the least
     local: LocalTraining = train_from_cluster  # a client's training, which gives its update
     own_models: OwnModels | None = None  # None: clients end up with their cluster's model
+    pick: Scores | None = None  # how clients pick among models that are handed out; None: as in a round
     adapt: Callable[[Model], Model] = lambda model: model  # the network it trains, made from the one asked for
     memory_width: Callable[[Model], int] = lambda _: 0  # how many numbers a client remembers between its rounds
     one_model: bool = False  # it has no clusters, however many are asked for
@@ -117,6 +118,10 @@ class Method:
     def personal(self) -> bool:
         """Whether clients end up with models of their own."""
         return self.own_models is not None
+
+    def final_scores(self, models: Models, cohort: Cohort, *, tools: Tools) -> Array:
+        """(n, k) how badly each model that is handed out suits each client, who needs no memory for it."""
+        return (self.pick or self.scores)(models, Clients.without_memory(cohort), tools=tools)
 
     def num_clusters(self, asked: int) -> int:
         """How many clusters this method has when `asked` are asked for."""

@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 
 from rrcluster.data.synthetic import INTERCEPTS, SCENARIOS, SLOPES
+from rrcluster.paper.map_figure import draw_map
 from rrcluster.paper.read_reproduction import MEASURES, MeasuredColumn, MeasuredRow, Reproduced
 from rrcluster.report.cluster_figures import draw_natural, draw_tables
 from rrcluster.report.comparisons import DecileRow, draw_deciles
@@ -331,4 +332,5 @@ FIGURE_KINDS: dict[str, Callable[[Reproduced], list[Drawing]]] = {
     "worst-decile": _worst_decile,
     "sweep": _sweep,
     "lines": draw_lines_of,
+    "map": draw_map,
 }

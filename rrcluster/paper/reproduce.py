@@ -63,6 +63,7 @@ class Reproduction:
         own = self.own(row, mechanism)
         if own is None or isinstance(own, str):
             return own
+        own = _replaced(own, column.answers.get(mechanism, {}))
         shared = self._of_model(own.get("model", self.shared.get("model")))
         settings = {**shared, **column.settings, **self.at_budget(column), **self._small, **self.changes, **own}
         return self.absent.get(settings["data"]) or {**settings, "mechanism": mechanism}
@@ -77,8 +78,7 @@ class Reproduction:
             return own
         if own.get("model") != self.changes.get("model"):
             own = {**self.study.by_model.get(own.get("model", ""), {}), **own}
-        smaller = self.study.quick.answers.get(mechanism, {}) if self.quick else {}
-        return {name: smaller.get(name, value) for name, value in own.items()}
+        return _replaced(own, self.study.quick.answers.get(mechanism, {}) if self.quick else {})
 
     @property
     def shared(self) -> dict[str, Any]:
@@ -198,6 +198,11 @@ def _constant_of(configs: Sequence[RunConfig]) -> list[float]:
     except DataError:  # damaged: the runs will be refused with the reason
         return []
     return [value for value in values if np.isfinite(value)]
+
+
+def _replaced(own: Settings, others: Settings) -> dict[str, Any]:
+    """The settings, with other values where there are any; nothing is added."""
+    return {name: others.get(name, value) for name, value in own.items()}
 
 
 def _missing(name: str, folder: str | None) -> str | None:

@@ -21,6 +21,7 @@ from rrcluster.paper.study import (
     padded,
 )
 from rrcluster.paper.study_fashion import ABLATION, CLUSTERING, CURVES, FASHION, INTRO
+from rrcluster.paper.study_map import MAP
 
 _SHAKESPEARE_TABLE = "table:acc_shakespeare, with DP-FedPer from app:acc_shakespeare"
 _ROLES_EXACT_B, _ROLES_COIN_B = 120, 40  # of 150 clients per cluster and round
@@ -265,7 +266,8 @@ SYNTHETIC = Study(
 __all__ = ["STUDIES", "Study", "find_study"]
 
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (INTRO, FASHION, CURVES, SHAKESPEARE, EMNIST, CIFAR, ABLATION, CLUSTERING, SYNTHETIC)
+    study.name: study
+    for study in (INTRO, FASHION, CURVES, SHAKESPEARE, EMNIST, CIFAR, ABLATION, CLUSTERING, SYNTHETIC, MAP)
 }
 
 

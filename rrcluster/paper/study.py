@@ -18,6 +18,7 @@ class Column:
     epsilon: float | None
     settings: Settings
     title: str | None = None  # default: the budget
+    answers: Mapping[str, Settings] = field(default_factory=dict)  # by mechanism, in place of values in the rows
 
     @property
     def mechanisms(self) -> tuple[str, ...]:

@@ -205,4 +205,4 @@ def _maker(given: PlanInputs) -> Callable[[float], IdentifierMechanism]:
     return make
 
 
-IDENTIFIER = MechanismKind("identifier", _maker, rebalancing="exact")
+IDENTIFIER = MechanismKind("identifier", _maker, rebalancing="exact", covers_memory=IdentifierMechanism.covers_memory)

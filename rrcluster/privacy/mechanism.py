@@ -174,4 +174,5 @@ class MechanismKind:
     maker: Callable[[PlanInputs], Callable[[float], Mechanism]]  # noise multiplier of the whole round -> mechanism
     rebalancing: str  # how clusters below B are filled: "coin" or "exact"
     noisy: bool = True  # whether there is noise to calibrate
+    covers_memory: bool = True  # whether the guarantee holds for clients that remember their own earlier rounds
     participations: tuple[str, ...] = ("poisson",)  # whose guarantee is proved; "poisson" is the mechanism's own law

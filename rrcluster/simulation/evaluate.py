@@ -18,7 +18,7 @@ from rrcluster.data.federated import FederatedData
 from rrcluster.engine import calls
 from rrcluster.engine.protocol import Engine, LocalSettings
 from rrcluster.methods.coordinate_split import Split
-from rrcluster.methods.method import Clients, Method, Tools
+from rrcluster.methods.method import Method, Tools
 from rrcluster.rng import stream
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.types import Array, Models
@@ -120,10 +120,7 @@ def _choices(models: Models, data: FederatedData, ids: Array, *, algorithm: Meth
 
 
 def _scores(models: Models, data: FederatedData, ids: Array, *, algorithm: Method, tools: Tools) -> Array:
-    parts = [
-        algorithm.scores(models, Clients.without_memory(data.cohort(part)), tools=tools)
-        for part in _parts(ids, _CLIENTS_AT_ONCE)
-    ]
+    parts = [algorithm.final_scores(models, data.cohort(part), tools=tools) for part in _parts(ids, _CLIENTS_AT_ONCE)]
     return np.concatenate(parts)
 
 

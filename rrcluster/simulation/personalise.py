@@ -14,7 +14,7 @@ import numpy as np
 from rrcluster.data.federated import ClientStore, FederatedData, Inputs, Targets
 from rrcluster.engine import calls
 from rrcluster.engine.protocol import Engine, LocalSettings, Question
-from rrcluster.methods.method import Clients, Method, Tools
+from rrcluster.methods.method import Method, Tools
 from rrcluster.models.model import Model
 from rrcluster.types import Array, Models
 
@@ -91,7 +91,7 @@ def personalise_clients(
     for first in range(0, len(ids), at_once):
         places = np.arange(first, min(first + at_once, len(ids)))
         clients = ids[places]
-        scores = algorithm.scores(models, Clients.without_memory(data.cohort(clients)), tools=tools)
+        scores = algorithm.final_scores(models, data.cohort(clients), tools=tools)
         clusters = scores.argmin(axis=1)
         start = split.vectors(models, clusters)
         losses = np.stack([_held_out_losses(start, clients, fit, held, scopes, tools=tools) for fit, held in folds])

@@ -213,5 +213,6 @@ def check_memory(algorithm: Method, model: Model, plan: PrivacyPlan) -> None:
     if plan.private and not plan.mechanism.covers_memory and algorithm.memory_width(model) > 0:
         raise PrivacyError(
             f"algorithm {algorithm.name} keeps memory on the clients, which the guarantee of mechanism = "
-            f"{plan.mechanism.name} does not cover; use mechanism = joint."
+            f"{plan.mechanism.name} does not cover; use mechanism = joint, or a method whose clients remember "
+            "nothing, such as fesem-memoryless, fedper-memoryless or ifca."
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rrcluster.clusters.survey import PARTS, SHARE, place_of, sketch_width
+from rrcluster.clusters.survey import PARTS, SHARE, place_of, survey_size
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.types import Array
@@ -98,7 +98,7 @@ def survey_signal(plan: PrivacyPlan, *, update_clip: float, smallest: float) -> 
     if mechanism.name != "joint" or plan.num_rounds <= len(PARTS) or k == 1:
         return 0.0
     with contextlib.suppress(ConfigError):
-        width = sketch_width(mechanism.coordinates.clustered, k)
+        width, _ = survey_size(mechanism.coordinates.clustered, k)
         rounds = max(int(plan.num_rounds * SHARE), len(PARTS))
         asked = sum(place_of(t, rounds).stage == "spread" for t in range(rounds))
         noise = mechanism.noise_std / update_clip * math.sqrt(2 * width * asked)

@@ -37,6 +37,7 @@ LEARNT = {
     "fedcam": 0.75,
     "oracle": 0.75,
     "fedper": 0.75,
+    "fedper-memoryless": 0.7,
     "mr-mtl": 0.75,
     "local": 0.65,
 }
@@ -249,7 +250,7 @@ def test_pairs_that_do_not_apply_say_why(name, mechanism, b, text):
 @pytest.mark.parametrize("name", sorted(REMEMBERING))
 def test_memory_is_refused_under_fixed_size_sampling_before_anything_is_charged(data, name):
     ledger = Ledger()
-    with pytest.raises(PrivacyError, match=r"keeps memory on the clients.*use mechanism = joint"):
+    with pytest.raises(PrivacyError, match=r"keeps memory on the clients.*use mechanism = joint, or .*memoryless"):
         records(data, name, make_plan(name, "identifier"), ledger=ledger)
     assert ledger.num_charged == 0
 
@@ -271,6 +272,57 @@ def test_fesem_goes_to_the_nearest_centre_and_by_loss_at_first(data):
     near = (models.clustered[[2, 0, 1, 2]] + 0.001).astype(np.float32)
     known = method.scores(models, Clients(cohort, near, np.ones(4, dtype=bool)), tools=tools)
     assert known.argmin(axis=1).tolist() == [2, 0, 1, 2]
+
+
+def test_memoryless_fesem_goes_where_its_fresh_fit_points(data):
+    """Centres around the mean of all, one of them where the client's own training leads."""
+    method = ALGORITHMS["fesem-memoryless"]
+    model = network()
+    tools = Tools(method.split(model), BatchedEngine(model), LOCAL, key=(1, 2))
+    cohort = data.cohort(np.arange(6))
+    middle = model.init(rng=np.random.default_rng(0))
+    fitted = calls.train(tools.engine, np.repeat(middle[None], 6, axis=0), cohort, local=LOCAL, key=tools.key)
+    away = 30.0 * (fitted[4] - middle)  # far beyond where a client gets in a round
+    centres = np.stack([middle - away, middle + away]).astype(np.float64)
+    clients = Clients.without_memory(cohort)
+    scores = method.scores(tools.split.models(centres), clients, tools=tools)
+    assert scores[4].argmin() == 1
+    assert np.allclose(scores[4], [4.0, 0.0], atol=1e-4)  # squared distances of opposite and of equal directions
+    assert (method.scores(tools.split.models(centres[::-1]), clients, tools=tools)[4] == scores[4, ::-1]).all()
+    same = method.scores(tools.split.models(np.stack([middle] * 2)), clients, tools=tools)
+    assert np.isfinite(same).all()
+
+
+def test_memoryless_fesem_hands_models_out_by_loss(data):
+    method = ALGORITHMS["fesem-memoryless"]
+    model = network()
+    tools = Tools(method.split(model), BatchedEngine(model), LOCAL, key=(1, 2))
+    models = method.init(model, num_clusters=3, rng=np.random.default_rng(0))
+    cohort = data.cohort(np.arange(4))
+    losses = calls.losses(tools.engine, tools.split.vectors(models), cohort)
+    assert (method.final_scores(models, cohort, tools=tools) == losses).all()
+    assert not np.allclose(method.scores(models, Clients.without_memory(cohort), tools=tools), losses)
+
+
+def test_memoryless_fedper_reports_the_base_trained_under_a_head_fitted_from_zero(data):
+    method = ALGORITHMS["fedper-memoryless"]
+    model = network()
+    split = method.split(model)
+    tools = Tools(split, BatchedEngine(model), LOCAL, key=(1, 2))
+    models = method.init(model, num_clusters=1, rng=np.random.default_rng(0))
+    cohort, alone = data.cohort(np.arange(5)), np.zeros(5, dtype=np.int64)
+    clients = Clients.without_memory(cohort)
+    base = split.vectors(models, alone)
+    assert not base[:, split.personal].any()
+    moving = np.isin(np.arange(model.num_parameters), split.personal)
+    headed = calls.train(tools.engine, base, cohort, local=LOCAL, key=tools.key, trainable=moving)
+    both = calls.train(tools.engine, headed, cohort, local=LOCAL, key=tools.key)
+    trained = method.local(models, clients, alone, tools=tools)
+    assert (trained.updates == (both - headed)[:, split.shared]).all()
+    assert trained.memory.shape == (5, 0)
+    at_the_end = replace(LOCAL, local_epochs=50)
+    fitted = calls.train(tools.engine, base, cohort, local=at_the_end, key=tools.key, trainable=moving)
+    assert (method.own_models(models, clients, alone, tools=tools) == fitted).all()
 
 
 def test_the_proximal_term_pulls_towards_the_start_equally_in_both_engines():

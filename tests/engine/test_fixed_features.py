@@ -66,6 +66,27 @@ def test_features_computed_once_per_sample_train_the_model_that_the_module_train
     assert np.allclose(calls.losses(fast, start, cohort), calls.losses(slow, start, cohort), atol=1e-4)
 
 
+def test_features_of_a_client_are_computed_when_it_first_takes_part(rng):
+    model = make_model("edges", input_shape=(1, 28, 28), num_classes=4)
+    inputs = [rng.normal(size=(size, 1, 28, 28)) for size in (3, 1, 2, 4, 2)]
+    data = from_arrays(inputs, [rng.integers(4, size=len(own)) for own in inputs], num_classes=4)
+    seen = []
+
+    def features(images, of=model.fixed.features):
+        seen.append(len(images))
+        return of(images)
+
+    counted = BatchedEngine(replace(model, fixed=replace(model.fixed, features=features)))
+    start = np.stack([model.init(rng=rng) for _ in range(2)])
+    for ids, new in (([3, 1], 5), ([1, 3, 1], 0), ([], 0), ([4, 3, 0], 5), ([0, 1, 2, 3, 4], 2)):
+        seen.clear()
+        cohort = data.cohort(ids)
+        assert np.array_equal(
+            calls.losses(counted, start, cohort), calls.losses(BatchedEngine(model), start, data.cohort(ids))
+        )
+        assert sum(seen) == new
+
+
 def test_the_two_forms_of_a_model_must_be_one_vector():
     model = make_model("edges", input_shape=(1, 28, 28), num_classes=4)
     other = make_model("edges", input_shape=(1, 28, 28), num_classes=5)

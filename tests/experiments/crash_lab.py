@@ -339,7 +339,7 @@ def interrupt(base, mode, interruptions, kinds, rng):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--mode", choices=MODES, required=True)
+    parser.add_argument("--mode", choices=MODES, nargs="+", required=True)  # several, one after another, import once
     parser.add_argument("--interruptions", type=int, default=100)
     parser.add_argument("--sample-rate", type=float, default=SETTINGS["sample_rate"])  # 1: accounted in closed form
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
@@ -349,12 +349,12 @@ def main():
     import rrcluster.experiments.run
     from rrcluster.privacy.statement import statement
 
-    settings = SETTINGS | MODES[given.mode]  # children inherit the imports, and what their plan costs
-    statement(rrcluster.experiments.run.build_experiment(**settings).plan)
-    given.folder.mkdir(parents=True, exist_ok=True)
     kinds = {kind: KINDS[kind] for kind in given.kinds}
-    told = interrupt(given.folder, given.mode, given.interruptions, kinds, random.Random(given.seed))
-    sys.stdout.write(json.dumps(told) + "\n")
+    for mode in given.mode:  # children inherit the imports, and what their plan costs
+        statement(rrcluster.experiments.run.build_experiment(**SETTINGS | MODES[mode]).plan)
+        (given.folder / mode).mkdir(parents=True, exist_ok=True)
+        told = interrupt(given.folder / mode, mode, given.interruptions, kinds, random.Random(given.seed))
+        sys.stdout.write(json.dumps(told) + "\n")
 
 
 if __name__ == "__main__":

@@ -69,14 +69,14 @@ def test_twice_the_same_and_resumed_the_same(tiny, tmp_path, monkeypatch, capsys
     text = (tmp_path / "a" / "fashion" / "table.md").read_text()
     about = (tmp_path / "a" / "fashion" / "about.md").read_text()
     assert "`rrcluster reproduce fashion --quick --out a/fashion`" in about
-    assert "for 20 runs" in about
+    assert "for 24 runs" in about
     row = read_reproduction(tmp_path / "a" / "fashion").row("rr-ifca")
     told = row.cells["balanced-eps2", JOINT].runs[1].final.confusion
     assert np.array(told).shape == (4, 4)
     assert np.array(told).sum(axis=0).tolist() == [6] * 4  # by true group
     drawn = {path.name for path in (tmp_path / "a" / "fashion" / "figures").iterdir()}
     assert "62.68" in text  # published
-    assert "(1) refused: its clients remember" in text
+    assert "algorithm = fesem-memoryless" in text  # under identifier
     assert "Constant predictor" in text
     assert {"sizes-1.pdf", "confusion-1.png", "epsilon-1-balanced.pdf", "worst-decile-1-balanced.png"} <= drawn
     assert "not yet measured" in (tmp_path / "a" / "fashion" / "verdicts-quick.md").read_text()

@@ -169,7 +169,7 @@ NOTHING_WRITTEN = {
     "impossible B": ({"min_cluster_size": 20}, ConfigError),
     "delta above 1/M": ({"delta": 0.5}, PrivacyError),
     "B without sizes": ({"count_weight": 0.0, "min_cluster_size": 2}, ConfigError),
-    "memory under identifier": ({"algorithm": "fesem", "mechanism": "identifier"}, PrivacyError),
+    "memory under identifier": ({"algorithm": "mr-mtl", "mechanism": "identifier"}, PrivacyError),
     "a setting that is gone": ({"rebalance": "exact", "min_cluster_size": 2}, ConfigError),
     "missing data": ({"data": "fashion-mnist", "data_folder": "/nowhere"}, DataError),
     "more clients than images": ({"num_clients": 10**9}, ConfigError),

@@ -1,6 +1,7 @@
 """Runs stacked on one engine give what each gives alone, and one that fails does not stop the others."""
 
 import dataclasses
+import json
 import threading
 from types import SimpleNamespace
 
@@ -18,12 +19,23 @@ from rrcluster.engine.workers.pool import spawn
 from rrcluster.experiments.executors import _room, in_processes, pick_executor, shared_out, stacked
 from rrcluster.experiments.load import load
 from rrcluster.experiments.setup import load_population
-from rrcluster.experiments.sweep import FAILED, FINISHED, REFUSED, Going, Outcome, jobs, one_after_another, read_grid
+from rrcluster.experiments.side_by_side import processes_for, side_by_side
+from rrcluster.experiments.sweep import (
+    FAILED,
+    FINISHED,
+    REFUSED,
+    Going,
+    Outcome,
+    jobs,
+    one_after_another,
+    read_grid,
+    sweep,
+)
 from rrcluster.models import make_model
 from rrcluster.rng import Streams
 
 
-def grid(tmp_path, name, *, num_rounds=4):
+def grid(tmp_path, name, *, num_rounds=4, **others):
     settings = {
         "data": "synthetic",
         "num_clients": 60,
@@ -36,6 +48,7 @@ def grid(tmp_path, name, *, num_rounds=4):
         "device": "cpu",
         "seeds": [0, 1],
         "out": str(tmp_path / name),
+        **others,
     }
     return read_grid(settings, source="test", out=tmp_path / name)
 
@@ -73,8 +86,46 @@ def test_a_run_that_is_refused_leaves_the_stack(both):
     assert refused, "fedavg with B = 2 does not apply"
 
 
-def test_on_a_cpu_runs_go_one_after_another(tmp_path):
-    assert pick_executor(jobs(grid(tmp_path, "cpu"))) is one_after_another
+def test_on_a_cpu_a_small_sweep_starts_no_process(tmp_path, monkeypatch):
+    monkeypatch.setattr("rrcluster.experiments.job_process.spawn", None)
+    found = outcomes(pick_executor(jobs(grid(tmp_path, "cpu"))), grid(tmp_path, "cpu", num_rounds=1))
+    assert {step.status for step in found.values()} == {FINISHED, REFUSED}
+
+
+def test_side_by_side_runs_give_what_they_give_alone(both, tmp_path):
+    """To the last bit: nothing is stacked. A process that is free takes the next job."""
+    (_, alone), _ = both
+    order, threads, found = [], torch.get_num_threads(), grid(tmp_path, "side by side")
+    for step in sweep(found, executor=lambda todo: side_by_side(todo, processes=2)):
+        order += [step] if isinstance(step, Outcome) else []
+    assert torch.get_num_threads() == threads
+    assert len(order) == len(alone)
+    for step in order:
+        expected = alone[step.job.name]
+        assert step.status == expected.status
+        if step.status == FINISHED:
+            ours, theirs = (load(one.job.folder).models for one in (step, expected))
+            assert np.array_equal(ours.clustered, theirs.clustered)
+            assert np.array_equal(ours.shared, theirs.shared)
+    listed = json.loads((found.out / "sweep.json").read_text())["runs"]
+    assert [run["folder"] for run in listed] == [str(job.folder.relative_to(found.out)) for job in jobs(found)]
+
+
+@pytest.mark.parametrize(
+    ("cores", "others", "expected"),
+    [
+        (4, {}, 1),  # 8 runs x 4 rounds x 6 clients
+        (4, {"num_rounds": 500}, 2),
+        (4, {"num_rounds": 5000}, 4),
+        (1, {"num_rounds": 5000}, 1),
+        (4, {"num_rounds": 5000, "engine": "workers"}, 1),  # a run has a process per core already
+        (4, {"num_rounds": 5000, "data": "fashion-mini", "model": "cnn"}, 1),
+        (4, {"num_rounds": 5000, "secure": True, "seeds": []}, 1),  # ending its process could cost a round
+    ],
+)
+def test_a_sweep_starts_as_many_processes_as_its_clients_repay(cores, others, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr("rrcluster.experiments.side_by_side.cores", lambda: cores)
+    assert processes_for(jobs(grid(tmp_path, "unused", **others))) == expected
 
 
 def test_in_two_processes_runs_give_what_they_give_in_one(both, tmp_path):
@@ -104,7 +155,7 @@ def test_jobs_of_a_process_that_dies_have_failed_and_the_others_go_on(tmp_path, 
         spawned.append(spawn(module))
         return spawned[-1]
 
-    monkeypatch.setattr("rrcluster.experiments.executors.spawn", recorded)
+    monkeypatch.setattr("rrcluster.experiments.job_process.spawn", recorded)
     status, killed = {}, False
     for step in in_processes(shares):
         if isinstance(step, Going) and step.job.settings["seed"] == 0 and not killed:

@@ -1,11 +1,13 @@
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rrcluster as rr
-from rrcluster.errors import RunFolderError
+from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments import sweep as module
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.run import start, start_or_resume
@@ -36,6 +38,32 @@ def test_a_refused_combination_is_reported_and_the_others_go_on(settings, tmp_pa
     assert [run["status"] for run in told["runs"]] == ["finished", "refused"]
     assert "needs 80 clients" in told["runs"][1]["reason"]
     assert sorted(path.name for path in (tmp_path / "sweep").iterdir()) == ["1-min_cluster_size=0", "sweep.json"]
+
+
+def test_runs_may_be_named_instead_of_combined(settings, tmp_path):
+    runs = {"plain": {"algorithm": "fedavg"}, "clipped": {"update_clip": 0.1}}
+    planned = jobs(grid(settings, runs=runs))
+    assert [(job.folder.relative_to(tmp_path), job.values) for job in planned] == [
+        (Path("sweep/plain"), {"algorithm": "fedavg"}),
+        (Path("sweep/clipped"), {"update_clip": 0.1}),
+    ]
+    assert [job.config.method.algorithm for job in planned] == ["fedavg", "ifca"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"runs": {"a": {"update_clip": 0.1}}, "local_lr": [0.1, 0.2]}, "named runs and a list of values for local_lr"),
+        ({"runs": {"a/b": {"update_clip": 0.1}}}, "'a/b' must be letters"),
+        ({"runs": {"a": {"clip": 0.1}}}, "'clip' is not known"),
+        ({"runs": {"a": {"seed": 1}}}, "seed takes one value for the whole sweep"),
+        ({"runs": {"a": {"device": "cpu"}}}, "device takes one value for the whole sweep"),
+        ({"runs": ["a"]}, "one `name: {setting: value, ...}` per line"),
+    ],
+)
+def test_named_runs_that_make_no_sense_are_refused(settings, given, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        grid(settings, **given)
 
 
 def test_a_run_of_a_sweep_is_the_run_it_would_be_alone(settings, tmp_path):

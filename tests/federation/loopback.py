@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from rrcluster.federation.flower.children import Process, free_port, start_modul
 from rrcluster.federation.flower.flower_transport import FlowerTransport, start_gate
 from rrcluster.federation.flower.superlink import SuperLink
 from rrcluster.storage import make_subfolder
+
+_ARRIVAL = 180.0  # seconds, on a machine that is busy with other tests
 
 
 @dataclass
@@ -21,24 +23,27 @@ class Loopback:
     folder: Path
     seconds: float  # until a round's deadline
     poll_seconds: float = 0.2
+    front: Callable[[str], str] = lambda gate: gate  # where nodes connect to, given the gate's address
 
     def __post_init__(self) -> None:
         self._running = contextlib.ExitStack()
         self.nodes: dict[int, Process] = {}
 
     def __enter__(self) -> FlowerTransport:
-        """The transport, once every node is connected or a round's time has passed."""
+        """The transport, once every node is connected."""
         with contextlib.ExitStack() as starting:
             keys = {place: self._node_key(place) for place in self.sockets}
             link = starting.enter_context(SuperLink(keys, self.folder))
-            self.link, self.address = link, f"127.0.0.1:{free_port()}"  # where nodes connect to
-            make_authority(self.folder, self.folder, name="loopback", hosts=["127.0.0.1"])
-            self.gate = start_gate(link, self.address, self.folder)
+            gate = f"127.0.0.1:{free_port()}"
+            make_authority(self.folder, self.folder, name="loopback", hosts=["127.0.0.1", "federation.example.org"])
+            self.link, self.gate = link, start_gate(link, gate, self.folder)
             starting.callback(lambda: stop_processes([self.gate, *self.nodes.values()]))
+            self.address = self.front(gate)
             for place in self.sockets:
                 self.start_node(place)
             transport = FlowerTransport(link, self.seconds, self.poll_seconds)
-            transport.wait_for_nodes(set(self.sockets), self.seconds)
+            online = transport.wait_for_nodes(set(self.sockets), _ARRIVAL)
+            assert online == set(self.sockets), f"members {sorted(set(self.sockets) - online)} did not connect"
             self._running = starting.pop_all()
         return transport
 

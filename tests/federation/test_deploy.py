@@ -1,6 +1,8 @@
 """The templates in deploy/ say what the programs do, and a node what it lacks."""
 
 import re
+import shutil
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,6 +32,38 @@ def test_units_start_commands_that_exist(path):
     (line,) = re.findall(r"^ExecStart=\S+/rrcluster federation (.*)$", path.read_text(), flags=re.MULTILINE)
     check(line)
     assert "LimitCORE=0" in path.read_text()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze: apt-get install systemd")
+def test_systemd_understands_the_units(tmp_path):
+    for path in DEPLOY.glob("*.service"):  # /opt/rrcluster is not on this machine
+        (tmp_path / path.name).write_text(path.read_text().replace("/opt/rrcluster/bin/rrcluster", "/bin/true"))
+    units = sorted(map(str, tmp_path.iterdir()))
+    checked = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True)
+    told = [line for line in checked.stderr.splitlines() if str(tmp_path) in line or "rrcluster" in line]
+    assert (checked.returncode, told) == (0, [])
+
+
+def test_compose_services_have_the_keys_that_the_specification_has():
+    """Of its schema (compose-spec.json): those that the file uses, and which kind of value each takes."""
+    kinds = {
+        "profiles": list, "image": str, "network_mode": str, "read_only": bool, "tmpfs": list, "volumes": list,
+        "ports": list, "command": str, "restart": str,
+    }  # fmt: skip
+    composed = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    assert set(composed) == {"services"}
+    for service in composed["services"].values():
+        assert {name: type(value) for name, value in service.items()} == {name: kinds[name] for name in service}
+        assert service["restart"] in ("no", "always", "on-failure", "unless-stopped")
+        for volume in service["volumes"]:
+            assert re.fullmatch(r"\./\w+:/\w+(:ro)?", volume)
+
+
+def test_an_image_holds_the_package_and_nothing_that_lies_beside_it():
+    copied = re.findall(r"^COPY (.*) /source", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)
+    names = {name for line in copied for name in line.split()}
+    assert names == {"pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "constraints-flower.txt", "rrcluster"}
+    assert all((DEPLOY.parent / name).exists() for name in names)
 
 
 def test_the_daemon_has_no_network_and_the_node_no_data():

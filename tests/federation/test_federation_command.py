@@ -32,6 +32,16 @@ def fails(capsys, text, *arguments):
     assert text in capsys.readouterr().err
 
 
+def test_without_a_word_on_participation_no_epsilon_rests_on_secret_cohorts(base, capsys):
+    plain = {name: value for name, value in REHEARSAL.items() if name not in ("participation", "sample_rate")}
+    for place, (given, expected) in enumerate([({}, "everybody"), ({"sample_rate": 0.5}, None)]):
+        (base / "settings.yaml").write_text(yaml.safe_dump(plain | given))
+        do("init", base / f"trial-{place}", base / "settings.yaml", "--mode", "plain")
+        settings = FederationFolder(base / f"trial-{place}").draft()["settings"]
+        assert settings.get("participation") == expected
+        assert ("participation = everybody" in "".join(capsys.readouterr())) == (expected is not None)
+
+
 def test_a_secure_training_from_settings_to_models(base, capsys):
     trial = signed(base, {**REHEARSAL, **SECURE}, *HONEST)
     members = [base / f"m{place}" for place in range(3)]

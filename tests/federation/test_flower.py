@@ -28,6 +28,7 @@ from flwr.app import Message
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.task_identity import TaskIdentity
 from loopback import Loopback
+from nginx_lab import NGINX, Nginx
 
 from rrcluster.federation.certificates import make_authority
 from rrcluster.federation.flower import flower_transport
@@ -59,7 +60,7 @@ def members(folder):
                 [sys.executable, "-W", "ignore", *map(str, command), str(os.getpid())], cwd=HERE, text=False
             )
         sockets = {place: folder / f"{place}.socket" for place in range(len(COUNTS))}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not all(path.exists() for path in sockets.values()) and time.monotonic() < deadline:
             assert all(process.poll() is None for process in processes.values())
             time.sleep(0.05)
@@ -148,6 +149,21 @@ def test_plain_rounds_are_those_of_the_simulator_with_a_daemon_killed_on_the_way
     assert len(over_flower) == len(simulated) == ROUNDS
     for one, other in zip(over_flower, simulated, strict=True):
         same(one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(NGINX is None, reason="needs nginx: apt-get install nginx-light")
+def test_rounds_pass_nginx_which_writes_nothing_down(folder, members):
+    sockets, agreed = members(CHANGES)
+    nginx = Nginx(folder)
+    network = Loopback(sockets, folder, seconds=60, front=nginx)
+    with network as transport:
+        over_nginx = list(deployed_rounds(agreed, transport))
+        refuse_strangers(network)
+        nginx.stop()
+    for one, other in zip(over_nginx, experiment_of(**CHANGES).rounds(), strict=True):
+        same(one, other)
+    assert nginx.written() == []
 
 
 def test_the_sum_of_a_secure_round_is_exactly_that_of_messages_and_shares(folder, members, monkeypatch):

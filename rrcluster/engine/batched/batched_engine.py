@@ -9,10 +9,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 
 from rrcluster.data.federated import Cohort, FederatedData, TestSet
-from rrcluster.engine.batched.device_tables import SampleTable, cohort_table, population_bytes, population_table
+from rrcluster.engine.batched.device_tables import PopulationTable, SampleTable, cohort_table, population_bytes
 from rrcluster.engine.batched.evaluator import Evaluator
 from rrcluster.engine.batched.training import Trainer, join, program_key
 from rrcluster.engine.protocol import CPU, Measured, Question, TrainingCall, Updates
@@ -67,7 +68,7 @@ class BatchedEngine:
         self.model, self.device, self.capacity, self.precision = model, device, capacity, precision
         fixed = model.fixed
         trained = model if fixed is None else fixed.rest  # features are computed once, for the tables
-        self._tables: WeakKeyDictionary[FederatedData, SampleTable] = WeakKeyDictionary()
+        self._tables: WeakKeyDictionary[FederatedData, PopulationTable] = WeakKeyDictionary()
         self._trainer = Trainer(trained, device, capacity, precision)
         self._evaluator = Evaluator(trained, device, capacity, precision, fixed=fixed)
 
@@ -122,8 +123,9 @@ class BatchedEngine:
         if population not in self._tables:
             if population_bytes(population) > self._population_limit():
                 return cohort_table(cohort, self.device, fixed=fixed)
-            self._tables[population] = population_table(population, self.device, fixed=fixed)
-        return self._tables[population]
+            self._tables[population] = PopulationTable(population, self.device, fixed=fixed)
+        everybody = np.arange(population.num_clients)  # on a device: uploading by and by would make it wait every round
+        return self._tables[population].holding(cohort.clients if self.device.type == "cpu" else everybody, population)
 
     def _population_limit(self) -> float:
         """Most bytes of samples for which a population is kept on the device."""

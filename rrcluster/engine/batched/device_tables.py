@@ -41,16 +41,38 @@ def population_bytes(data: FederatedData) -> int:
     return int(data.sizes.sum()) * numbers
 
 
-def population_table(data: FederatedData, device: torch.device, *, fixed: FixedPart | None = None) -> SampleTable:
-    """Every client of the population, uploaded a few hundred at a time."""
-    inputs, targets = [], []
-    for first in range(0, data.num_clients, _CLIENTS_AT_ONCE):
-        last = min(first + _CLIENTS_AT_ONCE, data.num_clients)
-        part = cohort_table(data.cohort(np.arange(first, last)), device, fixed=fixed)
-        inputs.append(part.inputs)
-        targets.append(part.targets)
-    offsets = np.cumsum(data.sizes) - data.sizes
-    return SampleTable(torch.cat(inputs), torch.cat(targets), offsets, of_population=True)
+class PopulationTable:
+    """A table with room for every client of a population; each is uploaded when it is first asked for.
+
+    So the first round need not wait for the features of clients that are not in it.
+    """
+
+    def __init__(self, data: FederatedData, device: torch.device, *, fixed: FixedPart | None = None) -> None:
+        """Nothing is uploaded yet."""
+        self._device, self._fixed = device, fixed
+        self._sizes, self._offsets = data.sizes, np.cumsum(data.sizes) - data.sizes
+        self._absent = np.ones(data.num_clients, dtype=bool)
+        self._table: SampleTable | None = None
+
+    def holding(self, clients: Array, data: FederatedData) -> SampleTable:
+        """The table, with the samples of these clients of the population `data` in it."""
+        new = np.unique(clients[self._absent[clients]])
+        parts = -(-len(new) // _CLIENTS_AT_ONCE) or int(self._table is None)
+        for ids in np.array_split(new, parts) if parts else ():
+            self._add(ids, cohort_table(data.cohort(ids), self._device, fixed=self._fixed))
+        assert self._table is not None
+        return self._table
+
+    def _add(self, ids: Array, part: SampleTable) -> None:
+        if self._table is None:
+            rows = int(self._sizes.sum())
+            inputs, targets = (values.new_empty(rows, *values.shape[1:]) for values in (part.inputs, part.targets))
+            self._table = SampleTable(inputs, targets, self._offsets, of_population=True)
+        sizes = self._sizes[ids]
+        rows_of = np.repeat(self._offsets[ids] - part.offsets, sizes) + np.arange(int(sizes.sum()))
+        places = torch.as_tensor(rows_of, device=self._device)
+        self._table.inputs[places], self._table.targets[places] = part.inputs, part.targets
+        self._absent[ids] = False
 
 
 def cohort_table(cohort: Cohort, device: torch.device, *, fixed: FixedPart | None = None) -> SampleTable:

@@ -1,0 +1,48 @@
+"""A process that runs jobs of a sweep, and sends their steps to the one that started it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from rrcluster.engine.workers.pool import spawn, terminate
+from rrcluster.experiments.sweep import FAILED, Job, Outcome, Step
+
+_SECONDS_TO_SAY_WHY = 5.0  # an error is printed, and becomes the exit code, after the connection has closed
+
+
+class JobProcess:
+    """A process and its jobs. Leaving the block ends the process; its runs can be resumed."""
+
+    def __init__(self, jobs: Sequence[Job], part: float) -> None:
+        """Start it with these jobs; `part`: of the memory of the device that they run on."""
+        self.left: list[Job] = []  # jobs that are not over
+        self.alive = True
+        self.connection, self._process = spawn("rrcluster.experiments.executors")
+        self.give(jobs, part)
+
+    def give(self, jobs: Sequence[Job], part: float) -> None:
+        """Have it run these jobs too, after those it has."""
+        self.left += jobs
+        with suppress(OSError):  # one that died at once is noticed by its silence
+            self.connection.send((list(jobs), part))
+
+    def steps(self) -> Iterator[Step]:
+        """The next steps it reports; if the process is gone, its unfinished jobs have failed."""
+        try:
+            step: Step = self.connection.recv()
+        except (EOFError, OSError):
+            self.alive = False
+            lost, self.left, code = self.left, [], terminate(self._process, patience=_SECONDS_TO_SAY_WHY)
+            for job in lost:
+                yield Outcome(job, FAILED, f"its process ended with exit code {code}; the same command goes on.")
+            return
+        if isinstance(step, Outcome):
+            places = [job.folder for job in self.left]
+            del self.left[places.index(step.job.folder)]
+        yield step
+
+    def __enter__(self) -> "JobProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+        terminate(self._process)
