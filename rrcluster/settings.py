@@ -205,7 +205,7 @@ class ServerSettings:
     for each group that early rounds find, at most k (survey)."""
     init_rounds: int | None = None
     """How many of the run's rounds the initialisation takes; default: a tenth, kmeans++ at least one per cluster,
-    survey 25%."""
+    survey 22%."""
     start_from: Annotated[str | None, Flag(metavar="RUN")] = None
     """Start from the models of this finished run, not from random ones; what both cost adds up, and is stated."""
 

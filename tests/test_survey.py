@@ -43,7 +43,7 @@ def groups_of(centres, sizes, rng, spread=0.6):
     return updates, group
 
 
-def surveyed(updates, k, rng, *, noise=0.0, rounds=25, rate=0.5):
+def surveyed(updates, k, rng, *, noise=0.0, rounds=22, rate=0.5):
     """The survey after all of its questions, with Poisson cohorts and Gaussian noise on the sums."""
     survey = Survey.begin(np.zeros(updates.shape[1]), k)
     for t in range(rounds):
@@ -238,8 +238,8 @@ def test_the_audit_tries_a_survey_and_refutes_nothing(target, monkeypatch):
     assert all(finding.holds for finding in findings), findings
 
 
-def test_by_default_it_takes_a_quarter_of_the_rounds_and_says_so_in_the_label():
+def test_by_default_it_takes_a_fifth_of_the_rounds_and_says_so_in_the_label():
     config = settings(num_rounds=100, init_rounds=None)
     assert config.server == ServerSettings(init="survey")
-    assert make_schedule(config.server, num_rounds=100, num_clusters=4).num_rounds == 25
+    assert make_schedule(config.server, num_rounds=100, num_clusters=4).num_rounds == 22
     assert method_label(config.flat()) == "DP-IFCA + survey"

@@ -69,7 +69,7 @@ def freeze_closed(release: Release, num_open: int) -> Release:
 def make_schedule(settings: ServerSettings, *, num_rounds: int, num_clusters: int) -> Schedule:
     """The schedule of a run; ConfigError for one that does not fit into it.
 
-    By default an initialisation takes a tenth of the run, kmeans++ at least one round per cluster, a survey a quarter.
+    By default an initialisation takes a tenth of the run, kmeans++ at least one round per cluster, a survey a fifth.
     """
     leasts = {"independent": 0, "warm": 1, "kmeans++": num_clusters, "survey": len(PARTS)}
     init, least = settings.init, leasts[settings.init]

@@ -36,8 +36,8 @@ from rrcluster.types import Array
 
 WIDTH = 48  # numbers in a sketch
 CANDIDATES = 8  # centres to begin with, and directions left, where k is smaller
-PARTS = (("spread", 4), ("spread", 3), ("spread", 2), ("skew", 4), ("centres", 6), ("start", 6))  # share of the rounds
-SHARE = 0.25  # of a run's rounds, by default
+PARTS = (("spread", 3), ("spread", 3), ("spread", 2), ("skew", 3), ("centres", 5), ("start", 6))  # share of the rounds
+SHARE = 0.22  # of a run's rounds, by default
 CENTRE_MEMORY = 0.8  # weight of a centre's earlier rounds
 LEAST_SHARE, LEAST_SIGMAS = 0.04, 3.0  # a centre is dropped below this share of the clients, or this many noise stds
 SAME_GROUP = 3.2  # centres nearer than this, in standard deviations of clients within a group, are one (halves: 1.6)
