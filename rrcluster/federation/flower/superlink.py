@@ -50,7 +50,7 @@ publisher = "rrcluster"
 serverapp = "none:none"
 clientapp = "none:none"
 """
-_STARTING = 60.0  # seconds until a SuperLink that does not answer counts as failed
+_STARTING = 180.0  # seconds until a SuperLink that does not answer counts as failed; a busy machine needs many
 _HEARTBEAT = 10.0
 
 
