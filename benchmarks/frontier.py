@@ -5,11 +5,12 @@
 | STUDY | what |
 | --- | --- |
 | choose | rotated EMNIST: rounds, clip and momentum of the recipe, `scattering` and `edges` |
-| fashion | rotated FashionMNIST, four equal groups, delta 1e-3, with what was chosen: everybody, and cohorts |
+| fashion | rotated FashionMNIST, four equal groups, delta 1e-3: everybody, and cohorts |
 
-Writes OUT/STUDY.json: one entry per arm and epsilon, with the accuracy of each seed and the share of clients in the
-cluster of their own group. Accuracy is measured on raw data; no epsilon covers the choice of settings. A study that
-was stopped goes on where it was.
+The recipe was chosen on ten classes of EMNIST in one group; neither study has been run whole yet. Writes
+OUT/STUDY.json: one entry per arm and epsilon, with the accuracy of each seed and the share of clients in the cluster of
+their own group. Accuracy is measured on raw data; no epsilon covers the choice of settings. A study that was stopped
+goes on where it was.
 """
 
 import argparse
