@@ -82,7 +82,8 @@ bench-gpu: $(READY)
 scaling: $(READY)
 	$(BIN)/python benchmarks/scaling.py
 
-# The site, in site/: needs nothing from elsewhere once it is built.
+# The site: open site/index.html. It asks for nothing from elsewhere; its search needs a server on top, such as
+# `python3 -m http.server --directory site --bind 127.0.0.1`.
 docs: .venv/.docs-ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 

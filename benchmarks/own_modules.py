@@ -1,8 +1,8 @@
 """Networks that people bring: a cohort's training by the engine that `auto` picks, beside a plain PyTorch loop.
 
 The plain loop is what one writes first: one module, `torch.optim.SGD`, one client after another, one thread. The two
-take turns, round by round, in one process (worker processes where `auto` picks them); the figure is the median of the
-ratios. Run it from the root of the repository: `python -m benchmarks.own_modules`.
+take turns, round by round, in one process; the figure is the median of the ratios.
+Run it from the root of the repository: `python -m benchmarks.own_modules`.
 """
 
 import platform
@@ -18,6 +18,7 @@ from rrcluster.engine import calls
 from rrcluster.engine.pick_engine import describe, pick_engine
 from rrcluster.engine.protocol import CPU, LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.engine.spread import SpreadEngine
 from rrcluster.models import fitted
 
 CLIENTS, SAMPLES, ROUNDS = 50, 40, 5
@@ -71,7 +72,7 @@ def convolutions():
 
 def resnet():
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4)]
-    return nn.Sequential(nn.Conv2d(1, 16, 3, stride=2), Residual(16), Residual(16), *head)
+    return nn.Sequential(nn.Conv2d(3, 16, 3, stride=2), Residual(16), Residual(16), *head)
 
 
 def embedding():
@@ -84,7 +85,7 @@ MODULES = {
     "transformer encoder": (Encoder, (12, 32), 0),
     "LSTM": (Lstm, (12, 32), 0),
     "embedding": (embedding, (12,), 500),
-    "small ResNet": (resnet, (1, 16, 16), 0),
+    "small ResNet": (resnet, (3, 32, 32), 0),  # images as CIFAR's
 }
 
 
@@ -121,6 +122,7 @@ def main():
         model, cohort = fitted(rr.from_module(make()), data), data.cohort(np.arange(CLIENTS))
         samples = CLIENTS * SAMPLES * LOCAL.local_epochs
         engine = pick_engine("auto", model=model, device=CPU, samples=samples)
+        engine = SpreadEngine(model, processes=1) if isinstance(engine, SpreadEngine) else engine
         start, module = model.given, make()
 
         def ours(engine=engine, start=start, cohort=cohort):

@@ -11,6 +11,7 @@ from docstring_parser import parse_from_object
 
 from rrcluster.data_settings import Flag
 from rrcluster.settings import AFFECTS, SECTIONS
+from rrcluster.version import __version__
 
 ROOT = Path(__file__).parent.parent
 KINDS = {int: "whole number", float: "number", str: "text", bool: "on or off", Path: "path"}
@@ -21,6 +22,15 @@ line; *name* is the key in a YAML file and the argument of `rr.run`. A setting *
 or only the place (where and on which machine a run is made) or the display (how closely a run is
 watched, and what is written beside it).
 """
+
+
+def on_config(config: Any) -> Any:
+    """Say on every page which version it describes: that of the code it is built with."""
+    config.site_name = f"{config.site_name} {__version__}"
+    config.copyright = (
+        f"rrcluster {__version__}. For the pages of another version, check out its tag and run <code>make docs</code>."
+    )
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -39,9 +49,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to ../examples, right in the repository, become links to the copies on the site."""
+    """Links to ../examples become links to the copies on the site; "1.0 ± 0.2" stays in one line."""
     up = "../" * page.file.src_uri.count("/")
-    return markdown.replace(f"]({up}../examples/", f"]({up}examples/")
+    return markdown.replace(f"]({up}../examples/", f"]({up}examples/").replace(" ± ", "\u00a0±\u00a0")
 
 
 def notebook_page(path: Path) -> str:

@@ -154,8 +154,8 @@ MODELS = Registry(
         {
             name: (name, {"deeper": _DEEPER[name]} if name in _DEEPER else {})
             for name in (
-                *("linear", "pooled-linear", "edges", "edges-coarse", "edges-mlp", "mlp", "cnn", "cifar-cnn"),
-                *("lstm", "bigram", "trigram", "fourgram"),
+                *("linear", "pooled-linear", "edges", "edges-coarse", "edges-mlp", "scattering", "mlp"),
+                *("cnn", "cifar-cnn", "lstm", "bigram", "trigram", "fourgram"),
             )
         },
     ),

@@ -1,11 +1,15 @@
 """The documentation: pages are reachable, links lead somewhere, code is that of the examples, named tests exist."""
 
+import inspect
 import os
+import pydoc
 import re
 import runpy
 import subprocess
 import sys
+import tomllib
 import unicodedata
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -27,7 +31,7 @@ README_WORDS = (
     *("client", "group", "federated", "server", "federation", "round", "cohort", "update", "joint", "exploration"),
     *("rebalancing", "noise", "release", "differential privacy", "client-level", "epsilon", "delta", "mechanism"),
     *("accountant", "budget", "plan", "seed", "secure", "diagnostic", "audit", "threat model", "secure aggregation"),
-    *("private evaluation", "dp-fedavg", "dp-ifca", "rr-cluster", "oracle", "baseline", "backbone", "edge features"),
+    *("private evaluation", "dp-fedavg", "dp-ifca", "rr-cluster", "oracle", "backbone", "edge features"),
     *("add-on", "accuracy", "clustering accuracy", "worst decile", "t-interval", "run folder", "sweep", "emnist"),
     *("personalise", "member", "schedule", "calibrate", "convergence bound", "reserve"),
 )
@@ -125,9 +129,30 @@ def test_every_finding_of_the_privacy_page_is_on_the_page_of_the_paper():
     assert len(rows) >= 14
 
 
+def test_the_badges_of_the_readme_are_true():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    badges = re.findall(r"img\.shields\.io/badge/([^)]+)\)", (ROOT / "README.md").read_text())
+    versions, licence, paper = (badge.rsplit("-", 1)[0].replace("--", "-") for badge in badges)
+    assert versions == "python-" + project["requires-python"].removeprefix(">=") + "%2B"
+    assert licence == "license-" + project["license"]
+    assert paper.removeprefix("arXiv-") in (ROOT / "CITATION.cff").read_text()
+
+
 def test_the_python_reference_has_every_public_name():
     named = re.findall(r"^::: rrcluster\.(\w+)$", (DOCS / "reference" / "api.md").read_text(), flags=re.MULTILINE)
     assert sorted([*named, "__version__"]) == sorted(rrcluster.__all__)
+
+
+def test_every_field_on_the_python_reference_is_described():
+    """By a docstring below it or by the comment of its line, which docs/field_comments.py shows."""
+    names = re.findall(r"^::: (rrcluster\.[\w.]+)$", (DOCS / "reference" / "api.md").read_text(), flags=re.MULTILINE)
+    classes = [entry for entry in map(pydoc.locate, names) if inspect.isclass(entry) and is_dataclass(entry)]
+    assert len(classes) >= 7
+    for one in classes:
+        lines = inspect.getsource(one).splitlines()
+        for entry in fields(one):
+            place = next(at for at, line in enumerate(lines) if line.startswith(f"    {entry.name}: "))
+            assert "  # " in lines[place] or lines[place + 1].lstrip().startswith('"""'), f"{one.__name__}.{entry.name}"
 
 
 def test_the_page_of_settings_has_every_flag_of_the_command_line():
@@ -197,26 +222,31 @@ def test_the_site_loads_nothing_from_elsewhere(site):
 
 def test_the_site_has_the_examples_and_the_changelog(site):
     assert (site / "examples" / "grid.yaml").read_text() == (ROOT / "examples" / "grid.yaml").read_text()
-    assert "Unreleased" in (site / "changelog" / "index.html").read_text()
-    assert 'href="../examples/grid.yaml"' in (site / "tuning" / "index.html").read_text()
+    assert "Unreleased" in (site / "changelog.html").read_text()
+    assert 'href="examples/grid.yaml"' in (site / "tuning.html").read_text()
 
 
 def test_the_site_has_a_reference_and_the_notebooks(site):
-    python = (site / "reference" / "api" / "index.html").read_text()
+    python = (site / "reference" / "api.html").read_text()
     assert 'id="rrcluster.from_frame"' in python
     assert "never the value of a cell" in python  # of the docstring
-    notebook = (site / "notebooks" / "own_csv" / "index.html").read_text()
+    assert "Measured on raw client data: not private." in python  # of the comment on a field
+    notebook = (site / "notebooks" / "own_csv.html").read_text()
     assert "noise multiplier 1.08" in notebook  # what a cell printed
     assert (site / "examples" / "notebooks" / "own_csv.ipynb").is_file()
-    assert 'id="reserve_rounds"' in (site / "reference" / "settings" / "index.html").read_text()
+    assert 'id="reserve_rounds"' in (site / "reference" / "settings.html").read_text()
+
+
+def test_every_page_names_the_version_of_the_code(site):
+    for name in ("index.html", "quick-start.html", "reference/api.html"):
+        source = (site / name).read_text(encoding="utf-8")
+        assert (
+            f"<title>rrcluster {rrcluster.__version__}" in source
+            or f"rrcluster {rrcluster.__version__}</title>" in source
+        )
+        assert "check out its tag" in source
 
 
 def test_no_two_pages_have_one_address():
-    """`x.md` and `x/README.md` would both be x/ on the site, and one of them would be lost."""
-    both = [
-        page
-        for page in DOCS.rglob("*.md")
-        for name in ("README.md", "index.md")
-        if (page.with_suffix("") / name).exists()
-    ]
-    assert not both
+    """`x/README.md` and `x/index.md` would both be x/index.html on the site, and one of them would be lost."""
+    assert not [page for page in DOCS.rglob("README.md") if (page.parent / "index.md").exists()]

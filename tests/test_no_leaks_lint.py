@@ -101,6 +101,7 @@ FORBIDDEN_IMPORTS |= {"subprocess", "runpy", "code", "imp", "multiprocessing.man
 # What starts programs, and what passes between a process and the workers it started. No file has a say in either.
 ALLOWED_IMPORTS = dict.fromkeys(("engine/workers/pool.py", "engine/fast_cnn/native_build.py"), "subprocess")
 ALLOWED_IMPORTS |= {"engine/workers/workers_engine.py": "pickle", "engine/workers/worker.py": "pickle"}
+ALLOWED_IMPORTS |= {"engine/spread.py": "pickle"}
 ALLOWED_IMPORTS |= {"engine/pick_engine.py": "pickle"}  # writes only: can the model be sent to a worker?
 ALLOWED_IMPORTS |= {"data/cifar.py": "pickle"}  # of files with the published digest alone, and restricted names
 ALLOWED_IMPORTS |= {"paper/paper_report.py": "subprocess"}  # asks git for the commit

@@ -149,19 +149,19 @@ def _print_together(together: "Together") -> None:
     from rich.table import Table
 
     from rrcluster.cli.terminal import print_whole, say
+    from rrcluster.privacy.cost import epsilon_text
     from rrcluster.storage import printable
 
-    table = Table(
-        title=f"{len(together.runs)} runs on the same clients: {together.adjacency}, delta = {together.delta:g}"
-    )
+    runs = "One run" if len(together.runs) == 1 else f"{len(together.runs)} runs on the same clients"
+    table = Table(title=f"{runs}: {together.adjacency}, delta = {together.delta:g}")
     for name in ("run", "releases", "epsilon"):
         table.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
     for run in together.runs:
-        alone = "-" if run.epsilon is None else f"{run.epsilon:.4f}"
+        alone = "-" if run.epsilon is None else epsilon_text(run.epsilon)
         at = "" if run.delta == together.delta else f" at {run.delta:g}"
         table.add_row(printable(str(run.folder)), str(run.num_releases), alone + at)
     for row in together.rows:
-        table.add_row(f"together, by {row.accountant}", "", "-" if row.epsilon is None else f"{row.epsilon:.4f}")
+        table.add_row(f"together, by {row.accountant}", "", "-" if row.epsilon is None else epsilon_text(row.epsilon))
     print_whole(table)
     say(HOLDS_IF)
     if not all(run.secure for run in together.runs):

@@ -49,7 +49,9 @@ class ClientCommand:
     test_share: float = 0.0
     """Share of every client's rows that is not trained on."""
     engine: Literal["auto", "batched", "reference", "workers"] = "auto"
-    """How clients are run; all engines give the same numbers."""
+    """How clients are run: auto is reference, one client at a time, and workers does that in several processes.
+    Clients of a rehearsal may also run batched: together, which is faster, and lets their last bits depend on each
+    other, so that no guarantee covers it."""
     device: str = "auto"
     """auto, cpu or cuda."""
     socket: Path | None = None

@@ -8,6 +8,7 @@ import tyro
 
 from rrcluster.cli.terminal import parse, say
 from rrcluster.errors import ConfigError
+from rrcluster.federation.member_folder import MemberFolder
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def node(arguments: list[str]) -> int:
     ca = command.ca or command.folder / "ca.pem"
     if not ca.exists():
         raise ConfigError(f"{ca} is not there; copy the server's ca.pem into the member's folder, or give --ca.")
+    MemberFolder(command.folder).check_authority(ca)
     with stop_signals(command.parent) as stop:
         pipe = FleetNode(
             command.server,

@@ -210,10 +210,11 @@ def _show(command: RunCommand, folders: list[Path]) -> None:
     for folder in folders:
         _say_remarks(folder)
     parent = folders[0] if len(folders) == 1 else folders[0].parent
-    say(f"Run folder: {parent}. Next:")
-    say(f"  figures and a page               rrcluster report {parent}")
-    say(f"  each client's cluster (private)  rrcluster assign {folders[0]} --out clusters.csv")
-    say(f'  the model of a cluster, Python   rrcluster.load("{folders[0]}").module(0)')
+    say(f"Run folder: {parent}")
+    say("Next: a page with figures; each client's cluster (private); a model in Python:")
+    say(f"  rrcluster report {parent}")
+    say(f"  rrcluster assign {folders[0]} --out clusters.csv")
+    say(f'  rrcluster.load("{folders[0]}").module(0)')
 
 
 def _say_remarks(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import logging
 import os
 import pickle
+from dataclasses import replace
 
 import torch
 
@@ -11,6 +12,7 @@ from rrcluster.engine.batched.batched_engine import PRECISIONS, BatchedEngine, p
 from rrcluster.engine.fast_cnn.native_build import native_library
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.engine.spread import SpreadEngine
 from rrcluster.engine.workers.workers_engine import WorkersEngine, cores
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
@@ -52,8 +54,9 @@ def pick_engine(
     `auto` is `batched`, except for networks that cannot be stacked, and for our convolutions and recurrences on a CPU,
     which are as fast one client at a time: then `workers` if a round trains on enough `samples` (all epochs of all
     clients) to repay starting the processes, and there is a second core or compiled code to gain from, else
-    `reference`. `capacity` bounds how many clients are in memory together, by default as many as suit the model;
-    `precision` is for CUDA.
+    `reference`. A network that a user brings is computed in parts, stacked or one at a time, and by several processes
+    once it has shown how long it takes (spread.py). `capacity` bounds how many clients are in memory together, by
+    default as many as suit the model; `precision` is for CUDA.
     """
     checks.one_of(ENGINES, engine=name)
     checks.one_of(PRECISIONS, precision=precision)
@@ -66,12 +69,15 @@ def pick_engine(
     if name == "batched" and model.not_batched:
         raise ConfigError(f"engine = batched cannot train {model.name}: {model.not_batched}; use engine = auto.")
     one_by_one = device.type == "cpu" and (model.convolutional or model.recurrent)
+    spread = name == "auto" and model.own and device.type == "cpu"
     if name == "auto" and (one_by_one or model.not_batched):
         name = "workers" if device.type == "cpu" and _workers_pay_off(model, samples) else "reference"
         if model.not_batched:
             _say(f"model {model.name}: clients run one at a time (engine = {name}): {model.not_batched}.")
     if name == "workers":
         return WorkersEngine(model, capacity=capacity)
+    if spread:
+        return SpreadEngine(model, processes=cores() if _travels(model) else 1, capacity=capacity)
     if name == "reference":
         return ReferenceEngine(model, device)
     return BatchedEngine(model, device, capacity, pick_precision(precision, device))
@@ -86,6 +92,8 @@ def describe(engine: Engine) -> str:
     """The engine in words, for fingerprints: numbers of two engines may differ in their last bits."""
     if isinstance(engine, BatchedEngine):
         return f"batched, {engine.device.type}, {engine.precision}"
+    if isinstance(engine, SpreadEngine):
+        return f"{describe(engine.engine)}, in parts of {engine.part}"
     return engine.name if isinstance(engine, WorkersEngine) else type(engine).__name__
 
 
@@ -103,10 +111,17 @@ def _say(line: str) -> None:
 
 def _can_travel(model: Model) -> bool:
     """Whether a worker process can be sent the model: what a script defines itself, it cannot import."""
-    if not model.own:
-        return True
+    return not model.own or _pickles((model.module, model.task))
+
+
+def _travels(model: Model) -> bool:
+    """Whether a process can be sent the whole model, its stacked form included."""
+    return _has_workers() and _pickles(replace(model))
+
+
+def _pickles(value: object) -> bool:
     try:
-        return b"__main__" not in pickle.dumps((model.module, model.task))
+        return b"__main__" not in pickle.dumps(value)
     except (pickle.PicklingError, AttributeError, TypeError):
         return False
 

@@ -79,10 +79,10 @@ class ClusterModels:
 class TrainedModels:
     """The k models of a finished run, ready to use. Clusters are numbered from 0."""
 
-    models: Models
-    model: Model
-    algorithm: Method
-    input_shape: tuple[int, ...] = ()
+    models: Models  # flat vectors, as released
+    model: Model  # the network
+    algorithm: Method  # by which clients choose
+    input_shape: tuple[int, ...] = ()  # of one sample
 
     @property
     def num_clusters(self) -> int:

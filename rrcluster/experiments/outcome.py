@@ -48,11 +48,11 @@ class Progress:
 class RunResult:
     """A finished run. `evaluation` is diagnostic, None in a secure run; everything else is made of releases."""
 
-    folder: Path
-    models: Models
-    epsilon: float | None
-    delta: float
-    evaluation: Evaluation | None
+    folder: Path  # models, statement, ledger and diagnostics; `rrcluster report` reads it
+    models: Models  # as released; `load(folder)` makes PyTorch modules of them
+    epsilon: float | None  # of the whole plan, at `delta`; None without privacy
+    delta: float  # probability outside of which epsilon bounds what is learnt
+    evaluation: Evaluation | None  # measured on raw client data: not private
 
 
 def summarise(

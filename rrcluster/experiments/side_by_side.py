@@ -2,14 +2,13 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
 
-import torch
-
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.spread import one_thread
 from rrcluster.engine.workers.workers_engine import cores
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig
@@ -39,7 +38,7 @@ def side_by_side(todo: Sequence[Job], *, processes: int) -> Iterator[Step]:
     """
     waiting, here = deque(todo), InTurn()
     own = waiting.popleft()
-    with _one_thread(), ExitStack() as stack:
+    with one_thread(), ExitStack() as stack:
         others = [stack.enter_context(JobProcess([waiting.popleft()], 1.0)) for _ in range(processes - 1)]
         waiting.appendleft(own)
         while waiting:
@@ -100,16 +99,6 @@ def network_of(config: RunConfig) -> tuple[object, ...]:
         output.capacity,
         output.precision,
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _clients(todo: Sequence[Job]) -> int:

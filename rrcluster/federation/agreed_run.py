@@ -6,8 +6,9 @@ computed again on every side, and another one is refused.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,15 @@ from rrcluster.client import ClientSide
 from rrcluster.clusters.schedule import make_schedule
 from rrcluster.clusters.survey import place_of
 from rrcluster.data.federated import FLOAT, IDS, FederatedData, Inputs, Targets
+from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, DataError, PrivacyError
 from rrcluster.experiments.config import RunConfig, from_flat
-from rrcluster.experiments.setup import Experiment, make_experiment, plan_for
+from rrcluster.experiments.setup import Experiment, engine_for, make_experiment, plan_for
 from rrcluster.federation.agreed_settings import MEMBERS, check_samples, check_settings, register_members
 from rrcluster.federation.agreement import Agreement, SampleShape
 from rrcluster.federation.secure_plan import SecurePlan
+from rrcluster.models.model import Model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.settings import AFFECTS
 from rrcluster.simulation.clients import ClientMemory
@@ -57,7 +60,8 @@ class AgreedRun:
         """The same for an agreement whose guarantee is still to be stated."""
         config = agreed_config(agreement, **own)
         data = absent_population(agreement.samples, agreement.num_clients, name=config.data.data)
-        experiment = make_experiment(config, data=data, engine=None if trains else ReferenceEngine)
+        engine = _alone(config) if trains and config.data.data == MEMBERS else None
+        experiment = make_experiment(config, data=data, engine=engine if trains else ReferenceEngine)
         if not experiment.plan.private:
             raise PrivacyError("mechanism = none adds no noise, and a federation states a guarantee; use joint.")
         secure = SecurePlan.build(experiment.plan, agreement) if agreement.secure else None
@@ -111,7 +115,8 @@ class AgreedRun:
         if self.secure is None:
             return common
         return common | {
-            "towards": "everybody, the server included",
+            "towards": self.secure.towards,
+            "epsilon_towards_members": self.secure.epsilon_towards_members(),
             "grid_bits": getattr(mechanism, "grid_bits", None),
             "noise_share_sigma": self.secure.sigma,
             "least_honest": self.agreement.least_honest,
@@ -154,6 +159,22 @@ def agreed_config(agreement: Agreement, **own: Any) -> RunConfig:
         if name in agreement.settings:
             raise ConfigError(f"{name} was agreed on by everybody; no side may change it.")
     return from_flat({**agreement.settings, **own}, source="the agreement")
+
+
+def _alone(config: RunConfig) -> Callable[[Model], Engine]:
+    """What computes real clients: one at a time, so that nobody's message depends on another's data in any bit.
+
+    Computed together their last bits depend on who else is there and on how many samples each has. A server that sends
+    models between which losses tie to the last bit would see many clients choose otherwise because of one.
+    """
+    name = config.output.engine
+    if name == "batched":
+        raise ConfigError(
+            "engine = batched computes clients together, and the guarantee is for clients that compute alone; use "
+            "engine = workers (several processes) or reference."
+        )
+    chosen = replace(config, output=replace(config.output, engine="reference" if name == "auto" else name))
+    return partial(engine_for, chosen)
 
 
 @dataclass(frozen=True)

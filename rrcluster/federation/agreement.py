@@ -52,8 +52,8 @@ class Member:
 
     @property
     def fingerprint(self) -> str:
-        """To be compared by telephone."""
-        return digest(b"member", self.identity, self.node_key.encode()).hex()[:16]
+        """To be compared by telephone: 128 bits, so that nobody finds another key with the same one."""
+        return digest(b"member", self.identity, self.node_key.encode()).hex()[:32]
 
     def facts(self) -> dict[str, Any]:
         """As plain data."""
@@ -110,6 +110,7 @@ class Agreement:
     least_honest: int = 0  # secure: members whose noise a sum must hold
     most_colluders: int = 0  # secure: members that may work for the server
     guarantee: Mapping[str, Any] = field(default_factory=dict)  # what operators read; computed again by everybody
+    authority: str = ""  # SHA-256 of the certificate that the server's must be signed by; "": no network
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -121,6 +122,7 @@ class Agreement:
         for what, values in (
             ("names", [member.name for member in self.members]),
             ("identities", [member.identity for member in self.members]),
+            ("node keys", [member.node_key for member in self.members if member.node_key]),
         ):
             if len(set(values)) != len(values):
                 raise ConfigError(f"two members have the same {what}; every member needs its own.")
@@ -162,7 +164,7 @@ class Agreement:
     def facts(self) -> dict[str, Any]:
         """All of it as plain data, with the version of the package, whose arithmetic all must share."""
         return {
-            "format": "rrcluster-agreement/1",
+            "format": "rrcluster-agreement/2",
             "version": __version__,
             "name": self.name,
             "mode": self.mode,
@@ -171,6 +173,7 @@ class Agreement:
             "least_honest": self.least_honest,
             "most_colluders": self.most_colluders,
             "guarantee": dict(self.guarantee),
+            "authority": self.authority,
             "members": [member.facts() for member in self.members],
         }
 
@@ -193,6 +196,7 @@ class Agreement:
             named["least_honest"],
             named["most_colluders"],
             named["guarantee"],
+            named["authority"],
         )
 
     @classmethod
@@ -230,6 +234,14 @@ class Agreement:
 
 
 _EMPTY = Agreement("none", {}, SampleShape((1,), 0), ())
+
+
+def signature_of(consent: Mapping[str, Any]) -> bytes:
+    """The signature in a consent; none that holds where it is not written in hexadecimal digits."""
+    try:
+        return bytes.fromhex(str(consent.get("signature")))
+    except ValueError:
+        return b""
 
 
 def _typed(facts: Any, kinds: Mapping[str, type], what: str) -> dict[str, Any]:

@@ -81,6 +81,11 @@ def make_authority(public: Path, private: Path, *, name: str, hosts: Sequence[st
     issue_server(public, private, hosts=hosts)
 
 
+def authority_digest(path: Path) -> str:
+    """By which an authority is known in an agreement: SHA-256 of its certificate."""
+    return _certificate(path).fingerprint(SHA256()).hex()
+
+
 def issue_server(public: Path, private: Path, *, hosts: Sequence[str]) -> None:
     """A certificate of the server, signed by the federation's authority; in place of an earlier one."""
     check_secret(private / "ca.key")
@@ -103,14 +108,18 @@ def issue_server(public: Path, private: Path, *, hosts: Sequence[str]) -> None:
 
 def certificate_days(path: Path, *, now: datetime | None = None) -> float:
     """Days until a certificate ends; ConfigError for one that is not valid yet, which is a matter of clocks."""
-    try:
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError):
-        raise ConfigError(f"{path}: no certificate; run `rrcluster federation init` again, or copy it anew.") from None
+    certificate = _certificate(path)
     at = now or datetime.now(UTC)
     if certificate.not_valid_before_utc > at:
         raise ConfigError(f"{path}: is not valid yet by the clock of this machine; set the clock.")
     return (certificate.not_valid_after_utc - at) / timedelta(days=1)
+
+
+def _certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError):
+        raise ConfigError(f"{path}: no certificate; run `rrcluster federation init` again, or copy it anew.") from None
 
 
 def _private(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -69,7 +69,9 @@ class ClientLedger:
         """Open the ledger, or start one; `lifetime` is the epsilon of all trainings together that the operator set."""
         make_folders(path.parent)
         self._path, self._lifetime = path, lifetime
-        self._read()
+        self._count: Counter[str] = Counter()
+        with self._locked():  # a daemon may be in the middle of a line, which is not torn
+            pass
 
     def _read(self) -> None:
         path = self._path
@@ -78,12 +80,23 @@ class ClientLedger:
         lines = read_json_lines(path, damaged="refuse", way_out=_WAY_OUT) if path.exists() else []
         self._costs = {str(line["federation"]): _cost(path, line) for line in lines if "event" in line}
         entries = [_entry(path, line) for line in lines if "event" not in line]
-        self._count = Counter(federation for federation, _, _ in entries)
+        count = Counter(federation for federation, _, _ in entries)
+        if any(count[federation] < known for federation, known in self._count.items()):
+            raise RunFolderError(f"{path}: holds fewer attempts than before, so a part of it is lost; {_WAY_OUT}")
+        self._count = count
         self._last = {federation: (round_index, attempt) for federation, round_index, attempt in entries}
 
     def joined(self, federation: bytes) -> int:
         """Attempts of this federation that the member took part in."""
         return self._count[federation.hex()]
+
+    def check_signed(self, federation: bytes) -> None:
+        """Refuse a ledger without the cost of a training that was signed: it was lost, or is an old copy."""
+        if federation.hex() not in self._costs:
+            raise RunFolderError(
+                f"{self._path}: has no line of the training that was signed, so the file, or a part of it, is lost; "
+                f"{_WAY_OUT}"
+            )
 
     def agree(self, federation: bytes, cost: TrainingCost) -> float:
         """Write down what a training costs before it is signed; the epsilon of all trainings together.
@@ -109,9 +122,9 @@ class ClientLedger:
     def _together(self, name: str, cost: TrainingCost) -> float:
         """Epsilon of the trainings joined so far and this one; PrivacyError above the lifetime budget."""
         others = [key for key in self._count if key != name]
-        if self._lifetime is not None and any(key not in self._costs for key in others):
+        if any(key not in self._costs for key in others):
             raise PrivacyError(f"{self._path}: a training has no cost written down; {_WAY_OUT}")
-        total = cost_together([*(self._costs[key] for key in others if key in self._costs), cost])
+        total = cost_together([*(self._costs[key] for key in others), cost])
         if self._lifetime is not None and total > self._lifetime:
             raise PrivacyError(
                 f"with {cost.name} the clients' trainings cost epsilon = {epsilon_text(total)} together, above the "

@@ -14,9 +14,9 @@ from rrcluster.entropy import StreamSource
 from rrcluster.errors import ConfigError, ProtocolError, RoundError
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement
-from rrcluster.federation.round_letters import read_report, task
+from rrcluster.federation.round_letters import read_report, task, told_by
 from rrcluster.federation.secure_plan import SecurePlan
-from rrcluster.federation.stage_letters import READ_ANSWER, tell_envelopes, tell_keys, tell_signatures
+from rrcluster.federation.stage_letters import ENVELOPES, READ_ANSWER, tell_envelopes, tell_keys, tell_signatures
 from rrcluster.federation.wire import LONGEST_LETTER, Letter, decode
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
@@ -125,7 +125,8 @@ class SecureCollect:
         for _ in range(self.most_attempts):
             attempt = Attempt(self.secure.terms, guidance.round_index, self.next_attempt())
             try:
-                return NoisySum(secure_sum(attempt, partial(self._ask, attempt, guidance), charge=charge))
+                told = told_by(self._task(attempt, guidance, {}), *ENVELOPES)
+                return NoisySum(secure_sum(attempt, partial(self._ask, attempt, guidance), charge=charge, told=told))
             except ProtocolError:
                 if charge.made:  # members may have revealed: the sum may be known, and this charge is spent
                     break
@@ -133,18 +134,25 @@ class SecureCollect:
             f"round {guidance.round_index} failed: too few members answered. Check that the daemons run, then resume."
         )
 
-    def _ask(self, attempt: Attempt, guidance: Guidance, stage: str, messages: Mapping[int, Any]) -> dict[int, Any]:
-        """One stage: each member's message as a letter, and the answers that are what they should be."""
-        facts = {
+    def _facts(self, attempt: Attempt) -> dict[str, Any]:
+        return {
             "federation": self.agreed.agreement.digest.hex(),
             "round": attempt.round_index,
             "attempt": attempt.number,
         }
+
+    def _task(self, attempt: Attempt, guidance: Guidance, envelopes: Mapping[int, bytes]) -> Letter:
+        """Stage `mask`: the same for everybody but for the envelopes."""
         mechanism = self.secure.plan.mechanism
+        return task("mask", guidance, mechanism, self._facts(attempt), keys=None, **tell_envelopes(envelopes))
+
+    def _ask(self, attempt: Attempt, guidance: Guidance, stage: str, messages: Mapping[int, Any]) -> dict[int, Any]:
+        """One stage: each member's message as a letter, and the answers that are what they should be."""
+        facts = self._facts(attempt)
         tell: dict[str, Callable[[Any], Letter]] = {
             "advertise": lambda _: Letter("advertise", facts),
             "share": lambda keys: Letter("share", facts, tell_keys(keys)),
-            "mask": lambda sent: task("mask", guidance, mechanism, facts, keys=None, **tell_envelopes(sent)),
+            "mask": lambda sent: self._task(attempt, guidance, sent),
             "sign": lambda survivors: Letter("sign", facts, {"survivors": np.array(survivors, dtype=np.int64)}),
             "reveal": lambda signatures: Letter("reveal", facts, tell_signatures(signatures)),
         }

@@ -22,7 +22,7 @@ from rrcluster.errors import ProtocolError
 from rrcluster.federation.agreed_run import AgreedRun, check_data
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.client_ledger import ClientLedger
-from rrcluster.federation.round_letters import read_task, report_letter
+from rrcluster.federation.round_letters import read_task, report_letter, told_by
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.federation.stage_letters import (
     ENVELOPES,
@@ -141,7 +141,8 @@ class Daemon:
         reports = self._reports(guidance, ids, ClientKeys.of_round(SecureStreams(), guidance.round_index))
         mechanism: Any = plan.plan.mechanism
         values = mechanism.sum_messages(reports) + plan.noise_share()
-        return Letter("masked", {}, {"words": client.mask(read_envelopes(letter), values)})
+        words = client.mask(read_envelopes(letter), values, told=told_by(letter, *ENVELOPES))
+        return Letter("masked", {}, {"words": words})
 
     def _sign(self, letter: Letter) -> Letter:
         survivors = letter.expect("sign", survivors=PLACES).arrays["survivors"].tolist()
@@ -157,6 +158,8 @@ class Daemon:
         arrays = letter.expect(
             "released", shared=("f4", (coordinates.shared,)), clustered=("f4", (k, coordinates.clustered))
         ).arrays
+        if not all(np.isfinite(values).all() for values in arrays.values()):
+            raise ProtocolError("the models handed out hold values that are no numbers.")
         self.keep(Models(arrays["shared"], arrays["clustered"]))
         return Letter("kept")
 

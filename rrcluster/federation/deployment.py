@@ -104,9 +104,11 @@ class Deployment:
         about |= {"least_honest": agreement.least_honest, "most_colluders": agreement.most_colluders}
         notes = [f"The server sees masked sums alone. Assumed: {told['assumed']}.", _LEVEL, _SAME_LOSS]
         everybody = {"who": about["towards"], "neighbours": "zero-out", "epsilon": statement["epsilon"]}
+        known = secure.epsilon_towards_members()
+        member = {"who": "a member, which knows its own noise", "neighbours": "zero-out", "epsilon": known}
         return statement | {
             "adjacency": "zero-out",
-            "participation": statement["participation"] | {"towards": [everybody]},
+            "participation": statement["participation"] | {"towards": [everybody, member]},
             "delta": secure.delta,
             "federation": about,
             "notes": [*notes, *(note for note in statement["notes"] if note != TRUST[0])],

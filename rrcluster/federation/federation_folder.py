@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from rrcluster.errors import ConfigError, ProtocolError, RunFolderError
-from rrcluster.federation.agreement import Agreement, Member, SampleShape
-from rrcluster.federation.certificates import make_authority
+from rrcluster.federation.agreement import Agreement, Member, SampleShape, signature_of
+from rrcluster.federation.certificates import authority_digest, make_authority
 from rrcluster.storage import (
     explain_write,
     make_folders,
@@ -61,7 +61,8 @@ class FederationFolder:
         empty = Agreement(name, {}, samples, ()).facts()  # checks name and samples
         draft = {"settings": dict(settings), "mode": mode, "least_honest": least_honest}
         make_authority(path, private, name=name, hosts=hosts)
-        folder._save({**empty, **draft, "most_colluders": most_colluders})
+        authority = authority_digest(path / "ca.pem")
+        folder._save({**empty, **draft, "most_colluders": most_colluders, "authority": authority})
         return folder
 
     @property
@@ -131,7 +132,7 @@ class FederationFolder:
         named = [place for place, member in enumerate(agreement.members) if member.name == consent.get("name")]
         if not named or not isinstance(consent.get("signature"), str):
             raise ProtocolError("the consent is of nobody in the roster; ask for consent.json again.")
-        agreement.check_consent(named[0], _signature(consent))
+        agreement.check_consent(named[0], signature_of(consent))
         member = agreement.members[named[0]]
         write_json(self.path / "consents" / f"{member.name}.json", dict(consent))
         return member
@@ -142,7 +143,7 @@ class FederationFolder:
         for place, member in enumerate(agreement.members):
             path = self.path / "consents" / f"{member.name}.json"
             try:
-                agreement.check_consent(place, _signature(read_mapping(path)))
+                agreement.check_consent(place, signature_of(read_mapping(path)))
             except (OSError, ProtocolError, RunFolderError):
                 missing.append(member.name)
         return missing
@@ -168,10 +169,3 @@ class FederationFolder:
         """The same; {} before the first round."""
         path = self.private / "status.json"
         return read_mapping(path) if path.exists() else {}
-
-
-def _signature(consent: Mapping[str, Any]) -> bytes:
-    try:
-        return bytes.fromhex(str(consent.get("signature")))
-    except ValueError:
-        return b""

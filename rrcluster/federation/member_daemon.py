@@ -15,7 +15,7 @@ from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.daemon import Daemon
 from rrcluster.federation.member_data import client_names, load_member
 from rrcluster.federation.member_folder import MemberFolder
-from rrcluster.federation.member_ledger import agree_to, ledger_of
+from rrcluster.federation.member_ledger import ledger_of, signed_cost
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.storage import explain_write, make_subfolder, read_tensors, replace_file
 
@@ -27,7 +27,7 @@ def open_daemon(folder: MemberFolder, data: str | None, columns: ColumnSettings,
     agreement, identity = folder.agreement(), folder.identity()
     place = agreement.place_of(identity.public_key().public_bytes_raw())
     agreed = AgreedRun.build(agreement, **own)
-    agree_to(folder, agreed)
+    signed_cost(folder, agreed)
     population = load_member(agreed, place, data, columns)
     numbers = folder.numbers(client_names(population), most=agreement.members[place].num_clients)
     memory_path, name = folder.path / "memory.safetensors", agreement.digest.hex()

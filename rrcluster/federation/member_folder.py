@@ -21,8 +21,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rrcluster.errors import ConfigError, DataError, RunFolderError
-from rrcluster.federation.agreement import Agreement, Member
-from rrcluster.federation.certificates import new_identity, new_node_key, read_identity, write_secret
+from rrcluster.federation.agreement import Agreement, Member, signature_of
+from rrcluster.federation.certificates import authority_digest, new_identity, new_node_key, read_identity, write_secret
 from rrcluster.storage import (
     explain_write,
     make_folders,
@@ -103,8 +103,18 @@ class MemberFolder:
         agreement = Agreement.parse(read_text(path), source=str(path))
         consent = read_mapping(self.path / "consent.json")
         place = agreement.place_of(self.identity().public_key().public_bytes_raw())
-        agreement.check_consent(place, bytes.fromhex(str(consent.get("signature"))))
+        agreement.check_consent(place, signature_of(consent))
         return agreement
+
+    def check_authority(self, ca: Path) -> None:
+        """Refuse a certificate of another authority than was agreed on: who has its key reads what the node sends."""
+        if ca.exists() and (self.path / "agreement.json").exists():
+            agreed = self.agreement().authority
+            if agreed and authority_digest(ca) != agreed:
+                raise ConfigError(
+                    f"{ca}: is not the certificate of the authority that was agreed on, so somebody else may answer in "
+                    "the server's name; get ca.pem again from who runs the server."
+                )
 
     def numbers(self, names: Sequence[str], *, most: int) -> Array:
         """(n,) the number of each client: the one it had before, or the next free one.
@@ -113,6 +123,8 @@ class MemberFolder:
         """
         if len(set(names)) < len(names):
             raise DataError("two clients of the data have the same name; one name stands for one person.")
+        if any("\n" in name for name in names):
+            raise DataError("a client's name has a line break, and withdrawn.txt has one name a line; take it out.")
         path = self.path / "clients.json"
         known: dict[str, Any] = read_mapping(path) if path.exists() else {}
         for name in names:
@@ -135,16 +147,18 @@ class MemberFolder:
         self._private_file("withdrawn.txt", "".join(f"{name}\n" for name in lines))
 
     def withdrawn(self) -> set[int]:
-        """Their numbers, read anew: a withdrawal counts from the next round."""
+        """Their numbers, read anew: a withdrawal counts from the next round. DataError for a name that has none."""
         names = self._withdrawn_names()
         if not names:
             return set()
         known: Mapping[str, Any] = read_mapping(self.path / "clients.json")
-        return {int(known[name]) for name in names if name in known}
+        if not known.keys() >= set(names):
+            raise DataError(f"{self.path / 'withdrawn.txt'}: a name is no client's, so somebody may not be left out.")
+        return {int(known[name]) for name in names}
 
     def _withdrawn_names(self) -> list[str]:
         path = self.path / "withdrawn.txt"
-        return read_plain(path).decode().splitlines() if path.exists() else []
+        return [name for name in read_plain(path).decode().split("\n") if name] if path.exists() else []
 
     def _private_file(self, name: str, content: str | bytes) -> None:
         with explain_write(self.path / name):

@@ -21,3 +21,9 @@ def agree_to(folder: MemberFolder, agreed: "AgreedRun") -> float:
         agreed.agreement.name, agreed.plan, adjacency=guarantee["adjacency"], delta=guarantee["delta"]
     )
     return ledger_of(folder).agree(agreed.agreement.digest, cost)
+
+
+def signed_cost(folder: MemberFolder, agreed: "AgreedRun") -> float:
+    """The same for an agreement that was signed; RunFolderError where the ledger knows nothing of it."""
+    ledger_of(folder).check_signed(agreed.agreement.digest)
+    return agree_to(folder, agreed)

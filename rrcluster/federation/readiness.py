@@ -16,7 +16,7 @@ from rrcluster.federation.collect import Transport
 from rrcluster.federation.deployment import ask_clocks
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
-from rrcluster.federation.member_ledger import agree_to, ledger_of
+from rrcluster.federation.member_ledger import ledger_of, signed_cost
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.theory.outlook import HOPELESS, WEAK, outlook
 from rrcluster.version import __version__
@@ -82,6 +82,7 @@ def check_member(folder: MemberFolder) -> list[CheckLine]:
         lines.append(_line("certificates", lambda: _certificates(folder.path / "ca.pem")))
     try:
         agreement = folder.agreement()
+        folder.check_authority(folder.path / "ca.pem")
     except RRClusterError as error:
         return [*lines, CheckLine("agreement", False, str(error))]
     lines += _agreed_lines(agreement)
@@ -203,7 +204,7 @@ def _server_budget(folder: FederationFolder, agreement: Agreement) -> str:
 
 def _member_budget(folder: MemberFolder, agreement: Agreement) -> str:
     agreed = AgreedRun.build(agreement, trains=False)
-    total, ledger = agree_to(folder, agreed), ledger_of(folder)
+    total, ledger = signed_cost(folder, agreed), ledger_of(folder)
     lifetime = folder.settings().get("lifetime_epsilon")
     bound = "no lifetime budget is set" if lifetime is None else f"of a lifetime budget of {lifetime:g}"
     joined = ledger.joined(agreement.digest)

@@ -1,5 +1,8 @@
 """A round's messages: what the server tells clients, and what they report. Models travel as float32, as engines use."""
 
+import json
+import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +16,7 @@ from rrcluster.errors import ProtocolError
 from rrcluster.federation.wire import Letter
 from rrcluster.privacy.mechanism import Mechanism
 from rrcluster.privacy.reports import Reports, as_numpy
+from rrcluster.secagg.masks import digest
 from rrcluster.server import Guidance
 from rrcluster.types import Array, Models
 
@@ -51,6 +55,17 @@ def task(
     return Letter(name, {**own_facts, **facts}, {**arrays, **more})
 
 
+def told_by(letter: Letter, *apart: str) -> bytes:
+    """The digest of what a task tells, but for arrays that differ from member to member: all must be told the same."""
+    arrays = [part for name in sorted(set(letter.arrays) - set(apart)) for part in _named_bytes(name, letter)]
+    return digest(letter.name.encode(), json.dumps(dict(letter.facts), sort_keys=True).encode(), *arrays)
+
+
+def _named_bytes(name: str, letter: Letter) -> tuple[bytes, bytes]:
+    values = np.ascontiguousarray(letter.arrays[name])
+    return f"{name} {values.dtype} {values.shape}".encode(), values.tobytes()
+
+
 def read_task(
     letter: Letter, name: str, mechanism: Mechanism, *, stage: str | None = None, **more: _Shape
 ) -> tuple[Guidance, ClientKeys | None]:
@@ -86,6 +101,7 @@ def read_task(
         round_index = int(facts["round"])
     except (KeyError, IndexError, TypeError, ValueError):
         raise ProtocolError(f"the message {name} lacks facts that were agreed on.") from None
+    _check_sensible(name, arrays, rules)
     question = None
     if stage is not None:
         start, basis, centres = (arrays[part] for part in ("start", "basis", "centres"))
@@ -102,6 +118,17 @@ def read_task(
         ),
         client_keys,
     )
+
+
+def _check_sensible(name: str, arrays: Mapping[str, Array], rules: ChoiceRules) -> None:
+    """Refuse guidance that no server makes which follows the protocol, before it costs an attempt."""
+    finite = all(np.isfinite(values).all() for values in arrays.values())
+    numbers = (rules.temperature, rules.newcomer_power)
+    sizes = all(0 <= number < math.inf for number in numbers)
+    opened = rules.num_open is None or 1 <= rules.num_open <= len(rules.prices)
+    coins = finite and (rules.transition >= 0).all() and np.allclose(rules.transition.sum(axis=1), 1.0)
+    if not (finite and sizes and opened and coins):
+        raise ProtocolError(f"the message {name} holds models or rules that no server makes by the settings.")
 
 
 def _check_question(question: SurveyQuestion, num_clusters: int) -> None:

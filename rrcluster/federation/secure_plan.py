@@ -1,17 +1,20 @@
 """From a privacy plan to a federation whose server sees sums alone, with noise made by the members.
 
-The guarantee is towards everybody, the server included, under *zero-out*: the neighbour takes part with a zero message
-(privacy/discrete.py, docs/secure-aggregation.md). Everybody takes part in every round: the server sees who does, so
-nothing is amplified by sampling.
+The guarantee is under *zero-out*: the neighbour takes part with a zero message (privacy/discrete.py,
+docs/secure-aggregation.md). It is towards everybody, the server included, where a member may collude; where none may,
+not towards the members, each of which knows its own share of the noise and can take it off. Everybody takes part in
+every round: the server sees who does, so nothing is amplified by sampling.
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from rrcluster.errors import PrivacyError
 from rrcluster.federation.agreement import Agreement
+from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.discrete import SUM_BITS, bits_needed, discrete_gaussian, finest_grid, share_sigma
+from rrcluster.privacy.events import PoissonGaussian
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.secagg.terms import Terms
 from rrcluster.types import Array
@@ -58,6 +61,28 @@ class SecurePlan:
         return discrete_gaussian(self.sigma, self.terms.width)
 
     @property
+    def least_honest(self) -> int:
+        """Members whose noise is in every sum."""
+        return self.terms.least_survivors - self.terms.most_colluders
+
+    @property
+    def towards(self) -> str:
+        """Towards whom the plan's epsilon holds."""
+        if self.terms.most_colluders:
+            return "everybody, the server included"
+        return "the server and observers of the models, but not the members, which know their own noise"
+
+    def epsilon_towards_members(self) -> float:
+        """Towards one member that takes its own share off a sum: of the least survivors it leaves those of the others.
+
+        That is the plan's epsilon where a member may collude, and more than that where none may.
+        """
+        shares = min(self.least_honest, self.terms.least_survivors - 1)
+        plan, event = self.plan, cast(PoissonGaussian, self.plan.event)
+        seen = replace(event, noise_multiplier=event.noise_multiplier * math.sqrt(shares / self.least_honest))
+        return epsilon(seen, num_rounds=plan.num_participations, delta=plan.delta, accountant=plan.accountant)
+
+    @property
     def delta(self) -> float:
         """The plan's delta, and the probability that a sparse graph of members is not safe."""
         return self.plan.delta + self.terms.failure_probability
@@ -66,9 +91,9 @@ class SecurePlan:
         """What may be claimed, towards whom."""
         return {
             "adjacency": "zero-out: the neighbour takes part with a zero message",
-            "towards": "everybody, the server included",
+            "towards": self.towards,
             "assumed": (
-                f"at least {self.terms.least_survivors - self.terms.most_colluders} members follow the protocol, at "
+                f"at least {self.least_honest} members follow the protocol, at "
                 f"most {self.terms.most_colluders} work for the server, and the cryptography holds"
             ),
             "epsilon": self.plan.epsilon(),

@@ -100,10 +100,10 @@ class Method:
     else. That is what Theorem 1 of docs/privacy.md asks for.
     """
 
-    name: str
+    name: str  # as `--algorithm` takes it
     split: Callable[[Model], Split] = Split.all_clustered  # which coordinates are shared, clustered, personal
-    scores: Scores = cluster_losses
-    local: LocalTraining = train_from_cluster
+    scores: Scores = cluster_losses  # how badly each of the k models suits a client; it chooses the least
+    local: LocalTraining = train_from_cluster  # a client's training, which gives its update
     own_models: OwnModels | None = None  # None: clients end up with their cluster's model
     pick: Scores | None = None  # how clients pick among models that are handed out; None: as in a round
     adapt: Callable[[Model], Model] = lambda model: model  # the network it trains, made from the one asked for

@@ -300,26 +300,26 @@ def _standard(features: Tensor) -> Tensor:
 
 def pooled_linear(input_shape: tuple[int, ...], outputs: int) -> Model:
     """One linear layer on an image made smaller, 28 x 28 to 14 x 14 and 32 x 32 to 8 x 8: 1,970 or 1,930 parameters."""
-    return _on("pooled-linear", Pooled(_POOLED[input_shape[-1]]), linear, input_shape, outputs)
+    return on_features("pooled-linear", Pooled(_POOLED[input_shape[-1]]), linear, input_shape, outputs)
 
 
 def edges_coarse(input_shape: tuple[int, ...], outputs: int) -> Model:
     """One linear layer on squared edges in 4 x 4 cells, and means: 1,780 parameters on 28 x 28, 1,770 on 32 x 32."""
     side = input_shape[-1]
-    return _on("edges-coarse", Edges(_COARSE[side], _MEANS[side], squared=True), linear, input_shape, outputs)
+    return on_features("edges-coarse", Edges(_COARSE[side], _MEANS[side], squared=True), linear, input_shape, outputs)
 
 
 def edges(input_shape: tuple[int, ...], outputs: int) -> Model:
     """One linear layer on edges in cells of 4 x 4 pixels, and means: 4,420 parameters on 28 x 28, 5,610 on 32 x 32."""
-    return _on("edges", Edges(_FINE, _MEANS[input_shape[-1]], squared=False), linear, input_shape, outputs)
+    return on_features("edges", Edges(_FINE, _MEANS[input_shape[-1]], squared=False), linear, input_shape, outputs)
 
 
 def edges_mlp(input_shape: tuple[int, ...], outputs: int) -> Model:
     """The features of `edges` and 200 hidden units, where there is little noise: 90,410 parameters, or 114,210."""
-    return _on("edges-mlp", Edges(_FINE, _MEANS[input_shape[-1]], squared=False), mlp, input_shape, outputs)
+    return on_features("edges-mlp", Edges(_FINE, _MEANS[input_shape[-1]], squared=False), mlp, input_shape, outputs)
 
 
-def _on(
+def on_features(
     name: str,
     features: nn.Module,
     make: Callable[[tuple[int, ...], int], Model],

@@ -22,6 +22,7 @@ from rrcluster.models.networks import (
     pooled_linear,
     trigram,
 )
+from rrcluster.models.scattering import scattering
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ OURS: dict[str, Shipped] = {
     "edges": Shipped(edges, _EITHER, shapes=_IMAGES),
     "edges-coarse": Shipped(edges_coarse, _EITHER, shapes=_IMAGES),
     "edges-mlp": Shipped(edges_mlp, _EITHER, shapes=_IMAGES),
+    "scattering": Shipped(scattering, _EITHER, shapes=_IMAGES),
     "mlp": Shipped(mlp, "numbers of any shape"),
     "cnn": Shipped(cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),), one_by_one=True),
     "cifar-cnn": Shipped(cifar_cnn, "3 x 32 x 32 images", shapes=((3, 32, 32),), heavy=True, one_by_one=True),

@@ -152,13 +152,13 @@ def reproduce(plan: Reproduction, *, executor: Executor = one_after_another) -> 
             f"{other} holds a run with other settings than the table; choose another folder with --out, or remove it."
         )
     constants = _constants(plan)
-    _describe(plan, constants, {})
+    describe(plan, constants, {})
     failures: dict[str, str] = {}
     for step in executor(plan.jobs):
         if isinstance(step, Outcome) and step.status in (REFUSED, FAILED):
             failures[str(step.job.folder.relative_to(plan.out))] = step.reason or step.status
         yield step
-    _describe(plan, constants, failures)
+    describe(plan, constants, failures)
 
 
 def constant_accuracy(data: FederatedData) -> float:
@@ -213,7 +213,8 @@ def _missing(name: str, folder: str | None) -> str | None:
     return None
 
 
-def _describe(plan: Reproduction, constants: Mapping[str, list[float]], failures: Mapping[str, str]) -> None:
+def describe(plan: Reproduction, constants: Mapping[str, list[float]], failures: Mapping[str, str]) -> None:
+    """Write the description of the folder: what was planned, what is constant, and which runs failed."""
     study = plan.study
     plan.out.mkdir(parents=True, exist_ok=True)
     shown = {row.key for row in plan.rows}

@@ -15,14 +15,14 @@ from rrcluster.types import Coordinates
 class BudgetRow:
     """One accountant's answer; `reason` says why there is none."""
 
-    accountant: str
-    description: str
+    accountant: str  # its name
+    description: str  # how it computes
     noise_multiplier: float | None  # of the whole round, relative to the mechanism's own sensitivity
-    epsilon: float | None
+    epsilon: float | None  # of the whole plan
     noise: dict[str, float]  # what that multiplier means for each released part, clip = 1
-    reason: str | None
+    reason: str | None  # why it does not apply; None where it does
     least: float | None = None  # under `pld`, the least and the most that epsilon can be, all rounding included
-    most: float | None = None
+    most: float | None = None  # see `least`
     profile: tuple[tuple[float, float], ...] = ()  # (epsilon, delta) that hold together with this one
     recompute: dict[str, Any] | None = None  # the event for dp-accounting
     epsilon_seen: float | None = None  # towards somebody who sees who took part
@@ -32,12 +32,12 @@ class BudgetRow:
 class Budget:
     """What a mechanism costs for given sampling and rounds, accountant by accountant."""
 
-    mechanism: str
-    adjacency: str
-    sampling: str
-    delta: float
-    rows: tuple[BudgetRow, ...]
-    participation: str = "poisson"
+    mechanism: str  # what is released
+    adjacency: str  # which populations are neighbours
+    sampling: str  # who takes part in a round
+    delta: float  # as given
+    rows: tuple[BudgetRow, ...]  # one per accountant
+    participation: str = "poisson"  # as `--participation` names it
     most_participations: int = 0  # of one client
 
     def __getitem__(self, accountant: str) -> BudgetRow:

@@ -22,10 +22,10 @@ class PrivacyPlan:
     Make it with `PrivacyPlan.build`. `epsilon()` is what the whole plan costs by its accountant, at `delta`.
     """
 
-    mechanism: Mechanism
-    num_rounds: int
-    delta: float
-    accountant: str = "pld"
+    mechanism: Mechanism  # what is released in a round, with which noise
+    num_rounds: int  # releases that are planned
+    delta: float  # probability outside of which epsilon bounds what is learnt
+    accountant: str = "pld"  # by which epsilon is computed
     noise_multiplier: float | None = None  # what was calibrated: of the whole round; None under `none`
     selection: Selection | None = None  # the selection this run is part of, charged as a whole beforehand
     secure: bool = False  # exact noise from the operating system; a repeated round is a new release

@@ -214,7 +214,9 @@ def _note(groups: Sequence[RunGroup], metrics: Sequence[str], *, bold: bool, mix
     sentences = [_privacy_sentence(groups), *_metric_sentences(groups, metrics)]
     counts = {len(group.runs) for group in groups}
     if counts == {1}:
-        sentences.append("One seed each, so no intervals.")
+        what = "run" if all(group.first.seed is None for group in groups) else "seed"  # a secure run has none
+        each = " each" if len(groups) > 1 else ""
+        sentences += [f"One {what}{each}, so no intervals."] if metrics else []
     else:
         over = "each method's seeds" if mixed_seeds else f"{counts.pop()} seeds"
         sentences.append(f"Mean ± 95% t-interval over {over}.")

@@ -5,7 +5,7 @@ and the client is out of the round:
 
     advertise() -> keys                two fresh public keys, signed
     share(keys) -> envelopes           a share of each of its two secrets for every neighbour
-    mask(envelopes, values) -> words   the values, hidden
+    mask(envelopes, values) -> words   the values, hidden from all who were told something else
     sign(survivors) -> signature       one list, ever
     reveal(signatures) -> shares       of a survivor's seed or of a missing client's key, never both
 
@@ -64,14 +64,25 @@ class Attempt:
         """What a client signs of its keys."""
         return digest(b"keys", self.context, place.to_bytes(4), mask_key, envelope_key)
 
+    def has_signed_keys(self, place: int, keys: AdvertisedKeys) -> bool:
+        """Whether these are keys that the identity at this place has signed for this attempt."""
+        sizes = tuple(map(len, (keys.mask_key, keys.envelope_key, keys.signature)))
+        message = self.signed_keys(place, keys.mask_key, keys.envelope_key)
+        fitting = sizes == (KEY_BYTES, KEY_BYTES, SIGNATURE_BYTES)
+        return fitting and check_signature(self.terms.identities[place], keys.signature, message)
+
     def signed_survivors(self, survivors: Sequence[int]) -> bytes:
         """What a client signs of the list of survivors."""
         return digest(b"survivors", self.context, *(place.to_bytes(4) for place in survivors))
 
-    def mask_purpose(self, one: int, other: int) -> bytes:
-        """Names the mask of a pair of clients, whichever of them asks."""
+    def mask_purpose(self, one: int, other: int, told: bytes = b"") -> bytes:
+        """Names the mask of a pair of clients, whichever of them asks, and what both were told (models, say).
+
+        Two clients that were told different things have different masks, which never cancel: a server that tells
+        some clients one thing and some another unmasks nothing.
+        """
         low, high = sorted((one, other))
-        return digest(b"mask", self.context, low.to_bytes(4), high.to_bytes(4))
+        return digest(b"mask", self.context, low.to_bytes(4), high.to_bytes(4), told)
 
     def envelope_purpose(self, sender: int, receiver: int) -> bytes:
         """Names an envelope."""
@@ -142,8 +153,11 @@ class SecureClient:
             if place != self.place
         }
 
-    def mask(self, envelopes: Mapping[int, bytes], values: NDArray[np.int64]) -> Words:
-        """The values modulo 2^32, hidden by a mask of one's own and one with each neighbour that sent an envelope."""
+    def mask(self, envelopes: Mapping[int, bytes], values: NDArray[np.int64], *, told: bytes = b"") -> Words:
+        """The values modulo 2^32, hidden by a mask of one's own and one with each neighbour that sent an envelope.
+
+        `told` is a digest of what the server said that the values depend on.
+        """
         self._enter("mask")
         if values.shape != (self._terms.width,) or values.dtype.kind != "i":
             raise ProtocolError(f"values must be {self._terms.width} whole numbers, as agreed.")
@@ -163,9 +177,8 @@ class SecureClient:
         words = values.astype(np.uint32) + expand(self._seed, self._terms.width)
         for place in self._held:
             if place != self.place:
-                key = agree(
-                    self._mask_key, self._keys[place].mask_key, purpose=self.attempt.mask_purpose(self.place, place)
-                )
+                purpose = self.attempt.mask_purpose(self.place, place, told)
+                key = agree(self._mask_key, self._keys[place].mask_key, purpose=purpose)
                 pairwise = expand(key, self._terms.width)
                 words = words + pairwise if self.place < place else words - pairwise
         return words
@@ -208,11 +221,7 @@ class SecureClient:
         self._next = expected + 1
 
     def _check_keys(self, place: int, advertised: AdvertisedKeys) -> None:
-        sizes = tuple(map(len, (advertised.mask_key, advertised.envelope_key, advertised.signature)))
-        message = self.attempt.signed_keys(place, advertised.mask_key, advertised.envelope_key)
-        if sizes != (KEY_BYTES, KEY_BYTES, SIGNATURE_BYTES) or not check_signature(
-            self._terms.identities[place], advertised.signature, message
-        ):
+        if not self.attempt.has_signed_keys(place, advertised):
             raise ProtocolError(f"the keys of client {place} are not signed by its identity for this attempt.")
 
     def _envelope_secret(self, place: int, purpose: bytes) -> bytes:

@@ -16,31 +16,36 @@ from numpy.typing import NDArray
 
 from rrcluster.errors import ProtocolError
 from rrcluster.secagg.masks import Words, agree, expand
-from rrcluster.secagg.secure_client import AdvertisedKeys, Attempt, RevealedShares
+from rrcluster.secagg.secure_client import AdvertisedKeys, Attempt, RevealedShares, check_signature
 from rrcluster.secagg.shamir import PRIME, combine_shares
 
 Ask = Callable[[str, Mapping[int, Any]], Mapping[int, Any]]  # stage, place -> message; place -> answer
 Envelopes = Mapping[int, Mapping[int, bytes]]
 
 
-def secure_sum(attempt: Attempt, ask: Ask, *, charge: Callable[[], None]) -> NDArray[np.int64]:
+def secure_sum(attempt: Attempt, ask: Ask, *, charge: Callable[[], None], told: bytes = b"") -> NDArray[np.int64]:
     """The sum of the survivors' values, as whole numbers from -2^31 to 2^31 - 1.
+
+    `told` is a digest of what all of them were told in stage `mask`. Keys and signatures that are not their sender's
+    are left out here, with the sender: passed on they would make everybody else leave.
 
     `charge` is called before anybody is asked to reveal: from then on the server may know the sum. ProtocolError, and
     no charge, where too few are left to be unmasked; the next attempt has new keys and new noise.
     """
     terms = attempt.terms
-    keys = ask("advertise", dict.fromkeys(range(terms.num_clients)))
+    advertised = ask("advertise", dict.fromkeys(range(terms.num_clients)))
+    keys = {place: own for place, own in advertised.items() if attempt.has_signed_keys(place, own)}
     sent = ask("share", {place: _among(keys, terms.neighbourhoods[place]) for place in keys})
     delivered = deliver(sent)
     masked = ask("mask", delivered)
     alive = survivors(attempt, masked)
-    signatures = ask("sign", dict.fromkeys(alive, alive))
+    signed, message = ask("sign", dict.fromkeys(alive, alive)), attempt.signed_survivors(alive)
+    signatures = {place: own for place, own in signed.items() if check_signature(terms.identities[place], own, message)}
     if len(signatures) < terms.quorum:
         raise ProtocolError(f"{len(signatures)} survivors signed, fewer than the {terms.quorum} that a list needs.")
     charge()
     revealed = ask("reveal", dict.fromkeys(signatures, signatures))
-    return unmask(attempt, masked, alive=alive, keys=keys, delivered=delivered, revealed=revealed)
+    return unmask(attempt, masked, alive=alive, keys=keys, delivered=delivered, revealed=revealed, told=told)
 
 
 def deliver(sent: Envelopes) -> dict[int, dict[int, bytes]]:
@@ -68,6 +73,7 @@ def unmask(
     keys: Mapping[int, AdvertisedKeys],
     delivered: Envelopes,
     revealed: Mapping[int, RevealedShares],
+    told: bytes = b"",
 ) -> NDArray[np.int64]:
     """The sum of the values of those `alive`, from their words and the shares revealed.
 
@@ -87,7 +93,7 @@ def unmask(
             raise ProtocolError("the shares of a key do not fit the key that was advertised.")
         for survivor in set(terms.neighbourhoods[place]).intersection(alive):
             if place in delivered[survivor]:  # its words hold the mask of this pair, and nobody's cancel it
-                key = agree(private, keys[survivor].mask_key, purpose=attempt.mask_purpose(place, survivor))
+                key = agree(private, keys[survivor].mask_key, purpose=attempt.mask_purpose(place, survivor, told))
                 pairwise = expand(key, terms.width)
                 total += pairwise if place < survivor else -pairwise
     return total.astype(np.int32).astype(np.int64)

@@ -8,9 +8,11 @@ ring, in an order that the digest decides, and each masks with the `reach` next 
 neighbourhood more than `local_colluders`. Then for every client that follows the protocol the server learns at most
 one of its two secrets; and what it can learn of the values is the sum over all survivors that follow the protocol, no
 part of it. On the complete graph `local_colluders` is `most_colluders`; on the ring the second condition fails with
-probability at most `failure_probability` over the order of the ring, which belongs into delta.
+probability at most `failure_probability` over the order of the ring, which belongs into delta. The order follows from
+the digest of the agreement, which the server writes last, so the bound is for the worst of `_TRIES` orders.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,6 +26,7 @@ from rrcluster.secagg.masks import KEY_BYTES, digest
 
 COMPLETE = 100  # clients up to which everybody masks with everybody
 _FAILURE = 2.0**-40  # what the ring's order may cost in all
+_TRIES = 2.0**64  # orders that who writes the agreement may try until one suits its colluders
 
 
 @dataclass(frozen=True)
@@ -137,9 +140,10 @@ class Terms:
 
 
 def _local_colluders(num_clients: int, reach: int, most_colluders: int) -> int:
-    """The least c such that P(some neighbourhood of an honest client has more than c colluders) <= 2^-40."""
+    """The least c such that, but for probability 2^-40, none of `_TRIES` orders has more colluders than c anywhere."""
     neighbours = hypergeom(num_clients - 1, most_colluders, 2 * reach)
-    return int(neighbours.isf(_FAILURE / num_clients))
+    bound = _FAILURE / _TRIES / num_clients
+    return bisect_left(range(most_colluders), True, key=lambda count: bool(neighbours.sf(count) <= bound))
 
 
 def _least_reach(num_clients: int, most_colluders: int) -> int | None:

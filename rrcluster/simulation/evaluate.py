@@ -34,7 +34,7 @@ class Evaluation:
     """Diagnostics of one set of models. Computed from raw client data: not private."""
 
     accuracy: float  # mean over clients; NaN for regression
-    loss: float
+    loss: float  # mean over clients
     clustering_accuracy: float  # under the best one-to-one matching of clusters to groups; NaN without groups
     worst_decile: float  # mean accuracy of the tenth of clients that fare worst
     group_accuracy: tuple[float, ...]  # mean over the clients of each true group
@@ -46,7 +46,7 @@ class Evaluation:
     cluster_accuracy: tuple[float, ...] = ()  # mean over the clients that choose each cluster; NaN where nobody does
     adjusted_rand: float = math.nan  # agreement of clusters and groups beyond chance; NaN without groups
     personalised_accuracy: float | None = None  # mean over clients of the models they end up with; None: not measured
-    personalised_worst_decile: float | None = None
+    personalised_worst_decile: float | None = None  # the same of the tenth of clients that fare worst
     clusters_alive: int = 0  # clusters that at least one client of the population chooses now; the others are dead
 
 

@@ -248,7 +248,7 @@ def test_models_that_cannot_be_private_are_refused():
             "cnn",
             (3, 32, 32),
             False,
-            "use model = linear or pooled-linear or edges or edges-coarse or edges-mlp or mlp or cifar-cnn",
+            "use model = linear or pooled-linear or edges or edges-coarse or edges-mlp or scattering or mlp or cifar",
         ),
         ("cifar-cnn", (1, 28, 28), False, "3 x 32 x 32 images.*use model = linear or .*mlp or cnn"),
         ("linear", (80,), True, "not ids of shape .*use model = lstm or bigram or trigram or fourgram"),

@@ -67,11 +67,13 @@ def signed(base, settings, *options, counts=(10, 12, 8), lifetime=None):
 
 
 @contextlib.contextmanager
-def listening(folders, *, data=None, columns=None, engine="batched"):
+def listening(folders, *, data=None, columns=None, engine=None):
     """The daemons of these members, until the test is done with them."""
     stop, threads, daemons = threading.Event(), [], []
     for folder in folders:
-        daemon = open_daemon(MemberFolder(folder), data, columns or ColumnSettings(), engine=engine)
+        daemon = open_daemon(
+            MemberFolder(folder), data, columns or ColumnSettings(), engine=engine or ("auto" if data else "batched")
+        )
         arguments = {"longest": LONGEST_TASK, "stop": stop}
         thread = threading.Thread(target=serve, args=(folder / "daemon.sock", daemon.answer), kwargs=arguments)
         thread.start()

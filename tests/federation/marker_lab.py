@@ -51,8 +51,8 @@ def plant_in_daemon(base):
         reports.updates[:] = UPDATE
         return reports, memory
 
-    def marked_mask(self, envelopes, values):
-        words = mask(self, envelopes, values)
+    def marked_mask(self, envelopes, values, *, told):
+        words = mask(self, envelopes, values, told=told)
         np.save(base / "words.npy", words)
         np.save(base / "values.npy", values)
         return words

@@ -14,8 +14,10 @@ from folder_lab import HONEST, REHEARSAL, SECURE, do, enrolled, listening, short
 from rrcluster.audit.public_files import ALLOWED, _unlisted
 from rrcluster.cli import main
 from rrcluster.data_settings import ColumnSettings
+from rrcluster.errors import ConfigError, DataError
 from rrcluster.experiments.load import load
 from rrcluster.experiments.setup import build_experiment
+from rrcluster.federation.certificates import make_authority
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
 
@@ -58,8 +60,9 @@ def test_a_secure_training_from_settings_to_models(base, capsys):
     run = trial / "run"
     stated = json.loads((run / "privacy.json").read_text())
     assert stated["adjacency"] == "zero-out"
-    assert [claim["neighbours"] for claim in stated["participation"]["towards"]] == ["zero-out"]
-    assert stated["federation"]["towards"] == "everybody, the server included"
+    assert [claim["neighbours"] for claim in stated["participation"]["towards"]] == ["zero-out"] * 2
+    assert stated["federation"]["towards"].startswith("the server and observers of the models, but not the members")
+    assert stated["participation"]["towards"][1]["epsilon"] > 1.4 * stated["epsilon"]  # with one share of two
     assert not any("server is trusted" in note for note in stated["notes"])
     agreed = json.loads((trial / "agreement.json").read_text())["guarantee"]
     assert (
@@ -181,7 +184,7 @@ def test_what_was_not_signed_is_not_served(base, capsys):
         (lambda facts: facts["guarantee"].update(epsilon=0.1), "the agreement states epsilon"),
         (lambda facts: facts["guarantee"].update(adjacency="add-remove"), "the agreement states adjacency"),
         (lambda facts: facts["guarantee"].pop("delta"), "the agreement states delta"),
-        (lambda facts: facts.update(least_honest=3), "the agreement states least_honest"),
+        (lambda facts: facts.update(least_honest=3), "the agreement states epsilon_towards_members"),
         (lambda facts: facts["members"][0].update(num_clients=11), "and the roster has 31"),
         (lambda facts: facts["members"][0].update(name="other"), "is not what request.json asked for"),
         (lambda facts: facts["members"].pop(0) and facts["settings"].update(num_clients=20), "do not sign it"),
@@ -354,6 +357,28 @@ def test_arrays_and_functions_are_data_too_if_they_look_as_agreed(base, capsys, 
     }.items():
         fails(capsys, text, "client", base / "m2", "--data", name)
     assert FederationFolder(trial).agreement().samples.input_shape == (4,)
+
+
+def test_a_lost_ledger_another_authority_and_odd_names_are_refused(base, capsys):
+    signed(base, OWN, *HONEST, counts=(5, 5, 5))
+    write_patients(base / "patients.csv", ["p1", "p\x85 2"])  # a mark that some take for the end of a line
+    with listening([base / "m0"], data=str(base / "patients.csv"), columns=ColumnSettings(client="patient")) as (own,):
+        do("client", base / "m0", "--withdraw", "p\x85 2")
+        assert own.withdrawn() == {1}
+        (base / "m0" / "withdrawn.txt").write_text("p1\nsomebody\n")
+        with pytest.raises(DataError, match="a name is no client's"):
+            own.withdrawn()
+    (base / "m1" / "ledger.jsonl").unlink()
+    daemon = ["client", base / "m1", "--data", base / "patients.csv", "--client-column", "patient"]
+    fails(capsys, "no line of the training that was signed", *daemon)
+    assert main(["federation", "check", str(base / "m1")]) == 1
+    assert "no line of the training that was signed" in capsys.readouterr().out
+    make_authority(base / "m2", base, name="another", hosts=["localhost"])
+    with pytest.raises(ConfigError, match="not the certificate of the authority that was agreed on"):
+        MemberFolder(base / "m2").check_authority(base / "m2" / "ca.pem")
+    MemberFolder(base / "m2").check_authority(base / "trial" / "ca.pem")
+    assert main(["federation", "check", str(base / "m2")]) == 1
+    assert "not the certificate of the authority" in capsys.readouterr().out
 
 
 def test_a_daemon_is_started_again_on_what_it_was_given(base, monkeypatch):

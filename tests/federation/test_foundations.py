@@ -1,6 +1,7 @@
 """What a federation rests on: messages that execute nothing, a signed agreement, a ledger of the client's own."""
 
 import json
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -97,8 +98,9 @@ def test_everything_agreed_on_is_in_the_digest():
         replace(AGREEMENT, members=(replace(MEMBERS[0], num_clients=1), *MEMBERS[1:])),
         replace(AGREEMENT, members=(replace(MEMBERS[0], identity=bytes(32)), *MEMBERS[1:])),
         replace(AGREEMENT, members=(replace(MEMBERS[0], name="north-east"), *MEMBERS[1:])),
+        replace(AGREEMENT, authority="ab" * 32),
     ]
-    assert len({AGREEMENT.digest, *(other.digest for other in others)}) == 8
+    assert len({AGREEMENT.digest, *(other.digest for other in others)}) == 9
     assert replace(AGREEMENT, settings={"num_rounds": 10, "epsilon": 4}).digest == AGREEMENT.digest  # order is nothing
 
 
@@ -186,6 +188,36 @@ def test_a_torn_line_is_dropped_and_a_damaged_ledger_refused(tmp_path):
         ClientLedger(path)
 
 
+def test_a_ledger_that_lost_attempts_is_refused(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = ClientLedger(path)
+    for attempt in range(3):
+        ledger.join(FEDERATION, 0, attempt, limit=3)
+    path.write_text(path.read_text().split("\n")[0] + "\n")  # an old copy, while the daemon runs
+    with pytest.raises(RunFolderError, match="fewer attempts than before"):
+        ledger.join(FEDERATION, 0, 3, limit=3)
+    path.unlink()
+    with pytest.raises(RunFolderError, match="fewer attempts than before"):
+        ledger.join(FEDERATION, 0, 3, limit=3)
+    with pytest.raises(RunFolderError, match="no line of the training that was signed"):
+        ClientLedger(path).check_signed(FEDERATION)
+
+
+def test_looking_at_a_ledger_cuts_off_no_line_that_is_being_written(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ClientLedger(path).join(FEDERATION, 0, 0, limit=9)
+    line, before = json.dumps({"federation": FEDERATION.hex(), "round": 0, "attempt": 1}) + "\n", path.read_text()
+    with ClientLedger(path)._locked():  # as a daemon that joins
+        path.write_text(before + line[:20])
+        looking = threading.Thread(target=ClientLedger, args=(path,))
+        looking.start()
+        looking.join(0.3)
+        with path.open("a") as file:
+            file.write(line[20:])
+    looking.join()
+    assert ClientLedger(path).joined(FEDERATION) == 2
+
+
 def test_trainings_add_up_to_the_lifetime_budget(tmp_path):
     """At signing, and again when a training is joined: another one may have been joined since."""
     plan = PrivacyPlan.build(
@@ -220,5 +252,6 @@ def test_trainings_add_up_to_the_lifetime_budget(tmp_path):
         more.agree(b"plain", plain)
     before_costs = ClientLedger(tmp_path / "old.jsonl")
     before_costs.join(b"unknown", 0, 0, limit=5)
-    with pytest.raises(PrivacyError, match="the budget spent is unknown"):
-        ClientLedger(tmp_path / "old.jsonl", lifetime=100.0).agree(b"next", cost)
+    for lifetime in (100.0, None):
+        with pytest.raises(PrivacyError, match="the budget spent is unknown"):
+            ClientLedger(tmp_path / "old.jsonl", lifetime=lifetime).agree(b"next", cost)

@@ -87,6 +87,30 @@ MISTAKES = {
         "if len(survivors) < 2:",
         f"{PROTOCOL}::test_fewer_survivors_than_agreed_on_are_never_unmasked",
     ),
+    "masks that do not depend on what members were told": (
+        "secagg/secure_client.py",
+        "high.to_bytes(4), told)",
+        "high.to_bytes(4))",
+        f"{PROTOCOL}::test_clients_that_were_told_different_things_have_no_sum",
+    ),
+    "real clients are computed together": (
+        "federation/agreed_run.py",
+        "engine = _alone(config) if trains and config.data.data == MEMBERS else None",
+        "engine = None",
+        "federation/test_hostile_server.py::test_nobodys_message_depends_on_who_else_is_there_whatever_the_server_sends",
+    ),
+    "epsilon claimed towards members that know their own noise": (
+        "federation/secure_plan.py",
+        "        if self.terms.most_colluders:\n",
+        "        if self.terms.least_survivors:\n",
+        f"{ROUNDS}::test_what_operators_sign_is_what_shares_allow",
+    ),
+    "a ledger that lost attempts goes on": (
+        "federation/client_ledger.py",
+        "if any(count[federation] < known for federation, known in self._count.items()):",
+        "if False:",
+        f"{FOUNDATIONS}::test_a_ledger_that_lost_attempts_is_refused",
+    ),
     "the lifetime budget is not checked": (
         "federation/client_ledger.py",
         "if self._lifetime is not None and total > self._lifetime:",

@@ -15,6 +15,7 @@ from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.collect import InProcess, SecureCollect
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.federation.wire import Letter, decode
+from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.rng import Streams
 from rrcluster.secagg.secure_client import SecureClient
@@ -168,7 +169,9 @@ def vanish(agreement, data, folder, stage_of):
     with pytest.MonkeyPatch.context() as patch:
         release_sum = mechanism.release_sum
         patch.setattr(
-            SecureClient, "mask", lambda self, e, values: sent.update({self.place: values}) or mask(self, e, values)
+            SecureClient,
+            "mask",
+            lambda self, e, values, told: sent.update({self.place: values}) or mask(self, e, values, told=told),
         )
         patch.setattr(
             mechanism, "release_sum", lambda self, total: totals.append(total.total) or release_sum(self, total)
@@ -348,6 +351,12 @@ def test_what_operators_sign_is_what_shares_allow(agreement):
     assert told["num_releases"] == agreed.num_releases == 2
     assert told["least_survivors"] == agreed.secure.terms.least_survivors
     assert told["epsilon"] == pytest.approx(agreed.plan.epsilon_seen())
+    assert "not the members" in told["towards"]  # nobody may collude, and a member knows its own noise
+    half = replace(agreed.plan.event, noise_multiplier=agreed.plan.noise_multiplier / np.sqrt(2))
+    assert told["epsilon_towards_members"] == pytest.approx(epsilon(half, num_rounds=2, delta=1e-3))
+    some = agree((20, 20, 20, 20), mode="secure", most_colluders=1).guarantee
+    assert some["towards"] == "everybody, the server included"
+    assert some["epsilon_towards_members"] == some["epsilon"] == pytest.approx(told["epsilon"])
 
 
 def test_the_released_noise_is_what_three_shares_make(secure_federation, monkeypatch):

@@ -144,7 +144,7 @@ def test_given_weights_are_those_of_the_sum_under_fedcam(rng):
 
 def test_a_network_that_cannot_be_stacked_says_which_engine_runs(rng, caplog):
     model, _ = make("two directions", rng)
-    assert isinstance(pick_engine("auto", model=model, device=CPU), ReferenceEngine)
+    assert isinstance(pick_engine("auto", model=model, device=CPU).engine, ReferenceEngine)
     (line,) = (record.getMessage() for record in caplog.records)
     assert "one at a time (engine = reference)" in line
     assert "lstm" in line

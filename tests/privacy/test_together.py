@@ -110,6 +110,9 @@ def test_runs_together_from_their_folders(tmp_path, capsys):
     assert main(["account", *folders, "--delta", "1e-4"]) == 0
     told = capsys.readouterr()
     assert "together, by pld" in told.out
+    assert "2 runs on the same clients" in told.out
+    assert main(["account", folders[0]]) == 0
+    assert "One run: add-remove" in capsys.readouterr().out
     assert "Seeded runs among them: not private" in told.err
 
 

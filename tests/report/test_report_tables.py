@@ -327,3 +327,11 @@ def test_labels_say_who_takes_part_where_it_is_not_a_secret_sample(settings, end
     config = {"algorithm": "ifca", "mechanism": "joint", "sample_rate": 0.1, "num_clients": 1000} | settings
     assert method_label(config) == f"DP-IFCA{ending}"
     assert expected_cohort(config) == cohort
+
+
+def test_of_a_secure_run_no_seed_is_mentioned(run_folder, tmp_path):
+    secure = run_folder(tmp_path / "secure", accuracy=None, privacy={"secure": True}, seed=None)
+    assert "seed" not in note([secure])
+    one, two = run_folder(tmp_path / "one"), run_folder(tmp_path / "two", update_clip=0.2)
+    assert "One seed, so no intervals." in note([one])
+    assert "One seed each, so no intervals." in note([one, two])

@@ -26,13 +26,14 @@ def terms_for(count, *, colluders=1, survivors=None, width=WIDTH, reach=None):
 class Lab:
     """`gone` maps a stage to the places that do not answer it, nor anything after."""
 
-    def __init__(self, terms, values, *, gone=None, round_index=0, number=0):
+    def __init__(self, terms, values, *, gone=None, round_index=0, number=0, told=None):
         self.attempt = Attempt(terms, round_index, number)
         self.clients = [
             SecureClient(self.attempt, place, key) for place, key in enumerate(identities(terms.num_clients))
         ]
         self.values, self.gone, self.charged, self.said = values, gone or {}, [], []
         self.left = set()
+        self.told = told or {}  # what a client was told, where it differs from what the others were
 
     def ask(self, stage, messages):
         self.left |= set(self.gone.get(stage, ()))
@@ -45,11 +46,11 @@ class Lab:
         if stage == "advertise":
             return client.advertise()
         if stage == "mask":
-            return client.mask(message, self.values[place])
+            return client.mask(message, self.values[place], told=self.told.get(place, b"models"))
         return getattr(client, stage)(message)
 
     def total(self):
-        return secure_sum(self.attempt, self.ask, charge=lambda: self.charged.append(len(self.said)))
+        return secure_sum(self.attempt, self.ask, charge=lambda: self.charged.append(len(self.said)), told=b"models")
 
 
 def values_for(count, *, seed=0, width=WIDTH):

@@ -1,6 +1,8 @@
 """The sum is exact whoever drops out, and nobody answers what was not agreed."""
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -147,6 +149,33 @@ def test_a_changed_envelope_is_refused():
         lab.clients[0].mask(envelopes, values_for(5)[0])
 
 
+@pytest.mark.parametrize("gone", [{}, {"sign": {3}}, {"mask": {4}}])
+def test_clients_that_were_told_different_things_have_no_sum(gone):
+    """Also where the one who was told something else is called a survivor and never asked to sign."""
+    values = values_for(5)
+    left = [place for place in range(5) if place not in gone.get("mask", ())]
+    np.testing.assert_array_equal(Lab(terms_for(5), values, gone=gone).total(), values[left].sum(axis=0))
+    total = Lab(terms_for(5), values, gone=gone, told={3: b"other models"}).total()
+    assert (np.abs(total - values[left].sum(axis=0)) > 2**24).any()  # words without meaning
+
+
+@pytest.mark.parametrize("stage", ["advertise", "sign"])
+def test_one_client_with_wrong_signatures_takes_nobody_else_out(stage):
+    terms, values = terms_for(5), values_for(5)
+    lab = Lab(terms, values)
+    own = lab.answer
+
+    def answer(asked, place, message):
+        given = own(asked, place, message)
+        if asked != stage or place != 2:
+            return given
+        return replace(given, signature=bytes(64)) if stage == "advertise" else bytes(64)
+
+    lab.answer = answer
+    expected = values.sum(axis=0) - (values[2] if stage == "advertise" else 0)
+    np.testing.assert_array_equal(lab.total(), expected)
+
+
 def test_a_client_that_is_not_enrolled_cannot_take_a_place():
     with pytest.raises(ProtocolError, match="not the one enrolled for client 2"):
         SecureClient(Attempt(terms_for(5), 0, 0), 2, identities(6)[5])
@@ -250,6 +279,17 @@ def test_the_ring_has_few_colluders_everywhere_for_most_orders():
         colluders = set(rng.choice(300, size=15, replace=False).tolist())
         worst.append(max(len(colluders.intersection(hood)) for hood in terms.neighbourhoods))
     assert max(worst) <= terms.local_colluders < 15 + 1
+
+
+def test_the_ring_allows_for_a_server_that_tries_many_agreements():
+    """Whoever writes the digest last decides the order: the tail is that of 2^64 orders, by exact arithmetic."""
+    terms = Terms.for_clients(public(identities(500)), settings=b"", width=1, least_survivors=400, most_colluders=50)
+    others, size, most = 499, 2 * terms.reach, terms.most_colluders
+    beyond = [math.comb(most, x) * math.comb(others - most, size - x) for x in range(terms.local_colluders, most + 1)]
+    allowed = Fraction(1, 2**104 * 500)
+    assert (
+        Fraction(sum(beyond[1:]), math.comb(others, size)) <= allowed < Fraction(sum(beyond), math.comb(others, size))
+    )
 
 
 @pytest.mark.parametrize(

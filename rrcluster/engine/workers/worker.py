@@ -196,12 +196,13 @@ def serve(connection: Connection, descriptor: int) -> None:
             for row in message:
                 result[row] = compute(row)
         except Exception as error:
-            connection.send(_type_and_line(error))
+            connection.send(type_and_line(error))
         else:
             connection.send(None)
 
 
-def _type_and_line(error: Exception) -> str:
+def type_and_line(error: Exception) -> str:
+    """What may be said of an error: not its message, which may hold raw values."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

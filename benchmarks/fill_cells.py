@@ -1,0 +1,157 @@
+"""Fill the cells of published tables that were not measured: DP-FeSEM, RR-Cluster (FeSEM) and DP-FedPer, identifier.
+
+    python benchmarks/fill_cells.py [TABLE ...] [--device cuda] [--runs runs/cells] [--results docs/results] [--no-run]
+
+TABLE: folders of docs/results; all of them unless named. Runs the missing cells alone, which resume when it is called
+again, and writes what has finished in place of "(1)" into table.md, table.csv and table.tex. A cell of fewer seeds than
+the table has says so, and is left out of table.csv, which figures are drawn from. The paired tests of the new cells are
+printed. --no-run fills in what has finished before.
+"""
+
+import argparse
+import csv
+import io
+import itertools
+import re
+from pathlib import Path
+
+from rrcluster.experiments.executors import pick_executor
+from rrcluster.experiments.sweep import FINISHED, Outcome
+from rrcluster.paper.paper_tables import significance_table
+from rrcluster.paper.read_reproduction import MEASURES, read_reproduction
+from rrcluster.paper.reproduce import describe, plan_reproduction
+from rrcluster.paper.studies import find_study
+from rrcluster.report.values import percent
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+TABLES = {  # folder -> study, and what is changed in it
+    "fashion": ("fashion", {}),
+    "fashion-delta-1e-4": ("fashion", {"delta": 1e-4}),
+    "curves": ("curves", {}),
+    "clustering": ("clustering", {}),
+    "emnist": ("emnist", {}),
+    "shakespeare": ("shakespeare", {}),
+    "cifar": ("cifar", {}),
+}
+NOT_MEASURED, DIAGNOSTIC = "(1)", " [diagnostic, not private]"
+PLUS_MINUS = r"$\pm$"
+MISSING = re.compile(r"\(1\)|[\d.]+( ± [\d.]+)? \[\d of \d seeds\]")  # not measured, or not with all seeds
+
+
+def plan_of(name, given):
+    """The study of a table with the rows that have a memoryless form."""
+    study, changes = TABLES[name]
+    study = find_study(study)
+    rows = [row.key for row in study.rows if "memoryless" in str(row.answers.get("identifier"))]
+    device = {} if given.device == "auto" else {"device": given.device}
+    return plan_reproduction(study, out=given.runs / name, rows=rows, changes={**changes, **device})
+
+
+def run_cells(plan):
+    """The jobs under identifier, by seed: a table has one seed everywhere before it has two anywhere."""
+    jobs = [job for job in plan.jobs if job.values["mechanism"] == "identifier"]
+    jobs = sorted(jobs, key=lambda job: job.settings["seed"])
+    for step in pick_executor(jobs)(jobs):
+        if isinstance(step, Outcome):
+            print(step.job.name, step.status, "" if step.status == FINISHED else step.reason, flush=True)
+
+
+class Cells:
+    """What was measured, as text, by title of a table, name of a row, and head of a column."""
+
+    def __init__(self, reproduced):
+        self.texts = {}
+        for measure, words in MEASURES.items():
+            for row in reproduced.rows:
+                for column in reproduced.columns:
+                    value = reproduced.estimate(row, column, "identifier", measure)
+                    if value is not None and column.epsilon is not None:
+                        short = f" [{value.count} of {reproduced.num_seeds} seeds]"
+                        short = short if value.count < reproduced.num_seeds else ""
+                        key = (f"{column.panel}: {words}", row.name, f"{column.budget}, identifier")
+                        width = "" if value.half_width is None else percent(value.half_width)
+                        self.texts[key] = percent(value.mean), width, short
+
+    def text(self, title, row, head, text):
+        """The text of a missing cell, filled in if it was measured."""
+        mean, width, short = self.texts.get((title, row, head), (text, "", ""))
+        return f"{mean}{f' ± {width}' if width else ''}{short}"
+
+
+def fill(folder, cells):
+    """Write the cells into the three tables; how many were filled."""
+    filled, titles = fill_markdown(folder / "table.md", cells)
+    fill_csv(folder / "table.csv", cells, titles)
+    fill_latex(folder / "table.tex", filled)
+    return sum(text != NOT_MEASURED for text in filled)
+
+
+def fill_markdown(path, cells):
+    """What every missing cell became, in order; and the titles of the tables."""
+    lines, filled, titles, heads = path.read_text(encoding="utf-8").split("\n"), [], [], []
+    for place, line in enumerate(lines):
+        if line.startswith("**") and not line.startswith("**Quick"):
+            titles, heads = [*titles, line.strip("*")], []
+        elif line.startswith("| "):
+            parts = line.strip("| ").split(" | ")
+            heads = heads or parts
+            missing = [at for at, part in enumerate(parts) if MISSING.fullmatch(part)]
+            for at in missing:
+                parts[at] = cells.text(titles[-1], parts[0], heads[at], parts[at])
+                filled.append(parts[at])
+            lines[place] = f"| {' | '.join(parts)} |" if missing else line
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return filled, titles
+
+
+def fill_csv(path, cells, titles):
+    """Cells that have all seeds alone."""
+    blocks = path.read_text(encoding="utf-8").split("\n\n")
+    for at, (title, block) in enumerate(zip(titles, blocks, strict=True)):
+        heads, *rows = list(csv.reader(io.StringIO(block)))
+        changed = False
+        for row, (place, head) in itertools.product(rows, enumerate(heads)):
+            mean, width, short = cells.texts.get((title, row[0], head.removesuffix(DIAGNOSTIC)), ("", "", ""))
+            if mean and not short:
+                row[place : place + 2], changed = [mean, width], True  # its half width is in the next column
+        if changed:
+            buffer = io.StringIO()
+            csv.writer(buffer, lineterminator="\n").writerows([heads, *rows])
+            blocks[at] = buffer.getvalue().rstrip("\n") + ("\n" if block.endswith("\n") else "")
+    path.write_text("\n\n".join(blocks), encoding="utf-8")
+
+
+def fill_latex(path, filled):
+    """The missing cells come in the order of table.md."""
+    text, left = path.read_text(encoding="utf-8").replace(PLUS_MINUS, "±"), iter(filled)
+    count = len(re.findall(f"(?<=& )({MISSING.pattern})(?= )", text))
+    if count != len(filled):
+        raise SystemExit(f"{path} has {count} missing cells and table.md {len(filled)}; make both again.")
+    text = re.sub(f"(?<=& )({MISSING.pattern})(?= )", lambda _: next(left), text)
+    path.write_text(text.replace("±", PLUS_MINUS), encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", default=[])
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--runs", type=Path, default=Path("runs/cells"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--no-run", action="store_true")
+    given = parser.parse_args()
+    if unknown := [name for name in given.tables if name not in TABLES]:
+        parser.error(f"no table {unknown[0]!r} has such cells; choose among {', '.join(TABLES)}")
+    for name in given.tables or TABLES:
+        plan = plan_of(name, given)
+        if not given.no_run:
+            run_cells(plan)
+        describe(plan, {}, {})
+        reproduced = read_reproduction(plan.out)
+        print(f"{name}: {fill(given.results / name, Cells(reproduced))} cells filled")
+        for table in significance_table(reproduced):
+            for row in table.rows:
+                print("  " + " | ".join(row))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""An engine for networks that people bring: parts of a cohort, computed here or in processes of their own.
+
+Nobody knows beforehand how long a round of such a network takes. So the first ones are computed here, and processes are
+started once the time that they might have saved is what starting them takes. A part is computed alike in both places,
+by one thread, so no bit of a result depends on the time, on where a part was computed, or on how many processes there
+are; what a part is depends on the cohort alone.
+"""
+
+import pickle
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import numpy as np
+import torch
+
+from rrcluster.data.federated import Cohort, TestSet
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.protocol import Engine, Measured, Question, TrainingCall, Updates
+from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.engine.workers.pool import spawn, terminate
+from rrcluster.engine.workers.worker import type_and_line
+from rrcluster.errors import WorkerError
+from rrcluster.models.model import Model
+from rrcluster.types import Array
+
+_SECONDS_TO_START = 3.0  # that importing torch takes, on one core
+_SECONDS_TO_SAY_WHY = 5.0  # to a process that has closed its connection
+_STACKED, _IN_TURN = 25, 4  # clients of a part, where they are stacked and where they run one at a time
+
+
+class SpreadEngine:
+    """Every part by `engine_of(model)`; `processes` of them at once, where that is more than one."""
+
+    def __init__(self, model: Model, *, processes: int, capacity: int = 1024) -> None:
+        """Nothing is started before the first calls have shown that it pays. A part is at most `capacity` clients.
+
+        More than one process needs a model that can be pickled.
+        """
+        self.engine, self.part = engine_of(model), min(capacity, _IN_TURN if model.not_batched else _STACKED)
+        self.model, self._processes = model, processes
+        self._spent = 0.0  # seconds here, on what could have been shared
+        self._pool: _Pool | None = None
+
+    def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
+        """(n, d) for each call."""
+        return [self._train(call) for call in calls]
+
+    def measure(self, questions: Sequence[Question]) -> list[Measured]:
+        """Loss and accuracy for each question; those about a test set are answered here."""
+        return [self._measure(question) for question in questions]
+
+    def close(self) -> None:
+        """End the processes, if there are any."""
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = None
+
+    def _train(self, call: TrainingCall) -> Array:
+        parts = [_TrainingPart.of(call, rows) for rows in _slices(len(call.model_of), self.part)]
+        return np.concatenate([np.zeros((0, self.model.num_parameters), np.float32), *self._answers(parts)])
+
+    def _measure(self, question: Question) -> Measured:
+        samples = question.samples
+        if isinstance(samples, TestSet) or not len(samples.clients):
+            return self.engine.measure([question])[0]
+        slices = _slices(len(samples.clients), self.part)
+        answers = self._answers([_MeasuredPart(question.models, _arrays(samples, rows)) for rows in slices])
+        loss, accuracy = (np.concatenate(figures) for figures in zip(*answers, strict=True))
+        return Measured(loss, accuracy)
+
+    def _answers(self, parts: "Sequence[_TrainingPart | _MeasuredPart]") -> list[Any]:
+        pool = self._ready_pool() if self._processes > 1 and len(parts) > 1 else None
+        if pool is not None:
+            return self._in_processes(pool, parts)
+        began = time.perf_counter()
+        with one_thread():
+            answers = [part.answer(self.engine) for part in parts]
+        self._spent += time.perf_counter() - began if len(parts) > 1 else 0.0
+        return answers
+
+    def _ready_pool(self) -> "_Pool | None":
+        """The processes, started when it is time, once all are ready; without them where one cannot start."""
+        if self._pool is None and self._spent > _SECONDS_TO_START:
+            self._pool = _Pool(pickle.dumps(replace(self.model)), self._processes)  # without what was computed from it
+            weakref.finalize(self, self._pool.close)
+        if self._pool is None:
+            return None
+        if self._pool.failed():
+            self.close()
+            self._processes = 1
+            return None
+        return self._pool if self._pool.ready else None
+
+    def _in_processes(self, pool: "_Pool", parts: "Sequence[_TrainingPart | _MeasuredPart]") -> list[Any]:
+        try:
+            return pool.run(parts)
+        except BaseException:  # answers of this call may still arrive: the next one needs new processes
+            self.close()
+            raise
+
+
+def engine_of(model: Model) -> Engine:
+    """What computes a part: stacked clients, or one at a time where a network cannot be stacked."""
+    return ReferenceEngine(model) if model.not_batched else BatchedEngine(model)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: how many there are can change the last bits of a sum."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _slices(count: int, size: int) -> list[slice]:
+    return [slice(first, first + size) for first in range(0, count, size)]
+
+
+def _arrays(cohort: Cohort, rows: slice) -> tuple[Array, ...]:
+    """Ids, inputs, targets and sizes of some clients of a cohort, padded to the largest of them."""
+    sizes = cohort.sizes[rows]
+    width = int(sizes.max(initial=0))
+    return cohort.clients[rows], cohort.inputs[rows, :width], cohort.targets[rows, :width], sizes
+
+
+@dataclass(frozen=True, eq=False)
+class _TrainingPart:
+    """A training call for a few clients, in a form that can be sent."""
+
+    settings: dict[str, Any]  # the call's, but for its cohort
+    cohort: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, call: TrainingCall, rows: slice) -> "_TrainingPart":
+        arrays = _arrays(call.cohort, rows)
+        some = call.select(rows, Cohort.of_arrays(*arrays))
+        return cls({part.name: getattr(some, part.name) for part in fields(some) if part.name != "cohort"}, arrays)
+
+    def answer(self, engine: Engine) -> Array:
+        """(n, d)."""
+        return np.asarray(engine.train([TrainingCall(cohort=Cohort.of_arrays(*self.cohort), **self.settings)])[0])
+
+
+@dataclass(frozen=True, eq=False)
+class _MeasuredPart:
+    """A question about a few clients, in a form that can be sent."""
+
+    models: Array
+    cohort: tuple[Array, ...]
+
+    def answer(self, engine: Engine) -> Measured:
+        """Loss and accuracy, (n, k) each."""
+        return engine.measure([Question(self.models, Cohort.of_arrays(*self.cohort))])[0]
+
+
+class _Pool:
+    """Processes with one thread each, which get ready while the parent goes on. They end with it, however it ends."""
+
+    def __init__(self, model: bytes, processes: int) -> None:
+        self._processes: dict[Connection, Any] = {}
+        self._starting: list[Connection] = []
+        try:
+            for _ in range(processes):
+                connection, process = spawn(__name__)
+                self._processes[connection] = process
+                self._starting.append(connection)
+                connection.send_bytes(model)
+        except OSError as error:
+            self.close()
+            raise WorkerError(f"{processes} worker processes could not be started ({error}).") from error
+
+    @property
+    def ready(self) -> bool:
+        """Whether all have said that they can begin, as far as `failed` has asked."""
+        return not self._starting
+
+    def failed(self) -> bool:
+        """Whether one of those that have answered cannot begin: it cannot import the network, say."""
+        for connection in [connection for connection in self._starting if connection.poll()]:
+            try:
+                if not connection.recv():
+                    return True
+            except (EOFError, OSError):
+                return True
+            self._starting.remove(connection)
+        return False
+
+    def run(self, parts: "Sequence[_TrainingPart | _MeasuredPart]") -> list[Any]:
+        """The answers to all parts, each process having one at a time."""
+        answers: list[Any] = [None] * len(parts)
+        waiting, working = list(range(len(parts)))[::-1], dict[Connection, int]()
+        idle = list(self._processes)
+        while waiting or working:
+            for connection in idle[: len(waiting)]:
+                working[connection] = waiting.pop()
+                self._send(connection, parts[working[connection]])
+            idle = [connection for connection in wait(list(working)) if isinstance(connection, Connection)]
+            for connection in idle:
+                answers[working.pop(connection)] = self._received(connection)
+        return answers
+
+    def _send(self, connection: Connection, part: "_TrainingPart | _MeasuredPart") -> None:
+        try:
+            connection.send(part)
+        except OSError as error:
+            raise self._died(connection) from error
+
+    def _received(self, connection: Connection) -> Any:
+        try:
+            failure, answer = connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._died(connection) from error
+        if failure is not None:
+            raise WorkerError(f"a worker process failed ({failure}); engine = reference runs without workers.")
+        return answer
+
+    def _died(self, connection: Connection) -> WorkerError:
+        code = terminate(self._processes[connection], patience=_SECONDS_TO_SAY_WHY)
+        return WorkerError(
+            f"a worker process died with exit code {code} (-9: killed, usually out of memory); see its stderr. "
+            "Continue with `rrcluster run --resume`; engine = reference runs without workers."
+        )
+
+    def close(self) -> None:
+        """End the processes. Closing twice does nothing."""
+        for connection, process in self._processes.items():
+            connection.close()
+            terminate(process)
+        self._processes = {}
+
+
+def main(socket: int) -> None:
+    """Entry point of a process: compute parts until the connection closes, which it does with the parent.
+
+    Errors are reported by type and line only: a message may hold raw values.
+    """
+    torch.set_num_threads(1)
+    with Connection(socket) as connection, suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        try:
+            engine = engine_of(pickle.loads(connection.recv_bytes()))
+        except Exception:
+            connection.send(False)
+            return
+        connection.send(True)
+        while True:
+            part = connection.recv()
+            try:
+                answer, failure = part.answer(engine), None
+            except Exception as error:
+                answer, failure = None, type_and_line(error)
+            connection.send((failure, answer))
