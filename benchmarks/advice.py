@@ -21,7 +21,7 @@ MODEL, PARAMETERS = "edges-coarse", 177 * 47  # on EMNIST's 47 classes
 
 def populations(count=12):
     """Partition, ratio, k, M, q, epsilon, T."""
-    rng = np.random.default_rng(2026)
+    rng = np.random.default_rng(2027)
     for _ in range(count):
         ratio = sorted((int(rng.choice([1, 1, 1, 2, 3, 5, 8])) for _ in range(rng.integers(1, 5))), reverse=True)
         k = len(ratio) + int(rng.choice([0, 0, 1, 2, 4]))

@@ -17,9 +17,8 @@ from rrcluster.theory.outlook import Outlook, expected_shares, outlook, survey_s
 from rrcluster.types import Coordinates
 
 _UNLIKE = 3.0  # largest over smallest group: exploration, which evens sizes out, then splits the large one
-_FINDS = (
-    0.8  # signal to noise of the smallest group in a survey: groups were found in 9 of 10 trials at it, 1 in 4 at 0.6
-)
+_FEW = 2  # clusters, where the number of groups is unknown: exploration leaves the one that is too many empty
+_FINDS = 0.8  # signal to noise of the smallest group in a survey: in trials most groups were found at it, few at 0.6
 _ENOUGH_SIGNAL = 1.3  # over the run: coins have cost points at 1.1, and none from 1.5 on
 _SIZE_MEMORY = 0.9  # of the running average of released sizes
 _SIZE_DEVIATIONS = 2.5  # standard deviations of that average between B and the smallest expected size
@@ -56,9 +55,9 @@ def advise(
     count. The models handed out average the last `average_last` of the rounds.
 
     A survey (`init = survey`) is advised where exploration does badly, that is where the number of groups is not known
-    (`expected_ratio` is not given) or one is far larger than another, if it would find the smallest. With exploration B
-    is an insurance: as large as coins stay still while every group has the size expected of it; none where the signal
-    is weak or released sizes too noisy. docs/choosing.md has what following all of this gave.
+    (`expected_ratio` is not given, and k > 2) or one is far larger than another, if it would find the smallest. With
+    exploration B is an insurance: as large as coins stay still while every group has the size expected of it; none
+    where the signal is weak or released sizes too noisy. docs/choosing.md has what following all of this gave.
     """
     for name, way_out in (
         ("expected_cohort", "the cohort follows from num_clients and sample_rate; give those."),
@@ -81,7 +80,8 @@ def advise(
     smallest = plan.sampler.expected_size * float(shares.min())
     known, explores = expected_ratio is not None, exploration > 0
     finds = survey_signal(plan, update_clip=settings.update_clip, smallest=smallest) if explores else 0.0
-    if finds >= _FINDS and (not known or shares.max() >= _UNLIKE * shares.min()):
+    unlike = shares.max() >= _UNLIKE * shares.min()
+    if finds >= _FINDS and (unlike if known else num_clusters > _FEW):
         why = "one group is far larger than another" if known else "the number of groups is not given"
         reason = (
             f"init = survey: {why}, and exploration would even sizes out. The smallest group has {finds:.2g} times the "
