@@ -126,7 +126,8 @@ class Server:
     def _rules(self, state: ServerState) -> ChoiceRules:
         t, mechanism = state.round_index, self.plan.mechanism
         if self.schedule.init == "survey":
-            found = None if state.survey is None else state.survey.num_groups or None
+            asks = self._surveys(t) and self._place(t).asks  # centres are candidates then, and may be more than k
+            found = None if asks or state.survey is None else state.survey.num_groups or None
             return replace(ChoiceRules.plain(mechanism.num_clusters), num_open=found)
         if t < self.schedule.num_rounds:
             return self.schedule.rules(t)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from rrcluster.engine.workers.pool import spawn, terminate
 from rrcluster.experiments.sweep import FAILED, Job, Outcome, Step
 
-_SECONDS_TO_SAY_WHY = 5.0  # an error is printed, and becomes the exit code, after the connection has closed
+_SECONDS_TO_SAY_WHY = 20.0  # an error is printed, and becomes the exit code, after the connection has closed
 
 
 class JobProcess:

@@ -197,8 +197,11 @@ def test_rows_that_are_named_exist(name):
 
 
 def test_base_rows_differ_from_rebalanced_ones_in_the_rebalancing_alone():
-    """Else a comparison would show more than it says; exploration is compared with exploration."""
-    for study in STUDIES.values():
+    """Else a comparison would show more than it says; exploration is compared with exploration.
+
+    The map compares ways to find groups with each other, and says so.
+    """
+    for study in (study for name, study in STUDIES.items() if name != "map"):
         for first, second, mechanism in study.pairs:
             one, two = study.row(first).answers[mechanism], study.row(second).answers[mechanism]
             changed = {key for key in {*one, *two} if one.get(key) != two.get(key)}
