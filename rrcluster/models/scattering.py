@@ -59,7 +59,7 @@ def littlewood_paley(bank: Array) -> Array:
 def _morlet(side: int, scale: int, turn: int) -> Array:
     angle, spread = pi * turn / DIRECTIONS, 0.8 * 2**scale
     wave, bump = (_gaussian(side, spread, angle, centre) for centre in (0.75 * pi / 2**scale, 0.0))
-    return wave - wave[0, 0] / bump[0, 0] * bump
+    return np.asarray(wave - wave[0, 0] / bump[0, 0] * bump)
 
 
 def _gaussian(side: int, spread: float, angle: float, centre: float) -> Array:
