@@ -146,9 +146,8 @@ class Survey:
         eigenvalues, vectors = np.linalg.eigh(self.spread / clients)
         loudest = noise * math.sqrt(2 * self.rounds * width) / clients  # eigenvalue that noise alone would have
         lengths = np.sqrt(np.maximum(eigenvalues - self.within, loudest + 1e-3))
-        own = np.einsum(
-            "i,jk->ijk", np.einsum("ijj->i", self.skew), self.within * np.eye(r)
-        )  # x.x = 1: it has the mean
+        mean = np.einsum("ijj->i", self.skew)  # of x, because x.x = 1
+        own = np.einsum("i,jk->ijk", mean, self.within * np.eye(r))
         skew = self.skew - own - own.transpose(1, 0, 2) - own.transpose(1, 2, 0)
         whiten = vectors / lengths
         skew = np.einsum("abc,ai,bj,ck->ijk", skew, whiten, whiten, whiten)
@@ -161,9 +160,8 @@ class Survey:
 
     def _with_centres(self, total: Array, noise: float) -> "Survey":
         g, r = self.centres.shape
-        fresh = (
-            total[: g * (1 + r)].reshape(g, 1 + r) * math.hypot(1, COUNT_WEIGHT) / np.array([COUNT_WEIGHT, *[1.0] * r])
-        )
+        weights = np.array([COUNT_WEIGHT, *[1.0] * r]) / math.hypot(1, COUNT_WEIGHT)
+        fresh = total[: g * (1 + r)].reshape(g, 1 + r) / weights
         moved = replace(self, sums=CENTRE_MEMORY * self.sums + fresh, rounds=self.rounds + 1)
         counts = moved.sums[:, :1]
         known = counts > max(2 * moved._sum_noise(noise) / COUNT_WEIGHT, 1e-9)

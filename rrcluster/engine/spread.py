@@ -246,7 +246,7 @@ def main(socket: int) -> None:
     with Connection(socket) as connection, suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
             engine = engine_of(pickle.loads(connection.recv_bytes()))
-        except Exception:
+        except Exception:  # whatever the network's own code raises: the parent then computes by itself
             connection.send(False)
             return
         connection.send(True)
@@ -254,6 +254,6 @@ def main(socket: int) -> None:
             part = connection.recv()
             try:
                 answer, failure = part.answer(engine), None
-            except Exception as error:
+            except Exception as error:  # reported to the parent, which raises it
                 answer, failure = None, type_and_line(error)
             connection.send((failure, answer))

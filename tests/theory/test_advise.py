@@ -121,3 +121,9 @@ def test_bad_arguments_are_named(change):
 def test_old_ways_to_ask_are_named(name):
     with pytest.raises(ConfigError, match=f"{name} is gone"):
         rr.advise(**PLAIN, **{name: 1})
+
+
+@pytest.mark.parametrize(("k", "ratio", "init"), [(4, None, "survey"), (2, None, "independent"), (2, (8, 1), "survey")])
+def test_a_survey_is_advised_for_unknown_groups_of_three_clusters_or_more_and_for_unlike_ones(k, ratio, init):
+    advice = rr.advise(**PLAIN | {"num_clusters": k, "expected_ratio": ratio, "noise_multiplier": 0.5})
+    assert advice.init == init
