@@ -9,8 +9,9 @@ Every sum has a fixed order: the same inputs give the same bits, however many cl
 (`where` < 0) has no effect: batches are full from the left, so a group of `N` whose first image is absent is skipped. A
 client whose batch is empty does not move.
 
-Channels come last throughout. `vectors` (G, D) are parameters in the packed order of layout.py. Images are 34 x 34,
-zero in the outer three rows and columns. Sizes are not specialised: one compilation serves all of them.
+Channels come last throughout. `vectors` (G, D) are parameters in the packed order of layout.py, but for the order of
+conv1's taps, which is that of the images: squares of 2 x 2 pixels, 17 x 17 of them (`CnnKernels.form`). Sizes are not
+specialised: one compilation serves all of them.
 """
 
 import triton
@@ -21,7 +22,7 @@ from rrcluster.engine.fast_cnn import layout
 BIAS1, CONV2, BIAS2 = (tl.constexpr(start) for start in (layout.BIAS1, layout.CONV2, layout.BIAS2))
 FC1, FC1_BIAS, FC2 = (tl.constexpr(start) for start in (layout.FC1, layout.FC1_BIAS, layout.FC2))
 Z1, H1, Z2, H2 = (tl.constexpr(size) for size in layout.ACTIVATIONS)
-SIDE, PIXELS = tl.constexpr(34), tl.constexpr(1156)
+SQUARE, SIDE, PIXELS = tl.constexpr(4), tl.constexpr(68), tl.constexpr(1156)  # numbers in a square, a row, an image
 NO_PLACE = tl.constexpr(4)  # the maximum was not positive: ReLU passes no gradient back
 
 
@@ -39,8 +40,8 @@ def patches1(images, where, first, room, q, N: tl.constexpr, tap):
     """(positions, taps) inputs of conv1 at the places q of N images of 14 x 14; zero for absent images."""
     image = q // 196
     row = tl.load(where + first + image, mask=(image < N) & (image < room), other=-1).to(tl.int64)
-    corner = images + row * PIXELS + 2 * ((q % 196) // 14) * SIDE + 2 * (q % 14)
-    return tl.load(corner[:, None] + ((tap // 8) * SIDE + tap % 8)[None, :], mask=(row >= 0)[:, None], other=0.0)
+    corner = images + row * PIXELS + ((q % 196) // 14) * SIDE + (q % 14) * SQUARE
+    return tl.load(corner[:, None] + ((tap // 16) * SIDE + tap % 16)[None, :], mask=(row >= 0)[:, None], other=0.0)
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rrcluster.engine.fast_cnn.layout import ACTIVATIONS, CONV2, num_parameters, packed_order
+from rrcluster.engine.fast_cnn.layout import ACTIVATIONS, BIAS1, CONV2, num_parameters, packed_order
 from rrcluster.models.model import Model
 
 LARGEST_BATCH = 64
@@ -47,6 +47,31 @@ class CnnKernels:
     outputs: int
     precision: str
 
+    captured = True  # four launches a step
+
+    def fits(self, batch_size: int) -> bool:
+        """Whether one program holds a batch of so many samples."""
+        return batch_size <= LARGEST_BATCH
+
+    @staticmethod
+    def form(inputs: Tensor) -> Tensor:
+        """Images as the kernels read them: (rows, 1, 28, 28) -> (rows, 17, 17, 4).
+
+        Three zeros are added on each side, and a square of 2 x 2 pixels lies together: conv1, with its stride of 2,
+        then reads 16 numbers in a row at once.
+        """
+        padded = torch.nn.functional.pad(inputs.reshape(-1, 28, 28), (3, 3, 3, 3))
+        return padded.reshape(-1, 17, 2, 17, 2).transpose(2, 3).contiguous()
+
+    def changes(
+        self, images: Tensor, targets: Tensor, where: Tensor, models: Tensor, integers: Tensor, rates: Tensor
+    ) -> Tensor:
+        """(G, D) what SGD changes: where (steps, G, S) int32 rows of `images`, from models[integers[:, 0]]."""
+        start = self.pack(models).index_select(0, integers[:, 0])
+        trained = start.clone()
+        self.train(trained, images, targets, where, rates)
+        return self.unpack(trained - start)
+
     def pack(self, models: Tensor) -> Tensor:
         """(G, D) from the model's order of parameters to the packed order."""
         return models.index_select(1, _orders(self.outputs, models.device)[0])
@@ -74,7 +99,7 @@ class CnnKernels:
                 FORWARD.blocks(samples), TILE=FORWARD.tile, TRAIN=True, **FORWARD.options, **options,
             )  # fmt: skip
             back.classify[(groups,)](
-                vectors, targets, rows, rates, h2, dh2, samples, ROWS=_power_of_two(samples), **self._classes, **options
+                vectors, targets, rows, rates, h2, dh2, samples, ROWS=power_of_two(samples), **self._classes, **options
             )
             back.backward[(_programs(vectors.device, backward_blocks),)](
                 vectors, images, rows, scratch.view(torch.int32), place1, place2, dh2, dz2, partial, backward_blocks,
@@ -112,7 +137,7 @@ class CnnKernels:
 
     @property
     def _classes(self) -> dict[str, int]:
-        return {"CLASSES": self.outputs, "COLS": _power_of_two(self.outputs)}
+        return {"CLASSES": self.outputs, "COLS": power_of_two(self.outputs)}
 
 
 def cnn_kernels(model: Model, device: torch.device, precision: str) -> CnnKernels | None:
@@ -126,15 +151,12 @@ def cnn_kernels(model: Model, device: torch.device, precision: str) -> CnnKernel
     return CnnKernels(model.accelerated.outputs, precision)
 
 
-def padded_images(inputs: Tensor) -> Tensor:
-    """Images as the kernels read them: (rows, 1, 28, 28) -> (rows, 34, 34)."""
-    return torch.nn.functional.pad(inputs.reshape(-1, 28, 28), (3, 3, 3, 3))
-
-
 @cache
 def _orders(outputs: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(D,) position in the model's vector of each packed entry, and the inverse."""
-    order = packed_order(outputs)
+    order = packed_order(outputs).copy()
+    taps = np.arange(64).reshape(4, 2, 4, 2).transpose(0, 2, 1, 3).ravel()  # of conv1, as `form` lays out images
+    order[:BIAS1] = order[:BIAS1].reshape(64, -1)[taps].ravel()
     return torch.as_tensor(order, device=device), torch.as_tensor(np.argsort(order), device=device)
 
 
@@ -158,6 +180,6 @@ def _programs(device: torch.device, blocks: int) -> int:
     return min(blocks, _PROGRAMS_PER_PROCESSOR * _processors(device) if device.type == "cuda" else 2)
 
 
-def _power_of_two(count: int) -> int:
+def power_of_two(count: int) -> int:
     """The next power of two from 16, the smallest operand of a matrix unit."""
     return max(16, 1 << (count - 1).bit_length())
