@@ -140,9 +140,7 @@ def _clients_per_pass(sizes: Array, most_samples: int) -> int:
     return most_samples // max(width, 1)
 
 
-def _by_kernels(
-    kernels: CnnKernels, table: SampleTable, k: int, width: int, models: Tensor, about: Tensor
-) -> Tensor:
+def _by_kernels(kernels: CnnKernels, table: SampleTable, k: int, width: int, models: Tensor, about: Tensor) -> Tensor:
     start, sizes, base = about[:, :1], about[:, 1:2], about[:, 2:]
     position = torch.arange(width, device=about.device)
     rows = torch.where(position < sizes, start + position, -1).to(torch.int32)

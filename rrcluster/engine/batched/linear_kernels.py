@@ -10,9 +10,9 @@ from rrcluster.engine.fast_cnn.gpu import TRITON_PRECISION, power_of_two
 from rrcluster.models.model import Model
 
 _ALIGNED = 4  # numbers: rows of inputs begin at multiples of 16 bytes
-_NUMBERS_EACH = 96  # of samples and weights that a thread holds in registers
-_MOST_WARPS = 16
+_LARGEST_BATCH, _MOST_CLASSES = 64, 128  # that one program holds in registers
 _ROWS_JUDGED = 32
+BLOCK, WARPS, STAGES = 64, 4, 3  # features at once; measured on an H200
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +26,8 @@ class LinearKernels:
     captured = False  # two launches: a graph of them would save nothing
 
     def fits(self, batch_size: int) -> bool:
-        """Whether a batch of so many samples and the layer fit into the registers of one program."""
-        return self._warps(power_of_two(batch_size)) <= _MOST_WARPS
+        """Whether one program holds a batch of so many samples."""
+        return batch_size <= _LARGEST_BATCH
 
     @staticmethod
     def form(inputs: Tensor) -> Tensor:
@@ -43,10 +43,9 @@ class LinearKernels:
 
         steps, groups, samples = where.shape
         changes = torch.empty(groups, models.shape[1], device=models.device)
-        rows = power_of_two(samples)
         train[(groups,)](
             models, integers, rates, inputs, targets, where, changes, groups, samples, steps,
-            ROWS=rows, num_warps=self._warps(rows), **self._shape(inputs),
+            ROWS=power_of_two(samples), **self._options(inputs),
         )  # fmt: skip
         return changes
 
@@ -58,37 +57,30 @@ class LinearKernels:
         if len(about):
             judge[(len(about) * k,)](
                 models, about, inputs, targets, figures, k,
-                ROWS=_ROWS_JUDGED, num_warps=self._warps(_ROWS_JUDGED), **self._shape(inputs),
+                ROWS=_ROWS_JUDGED, **self._options(inputs),
             )  # fmt: skip
         return figures
 
-    def _shape(self, inputs: Tensor) -> dict[str, Any]:
+    def _options(self, inputs: Tensor) -> dict[str, Any]:
         return {
             "F": self.features,
             "PITCH": inputs.shape[1],
             "CLASSES": self.outputs,
-            "BLOCK": power_of_two(self.features),
             "COLS": power_of_two(self.outputs),
             "PRECISION": TRITON_PRECISION[self.precision],
+            "BLOCK": BLOCK,
+            "num_warps": WARPS,
+            "num_stages": STAGES,
         }
-
-    def _warps(self, rows: int) -> int:
-        """The power of two at which samples and weights fit into registers."""
-        numbers = power_of_two(self.features) * (rows + power_of_two(self.outputs))
-        warps = 4
-        while numbers > 32 * warps * _NUMBERS_EACH:
-            warps *= 2
-        return warps
 
 
 def linear_kernels(model: Model, device: torch.device, precision: str) -> LinearKernels | None:
     """The kernels for this model on this device, or None: for our own `linear` on a CUDA device with Triton."""
-    if not model.one_linear_layer or device.type != "cuda":
+    if not model.one_linear_layer or device.type != "cuda" or model.layers[0].shape[0] > _MOST_CLASSES:
         return None
     try:
         import rrcluster.engine.batched.linear_triton  # noqa: F401
     except ImportError:  # torch without Triton: the general path computes the same
         return None
-    weights = model.layers[0]
-    kernels = LinearKernels(weights.shape[1], weights.shape[0], precision)
-    return kernels if kernels.fits(_ROWS_JUDGED) else None
+    outputs, features = model.layers[0].shape
+    return LinearKernels(features, outputs, precision)

@@ -1,8 +1,8 @@
 """One linear layer and cross-entropy in Triton: all local steps of a client, or one model on its samples, in one program.
 
-A model is PyTorch's flat vector: weights (CLASSES, F), then biases. It stays in registers from the first step to the
-last. Inputs have rows of PITCH numbers, zero from F on. A program's sums have a fixed order, so a client's numbers do
-not depend on how many others are stacked.
+A model is PyTorch's flat vector: weights (CLASSES, F), then biases. Inputs have rows of PITCH numbers, zero from F on.
+A program's sums have a fixed order, so a client's numbers do not depend on how many others are stacked. Features are
+read BLOCK at a time, so that a layer of any width fits.
 """
 
 import triton
@@ -10,31 +10,32 @@ import triton.language as tl
 
 from rrcluster.engine.fast_cnn.forward_triton import dot
 
+COPIED = tl.constexpr(1024)  # numbers of a model that are copied at once
+
 
 @triton.jit
-def _layer(vector, F: tl.constexpr, CLASSES: tl.constexpr, BLOCK: tl.constexpr, COLS: tl.constexpr):
-    """Weights (BLOCK, COLS) and biases (COLS,); zero beyond the last feature and the last class."""
-    feature, label = tl.arange(0, BLOCK), tl.arange(0, COLS)
-    real = (feature < F)[:, None] & (label < CLASSES)[None, :]
-    weights = tl.load(vector + label[None, :] * F + feature[:, None], mask=real, other=0.0)
-    return weights, tl.load(vector + CLASSES * F + label, mask=label < CLASSES, other=0.0)
+def _samples(inputs, row, present, feature, PITCH: tl.constexpr):
+    """(ROWS, BLOCK) these features of these rows; zero for absent rows."""
+    place = inputs + row[:, None] * PITCH + feature[None, :]
+    return tl.load(place, mask=present[:, None] & (feature < PITCH)[None, :], other=0.0)
 
 
 @triton.jit
 def _logits(
-    samples, weights, bias, ROWS: tl.constexpr, CLASSES: tl.constexpr, COLS: tl.constexpr, PRECISION: tl.constexpr
-):
+    vector, inputs, row, present, F: tl.constexpr, PITCH: tl.constexpr, CLASSES: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, COLS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """(ROWS, COLS); minus infinity beyond the last class."""
-    known = (tl.arange(0, COLS) < CLASSES)[None, :]
-    logits = dot(samples, weights, tl.zeros([ROWS, COLS], dtype=tl.float32) + bias[None, :], PRECISION)
+    label = tl.arange(0, COLS)
+    known = (label < CLASSES)[None, :]
+    bias = tl.load(vector + CLASSES * F + label, mask=label < CLASSES, other=0.0)
+    logits = tl.zeros([ROWS, COLS], dtype=tl.float32) + bias[None, :]
+    for first in range(0, F, BLOCK):
+        feature = first + tl.arange(0, BLOCK)
+        samples = _samples(inputs, row, present, feature, PITCH)
+        place = vector + label[None, :] * F + feature[:, None]
+        logits = dot(samples, tl.load(place, mask=(feature < F)[:, None] & known, other=0.0), logits, PRECISION)
     return tl.where(known, logits, float("-inf"))
-
-
-@triton.jit
-def _samples(inputs, row, present, PITCH: tl.constexpr, BLOCK: tl.constexpr):
-    feature = tl.arange(0, BLOCK)
-    place = inputs + row[:, None] * PITCH + feature[None, :]
-    return tl.load(place, mask=present[:, None] & (feature < PITCH)[None, :], other=0.0)
 
 
 @triton.jit(do_not_specialize=["groups", "S", "STEPS"])
@@ -44,31 +45,43 @@ def train(
     ROWS: tl.constexpr, BLOCK: tl.constexpr, COLS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """changes (G, D): what SGD on the rows `where` (STEPS, G, S) of `inputs` changes; a row of -1 is absent."""
+    D: tl.constexpr = (F + 1) * CLASSES
     group = tl.program_id(0).to(tl.int64)
-    start = models + tl.load(integers + group * 6) * ((F + 1) * CLASSES)
-    rows, feature, label = tl.arange(0, ROWS), tl.arange(0, BLOCK), tl.arange(0, COLS)
-    weights, bias = _layer(start, F, CLASSES, BLOCK, COLS)
+    start, vector = models + tl.load(integers + group * 6) * D, changes + group * D
+    rows, label, copied = tl.arange(0, ROWS), tl.arange(0, COLS), tl.arange(0, COPIED)
+    known = (label < CLASSES)[None, :]
     rate = tl.load(rates + group)
+    for first in range(0, D, COPIED):
+        tl.store(
+            vector + first + copied, tl.load(start + first + copied, mask=first + copied < D), mask=first + copied < D
+        )
     for step in range(STEPS):
         row = tl.load(where + (step * groups + group) * S + rows, mask=rows < S, other=-1).to(tl.int64)
         present = row >= 0
         count = tl.sum(present.to(tl.int32))
         if count > 0:
-            samples = _samples(inputs, row, present, PITCH, BLOCK)
-            logits = _logits(samples, weights, bias, ROWS, CLASSES, COLS, PRECISION)
+            tl.debug_barrier()
+            logits = _logits(vector, inputs, row, present, F, PITCH, CLASSES, ROWS, BLOCK, COLS, PRECISION)
             odds = tl.exp(logits - tl.max(logits, axis=1)[:, None])
             chance = odds / tl.sum(odds, axis=1)[:, None]
             truth = tl.load(targets + row, mask=present, other=0)
             slope = (chance - (label[None, :] == truth[:, None]).to(tl.float32)) / count
-            slope = tl.where(present[:, None] & (label < CLASSES)[None, :], slope, 0.0)
-            gradient = dot(tl.trans(samples), slope, tl.zeros([BLOCK, COLS], dtype=tl.float32), PRECISION)
-            weights -= rate * gradient
-            bias -= rate * tl.sum(slope, axis=0)
-    before, bias_before = _layer(start, F, CLASSES, BLOCK, COLS)
-    target = changes + group * ((F + 1) * CLASSES)
-    real = (feature < F)[:, None] & (label < CLASSES)[None, :]
-    tl.store(target + label[None, :] * F + feature[:, None], weights - before, mask=real)
-    tl.store(target + CLASSES * F + label, bias - bias_before, mask=label < CLASSES)
+            slope = tl.where(present[:, None] & known, slope, 0.0)
+            tl.debug_barrier()
+            for first in range(0, F, BLOCK):
+                feature = first + tl.arange(0, BLOCK)
+                samples = _samples(inputs, row, present, feature, PITCH)
+                gradient = dot(tl.trans(samples), slope, tl.zeros([BLOCK, COLS], dtype=tl.float32), PRECISION)
+                place, real = vector + label[None, :] * F + feature[:, None], (feature < F)[:, None] & known
+                tl.store(place, tl.load(place, mask=real, other=0.0) - rate * gradient, mask=real)
+            place = vector + CLASSES * F + label
+            bias = tl.load(place, mask=label < CLASSES, other=0.0) - rate * tl.sum(slope, axis=0)
+            tl.store(place, bias, mask=label < CLASSES)
+    tl.debug_barrier()
+    for first in range(0, D, COPIED):
+        real = first + copied < D
+        before = tl.load(start + first + copied, mask=real)
+        tl.store(vector + first + copied, tl.load(vector + first + copied, mask=real) - before, mask=real)
 
 
 @triton.jit(do_not_specialize=["K"])
@@ -82,16 +95,13 @@ def judge(
     A client's samples are neighbours in `inputs`. Both are 0 for a client without samples.
     """
     client, place = (tl.program_id(0) // K).to(tl.int64), tl.program_id(0) % K
-    first, size = tl.load(about + client * 3), tl.load(about + client * 3 + 1)
-    model = tl.load(about + client * 3 + 2) + place
-    weights, bias = _layer(models + model * ((F + 1) * CLASSES), F, CLASSES, BLOCK, COLS)
+    begin, size = tl.load(about + client * 3), tl.load(about + client * 3 + 1)
+    vector = models + (tl.load(about + client * 3 + 2) + place) * ((F + 1) * CLASSES)
     rows, label = tl.arange(0, ROWS), tl.arange(0, COLS)
     loss, hits = tl.zeros([ROWS], dtype=tl.float64), tl.zeros([ROWS], dtype=tl.float64)
-    for begin in range(0, size.to(tl.int32), ROWS):
-        present = begin + rows < size
-        row = first + begin + rows
-        samples = _samples(inputs, row, present, PITCH, BLOCK)
-        logits = _logits(samples, weights, bias, ROWS, CLASSES, COLS, PRECISION)
+    for tile in range(0, size.to(tl.int32), ROWS):
+        present, row = tile + rows < size, begin + tile + rows
+        logits = _logits(vector, inputs, row, present, F, PITCH, CLASSES, ROWS, BLOCK, COLS, PRECISION)
         best = tl.max(logits, axis=1)
         truth = tl.load(targets + row, mask=present, other=0)
         own = tl.sum(tl.where(label[None, :] == truth[:, None], logits, 0.0), axis=1)
