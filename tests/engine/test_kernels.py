@@ -1,4 +1,4 @@
-"""Kernels of the cnn and of linear layers against autograd: on a CUDA device, or without one in Triton's interpreter where that is."""
+"""Kernels of the cnn and of linear layers against autograd: on a CUDA device, or in Triton's interpreter."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""One linear layer and cross-entropy in Triton: all local steps of a client, or one model on its samples, in one program.
+"""One linear layer and cross-entropy in Triton: a program does all steps of a client, or one model on its samples.
 
 A model is PyTorch's flat vector: weights (CLASSES, F), then biases. Inputs have rows of PITCH numbers, zero from F on.
 A program's sums have a fixed order, so a client's numbers do not depend on how many others are stacked. Features are

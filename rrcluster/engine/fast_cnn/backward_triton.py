@@ -116,7 +116,7 @@ def _conv1_gradient(
     """conv1's gradient, kernel and bias, summed over N images."""
     channel, tap = tl.arange(0, 16), tl.arange(0, 64)
     step = tl.zeros([16, 64], dtype=tl.float32)
-    step_bias = tl.zeros([16], dtype=tl.float32)
+    total = tl.zeros([TILE, 16], dtype=tl.float32)
     for tile in range((N * 196 + TILE - 1) // TILE):
         q = tile * TILE + tl.arange(0, TILE)
         image, y, x = q // 196, (q % 196) // 14, q % 14
@@ -127,36 +127,41 @@ def _conv1_gradient(
             source = image * H1 + (above * 13 + left) * 16
             packed = tl.load(slopes + source[:, None] + channel[None, :], mask=ok[:, None], other=NO_PLACE)
             slope += tl.where((packed & 7) == corner, (packed & -8).to(tl.float32, bitcast=True), 0.0)
-        step_bias += tl.sum(slope, axis=0)
+        total += slope
         patch = patches1(images, where, first, room, q, N, tap)
         step = dot(tl.trans(slope), patch, step, PRECISION)
     tl.store(target + tap[None, :] * 16 + channel[:, None], step)
-    tl.store(target + BIAS1 + channel, step_bias)
+    tl.store(target + BIAS1 + channel, tl.sum(total, axis=0))
 
 
-@triton.jit(do_not_specialize=["num_blocks", "S", "BLOCKS"])
-def backward(
-    vectors, images, where, scratch, place1, place2, dh2, dz2, partial, num_blocks, S, BLOCKS,
-    D: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
+@triton.jit(do_not_specialize=["S", "BLOCKS"])
+def backward2(
+    vectors, where, slopes, place1, place2, dh2, dz2, S, BLOCKS, D: tl.constexpr, N: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """From dh2 back through both convolutions: dz2, and conv1's gradient summed over the program's N images."""
-    pid = tl.program_id(0)
-    slopes = scratch + tl.cast(pid, tl.int64) * N * H1
-    for block in range(pid, num_blocks, tl.num_programs(0)):
-        group = tl.cast(block // BLOCKS, tl.int64)
-        start = (block % BLOCKS) * N
-        first = group * S + start
-        if tl.load(where + first) >= 0:
-            room = S - start
-            slope = _unpool2(dh2 + first * H2, place2 + first * H2, room, N)
-            r, out = tl.arange(0, N * 32), tl.arange(0, 32)
-            target = dz2 + first * Z2 + ((r // 32) * Z2 + (r % 32) * 32)[:, None] + out[None, :]
-            tl.store(target, slope, mask=((r % 32 < 25) & (r // 32 < room))[:, None])
-            tl.debug_barrier()
-            _slopes1(vectors + group * D, dz2 + first * Z2, place1 + first * H1, slopes, room, N, PRECISION)
-            tl.debug_barrier()
-            into = partial + tl.cast(block, tl.int64) * CONV2
-            _conv1_gradient(images, where, first, room, slopes, into, N, TILE, PRECISION)
+    """From dh2 back through conv2: dz2, and the slopes at its inputs. A program computes N images of one client."""
+    group = tl.cast(tl.program_id(0) // BLOCKS, tl.int64)
+    start = (tl.program_id(0) % BLOCKS) * N
+    first = group * S + start
+    if tl.load(where + first) >= 0:
+        room = S - start
+        slope = _unpool2(dh2 + first * H2, place2 + first * H2, room, N)
+        r, out = tl.arange(0, N * 32), tl.arange(0, 32)
+        target = dz2 + first * Z2 + ((r // 32) * Z2 + (r % 32) * 32)[:, None] + out[None, :]
+        tl.store(target, slope, mask=((r % 32 < 25) & (r // 32 < room))[:, None])
+        tl.debug_barrier()
+        _slopes1(vectors + group * D, dz2 + first * Z2, place1 + first * H1, slopes + first * H1, room, N, PRECISION)
+
+
+@triton.jit(do_not_specialize=["S", "BLOCKS"])
+def backward1(images, where, slopes, partial, S, BLOCKS, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr):
+    """From slopes back to conv1's gradient, summed over the program's N images."""
+    group = tl.cast(tl.program_id(0) // BLOCKS, tl.int64)
+    start = (tl.program_id(0) % BLOCKS) * N
+    first = group * S + start
+    if tl.load(where + first) >= 0:
+        into = partial + tl.cast(tl.program_id(0), tl.int64) * CONV2
+        _conv1_gradient(images, where, first, S - start, slopes + first * H1, into, N, TILE, PRECISION)
 
 
 @triton.jit(do_not_specialize=["S", "BLOCKS"])

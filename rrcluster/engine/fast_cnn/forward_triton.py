@@ -58,7 +58,7 @@ def _largest(base, ACROSS: tl.constexpr, CHANNELS: tl.constexpr, ok):
 
 @triton.jit
 def _conv1(weights, images, where, first, room, z1, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr):
-    """z1 (N, 14, 14, 16)."""
+    """z1 (N, 14, 14, 16); only the first `room` images are written."""
     channel, tap = tl.arange(0, 16), tl.arange(0, 64)
     kernel = tl.load(weights + tap[:, None] * 16 + channel[None, :])
     bias = tl.load(weights + BIAS1 + channel)
@@ -66,7 +66,8 @@ def _conv1(weights, images, where, first, room, z1, N: tl.constexpr, TILE: tl.co
         q = tile * TILE + tl.arange(0, TILE)
         patch = patches1(images, where, first, room, q, N, tap)
         acc = dot(patch, kernel, tl.zeros([TILE, 16], dtype=tl.float32) + bias[None, :], PRECISION)
-        tl.store(z1 + q[:, None] * 16 + channel[None, :], acc, mask=(q < N * 196)[:, None])
+        real = (q < N * 196) & (q // 196 < room)  # z1 of the next client follows
+        tl.store(z1 + q[:, None] * 16 + channel[None, :], acc, mask=real[:, None])
 
 
 @triton.jit
@@ -149,6 +150,33 @@ def forward(
             _conv2(weights, middle, z2, S - start, N, PRECISION)
             tl.debug_barrier()
             _pool2(z2, h2 + slot * H2, place2 + slot * H2, S - start, N, TRAIN)
+
+
+@triton.jit(do_not_specialize=["S", "BLOCKS"])
+def forward1(
+    vectors, images, where, z1, h1, place1, S, BLOCKS,
+    D: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """conv1 and its pool: h1 and the places of its maxima. A program computes N images of one client."""
+    group = tl.cast(tl.program_id(0) // BLOCKS, tl.int64)
+    start = (tl.program_id(0) % BLOCKS) * N
+    first = group * S + start
+    if tl.load(where + first) >= 0:
+        _conv1(vectors + group * D, images, where, first, S - start, z1 + first * Z1, N, TILE, PRECISION)
+        tl.debug_barrier()
+        _pool1(z1 + first * Z1, h1 + first * H1, place1 + first * H1, S - start, N, TILE, True)
+
+
+@triton.jit(do_not_specialize=["S", "BLOCKS"])
+def forward2(vectors, where, h1, z2, h2, place2, S, BLOCKS, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
+    """conv2 and its pool: h2 and the places of its maxima."""
+    group = tl.cast(tl.program_id(0) // BLOCKS, tl.int64)
+    start = (tl.program_id(0) % BLOCKS) * N
+    first = group * S + start
+    if tl.load(where + first) >= 0:
+        _conv2(vectors + group * D, h1 + first * H1, z2 + first * Z2, S - start, N, PRECISION)
+        tl.debug_barrier()
+        _pool2(z2 + first * Z2, h2 + first * H2, place2 + first * H2, S - start, N, True)
 
 
 @triton.jit

@@ -37,7 +37,9 @@ class LaunchShape:
         return {"N": self.images, "num_warps": self.warps, "num_stages": 1}
 
 
-FORWARD, BACKWARD, UPDATE = LaunchShape(2, 64, 4), LaunchShape(1, 16, 1), LaunchShape(2, 64, 2)
+FORWARD1, FORWARD2 = LaunchShape(1, 64, 4), LaunchShape(1, 0, 4)
+BACKWARD2, BACKWARD1, UPDATE = LaunchShape(1, 0, 4), LaunchShape(1, 16, 1), LaunchShape(2, 64, 2)
+JUDGE = LaunchShape(2, 64, 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,30 +86,36 @@ class CnnKernels:
         """SGD in place: vectors (G, D), where (steps, G, S) int32 rows of `images`, rates (G,)."""
         ahead, back = _kernels()
         groups, samples = where.shape[1:]
-        forward_blocks, backward_blocks = groups * FORWARD.blocks(samples), groups * BACKWARD.blocks(samples)
-        most = max(forward_blocks, backward_blocks)
-        scratch = vectors.new_empty(_programs(vectors.device, most) * FORWARD.images * _SCRATCH)
-        h1, place1 = _with_bytes(vectors, groups * samples * _H1)
-        h2, place2 = _with_bytes(vectors, groups * samples * _H2)
-        dh2, dz2 = torch.empty_like(h2), vectors.new_empty(groups * samples * _Z2)
-        partial = vectors.new_empty(backward_blocks * CONV2)
-        own = torch.arange(groups, dtype=torch.int32, device=vectors.device)
+        count = groups * samples
+        h1, place1 = _with_bytes(vectors, count * _H1)
+        h2, place2 = _with_bytes(vectors, count * _H2)
+        dh2, z1, z2 = torch.empty_like(h2), vectors.new_empty(count * _Z1), vectors.new_empty(count * _Z2)
+        slopes, dz2 = z1.view(torch.int32), z2  # once pooled, z1 and z2 are not read again
+        partial = vectors.new_empty(groups * BACKWARD1.blocks(samples) * CONV2)
         options = self._options
+        precision = {"PRECISION": options["PRECISION"]}
         for rows in where:
-            ahead.forward[(_programs(vectors.device, forward_blocks),)](
-                vectors, images, rows, own, own, scratch, h1, place1, h2, place2, forward_blocks, samples,
-                FORWARD.blocks(samples), TILE=FORWARD.tile, TRAIN=True, **FORWARD.options, **options,
+            ahead.forward1[(groups * FORWARD1.blocks(samples),)](
+                vectors, images, rows, z1, h1, place1, samples, FORWARD1.blocks(samples), TILE=FORWARD1.tile,
+                **FORWARD1.options, **options,
             )  # fmt: skip
+            ahead.forward2[(groups * FORWARD2.blocks(samples),)](
+                vectors, rows, h1, z2, h2, place2, samples, FORWARD2.blocks(samples), **FORWARD2.options, **options
+            )
             back.classify[(groups,)](
                 vectors, targets, rows, rates, h2, dh2, samples, ROWS=power_of_two(samples), **self._classes, **options
             )
-            back.backward[(_programs(vectors.device, backward_blocks),)](
-                vectors, images, rows, scratch.view(torch.int32), place1, place2, dh2, dz2, partial, backward_blocks,
-                samples, BACKWARD.blocks(samples), TILE=BACKWARD.tile, **BACKWARD.options, **options,
+            back.backward2[(groups * BACKWARD2.blocks(samples),)](
+                vectors, rows, slopes, place1, place2, dh2, dz2, samples, BACKWARD2.blocks(samples),
+                **BACKWARD2.options, **options,
+            )  # fmt: skip
+            back.backward1[(groups * BACKWARD1.blocks(samples),)](
+                images, rows, slopes, partial, samples, BACKWARD1.blocks(samples), TILE=BACKWARD1.tile,
+                **BACKWARD1.options, **precision,
             )  # fmt: skip
             back.update[(groups * 4,)](
-                vectors, rows, rates, h1, dz2, partial, samples, BACKWARD.blocks(samples),
-                OF_PARTIAL=BACKWARD.images, **UPDATE.options, **options,
+                vectors, rows, rates, h1, dz2, partial, samples, BACKWARD1.blocks(samples),
+                OF_PARTIAL=BACKWARD1.images, **UPDATE.options, **options,
             )  # fmt: skip
 
     def evaluate(
@@ -116,14 +124,14 @@ class CnnKernels:
         """Loss and correctness (G, S) of model `model_of[g]` on the images `where[data_of[g]]`; 0 for absent ones."""
         ahead, _ = _kernels()
         groups, samples = len(model_of), where.shape[1]
-        blocks, tiles = groups * FORWARD.blocks(samples), -(-samples // 32)
+        blocks, tiles = groups * JUDGE.blocks(samples), -(-samples // 32)
         programs = _programs(vectors.device, blocks)
-        scratch = vectors.new_empty(programs * FORWARD.images * _SCRATCH)
+        scratch = vectors.new_empty(programs * JUDGE.images * _SCRATCH)
         h2 = vectors.new_empty(groups * samples * _H2)
         losses, hits = vectors.new_empty(groups, samples), vectors.new_empty(groups, samples)
         ahead.forward[(programs,)](
             vectors, images, where, model_of, data_of, scratch, h2, h2, h2, h2, blocks, samples,
-            FORWARD.blocks(samples), TILE=FORWARD.tile, TRAIN=False, **FORWARD.options, **self._options,
+            JUDGE.blocks(samples), TILE=JUDGE.tile, TRAIN=False, **JUDGE.options, **self._options,
         )  # fmt: skip
         ahead.evaluate[(groups * tiles,)](
             vectors, targets, where, model_of, data_of, h2, losses, hits, samples, tiles,
