@@ -12,7 +12,7 @@ from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine.batched.cuda_graphs import GraphCache, GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
 from rrcluster.engine.batched.linear_kernels import LinearKernels
-from rrcluster.engine.batched.training import own_kernels
+from rrcluster.engine.batched.training import joined, own_kernels
 from rrcluster.engine.fast_cnn.gpu import CnnKernels
 from rrcluster.models.model import FixedPart, Model
 from rrcluster.types import Array
@@ -46,7 +46,7 @@ class Evaluator:
             figures = torch.cat(parts).double().cpu().numpy()  # one wait for all of them
             return np.split(figures, np.cumsum([len(part) for part in parts])[:-1])
         k, counts = len(questions[0][0]), [len(cohort.clients) for _, cohort in questions]
-        models = self._models(np.concatenate([models for models, _ in questions]))
+        models = self._models(joined([models for models, _ in questions]))
         starts = np.concatenate([table.starts(cohort.clients) for _, cohort in questions])
         sizes = np.concatenate([cohort.sizes for _, cohort in questions])
         about = np.stack([starts, sizes, np.repeat(k * np.arange(len(questions)), counts)], axis=1)

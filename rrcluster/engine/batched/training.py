@@ -89,7 +89,7 @@ def join(calls: Sequence[TrainingCall], table: SampleTable) -> ClientBatch:
     first, counts = calls[0], [len(call.model_of) for call in calls]
     offsets = np.cumsum([0, *(len(call.models) for call in calls[:-1])])
     return ClientBatch(
-        models=np.concatenate([np.asarray(call.models, dtype=np.float32) for call in calls]),
+        models=joined([np.asarray(call.models, dtype=np.float32) for call in calls]),
         model_of=np.concatenate([call.model_of + offset for call, offset in zip(calls, offsets, strict=True)]),
         clients=np.concatenate([call.cohort.clients for call in calls]),
         starts=np.concatenate([table.starts(call.cohort.clients) for call in calls]),
@@ -108,6 +108,11 @@ Kernels = CnnKernels | LinearKernels
 def own_kernels(model: Model, device: torch.device, precision: str) -> Kernels | None:
     """The kernels of a model that has its own on this device."""
     return cnn_kernels(model, device, precision) or linear_kernels(model, device, precision)
+
+
+def joined(parts: Sequence[Array]) -> Array:
+    """The rows of all parts; of a single part, the array itself."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 class Trainer:
