@@ -36,18 +36,19 @@ def check_clip(update_clip: float) -> None:
 def norms(updates: Any) -> Array:
     """(n,) L2 norms in float64; infinite where a coordinate is not finite or the norm is above `LARGEST_NORM`."""
     if not isinstance(updates, np.ndarray):
-        return np.asarray(norms_on_device(updates).cpu().numpy())
+        size = norms_on_device(updates).cpu().numpy()
+        return np.where(np.isfinite(size), size, np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
         size = np.sqrt(np.einsum("nd,nd->n", updates, updates, dtype=np.float64, casting="unsafe"))
     return np.where(size <= LARGEST_NORM, size, np.inf)
 
 
 def norms_on_device(updates: Any) -> Any:
-    """`norms` of a tensor, where it is."""
+    """`norms` of a tensor, where it is; NaN or infinite where a coordinate is not finite. None of float32 is larger."""
     import torch
 
     size = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64)
-    return torch.where(size <= LARGEST_NORM, size, math.inf)
+    return size if updates.dtype == torch.float32 else torch.where(size <= LARGEST_NORM, size, math.inf)
 
 
 def check_sums_fit(num_messages: int, *, largest: float, update_clip: float) -> None:
@@ -86,15 +87,19 @@ def clip_to_grid(updates: Any, *, update_clip: float, known: Any = None) -> Any:
 
 
 def _on_device(updates: Any, size: Any, update_clip: float) -> Any:
-    """The same rounding where the updates are."""
+    """The same rounding where the updates are, in few operations: launching one takes longer than what it computes.
+
+    A norm of 0 gives the factor 1, an infinite one 0, and one that is no number, none: coordinates that are not finite
+    afterwards are 0, and so are the others of their row. The grid's step is a power of two, so dividing by it first
+    changes no bit.
+    """
     import torch
 
-    usable = torch.isfinite(size)
-    shorter = torch.full_like(size, update_clip * _MARGIN) / size  # a number over a tensor would be rounded twice
-    factor = torch.where(usable, shorter.clamp(max=1.0), 0.0)
-    scale = torch.where(size == 0, 1.0, factor) / grid_step(update_clip)
-    rows = torch.where(usable[:, None], updates, 0.0)
-    return (rows * scale[:, None]).long()  # float32 times float64 is float64, and whole numbers round towards zero
+    step = grid_step(update_clip)
+    longest = torch.tensor(update_clip * _MARGIN / step, dtype=torch.float64)  # a plain number would be rounded twice
+    scale = torch.div(longest, size).clamp_(max=1.0 / step)
+    scaled = torch.mul(updates, scale[:, None]).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    return scaled.long()  # a product of float32 and float64 is float64, and whole numbers round towards zero
 
 
 def coarsen(messages: Any, bits: int) -> Any:

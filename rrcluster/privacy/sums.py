@@ -19,7 +19,8 @@ def cluster_sums(messages: Any, assignment: Array, *, num_clusters: int) -> Any:
         import torch
 
         sums = messages.new_zeros(num_clusters, messages.shape[1])
-        return sums.index_add_(0, torch.as_tensor(assignment, device=messages.device), messages)
+        rows = torch.as_tensor(assignment).to(messages.device, non_blocking=True)  # does not wait for the messages
+        return sums.index_add_(0, rows, messages)
     return np.stack([messages[assignment == cluster].sum(axis=0) for cluster in range(num_clusters)])
 
 

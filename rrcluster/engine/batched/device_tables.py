@@ -57,6 +57,8 @@ class PopulationTable:
 
     def holding(self, clients: Array, data: FederatedData) -> SampleTable:
         """The table, with the samples of these clients of the population `data` in it."""
+        if self._table is not None and not self._absent.any():
+            return self._table
         new = np.unique(clients[self._absent[clients]])
         parts = -(-len(new) // _CLIENTS_AT_ONCE) or int(self._table is None)
         for ids in np.array_split(new, parts) if parts else ():

@@ -126,7 +126,7 @@ class Evaluator:
         return self._tensor(np.asarray(vectors, dtype=np.float32))
 
     def _tensor(self, values: Array) -> Tensor:
-        return torch.as_tensor(np.ascontiguousarray(values), device=self._device)
+        return torch.as_tensor(np.ascontiguousarray(values)).to(self._device, non_blocking=True)
 
 
 def _clients_per_pass(sizes: Array, most_samples: int) -> int:

@@ -196,7 +196,7 @@ class Trainer:
         return self._captured[key]
 
     def _tensor(self, values: Array) -> Tensor:
-        return torch.as_tensor(np.ascontiguousarray(values), device=self._device)
+        return torch.as_tensor(np.ascontiguousarray(values)).to(self._device, non_blocking=True)
 
 
 def _rounded_up(rows: Array) -> Array:
