@@ -21,7 +21,8 @@ from rrcluster.engine.fast_cnn import layout
 
 BIAS1, CONV2, BIAS2 = (tl.constexpr(start) for start in (layout.BIAS1, layout.CONV2, layout.BIAS2))
 FC1, FC1_BIAS, FC2 = (tl.constexpr(start) for start in (layout.FC1, layout.FC1_BIAS, layout.FC2))
-Z1, H1, Z2, H2 = (tl.constexpr(size) for size in layout.ACTIVATIONS)
+H1, Z2, H2 = (tl.constexpr(size) for size in layout.ACTIVATIONS[1:])
+Z1 = tl.constexpr(14 * 16 * 16)  # rows of 14 places have room for 16
 SQUARE, SIDE, PIXELS = tl.constexpr(4), tl.constexpr(68), tl.constexpr(1156)  # numbers in a square, a row, an image
 NO_PLACE = tl.constexpr(4)  # the maximum was not positive: ReLU passes no gradient back
 
@@ -36,12 +37,11 @@ def dot(a, b, acc, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def patches1(images, where, first, room, q, N: tl.constexpr, tap):
-    """(positions, taps) inputs of conv1 at the places q of N images of 14 x 14; zero for absent images."""
-    image = q // 196
-    row = tl.load(where + first + image, mask=(image < N) & (image < room), other=-1).to(tl.int64)
-    corner = images + row * PIXELS + ((q % 196) // 14) * SIDE + (q % 14) * SQUARE
-    return tl.load(corner[:, None] + ((tap // 16) * SIDE + tap % 16)[None, :], mask=(row >= 0)[:, None], other=0.0)
+def patches1(image, y, x, ok):
+    """(positions, 64) inputs of conv1 at the places (y, x) of one image of 14 x 14."""
+    tap = tl.arange(0, 64)
+    corner = image + y * SIDE + x * SQUARE
+    return tl.load(corner[:, None] + ((tap // 16) * SIDE + tap % 16)[None, :], mask=ok[:, None], other=0.0)
 
 
 @triton.jit
@@ -57,30 +57,29 @@ def _largest(base, ACROSS: tl.constexpr, CHANNELS: tl.constexpr, ok):
 
 
 @triton.jit
-def _conv1(weights, images, where, first, room, z1, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr):
-    """z1 (N, 14, 14, 16); only the first `room` images are written."""
+def _conv1(weights, image, z1, TILE: tl.constexpr, PRECISION: tl.constexpr):
+    """z1 (14, 16, 16): rows have room for 16 places, so that the places of a tile need no division."""
     channel, tap = tl.arange(0, 16), tl.arange(0, 64)
     kernel = tl.load(weights + tap[:, None] * 16 + channel[None, :])
     bias = tl.load(weights + BIAS1 + channel)
-    for tile in range((N * 196 + TILE - 1) // TILE):
+    for tile in range((14 * 16 + TILE - 1) // TILE):
         q = tile * TILE + tl.arange(0, TILE)
-        patch = patches1(images, where, first, room, q, N, tap)
-        acc = dot(patch, kernel, tl.zeros([TILE, 16], dtype=tl.float32) + bias[None, :], PRECISION)
-        real = (q < N * 196) & (q // 196 < room)  # z1 of the next client follows
-        tl.store(z1 + q[:, None] * 16 + channel[None, :], acc, mask=real[:, None])
+        y, x = q // 16, q % 16
+        ok = (y < 14) & (x < 14)
+        acc = dot(patches1(image, y, x, ok), kernel, tl.zeros([TILE, 16], dtype=tl.float32) + bias[None, :], PRECISION)
+        tl.store(z1 + q[:, None] * 16 + channel[None, :], acc, mask=ok[:, None])
 
 
 @triton.jit
-def _pool1(z1, h1, place1, room, N: tl.constexpr, TILE: tl.constexpr, TRAIN: tl.constexpr):
-    """h1 (N, 13, 13, 16); only the first `room` images are written."""
+def _pool1(z1, h1, place1, TILE: tl.constexpr, TRAIN: tl.constexpr):
+    """h1 (13, 13, 16) of one image."""
     channel = tl.arange(0, 16)
-    for tile in range((N * 169 + TILE - 1) // TILE):
+    for tile in range((13 * 16 + TILE - 1) // TILE):
         q = tile * TILE + tl.arange(0, TILE)
-        image = q // 169
-        ok = ((image < N) & (image < room))[:, None] & (channel >= 0)[None, :]
-        base = image * Z1 + (((q % 169) // 13) * 14 + (q % 169) % 13) * 16
-        value, place = _largest(z1 + base[:, None] + channel[None, :], 14, 16, ok)
-        target = q[:, None] * 16 + channel[None, :]
+        y, x = q // 16, q % 16
+        ok = ((y < 13) & (x < 13))[:, None] & (channel >= 0)[None, :]
+        value, place = _largest(z1 + q[:, None] * 16 + channel[None, :], 16, 16, ok)
+        target = (y * 13 + x)[:, None] * 16 + channel[None, :]
         tl.store(h1 + target, value, mask=ok)
         if TRAIN:
             tl.store(place1 + target, place, mask=ok)
@@ -124,16 +123,16 @@ def _pool2(z2, h2, place2, room, N: tl.constexpr, TRAIN: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_blocks", "S", "BLOCKS"])
 def forward(
-    vectors, images, where, model_of, data_of, scratch, h1, place1, h2, place2, num_blocks, S, BLOCKS,
-    D: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, TRAIN: tl.constexpr, PRECISION: tl.constexpr,
+    vectors, images, where, model_of, data_of, scratch, h2, place2, num_blocks, S, BLOCKS,
+    D: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Images -> pooled features h2 (G, S, 512) of both convolutions; under TRAIN also h1 and the places of maxima.
+    """Images -> pooled features h2 (G, S, 512) of both convolutions, for evaluation.
 
     Group g uses the model `model_of[g]` on the images `where[data_of[g]]` (S rows of `images`).
     """
     pid = tl.program_id(0)
-    z1 = scratch + tl.cast(pid, tl.int64) * N * (Z1 + H1 + Z2)
-    z2 = z1 + N * (Z1 + H1)
+    z1 = scratch + tl.cast(pid, tl.int64) * (Z1 + N * (H1 + Z2))
+    h1, z2 = z1 + Z1, z1 + Z1 + N * H1
     for block in range(pid, num_blocks, tl.num_programs(0)):
         group = block // BLOCKS
         start = (block % BLOCKS) * N
@@ -141,30 +140,27 @@ def forward(
         if tl.load(where + first) >= 0:
             weights = vectors + tl.load(model_of + group).to(tl.int64) * D
             slot = tl.cast(group, tl.int64) * S + start  # of the first image
-            middle = (h1 + slot * H1) if TRAIN else (z1 + N * Z1)
+            for place in range(tl.minimum(N, S - start)):
+                image = images + tl.maximum(tl.load(where + first + place), 0).to(tl.int64) * PIXELS
+                tl.debug_barrier()
+                _conv1(weights, image, z1, TILE, PRECISION)
+                tl.debug_barrier()
+                _pool1(z1, h1 + place * H1, place2, TILE, False)
             tl.debug_barrier()
-            _conv1(weights, images, where, first, S - start, z1, N, TILE, PRECISION)
+            _conv2(weights, h1, z2, S - start, N, PRECISION)
             tl.debug_barrier()
-            _pool1(z1, middle, place1 + slot * H1, S - start, N, TILE, TRAIN)
-            tl.debug_barrier()
-            _conv2(weights, middle, z2, S - start, N, PRECISION)
-            tl.debug_barrier()
-            _pool2(z2, h2 + slot * H2, place2 + slot * H2, S - start, N, TRAIN)
+            _pool2(z2, h2 + slot * H2, place2, S - start, N, False)
 
 
-@triton.jit(do_not_specialize=["S", "BLOCKS"])
-def forward1(
-    vectors, images, where, z1, h1, place1, S, BLOCKS,
-    D: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """conv1 and its pool: h1 and the places of its maxima. A program computes N images of one client."""
-    group = tl.cast(tl.program_id(0) // BLOCKS, tl.int64)
-    start = (tl.program_id(0) % BLOCKS) * N
-    first = group * S + start
-    if tl.load(where + first) >= 0:
-        _conv1(vectors + group * D, images, where, first, S - start, z1 + first * Z1, N, TILE, PRECISION)
+@triton.jit(do_not_specialize=["S"])
+def forward1(vectors, images, where, z1, h1, place1, S, D: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr):
+    """conv1 and its pool: h1 and the places of its maxima. A program computes one image."""
+    slot = tl.program_id(0).to(tl.int64)
+    row = tl.load(where + slot).to(tl.int64)
+    if row >= 0:
+        _conv1(vectors + slot // S * D, images + row * PIXELS, z1 + slot * Z1, TILE, PRECISION)
         tl.debug_barrier()
-        _pool1(z1 + first * Z1, h1 + first * H1, place1 + first * H1, S - start, N, TILE, True)
+        _pool1(z1 + slot * Z1, h1 + slot * H1, place1 + slot * H1, TILE, True)
 
 
 @triton.jit(do_not_specialize=["S", "BLOCKS"])

@@ -15,8 +15,7 @@ from rrcluster.models.model import Model
 LARGEST_BATCH = 64
 TRITON_PRECISION = {"float32": "ieee", "tf32": "tf32", "bfloat16": "bf16"}  # rounding of operands
 _PROGRAMS_PER_PROCESSOR = 16
-_Z1, _H1, _Z2, _H2 = ACTIVATIONS
-_SCRATCH = _Z1 + _H1 + _Z2  # numbers per image in flight
+_Z1, _H1, _Z2, _H2 = 14 * 16 * 16, *ACTIVATIONS[1:]  # numbers of an image; rows of conv1's 14 places have room for 16
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,12 @@ class LaunchShape:
     @property
     def options(self) -> dict[str, int]:
         """Launch options of the kernel."""
-        return {"N": self.images, "num_warps": self.warps, "num_stages": 1}
+        return {"N": self.images, **self.warps_alone}
+
+    @property
+    def warps_alone(self) -> dict[str, int]:
+        """The same for a kernel whose programs compute one image each."""
+        return {"num_warps": self.warps, "num_stages": 1}
 
 
 FORWARD1, FORWARD2 = LaunchShape(1, 64, 4), LaunchShape(1, 0, 4)
@@ -91,14 +95,13 @@ class CnnKernels:
         h2, place2 = _with_bytes(vectors, count * _H2)
         dh2, z1, z2 = torch.empty_like(h2), vectors.new_empty(count * _Z1), vectors.new_empty(count * _Z2)
         slopes, dz2 = z1.view(torch.int32), z2  # once pooled, z1 and z2 are not read again
-        partial = vectors.new_empty(groups * BACKWARD1.blocks(samples) * CONV2)
+        partial = vectors.new_empty(count * CONV2)
         options = self._options
         precision = {"PRECISION": options["PRECISION"]}
         for rows in where:
-            ahead.forward1[(groups * FORWARD1.blocks(samples),)](
-                vectors, images, rows, z1, h1, place1, samples, FORWARD1.blocks(samples), TILE=FORWARD1.tile,
-                **FORWARD1.options, **options,
-            )  # fmt: skip
+            ahead.forward1[(count,)](
+                vectors, images, rows, z1, h1, place1, samples, TILE=FORWARD1.tile, **FORWARD1.warps_alone, **options
+            )
             ahead.forward2[(groups * FORWARD2.blocks(samples),)](
                 vectors, rows, h1, z2, h2, place2, samples, FORWARD2.blocks(samples), **FORWARD2.options, **options
             )
@@ -109,14 +112,10 @@ class CnnKernels:
                 vectors, rows, slopes, place1, place2, dh2, dz2, samples, BACKWARD2.blocks(samples),
                 **BACKWARD2.options, **options,
             )  # fmt: skip
-            back.backward1[(groups * BACKWARD1.blocks(samples),)](
-                images, rows, slopes, partial, samples, BACKWARD1.blocks(samples), TILE=BACKWARD1.tile,
-                **BACKWARD1.options, **precision,
-            )  # fmt: skip
-            back.update[(groups * 4,)](
-                vectors, rows, rates, h1, dz2, partial, samples, BACKWARD1.blocks(samples),
-                OF_PARTIAL=BACKWARD1.images, **UPDATE.options, **options,
-            )  # fmt: skip
+            back.backward1[(count,)](
+                images, rows, slopes, partial, ROWS=BACKWARD1.tile // 16, **BACKWARD1.warps_alone, **precision
+            )
+            back.update[(groups * 4,)](vectors, rows, rates, h1, dz2, partial, samples, **UPDATE.options, **options)
 
     def evaluate(
         self, vectors: Tensor, images: Tensor, targets: Tensor, where: Tensor, model_of: Tensor, data_of: Tensor
@@ -126,12 +125,12 @@ class CnnKernels:
         groups, samples = len(model_of), where.shape[1]
         blocks, tiles = groups * JUDGE.blocks(samples), -(-samples // 32)
         programs = _programs(vectors.device, blocks)
-        scratch = vectors.new_empty(programs * JUDGE.images * _SCRATCH)
+        scratch = vectors.new_empty(programs * (_Z1 + JUDGE.images * (_H1 + _Z2)))
         h2 = vectors.new_empty(groups * samples * _H2)
         losses, hits = vectors.new_empty(groups, samples), vectors.new_empty(groups, samples)
         ahead.forward[(programs,)](
-            vectors, images, where, model_of, data_of, scratch, h2, h2, h2, h2, blocks, samples,
-            JUDGE.blocks(samples), TILE=JUDGE.tile, TRAIN=False, **JUDGE.options, **self._options,
+            vectors, images, where, model_of, data_of, scratch, h2, h2, blocks, samples,
+            JUDGE.blocks(samples), TILE=JUDGE.tile, **JUDGE.options, **self._options,
         )  # fmt: skip
         ahead.evaluate[(groups * tiles,)](
             vectors, targets, where, model_of, data_of, h2, losses, hits, samples, tiles,
