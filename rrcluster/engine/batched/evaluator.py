@@ -20,6 +20,7 @@ from rrcluster.types import Array
 _BUCKET = 32
 _LARGEST_CAPTURED = 1024  # clients times models, those of one run; those of a stack differ in size every time
 _SAMPLES_CAPTURED = 2**14
+_SAMPLES_OF_PART = 256  # of a test set
 _IMAGES_AT_ONCE = 2**19  # of the kernels: bounds memory to about a gigabyte
 
 
@@ -80,7 +81,11 @@ class Evaluator:
         """(k, d) -> (1, k, 2) mean loss and accuracy over all samples."""
         table, models = self._test_table(tests), self._models(vectors)
         count = len(table.targets)
-        if isinstance(self._kernels, CnnKernels):
+        if isinstance(self._kernels, LinearKernels):
+            about = _parts_of(count)
+            sums = self._means(models, table, about, k=len(models)).cpu().numpy() * about[:, 1, None, None]
+            return np.asarray(sums.sum(axis=0, keepdims=True) / max(count, 1))
+        if self._kernels is not None:
             means = self._means(models, table, np.array([[0, count, 0]]), k=len(models))
         else:
             rows, size = torch.arange(count, device=self._device)[None], torch.tensor([count], device=self._device)
@@ -127,6 +132,12 @@ class Evaluator:
 
     def _tensor(self, values: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values)).to(self._device, non_blocking=True)
+
+
+def _parts_of(count: int) -> Array:
+    """(parts, 3) a test set as clients of some of its samples each, which are measured side by side."""
+    first = np.arange(0, count, _SAMPLES_OF_PART)
+    return np.stack([first, np.minimum(count - first, _SAMPLES_OF_PART), np.zeros_like(first)], axis=1)
 
 
 def _clients_per_pass(sizes: Array, most_samples: int) -> int:
