@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from rrcluster.data.federated import TestSet
 from rrcluster.engine.batched import sample_order
+from rrcluster.engine.batched.evaluator import Evaluator
 from rrcluster.engine.batched.linear_kernels import LinearKernels, linear_kernels
 from rrcluster.engine.fast_cnn import gpu
 from rrcluster.engine.fast_cnn.gpu import CnnKernels, cnn_kernels
@@ -130,6 +132,17 @@ def test_linear_evaluation_by_kernels_is_evaluation_by_the_module(rng):
 
 
 @needs_kernels
+@pytest.mark.parametrize("count", [0, 300])
+def test_a_test_set_by_linear_kernels_is_one_by_the_module(count, rng):
+    model = make_model("linear", input_shape=(7,), num_classes=3)
+    inputs, targets = rng.normal(size=(count, 7)).astype(np.float32), rng.integers(3, size=count)
+    tests, vectors = TestSet(targets, lambda: inputs), np.stack([model.init(rng=rng) * 20 for _ in range(2)])
+    ours, theirs = (Evaluator(model, torch.device(DEVICE), 8, "float32") for _ in range(2))
+    ours._kernels, theirs._kernels = LinearKernels(7, 3, "float32"), None
+    assert np.allclose(ours.test_set(vectors, tests), theirs.test_set(vectors, tests), atol=1e-6)
+
+
+@needs_kernels
 def test_rows_of_steps_by_kernels_is_what_torch_draws(rng):
     sizes, clients = np.array([7, 12, 0, 5]), rng.choice(10**12, size=4)
     keys = np.array([Streams(seed).client_key("batches", 3) for seed in range(4)])
@@ -191,4 +204,4 @@ def test_the_kernels_in_triton_s_interpreter():
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:]
-    assert "9 passed" in done.stdout
+    assert "11 passed" in done.stdout

@@ -14,14 +14,13 @@ from rrcluster.engine.fast_cnn.forward_triton import (
     H2,
     NO_PLACE,
     PIXELS,
-    SIDE,
-    SQUARE,
     Z2,
     dot,
     hidden_layer,
     logits_of,
     near,
     output_layer,
+    patches1,
 )
 
 
@@ -131,16 +130,18 @@ def backward2(
 
 
 @triton.jit
-def backward1(images, where, slopes, partial, PRECISION: tl.constexpr):
-    """From slopes back to conv1's gradient, kernel and bias, of one image: row by row of its 14 rows."""
+def backward1(images, where, slopes, partial, ROWS: tl.constexpr, PRECISION: tl.constexpr):
+    """From slopes back to conv1's gradient, kernel and bias, of one image; ROWS of its 14 rows at a time."""
     slot = tl.program_id(0).to(tl.int64)
     row = tl.load(where + slot).to(tl.int64)
     if row >= 0:
         image, source = images + row * PIXELS, slopes + slot * H1
-        x, channel, tap = tl.arange(0, 16), tl.arange(0, 16), tl.arange(0, 64)
-        step, total = tl.zeros([16, 64], dtype=tl.float32), tl.zeros([16, 16], dtype=tl.float32)
-        for y in range(14):
-            slope = tl.zeros([16, 16], dtype=tl.float32)
+        q, channel, tap = tl.arange(0, ROWS * 16), tl.arange(0, 16), tl.arange(0, 64)
+        x = q % 16
+        step, total = tl.zeros([16, 64], dtype=tl.float32), tl.zeros([ROWS * 16, 16], dtype=tl.float32)
+        for tile in range((14 + ROWS - 1) // ROWS):
+            y = tile * ROWS + q // 16
+            slope = tl.zeros([ROWS * 16, 16], dtype=tl.float32)
             for corner in tl.static_range(4):
                 above, left = y - corner // 2, x - corner % 2
                 ok = (above >= 0) & (above < 13) & (left >= 0) & (left < 13)
@@ -148,9 +149,7 @@ def backward1(images, where, slopes, partial, PRECISION: tl.constexpr):
                 packed = tl.load(source + place, mask=ok[:, None], other=NO_PLACE)
                 slope += tl.where((packed & 7) == corner, packed.to(tl.float32, bitcast=True), 0.0)
             total += slope
-            corner_of = image + y * SIDE + x * SQUARE
-            near_taps = ((tap // 16) * SIDE + tap % 16)[None, :]
-            patch = tl.load(corner_of[:, None] + near_taps, mask=(x < 14)[:, None], other=0.0)
+            patch = patches1(image, y, x, (y < 14) & (x < 14))
             step = dot(tl.trans(slope), patch, step, PRECISION)
         into = partial + slot * CONV2
         tl.store(into + tap[None, :] * 16 + channel[:, None], step)
@@ -159,43 +158,38 @@ def backward1(images, where, slopes, partial, PRECISION: tl.constexpr):
 
 @triton.jit(do_not_specialize=["S"])
 def update(vectors, where, rates, h1, dz2, partial, S, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
-    """The SGD step of both convolutions: conv2's gradient from h1 and dz2, conv1's from the partial sum of every image.
+    """The SGD step of both convolutions: conv2's gradient from h1 and dz2, conv1's from the partial sums.
 
-    Five programs a client: each of four has one row of conv2's four rows of taps, the fifth does conv1.
+    Four programs a client, each with one row of conv2's four rows of taps; the first also does conv1, from the partial
+    sum of every image.
     """
-    group, chunk = (tl.program_id(0) // 5).to(tl.int64), tl.program_id(0) % 5
-    rows = where + group * S
-    if tl.load(rows) >= 0:
+    group, chunk = (tl.program_id(0) // 4).to(tl.int64), tl.program_id(0) % 4
+    if tl.load(where + group * S) >= 0:
         weights, rate = vectors + group * D, tl.load(rates + group)
-        if chunk < 4:
-            _update2(weights, rows, rate, h1 + group * S * H1, dz2 + group * S * Z2, S, chunk, N, PRECISION)
-        else:
+        r, out = tl.arange(0, N * 32), tl.arange(0, 32)
+        spot = r % 32
+        tap = chunk * 64 + tl.arange(0, 64)
+        corner = (2 * (spot // 5) * 13 + 2 * (spot % 5)) * 16
+        step = tl.zeros([64, 32], dtype=tl.float32)
+        step_bias = tl.zeros([32], dtype=tl.float32)
+        for block in range((S + N - 1) // N):
+            place = block * N + r // 32
+            row = tl.load(where + group * S + place, mask=place < S, other=-1)
+            ok = ((row >= 0) & (spot < 25))[:, None]
+            slot = group * S + place
+            slope = tl.load((dz2 + slot * Z2 + spot * 32)[:, None] + out[None, :], mask=ok, other=0.0)
+            patch = tl.load((h1 + slot * H1 + corner)[:, None] + near(tap)[None, :], mask=ok, other=0.0)
+            step = dot(tl.trans(patch), slope, step, PRECISION)
+            step_bias += tl.sum(slope, axis=0)
+        target = weights + CONV2 + tap[:, None] * 32 + out[None, :]
+        tl.store(target, tl.load(target) - rate * step)
+        if chunk == 0:
+            tl.store(weights + BIAS2 + out, tl.load(weights + BIAS2 + out) - rate * step_bias)
             place = tl.arange(0, 2048)
             total = tl.zeros([2048], dtype=tl.float32)
             for image in range(S):
-                if tl.load(rows + image) >= 0:
-                    total += tl.load(partial + (group * S + image) * CONV2 + place, mask=place < CONV2, other=0.0)
+                if tl.load(where + group * S + image) >= 0:
+                    source = partial + (group * S + image) * CONV2 + place
+                    total += tl.load(source, mask=place < CONV2, other=0.0)
             current = tl.load(weights + place, mask=place < CONV2, other=0.0)
             tl.store(weights + place, current - rate * total, mask=place < CONV2)
-
-
-@triton.jit
-def _update2(weights, rows, rate, h1, dz2, S, chunk, N: tl.constexpr, PRECISION: tl.constexpr):
-    r, out = tl.arange(0, N * 32), tl.arange(0, 32)
-    spot = r % 32
-    tap = chunk * 64 + tl.arange(0, 64)
-    corner = (2 * (spot // 5) * 13 + 2 * (spot % 5)) * 16
-    step = tl.zeros([64, 32], dtype=tl.float32)
-    step_bias = tl.zeros([32], dtype=tl.float32)
-    for block in range((S + N - 1) // N):
-        place = block * N + r // 32
-        row = tl.load(rows + place, mask=place < S, other=-1)
-        ok = ((row >= 0) & (spot < 25))[:, None]
-        slope = tl.load(dz2 + (place * Z2 + spot * 32)[:, None] + out[None, :], mask=ok, other=0.0)
-        patch = tl.load(h1 + (place * H1 + corner)[:, None] + near(tap)[None, :], mask=ok, other=0.0)
-        step = dot(tl.trans(patch), slope, step, PRECISION)
-        step_bias += tl.sum(slope, axis=0)
-    target = weights + CONV2 + tap[:, None] * 32 + out[None, :]
-    tl.store(target, tl.load(target) - rate * step)
-    if chunk == 0:
-        tl.store(weights + BIAS2 + out, tl.load(weights + BIAS2 + out) - rate * step_bias)

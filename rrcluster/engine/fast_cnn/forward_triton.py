@@ -1,10 +1,9 @@
 """The forward pass of the `cnn` in Triton. `G` clients, each with its own model and a batch of `S` images.
 
 One training step is `forward1` and `forward2`, then `classify`, `backward2`, `backward1` and `update`
-(backward_triton.py): kernels of one layer each leave registers for more warps at a time. Only what a later kernel
-reads goes through device memory: pooled activations, the position of each maximum (a byte), and gradients. No patches
-are unfolded, and ReLU follows the maximum, which gives the same function with less work. conv1's outputs stay in
-registers, in rows of 16 places, so that places need no division; its pool reads the neighbours by `tl.gather`.
+(backward_triton.py); `forward` is both layers in one, for evaluation. Activations, the position of each maximum (a
+byte) and gradients go through device memory, with barriers in between where one program needs both. No patches are
+unfolded, and ReLU follows the maximum, which gives the same function with less work.
 
 Every sum has a fixed order: the same inputs give the same bits, however many clients are stacked. An absent image
 (`where` < 0) has no effect: batches are full from the left, so a group of `N` whose first image is absent is skipped. A
@@ -23,6 +22,7 @@ from rrcluster.engine.fast_cnn import layout
 BIAS1, CONV2, BIAS2 = (tl.constexpr(start) for start in (layout.BIAS1, layout.CONV2, layout.BIAS2))
 FC1, FC1_BIAS, FC2 = (tl.constexpr(start) for start in (layout.FC1, layout.FC1_BIAS, layout.FC2))
 H1, Z2, H2 = (tl.constexpr(size) for size in layout.ACTIVATIONS[1:])
+Z1 = tl.constexpr(14 * 16 * 16)  # rows of 14 places have room for 16
 SQUARE, SIDE, PIXELS = tl.constexpr(4), tl.constexpr(68), tl.constexpr(1156)  # numbers in a square, a row, an image
 NO_PLACE = tl.constexpr(4)  # the maximum was not positive: ReLU passes no gradient back
 
@@ -34,6 +34,14 @@ def dot(a, b, acc, PRECISION: tl.constexpr):
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
     else:  # Triton drops a branch, not what follows one
         return tl.dot(a, b, acc, input_precision=PRECISION)
+
+
+@triton.jit
+def patches1(image, y, x, ok):
+    """(positions, 64) inputs of conv1 at the places (y, x) of one image of 14 x 14."""
+    tap = tl.arange(0, 64)
+    corner = image + y * SIDE + x * SQUARE
+    return tl.load(corner[:, None] + ((tap // 16) * SIDE + tap % 16)[None, :], mask=ok[:, None], other=0.0)
 
 
 @triton.jit
@@ -49,27 +57,32 @@ def _largest(base, ACROSS: tl.constexpr, CHANNELS: tl.constexpr, ok):
 
 
 @triton.jit
-def _layer1(weights, image, h1, place1, TRAIN: tl.constexpr, PRECISION: tl.constexpr):
-    """conv1 and its pool on one image, 16 x 16 places at once (14 x 14 are real): h1 (13, 13, 16)."""
-    q, channel, tap = tl.arange(0, 256), tl.arange(0, 16), tl.arange(0, 16)
-    y, x = q // 16, q % 16
-    ok = ((y < 14) & (x < 14))[:, None]
-    z1 = tl.zeros([256, 16], dtype=tl.float32) + tl.load(weights + BIAS1 + channel)[None, :]
-    for part in range(4):  # two rows of taps each
-        source = image + ((y + part) * SIDE + x * SQUARE)[:, None] + tap[None, :]
-        kernel = tl.load(weights + (part * 16 + tap)[:, None] * 16 + channel[None, :])
-        z1 = dot(tl.load(source, mask=ok, other=0.0), kernel, z1, PRECISION)
-    best, place = z1, tl.zeros([256, 16], dtype=tl.int32)
-    for corner in tl.static_range(1, 4):
-        beside = tl.minimum(q + (corner // 2) * 16 + corner % 2, 255)
-        value = tl.gather(z1, tl.broadcast_to(beside[:, None], (256, 16)), axis=0)
-        place = tl.where(value > best, corner, place)
-        best = tl.maximum(best, value)
-    inside = ((y < 13) & (x < 13))[:, None] & (channel >= 0)[None, :]
-    target = (y * 13 + x)[:, None] * 16 + channel[None, :]
-    tl.store(h1 + target, tl.maximum(best, 0.0), mask=inside)
-    if TRAIN:
-        tl.store(place1 + target, tl.where(best > 0, place, NO_PLACE).to(tl.int8), mask=inside)
+def _conv1(weights, image, z1, TILE: tl.constexpr, PRECISION: tl.constexpr):
+    """z1 (14, 16, 16): rows have room for 16 places, so that the places of a tile need no division."""
+    channel, tap = tl.arange(0, 16), tl.arange(0, 64)
+    kernel = tl.load(weights + tap[:, None] * 16 + channel[None, :])
+    bias = tl.load(weights + BIAS1 + channel)
+    for tile in range((14 * 16 + TILE - 1) // TILE):
+        q = tile * TILE + tl.arange(0, TILE)
+        y, x = q // 16, q % 16
+        ok = (y < 14) & (x < 14)
+        acc = dot(patches1(image, y, x, ok), kernel, tl.zeros([TILE, 16], dtype=tl.float32) + bias[None, :], PRECISION)
+        tl.store(z1 + q[:, None] * 16 + channel[None, :], acc, mask=ok[:, None])
+
+
+@triton.jit
+def _pool1(z1, h1, place1, TILE: tl.constexpr, TRAIN: tl.constexpr):
+    """h1 (13, 13, 16) of one image."""
+    channel = tl.arange(0, 16)
+    for tile in range((13 * 16 + TILE - 1) // TILE):
+        q = tile * TILE + tl.arange(0, TILE)
+        y, x = q // 16, q % 16
+        ok = ((y < 13) & (x < 13))[:, None] & (channel >= 0)[None, :]
+        value, place = _largest(z1 + q[:, None] * 16 + channel[None, :], 16, 16, ok)
+        target = (y * 13 + x)[:, None] * 16 + channel[None, :]
+        tl.store(h1 + target, value, mask=ok)
+        if TRAIN:
+            tl.store(place1 + target, place, mask=ok)
 
 
 @triton.jit
@@ -79,11 +92,11 @@ def near(tap):
 
 
 @triton.jit
-def _conv2(weights, rows, h1, z2, room, N: tl.constexpr, PRECISION: tl.constexpr):
-    """z2 (N, 25, 32); nothing is written for an absent image."""
+def _conv2(weights, h1, z2, room, N: tl.constexpr, PRECISION: tl.constexpr):
+    """z2 (N, 25, 32)."""
     r, out = tl.arange(0, N * 32), tl.arange(0, 32)
     image, spot = r // 32, r % 32
-    there = ((spot < 25) & (tl.load(rows + image, mask=image < room, other=-1) >= 0))[:, None]
+    there = ((spot < 25) & (image < room))[:, None]
     source = h1 + image * H1 + (2 * (spot // 5) * 13 + 2 * (spot % 5)) * 16
     acc = tl.zeros([N * 32, 32], dtype=tl.float32) + tl.load(weights + BIAS2 + out)[None, :]
     for chunk in range(4):
@@ -108,38 +121,58 @@ def _pool2(z2, h2, place2, room, N: tl.constexpr, TRAIN: tl.constexpr):
         tl.store(place2 + target, place, mask=ok)
 
 
-@triton.jit(do_not_specialize=["S"])
-def forward1(
-    vectors, images, where, model_of, data_of, h1, place1, S,
-    D: tl.constexpr, TRAIN: tl.constexpr, PRECISION: tl.constexpr,
+@triton.jit(do_not_specialize=["num_blocks", "S", "BLOCKS"])
+def forward(
+    vectors, images, where, model_of, data_of, scratch, h2, place2, num_blocks, S, BLOCKS,
+    D: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """conv1 and its pool: h1, and under TRAIN the places of its maxima. A program computes one image.
+    """Images -> pooled features h2 (G, S, 512) of both convolutions, for evaluation.
 
     Group g uses the model `model_of[g]` on the images `where[data_of[g]]` (S rows of `images`).
     """
+    pid = tl.program_id(0)
+    z1 = scratch + tl.cast(pid, tl.int64) * (Z1 + N * (H1 + Z2))
+    h1, z2 = z1 + Z1, z1 + Z1 + N * H1
+    for block in range(pid, num_blocks, tl.num_programs(0)):
+        group = block // BLOCKS
+        start = (block % BLOCKS) * N
+        first = tl.load(data_of + group) * S + start
+        if tl.load(where + first) >= 0:
+            weights = vectors + tl.load(model_of + group).to(tl.int64) * D
+            slot = tl.cast(group, tl.int64) * S + start  # of the first image
+            for place in range(tl.minimum(N, S - start)):
+                image = images + tl.maximum(tl.load(where + first + place), 0).to(tl.int64) * PIXELS
+                tl.debug_barrier()
+                _conv1(weights, image, z1, TILE, PRECISION)
+                tl.debug_barrier()
+                _pool1(z1, h1 + place * H1, place2, TILE, False)
+            tl.debug_barrier()
+            _conv2(weights, h1, z2, S - start, N, PRECISION)
+            tl.debug_barrier()
+            _pool2(z2, h2 + slot * H2, place2, S - start, N, False)
+
+
+@triton.jit(do_not_specialize=["S"])
+def forward1(vectors, images, where, z1, h1, place1, S, D: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr):
+    """conv1 and its pool: h1 and the places of its maxima. A program computes one image."""
     slot = tl.program_id(0).to(tl.int64)
-    group = slot // S
-    row = tl.load(where + tl.load(data_of + group) * S + slot % S).to(tl.int64)
+    row = tl.load(where + slot).to(tl.int64)
     if row >= 0:
-        weights = vectors + tl.load(model_of + group).to(tl.int64) * D
-        _layer1(weights, images + row * PIXELS, h1 + slot * H1, place1 + slot * H1, TRAIN, PRECISION)
+        _conv1(vectors + slot // S * D, images + row * PIXELS, z1 + slot * Z1, TILE, PRECISION)
+        tl.debug_barrier()
+        _pool1(z1 + slot * Z1, h1 + slot * H1, place1 + slot * H1, TILE, True)
 
 
 @triton.jit(do_not_specialize=["S", "BLOCKS"])
-def forward2(
-    vectors, where, model_of, data_of, h1, z2, h2, place2, S, BLOCKS,
-    D: tl.constexpr, N: tl.constexpr, TRAIN: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """conv2 and its pool: h2 (G, S, 512), and under TRAIN the places of its maxima. A program computes N images."""
-    group = tl.program_id(0) // BLOCKS
+def forward2(vectors, where, h1, z2, h2, place2, S, BLOCKS, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
+    """conv2 and its pool: h2 and the places of its maxima."""
+    group = tl.cast(tl.program_id(0) // BLOCKS, tl.int64)
     start = (tl.program_id(0) % BLOCKS) * N
-    rows = where + tl.load(data_of + group) * S + start
-    if tl.load(rows) >= 0:
-        slot = tl.cast(group, tl.int64) * S + start  # of the first image
-        weights = vectors + tl.load(model_of + group).to(tl.int64) * D
-        _conv2(weights, rows, h1 + slot * H1, z2 + slot * Z2, S - start, N, PRECISION)
+    first = group * S + start
+    if tl.load(where + first) >= 0:
+        _conv2(vectors + group * D, h1 + first * H1, z2 + first * Z2, S - start, N, PRECISION)
         tl.debug_barrier()
-        _pool2(z2 + slot * Z2, h2 + slot * H2, place2 + slot * H2, S - start, N, TRAIN)
+        _pool2(z2 + first * Z2, h2 + first * H2, place2 + first * H2, S - start, N, True)
 
 
 @triton.jit

@@ -14,15 +14,16 @@ from rrcluster.models.model import Model
 
 LARGEST_BATCH = 64
 TRITON_PRECISION = {"float32": "ieee", "tf32": "tf32", "bfloat16": "bf16"}  # rounding of operands
-_JUDGED_AT_ONCE = 4096  # images, whose activations stay in the chip's cache
-_, _H1, _Z2, _H2 = ACTIVATIONS
+_PROGRAMS_PER_PROCESSOR = 16
+_Z1, _H1, _Z2, _H2 = 14 * 16 * 16, *ACTIVATIONS[1:]  # numbers of an image; rows of conv1's 14 places have room for 16
 
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """How a kernel is launched: images per program, and warps. Measured on an H200."""
+    """How a kernel is launched: images per program, positions at once, warps. Measured on an H200."""
 
     images: int
+    tile: int
     warps: int
 
     def blocks(self, samples: int) -> int:
@@ -32,16 +33,17 @@ class LaunchShape:
     @property
     def options(self) -> dict[str, int]:
         """Launch options of the kernel."""
-        return {"N": self.images, **self.one_image}
+        return {"N": self.images, **self.warps_alone}
 
     @property
-    def one_image(self) -> dict[str, int]:
+    def warps_alone(self) -> dict[str, int]:
         """The same for a kernel whose programs compute one image each."""
         return {"num_warps": self.warps, "num_stages": 1}
 
 
-FORWARD1, FORWARD2 = LaunchShape(1, 8), LaunchShape(2, 4)
-BACKWARD2, BACKWARD1, UPDATE = LaunchShape(2, 4), LaunchShape(1, 1), LaunchShape(2, 2)
+FORWARD1, FORWARD2 = LaunchShape(1, 32, 4), LaunchShape(1, 0, 4)
+BACKWARD2, BACKWARD1, UPDATE = LaunchShape(1, 0, 4), LaunchShape(1, 16, 1), LaunchShape(2, 64, 2)
+JUDGE = LaunchShape(2, 64, 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +53,7 @@ class CnnKernels:
     outputs: int
     precision: str
 
-    captured = True  # four launches a step
+    captured = True  # six launches a step
 
     def fits(self, batch_size: int) -> bool:
         """Whether one program holds a batch of so many samples."""
@@ -86,26 +88,34 @@ class CnnKernels:
 
     def train(self, vectors: Tensor, images: Tensor, targets: Tensor, where: Tensor, rates: Tensor) -> None:
         """SGD in place: vectors (G, D), where (steps, G, S) int32 rows of `images`, rates (G,)."""
-        _, back = _kernels()
+        ahead, back = _kernels()
         groups, samples = where.shape[1:]
-        count, blocks = groups * samples, BACKWARD2.blocks(samples)
+        count = groups * samples
         h1, place1 = _with_bytes(vectors, count * _H1)
         h2, place2 = _with_bytes(vectors, count * _H2)
-        z2 = dz2 = vectors.new_empty(count * _Z2)  # once pooled, z2 is not read again
-        dh2, slopes = torch.empty_like(h2), torch.empty_like(h1, dtype=torch.int32)
+        dh2, z1, z2 = torch.empty_like(h2), vectors.new_empty(count * _Z1), vectors.new_empty(count * _Z2)
+        slopes, dz2 = z1.view(torch.int32), z2  # once pooled, z1 and z2 are not read again
         partial = vectors.new_empty(count * CONV2)
-        own = torch.arange(groups, dtype=torch.int32, device=vectors.device)
-        options, precision = self._options, self._precision
+        options = self._options
+        precision = {"PRECISION": options["PRECISION"]}
         for rows in where:
-            self._forward(vectors, images, rows, own, own, h1, place1, z2, h2, place2)
+            ahead.forward1[(count,)](
+                vectors, images, rows, z1, h1, place1, samples, TILE=FORWARD1.tile, **FORWARD1.warps_alone, **options
+            )
+            ahead.forward2[(groups * FORWARD2.blocks(samples),)](
+                vectors, rows, h1, z2, h2, place2, samples, FORWARD2.blocks(samples), **FORWARD2.options, **options
+            )
             back.classify[(groups,)](
                 vectors, targets, rows, rates, h2, dh2, samples, ROWS=power_of_two(samples), **self._classes, **options
             )
-            back.backward2[(groups * blocks,)](
-                vectors, rows, slopes, place1, place2, dh2, dz2, samples, blocks, **BACKWARD2.options, **options
+            back.backward2[(groups * BACKWARD2.blocks(samples),)](
+                vectors, rows, slopes, place1, place2, dh2, dz2, samples, BACKWARD2.blocks(samples),
+                **BACKWARD2.options, **options,
+            )  # fmt: skip
+            back.backward1[(count,)](
+                images, rows, slopes, partial, ROWS=BACKWARD1.tile // 16, **BACKWARD1.warps_alone, **precision
             )
-            back.backward1[(count,)](images, rows, slopes, partial, **BACKWARD1.one_image, **precision)
-            back.update[(groups * 5,)](vectors, rows, rates, h1, dz2, partial, samples, **UPDATE.options, **options)
+            back.update[(groups * 4,)](vectors, rows, rates, h1, dz2, partial, samples, **UPDATE.options, **options)
 
     def evaluate(
         self, vectors: Tensor, images: Tensor, targets: Tensor, where: Tensor, model_of: Tensor, data_of: Tensor
@@ -113,52 +123,24 @@ class CnnKernels:
         """Loss and correctness (G, S) of model `model_of[g]` on the images `where[data_of[g]]`; 0 for absent ones."""
         ahead, _ = _kernels()
         groups, samples = len(model_of), where.shape[1]
-        at_once, tiles = min(groups, max(1, _JUDGED_AT_ONCE // samples)), -(-samples // 32)
-        h1, z2 = (vectors.new_empty(at_once * samples * size) for size in (_H1, _Z2))
-        h2 = vectors.new_empty(groups, samples * _H2)
+        blocks, tiles = groups * JUDGE.blocks(samples), -(-samples // 32)
+        programs = _programs(vectors.device, blocks)
+        scratch = vectors.new_empty(programs * (_Z1 + JUDGE.images * (_H1 + _Z2)))
+        h2 = vectors.new_empty(groups * samples * _H2)
         losses, hits = vectors.new_empty(groups, samples), vectors.new_empty(groups, samples)
-        parts = zip(*(torch.split(column, at_once) for column in (model_of, data_of, h2)), strict=True)
-        for models, data, features in parts:
-            self._forward(vectors, images, where, models, data, h1, None, z2, features, None)
+        ahead.forward[(programs,)](
+            vectors, images, where, model_of, data_of, scratch, h2, h2, blocks, samples,
+            JUDGE.blocks(samples), TILE=JUDGE.tile, **JUDGE.options, **self._options,
+        )  # fmt: skip
         ahead.evaluate[(groups * tiles,)](
             vectors, targets, where, model_of, data_of, h2, losses, hits, samples, tiles,
             ROWS=32, **self._classes, **self._options,
         )  # fmt: skip
         return losses, hits
 
-    def _forward(
-        self,
-        vectors: Tensor,
-        images: Tensor,
-        where: Tensor,
-        model_of: Tensor,
-        data_of: Tensor,
-        h1: Tensor,
-        place1: Tensor | None,
-        z2: Tensor,
-        h2: Tensor,
-        place2: Tensor | None,
-    ) -> None:
-        """Both convolutions; without places, nothing but h2 is wanted."""
-        ahead, _ = _kernels()
-        groups, samples = len(model_of), where.shape[1]
-        blocks, options = FORWARD2.blocks(samples), {**self._options, "TRAIN": place1 is not None}
-        ahead.forward1[(groups * samples,)](
-            vectors, images, where, model_of, data_of, h1, h1 if place1 is None else place1, samples,
-            **FORWARD1.one_image, **options,
-        )  # fmt: skip
-        ahead.forward2[(groups * blocks,)](
-            vectors, where, model_of, data_of, h1, z2, h2, h2 if place2 is None else place2, samples, blocks,
-            **FORWARD2.options, **options,
-        )  # fmt: skip
-
     @property
     def _options(self) -> dict[str, Any]:
-        return {"D": num_parameters(self.outputs), **self._precision}
-
-    @property
-    def _precision(self) -> dict[str, str]:
-        return {"PRECISION": TRITON_PRECISION[self.precision]}
+        return {"D": num_parameters(self.outputs), "PRECISION": TRITON_PRECISION[self.precision]}
 
     @property
     def _classes(self) -> dict[str, int]:
@@ -194,6 +176,15 @@ def _kernels() -> tuple[ModuleType, ModuleType]:
 def _with_bytes(like: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Uninitialised numbers, and as many bytes."""
     return like.new_empty(count), torch.empty(count, dtype=torch.int8, device=like.device)
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def _programs(device: torch.device, blocks: int) -> int:
+    return min(blocks, _PROGRAMS_PER_PROCESSOR * _processors(device) if device.type == "cuda" else 2)
 
 
 def power_of_two(count: int) -> int:
