@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -124,18 +124,19 @@ def _run(command: RunCommand, make: "MakeExperiment") -> int:
             from rrcluster.cli.dry_run import show
 
             return show(command.config, as_json=command.json, make=make)
-        followed: list[Path] = []
+        page = None
         if command.watch:
             from rrcluster.cli.watch_command import open_page
 
             page = open_page((), browser=sys.stderr.isatty(), what="this run, until it ends")
-            followed = stack.enter_context(page.beside()).paths
+            stack.enter_context(page.beside())
 
         def make_named(config: RunConfig) -> "Experiment":
-            with _waiting(command, f"Loading {data_label(config.data.data)} and calibrating the noise"):
+            text = f"Loading {data_label(config.data.data)} and calibrating the noise"
+            with _waiting(command, text), nullcontext() if page is None else page.waiting(text):
                 return make(config)
 
-        _show(command, list(_runs(command, make_named, followed)))
+        _show(command, list(_runs(command, make_named, followed=[] if page is None else page.paths)))
     return 0
 
 
