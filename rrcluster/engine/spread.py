@@ -41,7 +41,7 @@ class SpreadEngine:
 
         More than one process needs a model that can be pickled.
         """
-        self.engine, self.part = engine_of(model), min(capacity, _IN_TURN if model.not_batched else _STACKED)
+        self.engine, self.part = engine_of(model), min(capacity, _STACKED if stacks(model) else _IN_TURN)
         self.model, self._processes = model, processes
         self._spent = 0.0  # seconds here, on what could have been shared
         self._pool: _Pool | None = None
@@ -106,7 +106,12 @@ class SpreadEngine:
 
 def engine_of(model: Model) -> Engine:
     """What computes a part: stacked clients, or one at a time where a network cannot be stacked."""
-    return ReferenceEngine(model) if model.not_batched else BatchedEngine(model)
+    return BatchedEngine(model) if stacks(model) else ReferenceEngine(model)
+
+
+def stacks(model: Model) -> bool:
+    """Whether clients of a network can be stacked on a CPU."""
+    return not model.not_batched or model.drawn_apart
 
 
 @contextmanager
