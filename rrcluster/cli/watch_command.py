@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class WatchCommand:
     """Follow runs on a page of this machine: rounds, released sizes, epsilon, and diagnostics marked as such.
 
-    Each RUN is a run folder, or a folder with runs in it, such as that of a sweep. The page reads these folders, writes
-    nothing, and answers on this machine alone, to whoever has the address that is printed. Of a secure run it shows
-    the round and epsilon only. Ctrl-C ends it. Examples:
+    Each RUN is a run folder, or a folder with runs in it, such as that of a sweep or of a federation; a run that has
+    not begun is waited for. The page reads these folders, writes nothing, and answers on this machine alone, to whoever
+    has the address that is printed. Of a secure run it shows the round and epsilon only. Ctrl-C ends it. Examples:
 
     rrcluster watch runs/my-run
 
@@ -42,10 +42,13 @@ def main(arguments: list[str]) -> int:
         raise ConfigError("watch needs at least one run folder, for example `rrcluster watch runs/my-run`.")
     if not 0 <= command.port <= 65535:
         raise ConfigError(f"port = {command.port} must lie between 0 (a free one) and 65535.")
-    from rrcluster.report.folders import run_folders
+    from rrcluster.report.folders import NoRunYet, run_folders
 
     for path in command.runs:
-        run_folders(path)  # refuses what is no folder, or holds no run
+        try:
+            run_folders(path)  # refuses what is no folder of runs
+        except NoRunYet:
+            say(f"{path}: no run there yet; the page shows it when it begins.")
     with open_page(
         command.runs, port=command.port, browser=command.open, what=", ".join(map(str, command.runs))
     ) as page:

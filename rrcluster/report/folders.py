@@ -27,6 +27,10 @@ OWN_OUTPUT = frozenset(
 )  # files that a report writes beside runs
 
 
+class NoRunYet(RunFolderError):
+    """A folder that is missing or holds no run: one may begin in it."""
+
+
 @dataclass(frozen=True)
 class ReleasedRound:
     """The released sizes of one round."""
@@ -160,13 +164,21 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     summary = _optional_json(folder / "summary.json")
     return Run(
         path=folder,
-        config=read_mapping(folder / CONFIG),
+        config=_with_init(read_mapping(folder / CONFIG), privacy),
         privacy=privacy,
         summary=summary,
         rounds=tuple(_round(entry, folder) for entry in _lines(folder / "rounds.jsonl", optional=not summary)),
         diagnostics=tuple(_diagnostic(entry, folder) for entry in _lines(folder / "diagnostics.jsonl")),
         cost=folder_cost(folder),
     )
+
+
+def _with_init(config: Mapping[str, Any], privacy: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings with what `init = auto` stood for."""
+    begins = privacy.get("initialisation")
+    if config.get("init") != "auto" or not isinstance(begins, Mapping):
+        return config
+    return {**config, "init": str(begins.get("init"))}
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
@@ -198,7 +210,8 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
 def run_folders(path: Path, *, alone: bool = True) -> list[Path]:
     """The run folders at `path` or up to two levels, and their seeds, below; none in a folder of reproductions."""
     if not path.is_dir():
-        raise RunFolderError(f"{path}: not a folder; give a run folder, or a folder of runs such as runs/demo.")
+        kind = RunFolderError if path.exists() else NoRunYet
+        raise kind(f"{path}: not a folder; give a run folder, or a folder of runs such as runs/demo.")
     runs = _below(path, levels=2)
     tables = [] if runs else _tables(path)
     if tables and alone:
@@ -207,7 +220,7 @@ def run_folders(path: Path, *, alone: bool = True) -> list[Path]:
             f"{tables[0]}`, without --out."
         )
     if not runs and not tables:
-        raise RunFolderError(
+        raise NoRunYet(
             f"{path}: no run in it (no {CONFIG} here, two levels of folders down, or in their seed-N folders); give "
             "a folder that `rrcluster run` wrote."
         )

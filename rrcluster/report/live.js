@@ -18,7 +18,8 @@ function shape(name, attributes, text) {
 
 function duration(seconds) {
   const whole = Math.round(seconds);
-  const minutes = Math.floor(whole / 60);
+  const minutes = Math.floor(whole / 60), hours = Math.floor(minutes / 60);
+  if (hours) return `${hours} h ${minutes % 60} min`;
   return minutes ? `${minutes} min ${whole % 60} s` : `${whole} s`;
 }
 
@@ -36,24 +37,36 @@ function sizes(run) {
   run.sizes.forEach((size, place) => {
     const y = 18 * place;
     drawn.append(shape("text", { x: 0, y: y + 12 }, `cluster ${place}`));
-    drawn.append(shape("rect", { class: "bar", x: 64, y: y + 3, width: Math.max(0, 190 * size / largest), height: 11 }));
-    drawn.append(shape("text", { x: 262, y: y + 12 }, Math.round(size) || 0));
+    drawn.append(shape("rect", { class: "bar", x: 70, y: y + 3, width: Math.max(0, 190 * size / largest), height: 11 }));
+    drawn.append(shape("text", { x: 296, y: y + 12, "text-anchor": "end" }, Math.round(size) || 0));
   });
   return drawn;
 }
 
 function curve(run) {
   const points = run.diagnostic;
-  const drawn = shape("svg", { viewBox: "0 0 300 110", role: "img", "aria-label": "accuracy by round, diagnostic, not private" });
-  for (const height of [0, 50, 100]) {
-    const y = 100 - 0.9 * height;
-    drawn.append(shape("line", { class: "axis", x1: 30, x2: 300, y1: y, y2: y }));
-    drawn.append(shape("text", { x: 0, y: y + 4 }, `${height}%`));
+  const drawn = shape("svg", { viewBox: "0 0 300 126", role: "img", "aria-label": "accuracy by round, diagnostic, not private" });
+  const across = (round) => 40 + 256 * round / run.rounds, up = (accuracy) => 102 - 92 * accuracy;
+  for (const share of [0, 0.5, 1]) {
+    drawn.append(shape("line", { class: "axis", x1: 40, x2: 296, y1: up(share), y2: up(share) }));
+    drawn.append(shape("text", { x: 35, y: up(share) + 4, "text-anchor": "end" }, `${100 * share}%`));
   }
-  const place = ([round, accuracy]) => `${30 + 270 * round / run.rounds},${100 - 90 * accuracy}`;
-  if (points.length === 1) drawn.append(shape("circle", { class: `dot series-${run.colour}`, cx: 30 + 270 * points[0][0] / run.rounds, cy: 100 - 90 * points[0][1], r: 3 }));
-  drawn.append(shape("polyline", { class: `curve series-${run.colour}`, points: points.map(place).join(" ") }));
+  drawn.append(shape("text", { x: 40, y: 120 }, "round 0"), shape("text", { x: 296, y: 120, "text-anchor": "end" }, run.rounds));
+  drawn.append(shape("polyline", { class: `curve series-${run.colour}`, points: points.map(([round, accuracy]) => `${across(round)},${up(accuracy)}`).join(" ") }));
+  const [round, accuracy] = points[points.length - 1];
+  drawn.append(shape("circle", { class: `dot series-${run.colour}`, cx: across(round), cy: up(accuracy), r: 3 }));
   return drawn;
+}
+
+function figure(title, drawn) {
+  const made = element("figure");
+  made.append(element("figcaption", title, "quiet"), drawn);
+  return made;
+}
+
+function roundText(run) {
+  if (run.status !== "unfinished") return `${run.round} of ${run.rounds}, ${run.status}`;
+  return `${run.round} of ${run.rounds}${run.round ? "" : ": clients of the first are training"}`;
 }
 
 function card(run) {
@@ -63,22 +76,52 @@ function card(run) {
   made.append(progress(run));
   const facts = element("dl");
   const fact = (name, value) => facts.append(element("dt", name), element("dd", value));
-  fact("round", `${run.round} of ${run.rounds}${run.status === "unfinished" ? "" : `, ${run.status}`}`);
+  fact("round", roundText(run));
   fact("epsilon", run.delta === null ? run.epsilon : `${run.epsilon} at delta ${run.delta}, whole plan`);
   if (!run.secure) {
-    if (run.seconds_left !== null) fact("time left", `about ${duration(run.seconds_left)}`);
+    if (run.seconds_left !== null && run.silent === null) fact("time left", `about ${duration(run.seconds_left)}`);
+    if (run.silent !== null) fact("last news", `${duration(run.silent)} ago: slow, or killed`);
     if (run.released_accuracy !== null) fact("accuracy", `${(100 * run.released_accuracy).toFixed(1)}% (released)`);
     const last = run.diagnostic[run.diagnostic.length - 1];
     if (last) fact("accuracy", `${(100 * last[1]).toFixed(1)}% (diagnostic, not private)`);
   } else {
     fact("secure", "nothing else is shown");
   }
-  made.append(facts);
+  const parts = element("div", undefined, "parts");
+  parts.append(facts);
   if (!run.secure) {
-    if (run.sizes.length > 1) made.append(element("div", "released sizes", "quiet"), sizes(run));
-    if (run.diagnostic.length) made.append(element("div", "accuracy, diagnostic, not private", "quiet"), curve(run));
+    if (run.sizes.length > 1) parts.append(figure("released sizes", sizes(run)));
+    if (run.diagnostic.length) parts.append(figure("accuracy, diagnostic, not private", curve(run)));
   }
+  made.append(parts);
   return made;
+}
+
+function stateText({ runs, not_begun, unread, doing, load, processors }) {
+  const texts = [];
+  if (runs.length) {
+    const going = runs.filter((run) => run.status === "unfinished").length;
+    const machine = load === null ? "" : `; load ${load.toFixed(1)} on ${processors} processors`;
+    texts.push(`${runs.length} ${runs.length === 1 ? "run" : "runs"}, ${going} not finished${machine}.`);
+  } else {
+    texts.push("No run has begun yet.");
+  }
+  if (doing) texts.push(`${doing} ...`);
+  if (not_begun.length) texts.push(`Waiting for a run in ${not_begun.join(", ")}.`);
+  if (unread.length) texts.push(`Not readable: ${unread.join(", ")}.`);
+  return texts.join(" ");
+}
+
+const cards = new Map();  // by name: what was shown, and its card; a card that did not change stays as it is, selected text included
+
+function showRuns(runs) {
+  const shown = runs.map((run) => {
+    const text = JSON.stringify(run);
+    if (cards.get(run.name)?.text !== text) cards.set(run.name, { text, made: card(run) });
+    return cards.get(run.name).made;
+  });
+  const place = document.getElementById("runs");
+  if (shown.length !== place.children.length || shown.some((made, at) => made !== place.children[at])) place.replaceChildren(...shown);
 }
 
 async function refresh() {
@@ -87,12 +130,8 @@ async function refresh() {
     const answer = await fetch(`/state${query}`, { cache: "no-store" });
     if (!answer.ok) throw new Error(await answer.text());
     const answered = await answer.json();
-    document.getElementById("runs").replaceChildren(...answered.runs.map(card));
-    const unread = answered.unread.length ? ` Not readable yet: ${answered.unread.join(", ")}.` : "";
-    const going = answered.runs.filter((run) => run.status === "unfinished").length;
-    const load = answered.load === null ? "" : `; load ${answered.load.toFixed(1)} on ${answered.processors} processors`;
-    state.textContent = !answered.runs.length ? `Waiting for a run to begin.${unread}`
-      : `${answered.runs.length} ${answered.runs.length === 1 ? "run" : "runs"}, ${going} not finished${load}.${unread}`;
+    showRuns(answered.runs);
+    state.textContent = stateText(answered);
   } catch (error) {
     state.textContent = `No answer (${error.message}): the command that serves this page has ended. Below is what it said last; \`rrcluster watch\` shows it again.`;
   }

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 from rrcluster.errors import RRClusterError
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.report.explorer import content_hash
-from rrcluster.report.folders import Run, read_run, run_folders
+from rrcluster.report.folders import NoRunYet, Run, read_run, run_folders
 from rrcluster.report.looks import base_look
 from rrcluster.report.values import delta_text, thinned
 from rrcluster.storage import printable
@@ -31,24 +31,33 @@ from rrcluster.storage import printable
 _POINTS = 200  # of a curve: more do not fit a screen
 _READ = ("config.yaml", "privacy.json", "summary.json", "rounds.jsonl", "diagnostics.jsonl", "ledger.jsonl")
 _STALE = 3.0  # seconds for which a folder that cannot be read is shown as it was
+_SILENT = 30.0  # seconds after which the page says how long ago an unfinished run last wrote
 _WATCHED = 3.0  # seconds: a page that is open asks more often
 HOST = "127.0.0.1"
 
 
-Shown = dict[Path, tuple[object, dict[str, Any], float]]  # by folder: state of its files, what is shown of it, and when
+FileState = tuple[int, int] | None  # time of its last change in nanoseconds, and size
+Shown = dict[
+    Path, tuple[list[FileState], dict[str, Any], float]
+]  # by folder: state of its files, what is shown of it, and when
 
 
 def snapshot(paths: Iterable[Path], shown: Shown | None = None) -> dict[str, Any]:
-    """The state of every run at these paths, as the page shows it. A folder that cannot be read yet says so.
+    """The state of every run at these paths, as the page shows it: paths without a run yet are in `not_begun`, folders
+    that cannot be read in `unread`.
 
     What did not change since an earlier snapshot with the same `shown` is not read again.
     """
     shown = {} if shown is None else shown
     runs: list[dict[str, Any]] = []
+    not_begun: list[str] = []
     unread: list[str] = []
     for path in paths:
         try:
             folders = run_folders(path)
+        except NoRunYet:
+            folders = []
+            not_begun.append(printable(str(path)))
         except RRClusterError:
             folders = []
             unread.append(printable(str(path)))
@@ -62,13 +71,21 @@ def snapshot(paths: Iterable[Path], shown: Shown | None = None) -> dict[str, Any
                 if before is None or now - before[2] > _STALE:
                     shown.pop(folder, None)
                     unread.append(printable(str(folder)))
-            runs += [shown[folder][1]] if folder in shown else []
+            runs += [_with_silence(shown[folder][1], state)] if folder in shown else []
     runs.sort(key=lambda run: bool(run["status"] != "unfinished"))  # those that go on first
-    load = None if any(run["secure"] for run in runs) else os.getloadavg()[0]  # follows how long rounds take
-    return {"runs": runs, "unread": unread, "load": load, "processors": os.cpu_count()}
+    load = None if unread or any(run["secure"] for run in runs) else os.getloadavg()[0]  # follows how long rounds take
+    return {"runs": runs, "not_begun": not_begun, "unread": unread, "load": load, "processors": os.cpu_count()}
 
 
-def _file_state(path: Path) -> object:
+def _with_silence(card: dict[str, Any], state: list[FileState]) -> dict[str, Any]:
+    """The card with the seconds since its folder changed, if they are many: a killed run looks like a slow one."""
+    if card["secure"]:
+        return card
+    seconds = time.time() - max((entry[0] / 1e9 for entry in state if entry), default=math.inf)
+    return card | {"silent": seconds if seconds > _SILENT and card["status"] == "unfinished" else None}
+
+
+def _file_state(path: Path) -> FileState:
     """Changes whenever the file does."""
     try:
         status = path.stat()
@@ -114,6 +131,7 @@ class LivePage(ThreadingHTTPServer):
     def __init__(self, paths: Iterable[Path], *, port: int = 0) -> None:
         """Start to listen; port 0 takes a free one."""
         self.paths, self.token = list(paths), secrets.token_urlsafe(16)
+        self.doing = ""  # what the next run waits for, where the program that serves the page knows it
         self.page, self.policy = _page()
         self._shown: Shown = {}
         self._reading = threading.Lock()  # requests come in threads of their own
@@ -123,7 +141,17 @@ class LivePage(ThreadingHTTPServer):
     def state(self) -> bytes:
         """The runs as they are now, as JSON."""
         with self._reading:
-            return json.dumps(snapshot(self.paths, self._shown), allow_nan=False, default=str).encode()
+            state = snapshot(self.paths, self._shown) | {"doing": printable(self.doing)}
+        return json.dumps(state, allow_nan=False, default=str).encode()
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """Meanwhile the page says what the next run waits for."""
+        self.doing = text
+        try:
+            yield
+        finally:
+            self.doing = ""
 
     def note_answer(self) -> None:
         """Somebody has seen the state."""

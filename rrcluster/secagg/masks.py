@@ -6,6 +6,7 @@ made here is used once: its context holds the terms, the round and the attempt.
 """
 
 import hashlib
+from functools import lru_cache
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -31,19 +32,29 @@ def digest(*parts: bytes) -> bytes:
     return whole.digest()
 
 
-def agree(private: X25519PrivateKey, public: bytes, *, purpose: bytes) -> bytes:
-    """The key that two clients share for one purpose; the purpose names the attempt, and who sends to whom."""
+def agree(private: X25519PrivateKey, public: bytes) -> bytes:
+    """The secret that two clients share; no key itself, keys are derived from it."""
     try:
-        secret = private.exchange(X25519PublicKey.from_public_bytes(public))
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
         raise ProtocolError("a public key cannot be used; its owner must make another.") from None
+
+
+def derive_key(secret: bytes, *, purpose: bytes) -> bytes:
+    """The key of two clients for one purpose, which names the attempt, and who sends to whom."""
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=purpose).derive(secret)
 
 
 def expand(key: bytes, width: int) -> Words:
     """(width,) words of ChaCha20 under a key that is used for nothing else."""
     stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
-    return np.frombuffer(stream.update(bytes(4 * width)), dtype="<u4").astype(np.uint32, copy=False)
+    return np.frombuffer(stream.update(_zeros(4 * width)), dtype="<u4").astype(np.uint32, copy=False)
+
+
+@lru_cache(maxsize=1)
+def _zeros(length: int) -> bytes:
+    """What every mask is the encryption of: made once, since large blocks of memory are slow to get."""
+    return bytes(length)
 
 
 def close(key: bytes, content: bytes) -> bytes:

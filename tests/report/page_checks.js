@@ -48,6 +48,10 @@
     const box = svg.getBoundingClientRect();
     return shown(svg) && svg.closest(".plot") && (box.width < 240 || box.right > width + 1);
   });
+  const cut = [...document.querySelectorAll("svg text")].filter((text) => {
+    const inner = text.getBoundingClientRect(), outer = text.closest("svg").getBoundingClientRect();
+    return shown(text) && (inner.left < outer.left - 0.5 || inner.right > outer.right + 0.5);
+  });
   return {
     wider_than_the_window: document.documentElement.scrollWidth > width ? [document.documentElement.scrollWidth] : [],
     beyond_the_edge: leaves.filter((element) => element.getBoundingClientRect().right > width + 1 && !scrolls(element)).map(name),
@@ -57,6 +61,7 @@
     contrast_too_low: leaves.filter((element) =>
       contrast(over(channels(getComputedStyle(element).color), background(element)), background(element)) < 4.5).map(name),
     cells_overlap: overlaps,
+    labels_cut: cut.map(name),
     empty: document.body.innerText.trim().length < 200 ? ["the page"] : [],
   };
 })()

@@ -2,17 +2,20 @@
 
 import http.client
 import json
+import os
 import re
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from browser import Browser, find_browser
 
 from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.experiments.setup import make_experiment
 from rrcluster.report.folders import read_run
 from rrcluster.report.live import LivePage, snapshot
 
@@ -125,7 +128,32 @@ def test_a_folder_that_cannot_be_read_yet_stops_nothing(tmp_path, run_folder):
     (tmp_path / "b" / "config.yaml").write_text("")
     state = snapshot([tmp_path, tmp_path / "nowhere"])
     assert len(state["runs"]) == 1
-    assert len(state["unread"]) == 2
+    assert state["unread"] == [str(tmp_path / "b")]
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["no folder", "an empty folder"])
+def test_a_run_that_has_not_begun_is_waited_for_by_name(tmp_path, run_folder, there):
+    folder = tmp_path / "soon"
+    if there:
+        folder.mkdir()
+    before = snapshot([folder])
+    assert (before["runs"], before["not_begun"], before["unread"]) == ([], [str(folder)], [])
+    run_folder(folder)
+    after = snapshot([folder])
+    assert (len(after["runs"]), after["not_begun"]) == (1, [])
+
+
+def test_a_run_that_no_longer_writes_says_since_when(tmp_path, run_folder):
+    """A killed run would otherwise have the same seconds left for ever; of a secure run no time is shown."""
+    for name, secure in (("a", False), ("b", True), ("c", False)):
+        folder = run_folder(tmp_path / name, accuracy=None, privacy={"secure": secure})
+        (folder / "summary.json").unlink()
+        for path in folder.iterdir():
+            os.utime(path, (time.time() - 100 * (name != "c"),) * 2)
+    silent, fresh, secret = sorted(snapshot([tmp_path])["runs"], key=lambda run: (run["secure"], run["name"]))
+    assert 100 <= silent["silent"] < 130
+    assert fresh["silent"] is None
+    assert "silent" not in secret
 
 
 def test_only_the_address_that_was_printed_opens_it(tmp_path, run_folder, served):
@@ -154,11 +182,12 @@ def test_watching_writes_nothing(tmp_path, run_folder, served):
     assert files() == before
 
 
-@pytest.mark.parametrize(("arguments", "error"), [([], ConfigError), (["nowhere"], RunFolderError)])
+@pytest.mark.parametrize(("arguments", "error"), [([], ConfigError), (["a-file"], RunFolderError)])
 def test_what_cannot_be_watched_is_refused(tmp_path, monkeypatch, arguments, error):
     from rrcluster.cli.watch_command import main
 
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "a-file").write_text("no folder")
     with pytest.raises(error):
         main(arguments)
     with pytest.raises(ConfigError, match="port = 70000"):
@@ -170,9 +199,15 @@ def test_run_prints_the_address_of_a_page_that_follows_it(tmp_path, monkeypatch,
     from rrcluster.cli import main
     from rrcluster.report import live
 
-    seen = []
+    seen, first = [], []
     state = live.LivePage.state
     monkeypatch.setattr(live.LivePage, "__init__", _noted(live.LivePage.__init__, seen))
+
+    def make_slowly(config):
+        first.append(json.loads(state(seen[0])))
+        return make_experiment(config)
+
+    monkeypatch.setattr("rrcluster.experiments.setup.make_experiment", make_slowly)
 
     def ask(_, figures):
         page = seen[0]
@@ -183,6 +218,9 @@ def test_run_prints_the_address_of_a_page_that_follows_it(tmp_path, monkeypatch,
     assert main(["run", "--watch", *flags, "--out", str(tmp_path / "a")]) == 0
     said = capsys.readouterr().err
     assert f"Watching this run, until it ends: {seen[0].address}" in said
+    (before,) = first  # the page is open before there is a folder
+    assert (before["runs"], before["doing"]) == ([], "Loading fashion-mini and calibrating the noise")
+    assert json.loads(state(seen[0]))["doing"] == ""
     assert [[run["round"] for run in runs] for runs in seen[1:]] == [[1], [2]]
     with pytest.raises(ConnectionRefusedError):
         get(seen[0], "/state")
@@ -199,46 +237,108 @@ def _noted(make, seen):
     return noted
 
 
+CHECKS = (Path(__file__).parent / "page_checks.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if (executable := find_browser()) is None:
+        pytest.skip("no Chromium here; install one (Debian: chromium) to check the page")
+    with Browser(executable, tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(find_browser() is None, reason="no Chromium here; install one (Debian: chromium) to check the page")
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [375, 1280])
-def test_the_page_follows_a_run_in_a_browser(tmp_path, run_folder, served, tmp_path_factory, width):
+def test_the_page_follows_a_run_in_a_browser(tmp_path, run_folder, served, browser, width, dark):
     folder = run_folder(tmp_path / "<img src=x onerror=alert(1)>", accuracy=0.7, num_rounds=12)
     (folder / "summary.json").unlink()
     rounds = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
     (folder / "rounds.jsonl").write_text("".join(rounds[:5]))
-    run_folder(tmp_path / "secret", accuracy=None, privacy={"secure": True})
     page = served(tmp_path)
-    with Browser(find_browser(), tmp_path_factory.mktemp("profile")) as browser:
-        browser.open_address(page.address, width=width, mobile=width < 600)
-        text = wait_for(browser, "round", "5 of 12")
-        assert "<img src=x" in text  # as text
-        assert "diagnostic, not private" in text
-        assert "nothing else is shown" in text
-        with (folder / "rounds.jsonl").open("a") as file:
-            file.write(rounds[5])
-        began = time.monotonic()
-        wait_for(browser, "round", "6 of 12")
-        assert time.monotonic() - began < 2
-        assert browser.run("document.documentElement.scrollWidth") <= width
-        assert browser.complaints == []
-        assert all(url.startswith(f"http://127.0.0.1:{page.server_port}/") for url in browser.requests())
-        browser.open_address(page.address[:-4] + "nope", width=width)
-        assert browser.run("document.body.innerText") == "wrong token: open the address that was printed"
+    browser.open_address(page.address, width=width, dark=dark, mobile=width < 600)
+    text = wait_for(browser, "round", "5 of 12", "load")
+    assert "<img src=x" in text  # as text
+    assert "diagnostic, not private" in text
+    run_folder(tmp_path / "secret", accuracy=None, privacy={"secure": True})
+    assert "load" not in wait_for(browser, "nothing else is shown")
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write(rounds[5])
+    began = time.monotonic()
+    wait_for(browser, "round", "6 of 12")
+    assert time.monotonic() - began < 2
+    assert {check: places for check, places in browser.run(CHECKS).items() if places} == {}
+    assert browser.complaints == []
+    assert {urlsplit(url).netloc for url in browser.requests()} == {f"127.0.0.1:{page.server_port}"}
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_browser() is None, reason="no Chromium here; install one (Debian: chromium) to check the page")
-def test_a_browser_follows_a_run_to_its_end(tmp_path, tmp_path_factory):
+def test_a_wrong_token_shows_nothing_of_a_run(tmp_path, run_folder, served, browser):
+    run_folder(tmp_path / "a")
+    page = served(tmp_path)
+    for address in (page.address[:-4] + "nope", page.address.partition("?")[0]):
+        browser.open_address(address, width=1280)
+        assert browser.run("document.body.innerText") == "wrong token: open the address that was printed"
+    browser.open_address(page.address, width=1280)
+    wait_for(browser, "12 of 12, finished")
+    page.token = "another"
+    assert "wrong token" in wait_for(browser, "No answer")
+
+
+@pytest.mark.slow
+def test_a_card_that_did_not_change_stays_as_it_is(tmp_path, run_folder, served, browser):
+    """Else a text that a reader selects would be taken away every second."""
+    run_folder(tmp_path / "a")
+    page = served(tmp_path)
+    browser.open_address(page.address, width=1280)
+    wait_for(browser, "12 of 12, finished")
+    browser.run("document.querySelector('article').dataset.marked = 'yes'")
+    run_folder(tmp_path / "b", seed=1)
+    wait_for(browser, "2 runs", "seed 1")
+    assert browser.run("document.querySelectorAll('article[data-marked]').length") == 1
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_is_never_two_seconds_ahead_of_its_page(tmp_path, browser):
+    """`watch` before `run`, as two people would: the page waits for the run, then shows each round in time."""
+    folder, program = tmp_path / "run", [sys.executable, "-m", "rrcluster"]
+    flags = ["--rounds", "150", "--clients", "400", "--out", str(folder), "--quiet"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*program, "watch", "--no-open", str(folder)], **quiet) as watch:
+        assert "no run there yet" in watch.stderr.readline()
+        browser.open_address(re.search(r"http://\S+", watch.stderr.readline()).group(), width=1280)
+        wait_for(browser, f"Waiting for a run in {folder}")
+        with subprocess.Popen([*program, "run", *flags], **quiet) as run:
+            written, shown = [], []
+            while run.poll() is None:
+                written.append((time.monotonic(), rounds_on_disk(folder)))
+                seen = re.search(r"(\d+) of 150", browser.run("document.body.innerText"))
+                shown.append((time.monotonic(), int(seen.group(1)) if seen else 0))
+                time.sleep(0.05)
+            assert run.returncode == 0, run.stderr.read()
+        wait_for(browser, "150 of 150, finished")
+        watch.terminate()
+    assert len({rounds for _, rounds in shown}) >= 4  # it was seen on its way
+    for moment, rounds in shown:
+        assert rounds >= max((count for at, count in written if at <= moment - 2), default=0)
+
+
+def rounds_on_disk(folder):
+    path = folder / "rounds.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+@pytest.mark.slow
+def test_a_browser_follows_a_run_to_its_end(tmp_path, browser):
     flags = ["--rounds", "8", "--clients", "60", "--mechanism", "none", "--model", "linear", "--out", tmp_path / "run"]
     command = [sys.executable, "-m", "rrcluster", "run", "--watch", *map(str, flags)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as run:
         address = re.search(r"http://\S+", run.stderr.readline()).group()
-        with Browser(find_browser(), tmp_path_factory.mktemp("profile")) as browser:
-            browser.open_address(address, width=1280)
-            shown = wait_for(browser, "8 of 8, finished")  # the command waits until an open page has seen the end
-            assert "IFCA" in shown
-            assert "none (no privacy)" in shown
+        browser.open_address(address, width=1280)
+        shown = wait_for(browser, "8 of 8, finished")  # the command waits until an open page has seen the end
+        assert "IFCA" in shown
+        assert "none (no privacy)" in shown
         said = run.stderr.read()
     assert run.returncode == 0, said
 

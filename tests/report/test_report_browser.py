@@ -78,6 +78,7 @@ def test_dark_and_light_differ(browser, pages):
         ("document.querySelector('.plot').style.width = '100px'", "figures_too_small"),
         ("document.body.append(Object.assign(new Image(), {src: 'nowhere.png'}))", "images_not_loaded"),
         ("document.querySelectorAll('.facts div')[1].style.marginLeft = '-60px'", "cells_overlap"),
+        ("document.querySelector('#chart text').setAttribute('x', -30)", "labels_cut"),
     ],
 )
 def test_the_checks_can_fail(browser, pages, damage, check):
