@@ -19,6 +19,7 @@ from rrcluster.theory.outlook import Outlook, expected_shares, outlook
 from rrcluster.types import Array, Coordinates
 
 _ENOUGH_SIGNAL = 1.3  # over the run: coins have cost points at 1.1, and none from 1.5 on
+_SLOTS_SHARE = 0.96  # B of the smallest expected size in public slots, chosen on EMNIST (docs/participation.md)
 _SIZE_MEMORY = 0.9  # of the running average of released sizes
 _SIZE_DEVIATIONS = 2.5  # standard deviations of that average between B and the smallest expected size
 _PUBLIC = "Only public quantities were read. Trying several B on clients' data would cost privacy; this does not."
@@ -56,7 +57,8 @@ def advise(
     The models begin as with `init = auto`: by a survey where noise leaves it enough to find a group of a quarter of the
     clients, else with exploration. Beside a survey there is no B. With exploration B is an insurance: as large as coins
     stay still while every group has the size expected of it; none where the signal is weak or released sizes too noisy.
-    docs/choosing.md has what following all of this gave.
+    In public slots, whose rounds are noisier, it is nearly the size of the smallest group. docs/choosing.md has
+    what following all of this gave.
     """
     for name, way_out in (
         ("expected_cohort", "the cohort follows from num_clients and sample_rate; give those."),
@@ -116,6 +118,11 @@ def _insurance(plan: PrivacyPlan, seen: Outlook, smallest: float, *, known: bool
         return 0, "B = 0: the ratio of the groups is not given; with more clusters than groups coins cost points."
     if plan.mechanism.num_clusters == 1:
         return 0, "With one cluster there is nobody to rebalance."
+    if plan.mechanism.slots.count > 1:
+        return int(_SLOTS_SHARE * smallest), (
+            f"B = {int(_SLOTS_SHARE * smallest)}, {_SLOTS_SHARE:g} of the smallest expected cluster: single rounds of "
+            "slots are noisy, and without coins clusters starve before their groups find them."
+        )
     if min(seen.over_run) < _ENOUGH_SIGNAL:
         return 0, f"B = 0: below a signal-to-noise ratio of {_ENOUGH_SIGNAL:g} over the run coins cost points."
     if room < smallest / 2:

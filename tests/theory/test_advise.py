@@ -139,6 +139,12 @@ def test_a_survey_is_advised_where_noise_leaves_it_enough(change, init):
     assert rr.advise(**PLAIN | {"expected_ratio": None, "noise_multiplier": 0.5} | change).init == init
 
 
+def test_in_public_slots_b_is_nearly_the_smallest_size():
+    slots = {"participation": "schedule", "slots": 10, "noise_multiplier": 2.0, "sample_rate": 1.0}
+    for ratio, least in (((1, 1, 1, 1), 24), ((2, 1, 1, 1), 19), (None, 0)):
+        assert rr.advise(**PLAIN | slots | {"expected_ratio": ratio}).min_cluster_size == least
+
+
 def test_a_group_that_a_survey_may_miss_is_mentioned():
     known = PLAIN | {"noise_multiplier": 0.5}
     assert "may be missed" not in " ".join(rr.advise(**known | {"expected_ratio": (1, 1, 1, 1)}).reasons)
