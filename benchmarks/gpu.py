@@ -27,8 +27,9 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.executors import stacked
+from rrcluster.experiments.grid import jobs, read_grid
 from rrcluster.experiments.setup import make_experiment
-from rrcluster.experiments.sweep import Going, jobs, read_grid
+from rrcluster.experiments.sweep import Going
 from rrcluster.models import make_model
 from rrcluster.simulation.simulate import simulate
 

@@ -35,8 +35,8 @@ def groups():
         settings = COMMON | {"data": "fashion-mnist", "partition": partition, "ratio": list(ratio)}
         settings |= {"epsilon": epsilon, "delta": 1e-3, "sample_rate": 0.1}
         for k in (4, 8):
-            yield f"{name}, k = {k}, exploration", settings | {"num_clusters": k}
-            yield f"{name}, k = {k}, survey", settings | {"num_clusters": k} | SURVEY
+            yield f"{name}, k = {k}", settings | {"num_clusters": k}
+        yield f"{name}, exploration", settings | {"init": "independent"}
         oracle = {"algorithm": "oracle", "num_clusters": len(ratio), "exploration": 0.0}
         yield f"{name}, true groups given", settings | oracle
 

@@ -4,7 +4,8 @@ import json
 from statistics import fmean
 
 from rrcluster.experiments.executors import pick_executor
-from rrcluster.experiments.sweep import FINISHED, Job, Outcome
+from rrcluster.experiments.grid import Job
+from rrcluster.experiments.sweep import FINISHED, Outcome
 
 
 def jobs(study, arms, *, seeds, device, out):

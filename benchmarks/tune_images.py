@@ -21,7 +21,8 @@ from pathlib import Path
 from statistics import fmean
 
 from rrcluster.experiments.executors import pick_executor
-from rrcluster.experiments.sweep import FINISHED, Job, Outcome
+from rrcluster.experiments.grid import Job
+from rrcluster.experiments.sweep import FINISHED, Outcome
 
 COMMON = {
     "num_clients": 1000,

@@ -146,13 +146,14 @@ METHODS = Registry(
 
 # Networks of a single layer, and what `model = auto` takes instead for methods that split a network.
 _DEEPER = {"linear": "mlp", "pooled-linear": "mlp", "edges": "edges-mlp", "edges-coarse": "edges-mlp"}
+_ONE_BY_ONE = ("cnn", "cifar-cnn", "lstm")  # on a CPU: clients one at a time, in a process per core where that pays
 MODELS = Registry(
     "model",
     "rrcluster.models",
     _entries(
         "rrcluster.models.zoo:OURS",
         {
-            name: (name, {"deeper": _DEEPER[name]} if name in _DEEPER else {})
+            name: (name, {"one_by_one": name in _ONE_BY_ONE} | ({"deeper": _DEEPER[name]} if name in _DEEPER else {}))
             for name in (
                 *("linear", "pooled-linear", "edges", "edges-coarse", "edges-mlp", "scattering", "mlp"),
                 *("cnn", "cifar-cnn", "lstm", "bigram", "trigram", "fourgram"),

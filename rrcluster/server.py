@@ -28,7 +28,7 @@ from rrcluster.privacy.mechanism import SlottedMechanism
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.rng import Rng
-from rrcluster.server_state import ServerState, advance, only_first, smooth_sizes
+from rrcluster.server_state import ServerState, advance, lengthened, only_first, smooth_sizes
 from rrcluster.settings import ServerSettings
 from rrcluster.types import Array, Models, Release
 
@@ -119,6 +119,8 @@ class Server:
         if release.size_noise_std > 0:
             used = mechanism.num_clusters if state.survey is None else state.survey.num_groups
             release = smooth_sizes(release, state.sizes, guidance.rules.transition, mechanism, num_used=used)
+        if state.survey is not None:
+            release = lengthened(release, mechanism, num_rounds=self.plan.num_rounds, lost=self.schedule.num_asked)
         release = freeze_closed(release, guidance.rules.num_open or mechanism.num_clusters)
         state = advance(state, release, settings=self.settings, num_rounds=self.plan.num_rounds)
         return (state if state.survey is None else state.with_open(state.survey.num_groups)), release

@@ -13,6 +13,8 @@ from rrcluster.privacy.mechanism import Mechanism
 from rrcluster.settings import ServerSettings
 from rrcluster.types import Array, Models, Release
 
+QUIET = 0.3  # signal to noise of a cluster in a round above which steps are made longer after a survey
+
 
 @dataclass(frozen=True)
 class RunningMean:
@@ -89,6 +91,19 @@ def smooth_sizes(
         denominators=np.maximum(expected_sizes(natural, transition), least),
         shared_denominator=float(max(len(natural) * mechanism.size_floor, natural.sum(), 1.0)),
     )
+
+
+def lengthened(release: Release, mechanism: Mechanism, *, num_rounds: int, lost: int) -> Release:
+    """The release with longer steps, which make up for rounds that were `lost` to questions.
+
+    Where noise is small, models go as far in the rounds left as in all of them. Where it is not, longer steps would
+    carry more of it: clusters make up for a part s^2 / (s^2 + s0^2), s their signal to noise in a round.
+    """
+    noise = release.sum_noise_std * np.sqrt(mechanism.coordinates.clustered)
+    signal = release.denominators * mechanism.update_clip if noise else np.ones_like(release.denominators)
+    part = signal**2 / (signal**2 + (QUIET * noise) ** 2)
+    factors = 1 + part * lost / (num_rounds - lost)
+    return replace(release, cluster_sums=release.cluster_sums * factors[:, None])
 
 
 def advance(state: ServerState, release: Release, *, settings: ServerSettings, num_rounds: int) -> ServerState:

@@ -200,12 +200,13 @@ class ServerSettings:
     """Strength of exploration in early rounds, which separates the clusters; 0: none (better where no groups exist)."""
     average_last: float = 0.5
     """Part of the rounds, from the end, over which the final models are averaged; 0: the last models."""
-    init: Literal["independent", "kmeans++", "warm", "survey"] = "independent"
-    """First models: independent random ones; opened one after another (kmeans++); copies of a FedAvg model (warm); one
-    for each group that early rounds find, at most k (survey)."""
+    init: Literal["auto", "survey", "independent", "kmeans++", "warm"] = "auto"
+    """First models: one for each group that early rounds find, at most k (survey); independent random ones; opened one
+    after another (kmeans++); copies of a FedAvg model (warm). auto: survey for ifca with one trained layer and B = 0
+    where noise leaves enough to find groups, else independent."""
     init_rounds: int | None = None
-    """How many of the run's rounds the initialisation takes; default: a tenth, kmeans++ at least one per cluster,
-    survey 22%."""
+    """How many of the run's rounds the initialisation takes; default: a tenth, kmeans++ at least one per cluster, a
+    survey as many as the noise asks for, 9 to 22%."""
     start_from: Annotated[str | None, Flag(metavar="RUN")] = None
     """Start from the models of this finished run, not from random ones; what both cost adds up, and is stated."""
 
@@ -216,12 +217,12 @@ class ServerSettings:
         checks.non_negative(exploration=self.exploration)
         if self.average_last != 1:
             checks.fraction(average_last=self.average_last)
-        checks.one_of(("independent", "kmeans++", "warm", "survey"), init=self.init)
+        checks.one_of(("auto", "survey", "independent", "kmeans++", "warm"), init=self.init)
         if self.init_rounds is not None:
             checks.count(init_rounds=self.init_rounds, at_least=0)
         if self.start_from is not None:
             checks.path(start_from=self.start_from)
-        if self.start_from is not None and self.init != "independent":
+        if self.start_from is not None and self.init not in ("auto", "independent"):
             raise ConfigError(f"init = {self.init} makes first models, and start_from gives them; leave one out.")
 
 

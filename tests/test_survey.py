@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,16 +11,19 @@ from rrcluster.audit import histories
 from rrcluster.audit.rounds import Training, check_postprocessing
 from rrcluster.audit.suite import TARGETS
 from rrcluster.audit.targets import SECURE
-from rrcluster.clusters.schedule import make_schedule
+from rrcluster.clusters.schedule import settled
 from rrcluster.clusters.survey import PARTS, Survey, place_of, survey_size
 from rrcluster.clusters.survey_question import SurveyQuestion, sketch
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment
 from rrcluster.privacy.ledger import Ledger
+from rrcluster.report.folders import _with_init
 from rrcluster.report.labels import method_label
+from rrcluster.server_state import lengthened
 from rrcluster.settings import ServerSettings
 from rrcluster.simulation.simulate import simulate
+from rrcluster.types import Coordinates, Release
 
 WIDTH = 300
 
@@ -238,8 +243,57 @@ def test_the_audit_tries_a_survey_and_refutes_nothing(target, monkeypatch):
     assert all(finding.holds for finding in findings), findings
 
 
-def test_by_default_it_takes_a_fifth_of_the_rounds_and_says_so_in_the_label():
-    config = settings(num_rounds=100, init_rounds=None)
-    assert config.server == ServerSettings(init="survey")
-    assert make_schedule(config.server, num_rounds=100, num_clusters=4).num_rounds == 22
-    assert method_label(config.flat()) == "DP-IFCA + survey"
+@pytest.mark.parametrize(
+    ("changes", "init", "rounds"),
+    [
+        ({"init": "survey"}, "survey", 9),
+        ({}, "survey", 9),
+        ({"noise_multiplier": 2.5}, "survey", 22),  # as many as small groups need, a fifth of the rounds at most
+        ({"num_rounds": 28}, "survey", 6),
+        ({"mechanism": "none", "noise_multiplier": None}, "survey", 9),
+        ({"noise_multiplier": 5.0}, "independent", None),
+        ({"num_rounds": 27}, "independent", None),
+        ({"exploration": 0.0}, "independent", None),
+        ({"min_cluster_size": 5}, "independent", None),
+        ({"algorithm": "fesem"}, "independent", None),
+        ({"algorithm": "fedavg"}, "independent", None),
+        ({"mechanism": "identifier", "sample_rate": 0.5}, "independent", None),
+        ({"model": "edges-mlp"}, "independent", None),  # several trained layers
+        ({"num_clusters": 1}, "independent", None),
+    ],
+)
+def test_auto_asks_where_it_can_find_groups_and_as_long_as_noise_demands(changes, init, rounds):
+    given = {"init": "auto", "init_rounds": None, "num_rounds": 100, "sample_rate": 0.5} | changes
+    experiment = make_experiment(settings(**given))
+    assert (experiment.server.init, experiment.server.init_rounds) == (init, rounds)
+    assert experiment.statement()["initialisation"] == {"init": init, "rounds": rounds}
+    assert experiment.config.server.init == given["init"]  # as asked for, so that the same command finds its run
+
+
+def test_a_model_that_is_too_small_is_refused_however_long_the_survey():
+    with pytest.raises(ConfigError, match="more than"):
+        settled(ServerSettings(init="survey", init_rounds=8), small_plan(), survey_applies=True)
+    assert settled(ServerSettings(), small_plan(), survey_applies=True).init == "independent"
+
+
+def small_plan():
+    known = {"num_clients": 1000, "num_clusters": 4, "noise_multiplier": 0.5, "delta": 1e-3}
+    return rr.PrivacyPlan.build(**known, num_rounds=100, sample_rate=0.5, coordinates=Coordinates(0, 15))
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3, 1e3])
+def test_steps_after_a_survey_make_up_for_its_rounds_where_noise_is_small(noise):
+    mechanism = replace(small_plan().mechanism, coordinates=Coordinates(0, 2))
+    sums, sizes = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([10.0, 40.0])
+    given = Release(np.zeros(0), sums, sizes, sizes, 1.0, noise, noise)
+    longer = lengthened(given, mechanism, num_rounds=100, lost=20)
+    factors = longer.cluster_sums / sums
+    assert np.allclose(factors, 1.25 if noise < 1 else 1.0, atol=1e-3)
+    assert np.array_equal(longer.denominators, given.denominators)
+
+
+def test_a_report_says_what_auto_stood_for():
+    config = settings(init="auto", init_rounds=None).flat()
+    for init, label in (("survey", "DP-IFCA + survey"), ("independent", "DP-IFCA + exploration")):
+        assert method_label(_with_init(config, {"initialisation": {"init": init, "rounds": None}})) == label
+    assert _with_init(config | {"init": "warm"}, {"initialisation": {"init": "survey"}})["init"] == "warm"

@@ -65,6 +65,7 @@ ALLOWED: dict[str, set[str]] = {
         *_under("profile", {"epsilon", "delta"}),
         *_under("recompute", _RECOMPUTE),
         "mu",
+        *_under("initialisation", {"init", "rounds"}),
         *_under("started_from", {"run", "what", "epsilon_together", "earlier", "earlier.num_releases"}),
         *_under("started_from.earlier.event", _EVENT),
         *_under("federation", _FEDERATION),

@@ -18,10 +18,10 @@ from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, correlati
 from rrcluster.audit.targets import Finding
 from rrcluster.entropy import secure_rng
 from rrcluster.errors import PrivacyError
+from rrcluster.experiments.grid import read_grid
 from rrcluster.experiments.own_data import KEY_FILE
 from rrcluster.experiments.private_selection import Candidates, SelectSettings, candidates, select
 from rrcluster.experiments.run import Running
-from rrcluster.experiments.sweep import read_grid
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.events import PoissonGaussian, RepeatAndSelect
 from rrcluster.privacy.ledger import read_charges

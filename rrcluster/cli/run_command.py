@@ -61,13 +61,10 @@ class RunCommand:
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
+    if torchrun_rank() is None:
+        return _alone(arguments)
     command = read_command(arguments)
     _check_first(command)
-    if torchrun_rank() is None:
-        with _waiting(command, "Importing PyTorch"):
-            from rrcluster.experiments.setup import make_experiment
-
-        return _run(command, make_experiment)
     from rrcluster.engine.distributed import Ranks, join_ranks, serve
     from rrcluster.experiments.setup import make_distributed, prepare_rank
 
@@ -80,6 +77,28 @@ def main(arguments: list[str]) -> int:
         status = _run(command, partial(make_distributed, ranks=ranks))
         ranks.dismiss()
         return status
+
+
+def _alone(arguments: list[str]) -> int:
+    """The command in this process, which imports PyTorch and reads data while another one accounts."""
+    if {"-h", "--help"} & set(arguments):
+        read_command(arguments)
+    from rrcluster.experiments.early import AccountingAhead
+
+    with AccountingAhead() as ahead:
+        command = read_command(arguments)
+        if command.resume is None:
+            ahead.ask(command.config)
+        _check_first(command)
+        with _waiting(command, "Importing PyTorch"):
+            from rrcluster.experiments.setup import load_population, make_experiment
+
+        def make(config: RunConfig) -> "Experiment":
+            data = load_population(config)
+            ahead.take()
+            return make_experiment(config, data=data)
+
+        return _run(command, make)
 
 
 def _check_first(command: RunCommand) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from rrcluster.cli.terminal import follow_sweep, parse, read_yaml, say
-from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.errors import ConfigError, RRClusterError, RunFolderError
 from rrcluster.privacy.cost import epsilon_text
 
 if TYPE_CHECKING:
-    from rrcluster.experiments.sweep import Grid, Outcome
+    from rrcluster.experiments.grid import Grid
+    from rrcluster.experiments.sweep import Outcome
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class SweepCommand:
 
 def main(arguments: list[str]) -> int:
     """Run the command; exit status 1 when no combination could be run."""
-    from rrcluster.experiments.sweep import check_own_data, read_grid
+    from rrcluster.experiments.grid import read_grid
 
     file = arguments[0] if arguments and not arguments[0].startswith("-") else None
     command = parse(SweepCommand(), arguments[1:] if file else arguments, prog="rrcluster sweep")
@@ -61,13 +62,13 @@ def main(arguments: list[str]) -> int:
         settings["out"] = str(command.out)
     name = Path(file).stem + ("-selected" if command.private_select else "")
     grid = read_grid(settings, source=file, out=Path("runs") / name)
-    check_own_data(grid, source=file)
     if command.private_select:
+        _check_own_data(grid, file)
         return _select(grid, command)
     _refuse_selection_flags(command)
     if (grid.out / "config.yaml").exists():
         raise RunFolderError(f"{grid.out} is the folder of a single run; choose another folder with --out.")
-    return _sweep(grid, command)
+    return _sweep(grid, command, file)
 
 
 def _refuse_selection_flags(command: SweepCommand) -> None:
@@ -78,12 +79,31 @@ def _refuse_selection_flags(command: SweepCommand) -> None:
             raise ConfigError(f"{flag} only applies with --private-select; add that flag, or remove {flag}.")
 
 
-def _sweep(grid: "Grid", command: SweepCommand) -> int:
-    from rrcluster.experiments.executors import pick_executor
-    from rrcluster.experiments.sweep import jobs, sweep
+def _sweep(grid: "Grid", command: SweepCommand, file: str) -> int:
+    from rrcluster.experiments.early import AccountingAhead, early_processes
+    from rrcluster.experiments.grid import jobs
 
-    steps = sweep(grid, executor=pick_executor(jobs(grid)))
-    return _show(grid, follow_sweep(steps, jobs(grid), hidden=command.quiet or command.json), command)
+    todo = jobs(grid)
+    with AccountingAhead() as ahead, early_processes(todo) as early:
+        with suppress(RRClusterError):  # it will be refused in its turn
+            ahead.ask(todo[0].config)
+        _check_own_data(grid, file)
+        from rrcluster.experiments.executors import pick_executor
+        from rrcluster.experiments.sweep import sweep
+
+        ahead.take()
+        steps = sweep(grid, executor=pick_executor(todo, early))
+        outcomes = follow_sweep(steps, todo, hidden=command.quiet or command.json)
+    return _show(grid, outcomes, command)
+
+
+def _check_own_data(grid: "Grid", file: str) -> None:
+    from rrcluster.data_settings import names_file
+
+    if any(names_file(str(cell.settings.get("data", ""))) for cell in grid.cells):
+        from rrcluster.experiments.sweep import check_own_data
+
+        check_own_data(grid, source=file)
 
 
 def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int:

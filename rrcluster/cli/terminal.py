@@ -20,7 +20,8 @@ from rrcluster.storage import printable
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-    from rrcluster.experiments.sweep import Job, Outcome, Step
+    from rrcluster.experiments.grid import Job
+    from rrcluster.experiments.sweep import Outcome, Step
     from rrcluster.report.tables import TextTable
 
 Parsed = TypeVar("Parsed")

@@ -7,6 +7,7 @@
   the new one. Then all compete.
 - `survey`: for `init_rounds` rounds clients answer how their updates differ; then as many clusters open as groups were
   found, k at most (clusters/survey.py).
+- `auto`: a survey where it applies and noise leaves it enough to find groups, else `independent`.
 
 Privacy: the rounds of an initialisation are rounds of the plan, released by the same mechanism and charged the same
 event, so they count towards T and cost nothing extra. The rules of a round follow from its number;
@@ -17,17 +18,20 @@ number, so a resumed run continues as if it had not been interrupted.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from rrcluster.clusters.choice import ChoiceRules
-from rrcluster.clusters.survey import PARTS, SHARE
+from rrcluster.clusters.survey import PARTS, SHARE, place_of, survey_signal, survey_size, usual_rounds
 from rrcluster.errors import ConfigError
+from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.server_state import RunningMean, ServerState
 from rrcluster.settings import ServerSettings
 from rrcluster.types import Models, Release
 
 NEWCOMER_POWER = 2.0  # how sharply a client's loss decides whether it tries a new cluster
+FOUND_GROUP, FINDS = 0.25, 1.2  # `auto`: a group of this share of the clients has this signal to noise in a survey
 PERTURBATION = 0.1  # how far each copy of the warm model is drawn towards a random model of its own
 
 
@@ -44,6 +48,11 @@ class Schedule:
         if round_index >= self.num_rounds or self.init == "survey":
             return self.num_clusters
         return 1 if self.init == "warm" else 1 + round_index * self.num_clusters // self.num_rounds
+
+    @cached_property
+    def num_asked(self) -> int:
+        """Rounds in which clients answer and nothing is trained."""
+        return sum(place_of(t, self.num_rounds).asks for t in range(self.num_rounds)) if self.init == "survey" else 0
 
     def opens_clusters(self, round_index: int) -> bool:
         """Whether clusters open as this round begins."""
@@ -66,13 +75,50 @@ def freeze_closed(release: Release, num_open: int) -> Release:
     return replace(release, cluster_sums=np.where(closed[:, None], 0.0, release.cluster_sums))
 
 
+def settled(settings: ServerSettings, plan: PrivacyPlan, *, survey_applies: bool) -> ServerSettings:
+    """The settings with what `init = auto` stands for, and with the rounds of a survey. Reads the plan alone."""
+    init, rounds = settings.init, settings.init_rounds
+    if init == "auto":
+        wanted = survey_applies and settings.exploration > 0 and settings.start_from is None
+        init = "survey" if wanted and usual_signal(plan, FOUND_GROUP) >= FINDS else "independent"
+    if init == "survey":
+        usual = _usual_rounds(plan)  # refuses a model that is too small
+        rounds = usual if rounds is None else rounds
+    return replace(settings, init=init, init_rounds=rounds)
+
+
+def usual_signal(plan: PrivacyPlan, share: float) -> float:
+    """Signal to noise of a group of this share of the clients in a survey of the usual length; 0: none is possible."""
+    mechanism = plan.mechanism
+    if mechanism.num_clusters == 1 or plan.num_rounds * SHARE < len(PARTS):
+        return 0.0
+    try:
+        width, _ = survey_size(mechanism.coordinates.clustered, mechanism.num_clusters)
+    except ConfigError:
+        return 0.0
+    clients = share * plan.sampler.expected_size
+    return survey_signal(_usual_rounds(plan), clients=clients, noise=_relative_noise(plan), width=width)
+
+
+def _usual_rounds(plan: PrivacyPlan) -> int:
+    width, _ = survey_size(plan.mechanism.coordinates.clustered, plan.mechanism.num_clusters)
+    cohort = plan.sampler.expected_size
+    return usual_rounds(plan.num_rounds, cohort=cohort, noise=_relative_noise(plan), width=width)
+
+
+def _relative_noise(plan: PrivacyPlan) -> float:
+    return plan.mechanism.noise_std / plan.mechanism.update_clip
+
+
 def make_schedule(settings: ServerSettings, *, num_rounds: int, num_clusters: int) -> Schedule:
     """The schedule of a run; ConfigError for one that does not fit into it.
 
-    By default an initialisation takes a tenth of the run, kmeans++ at least one round per cluster, a survey a fifth.
+    By default an initialisation takes a tenth of the run, kmeans++ at least one round per cluster, a survey what
+    `settled` says, a fifth at most.
     """
     leasts = {"independent": 0, "warm": 1, "kmeans++": num_clusters, "survey": len(PARTS)}
-    init, least = settings.init, leasts[settings.init]
+    init = "independent" if settings.init == "auto" else settings.init
+    least = leasts[init]
     share = {"independent": 0.0, "survey": SHARE}.get(init, 0.1)
     usual = min(max(int(num_rounds * share), least), num_rounds)
     rounds = usual if settings.init_rounds is None else settings.init_rounds

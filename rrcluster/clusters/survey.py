@@ -37,7 +37,10 @@ from rrcluster.types import Array
 WIDTH = 48  # numbers in a sketch
 CANDIDATES = 8  # centres to begin with, and directions left, where k is smaller
 PARTS = (("spread", 3), ("spread", 3), ("spread", 2), ("skew", 3), ("centres", 5), ("start", 6))  # share of the rounds
-SHARE = 0.22  # of a run's rounds, by default
+SHARE = 0.22  # of a run's rounds that a survey takes at most, by default
+USUAL_LEAST = 9  # rounds that it takes at least, by default, where that share allows
+SMALL_GROUP, CLEAR = 0.1, 0.95  # a group of this share of the clients should have this signal to noise
+GROUP_PART = 0.5  # of the squared length of an update that its group explains, about
 CENTRE_MEMORY = 0.8  # weight of a centre's earlier rounds
 LEAST_SHARE, LEAST_SIGMAS = 0.04, 3.0  # a centre is dropped below this share of the clients, or this many noise stds
 SAME_GROUP = 3.2  # centres nearer than this, in standard deviations of clients within a group, are one (halves: 1.6)
@@ -62,6 +65,24 @@ def survey_size(num_coordinates: int, num_clusters: int) -> tuple[int, int]:
 def _longest_answer(directions: int) -> int:
     """Of the skew, or of the centres."""
     return max(math.comb(directions + 2, 3), directions * (1 + directions))
+
+
+def survey_signal(num_rounds: int, *, clients: float, noise: float, width: int) -> float:
+    """What a group of `clients` in a cohort adds to the spread in a survey of `num_rounds`, over the noise's.
+
+    `noise` is the std of each released number, relative to the clip.
+    """
+    asked = sum(place_of(t, num_rounds).stage == "spread" for t in range(num_rounds))
+    return clients * GROUP_PART * math.sqrt(asked / (2 * width)) / noise if noise else math.inf
+
+
+def usual_rounds(num_rounds: int, *, cohort: float, noise: float, width: int) -> int:
+    """The rounds of a run of `num_rounds` that a survey takes by default: as few as small groups need, where a fifth
+    of the run does not suffice for them a fifth."""
+    most = max(int(num_rounds * SHARE), len(PARTS))
+    few = range(min(USUAL_LEAST, most), most)
+    clients = SMALL_GROUP * cohort
+    return next((n for n in few if survey_signal(n, clients=clients, noise=noise, width=width) >= CLEAR), most)
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,18 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.pick_engine import pick_device
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.stacked import Stack, StackedEngine
-from rrcluster.engine.workers.workers_engine import cores
+from rrcluster.engine.workers.pool import Spawned, cores
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig
+from rrcluster.experiments.early import processes_for
+from rrcluster.experiments.grid import Job
 from rrcluster.experiments.job_process import JobProcess
 from rrcluster.experiments.setup import Experiment, engine_for, load_population, make_experiment
-from rrcluster.experiments.side_by_side import InTurn, network_of, processes_for, side_by_side
-from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, steps_of
+from rrcluster.experiments.side_by_side import InTurn, network_of, side_by_side
+from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Outcome, Step, steps_of
 from rrcluster.models.model import Model
 from rrcluster.models.zoo import shipped_model
+from rrcluster.privacy.answers import add_answers
 
 _SHARED_OUT = 0.95  # of a device's memory; the rest is for what processes need before they compute
 
@@ -48,7 +51,8 @@ def main(socket: int) -> None:
     here = InTurn()
     with Connection(socket) as connection, suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            jobs, part = connection.recv()
+            jobs, part, answers = connection.recv()
+            add_answers(answers)
             devices = [device for device in devices_of(jobs) if device.type == "cuda"]
             for device in devices:
                 with torch.cuda.device(device):  # which may have no number
@@ -62,13 +66,16 @@ _LARGEST_SHARE = 18  # runs for which one process is enough
 _MOST_PROCESSES, _CORES_EACH, _MEMORY_EACH = 8, 2, 12 * 2**30
 
 
-def pick_executor(todo: Sequence[Job]) -> Executor:
-    """Stacked where the runs are meant for a CUDA device; else side by side if there is enough to do, or in turn."""
+def pick_executor(todo: Sequence[Job], early: Sequence[Spawned] = ()) -> Executor:
+    """Stacked where the runs are meant for a CUDA device; else side by side if there is enough to do, or in turn.
+
+    `early`: processes that were started for it.
+    """
     devices = devices_of(todo)
     if devices and devices[0].type == "cuda":
         return stacked
     processes = processes_for(todo)
-    return partial(side_by_side, processes=processes) if processes > 1 else InTurn().steps
+    return partial(side_by_side, processes=processes, early=early) if processes > 1 else InTurn().steps
 
 
 def devices_of(todo: Sequence[Job]) -> list[torch.device]:

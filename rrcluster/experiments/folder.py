@@ -127,7 +127,8 @@ class RunFolder:
         stated = read_mapping(self.path / "privacy.json")
         slotted = "slots" in statement.get("participation", {})
         stated_names = ("epsilon", "delta", "event", "num_releases", "started_from", "federation")
-        for name in (*stated_names, *(["participation"] if slotted else [])):
+        later = [name for name in ("initialisation",) if name in stated]  # which older versions do not state
+        for name in (*stated_names, *later, *(["participation"] if slotted else [])):
             if stated.get(name) != json.loads(json.dumps(statement.get(name))):
                 raise RunFolderError(
                     f"{self.path / 'privacy.json'}: states another {name} than the settings give, so the run's cost "

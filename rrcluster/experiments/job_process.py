@@ -3,8 +3,11 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from rrcluster.engine.workers.pool import spawn, terminate
-from rrcluster.experiments.sweep import FAILED, Job, Outcome, Step
+from rrcluster.engine.workers.pool import Spawned, spawn, terminate
+from rrcluster.experiments.early import MODULE
+from rrcluster.experiments.grid import Job
+from rrcluster.experiments.sweep import FAILED, Outcome, Step
+from rrcluster.privacy.answers import known_answers
 
 _SECONDS_TO_SAY_WHY = 20.0  # an error is printed, and becomes the exit code, after the connection has closed
 
@@ -12,18 +15,18 @@ _SECONDS_TO_SAY_WHY = 20.0  # an error is printed, and becomes the exit code, af
 class JobProcess:
     """A process and its jobs. Leaving the block ends the process; its runs can be resumed."""
 
-    def __init__(self, jobs: Sequence[Job], part: float) -> None:
-        """Start it with these jobs; `part`: of the memory of the device that they run on."""
+    def __init__(self, jobs: Sequence[Job], part: float, *, spawned: Spawned | None = None) -> None:
+        """Give it these jobs, and start it unless it was `spawned`; `part`: of the memory of the device they run on."""
         self.left: list[Job] = []  # jobs that are not over
         self.alive = True
-        self.connection, self._process = spawn("rrcluster.experiments.executors")
+        self.connection, self._process = spawned or spawn(MODULE)
         self.give(jobs, part)
 
     def give(self, jobs: Sequence[Job], part: float) -> None:
         """Have it run these jobs too, after those it has."""
         self.left += jobs
         with suppress(OSError):  # one that died at once is noticed by its silence
-            self.connection.send((list(jobs), part))
+            self.connection.send((list(jobs), part, known_answers()))
 
     def steps(self) -> Iterator[Step]:
         """The next steps it reports; if the process is gone, its unfinished jobs have failed."""

@@ -22,12 +22,12 @@ from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.fingerprint import describe_selection
 from rrcluster.experiments.folder import RunFolder
+from rrcluster.experiments.grid import Grid
 from rrcluster.experiments.lock import FolderLock
 from rrcluster.experiments.outcome import average
 from rrcluster.experiments.own_data import KEY_FILE, check_same, remember
 from rrcluster.experiments.run import Running
 from rrcluster.experiments.setup import Experiment, make_experiment, plan_for
-from rrcluster.experiments.sweep import Grid
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.calibrate import calibrate
 from rrcluster.privacy.events import RepeatAndSelect

@@ -21,8 +21,9 @@ from rrcluster.privacy.cost import epsilon_text
 from rrcluster.storage import printable
 
 if TYPE_CHECKING:
+    from rrcluster.experiments.grid import Job
     from rrcluster.experiments.outcome import Progress
-    from rrcluster.experiments.sweep import Job, Step
+    from rrcluster.experiments.sweep import Step
     from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.simulation.evaluate import Evaluation
     from rrcluster.types import NoisyEvaluation

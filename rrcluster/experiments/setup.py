@@ -12,8 +12,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from rrcluster import registry
-from rrcluster.clusters.schedule import make_schedule
-from rrcluster.clusters.survey import survey_size
+from rrcluster.clusters.schedule import make_schedule, settled
 from rrcluster.data.arrays import at_most
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.catalogue import SOURCES
@@ -29,7 +28,7 @@ from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.fingerprint import fingerprint
 from rrcluster.experiments.start_from import Start, full_statement, load_start
 from rrcluster.methods import ALGORITHMS, Method
-from rrcluster.methods.compatibility import check_applies, check_init
+from rrcluster.methods.compatibility import allows_survey, check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, fitted, from_module, make_model
 from rrcluster.privacy.ledger import Ledger
@@ -113,7 +112,8 @@ class Experiment:
 
     def statement(self) -> dict[str, Any]:
         """What a reviewer needs to check the guarantee, as plain data."""
-        stated = full_statement(self.plan, self.start)
+        begins = {"init": self.server.init, "rounds": self.server.init_rounds}
+        stated = full_statement(self.plan, self.start) | {"initialisation": begins}
         return stated if self.deployed is None else self.deployed.stated(stated)
 
 
@@ -199,8 +199,9 @@ def make_experiment(
     if not config.local.plain_sgd:
         model = replace(model, accelerated=None)  # its own code computes plain SGD alone
     plan = plan.with_coordinates(algorithm.split(model).coordinates)
-    if config.server.init == "survey":
-        survey_size(plan.mechanism.coordinates.clustered, k)  # refuses a model that is too small
+    # First updates of deep networks tell groups less clearly, so by default there is no survey of them.
+    asks = model.one_layer and allows_survey(algorithm, config.privacy.mechanism, method.min_cluster_size)
+    server = settled(config.server, plan, survey_applies=asks)
     first = config.server.start_from
     start = first and load_start(first, method=algorithm, network=network, num_clusters=k, plan=plan)
     check_memory(algorithm, model, plan)
@@ -214,7 +215,7 @@ def make_experiment(
         engine=(engine or partial(engine_for, config, samples=samples))(model),
         streams=SecureStreams() if config.seed is None else Streams(config.seed),
         local=config.local,
-        server=config.server,
+        server=server,
         faults=Faults(config.faults),
         start=start or None,
     )

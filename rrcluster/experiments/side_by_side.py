@@ -2,36 +2,25 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing.connection import wait
 
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.spread import one_thread
-from rrcluster.engine.workers.workers_engine import cores
-from rrcluster.errors import RRClusterError
+from rrcluster.engine.workers.pool import Spawned
 from rrcluster.experiments.config import RunConfig
+from rrcluster.experiments.grid import Job
 from rrcluster.experiments.job_process import JobProcess
 from rrcluster.experiments.setup import Experiment, make_experiment
-from rrcluster.experiments.sweep import Job, Step, steps_of
-from rrcluster.models.zoo import shipped_model
-
-_CLIENTS_TO_REPAY = 10_000  # to train, over all rounds of all runs, for each process: starting one takes seconds
+from rrcluster.experiments.sweep import Step, steps_of
 
 
-def processes_for(todo: Sequence[Job]) -> int:
-    """How many processes are worth having, this one included: it depends on the jobs and the cores alone.
-
-    One where a run may start a process per core by itself, or is secure: ending its process could cost it a round.
-    """
-    if any(map(_stays_alone, todo)):
-        return 1
-    return max(1, min(cores(), len(todo), _clients(todo) // _CLIENTS_TO_REPAY))
-
-
-def side_by_side(todo: Sequence[Job], *, processes: int) -> Iterator[Step]:
+def side_by_side(todo: Sequence[Job], *, processes: int, early: Sequence[Spawned] = ()) -> Iterator[Step]:
     """Run jobs in `processes` processes, each with one thread; whichever is free takes the next.
+
+    `early`: those of them that were started already.
 
     The number of threads is written down with every charge (experiments/fingerprint.py). A sweep that goes on after it
     was stopped has the same jobs, hence as many processes and threads.
@@ -39,7 +28,8 @@ def side_by_side(todo: Sequence[Job], *, processes: int) -> Iterator[Step]:
     waiting, here = deque(todo), InTurn()
     own = waiting.popleft()
     with one_thread(), ExitStack() as stack:
-        others = [stack.enter_context(JobProcess([waiting.popleft()], 1.0)) for _ in range(processes - 1)]
+        begun = [*early, *[None] * processes][: processes - 1]
+        others = [stack.enter_context(JobProcess([waiting.popleft()], 1.0, spawned=one)) for one in begun]
         waiting.appendleft(own)
         while waiting:
             for step in here.steps([waiting.popleft()]):
@@ -99,25 +89,3 @@ def network_of(config: RunConfig) -> tuple[object, ...]:
         output.capacity,
         output.precision,
     )
-
-
-def _clients(todo: Sequence[Job]) -> int:
-    """About how many clients all rounds of the jobs train."""
-    total = 0.0
-    for job in todo:
-        with suppress(RRClusterError):  # it will be refused
-            config = job.config
-            total += config.privacy.num_rounds * config.privacy.cohort_share * config.data.population_size
-    return int(total)
-
-
-def _stays_alone(job: Job) -> bool:
-    try:
-        config = job.config
-        return config.privacy.secure or config.output.engine == "workers" or _one_by_one(config)
-    except RRClusterError:  # it will be refused
-        return False
-
-
-def _one_by_one(config: RunConfig) -> bool:
-    return config.output.engine == "auto" and shipped_model(config.method.model).one_by_one

@@ -225,18 +225,18 @@ def check_data(data: FederatedData, agreement: Agreement, place: int) -> Federat
 def _check_guarantee(stated: Mapping[str, Any], computed: Mapping[str, Any]) -> None:
     """Refuse an agreement whose stated numbers are not those that its settings give."""
     for name in sorted({*stated, *computed}):
-        told, own = stated.get(name), computed.get(name)
-        if not _alike(told, own):
+        claimed, own = stated.get(name), computed.get(name)
+        if not _alike(claimed, own):
             raise PrivacyError(
-                f"the agreement states {name} = {told!r:.60}, and its settings give {own!r:.60}; do not sign it. Ask "
-                "for an agreement that was closed by this version of rrcluster."
+                f"the agreement states {name} = {claimed!r:.60}, and its settings give {own!r:.60}; do not sign it. "
+                "Ask for an agreement that was closed by this version of rrcluster."
             )
 
 
-def _alike(told: Any, own: Any) -> bool:
-    if isinstance(told, float) and isinstance(own, float):
-        return math.isclose(told, own, rel_tol=_ALIKE)
-    return type(told) is type(own) and told == own
+def _alike(claimed: Any, own: Any) -> bool:
+    if isinstance(claimed, float) and isinstance(own, float):
+        return math.isclose(claimed, own, rel_tol=_ALIKE)
+    return type(claimed) is type(own) and claimed == own
 
 
 def samples_of(config: RunConfig) -> SampleShape:

@@ -14,7 +14,7 @@ from rrcluster.entropy import StreamSource
 from rrcluster.errors import ConfigError, ProtocolError, RoundError
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement
-from rrcluster.federation.round_letters import read_report, task, told_by
+from rrcluster.federation.round_letters import read_report, task, task_digest
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.federation.stage_letters import ENVELOPES, READ_ANSWER, tell_envelopes, tell_keys, tell_signatures
 from rrcluster.federation.wire import LONGEST_LETTER, Letter, decode
@@ -125,8 +125,9 @@ class SecureCollect:
         for _ in range(self.most_attempts):
             attempt = Attempt(self.secure.terms, guidance.round_index, self.next_attempt())
             try:
-                told = told_by(self._task(attempt, guidance, {}), *ENVELOPES)
-                return NoisySum(secure_sum(attempt, partial(self._ask, attempt, guidance), charge=charge, told=told))
+                common = task_digest(self._task(attempt, guidance, {}), *ENVELOPES)
+                ask = partial(self._ask, attempt, guidance)
+                return NoisySum(secure_sum(attempt, ask, charge=charge, task_digest=common))
             except ProtocolError:
                 if charge.made:  # members may have revealed: the sum may be known, and this charge is spent
                     break

@@ -22,7 +22,7 @@ from rrcluster.errors import ProtocolError
 from rrcluster.federation.agreed_run import AgreedRun, check_data
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.client_ledger import ClientLedger
-from rrcluster.federation.round_letters import read_task, report_letter, told_by
+from rrcluster.federation.round_letters import read_task, report_letter, task_digest
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.federation.stage_letters import (
     ENVELOPES,
@@ -141,7 +141,7 @@ class Daemon:
         reports = self._reports(guidance, ids, ClientKeys.of_round(SecureStreams(), guidance.round_index))
         mechanism: Any = plan.plan.mechanism
         values = mechanism.sum_messages(reports) + plan.noise_share()
-        words = client.mask(read_envelopes(letter), values, told=told_by(letter, *ENVELOPES))
+        words = client.mask(read_envelopes(letter), values, task_digest=task_digest(letter, *ENVELOPES))
         return Letter("masked", {}, {"words": words})
 
     def _sign(self, letter: Letter) -> Letter:

@@ -99,10 +99,10 @@ class Deployment:
         }
         if secure is None:
             return statement | {"federation": about}
-        told = secure.statement()
-        about |= {name: told[name] for name in ("assumed", "noise_share_sigma", "grid_bits")}
+        shares = secure.statement()
+        about |= {name: shares[name] for name in ("assumed", "noise_share_sigma", "grid_bits")}
         about |= {"least_honest": agreement.least_honest, "most_colluders": agreement.most_colluders}
-        notes = [f"The server sees masked sums alone. Assumed: {told['assumed']}.", _LEVEL, _SAME_LOSS]
+        notes = [f"The server sees masked sums alone. Assumed: {shares['assumed']}.", _LEVEL, _SAME_LOSS]
         everybody = {"who": about["towards"], "neighbours": "zero-out", "epsilon": statement["epsilon"]}
         known = secure.epsilon_towards_members()
         member = {"who": "a member, which knows its own noise", "neighbours": "zero-out", "epsilon": known}

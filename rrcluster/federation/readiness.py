@@ -99,12 +99,12 @@ def _agreed_lines(agreement: Agreement) -> Iterator[CheckLine]:
     except RRClusterError as error:
         yield CheckLine("guarantee", False, str(error))
         return
-    told = agreed.guarantee()
+    stated = agreed.guarantee()
     yield CheckLine(
         "guarantee",
         True,
-        f"epsilon = {epsilon_text(told['epsilon'])}, delta = {told['delta']:.2g}, {told['adjacency']}, "
-        f"{told['num_releases']} releases of {told['num_clients']} clients, towards {told['towards']}",
+        f"epsilon = {epsilon_text(stated['epsilon'])}, delta = {stated['delta']:.2g}, {stated['adjacency']}, "
+        f"{stated['num_releases']} releases of {stated['num_clients']} clients, towards {stated['towards']}",
     )
     yield _line("signal to noise", lambda: _signal(agreed))
 
@@ -128,10 +128,10 @@ def _signal(agreed: AgreedRun) -> str:
     needed = math.ceil(clients * max(WEAK / over_run, _LEAST_STEP / one_round))
     many = clients // members
     return _problem(
-        f"hopeless: {text}. Nothing is learnt below {HOPELESS:g} over the run or {_LEAST_STEP:g} in a round. About "
-        f"{needed} clients would do at this epsilon. Each member hosts {many} client{'s' if many > 1 else ''}: with "
-        "--client-column the unit of privacy is the person in its data, and a member hosts thousands. Fewer clusters, "
-        "a smaller network, or a larger epsilon help too."
+        f"hopeless: {text}. Nothing is learnt below {HOPELESS:g} over the run or {_LEAST_STEP:g} in a round. At this "
+        f"epsilon it takes about {needed} clients at least, whose updates agree. Each member hosts {many} "
+        f"client{'s' if many > 1 else ''}: with --client-column the unit of privacy is the person in its data, and a "
+        "member hosts thousands. Fewer clusters, a smaller network, or a larger epsilon help too."
     )
 
 

@@ -55,7 +55,7 @@ def task(
     return Letter(name, {**own_facts, **facts}, {**arrays, **more})
 
 
-def told_by(letter: Letter, *apart: str) -> bytes:
+def task_digest(letter: Letter, *apart: str) -> bytes:
     """The digest of what a task tells, but for arrays that differ from member to member: all must be told the same."""
     arrays = [part for name in sorted(set(letter.arrays) - set(apart)) for part in _named_bytes(name, letter)]
     return digest(letter.name.encode(), json.dumps(dict(letter.facts), sort_keys=True).encode(), *arrays)

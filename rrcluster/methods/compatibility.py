@@ -37,7 +37,7 @@ def check_applies(method: Method, mechanism: str, min_cluster_size: int) -> None
 
 
 def check_init(method: Method, init: str, mechanism: str = "joint", min_cluster_size: int = 0) -> None:
-    """Raise where an initialisation other than `independent` has no meaning (ConfigError).
+    """Raise where an initialisation other than `independent`, or `auto`, has no meaning (ConfigError).
 
     | | kmeans++, warm |
     | --- | --- |
@@ -48,7 +48,7 @@ def check_init(method: Method, init: str, mechanism: str = "joint", min_cluster_
     For kmeans++ and warm, mechanism and rebalancing do not matter: the rounds of an initialisation are ordinary rounds.
     Methods that choose by distance do so here too, once a client remembers something; before that they choose by loss.
     """
-    if init == "independent":
+    if init in ("auto", "independent"):
         return
     if method.one_model:
         raise ConfigError(f"algorithm = {method.name} has one model, so init = {init} has no effect; remove init.")
@@ -69,3 +69,12 @@ def check_init(method: Method, init: str, mechanism: str = "joint", min_cluster_
             f"init = survey opens as many clusters as it finds groups, for methods that choose by loss alone, and "
             f"algorithm = {method.name} does not; use ifca, or another init."
         )
+
+
+def allows_survey(method: Method, mechanism: str, min_cluster_size: int) -> bool:
+    """Whether `init = survey` has a meaning."""
+    try:
+        check_init(method, "survey", mechanism, min_cluster_size)
+    except ConfigError:
+        return False
+    return True

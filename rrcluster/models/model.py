@@ -135,6 +135,11 @@ class Model:
         return tuple(layers)
 
     @property
+    def one_layer(self) -> bool:
+        """Whether a single layer is trained, on the inputs or on fixed features: a linear model."""
+        return sum(len(layer.shape) > 1 for layer in self.layers) <= 1
+
+    @property
     def num_parameters(self) -> int:
         """d."""
         return self.layers[-1].stop

@@ -34,7 +34,6 @@ class Shipped:
     shapes: tuple[tuple[int, ...], ...] = ()  # the only input shapes it takes; none: any
     ids: bool = False  # inputs are ids (int64) of a sequence, not numbers
     heavy: bool = False  # training a cohort keeps a GPU busy by itself
-    one_by_one: bool = False  # on a CPU clients run one at a time, in a process per core where that pays
     own: bool = False  # registered: tried on a sample (probe.py) instead
 
     def fits(self, input_shape: tuple[int, ...], ids: bool) -> bool:
@@ -55,9 +54,9 @@ OURS: dict[str, Shipped] = {
     "edges-mlp": Shipped(edges_mlp, _EITHER, shapes=_IMAGES),
     "scattering": Shipped(scattering, _EITHER, shapes=_IMAGES),
     "mlp": Shipped(mlp, "numbers of any shape"),
-    "cnn": Shipped(cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),), one_by_one=True),
-    "cifar-cnn": Shipped(cifar_cnn, "3 x 32 x 32 images", shapes=((3, 32, 32),), heavy=True, one_by_one=True),
-    "lstm": Shipped(character_lstm, "sequences of character ids", ids=True, heavy=True, one_by_one=True),
+    "cnn": Shipped(cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
+    "cifar-cnn": Shipped(cifar_cnn, "3 x 32 x 32 images", shapes=((3, 32, 32),), heavy=True),
+    "lstm": Shipped(character_lstm, "sequences of character ids", ids=True, heavy=True),
     "bigram": Shipped(bigram, "sequences of character ids", ids=True),
     "trigram": Shipped(trigram, "sequences of character ids", ids=True),
     "fourgram": Shipped(fourgram, "sequences of character ids", ids=True),
@@ -79,7 +78,7 @@ def shipped_model(name: str) -> Shipped:
             made = entry(input_shape, outputs)
         return made if isinstance(made, Model) else from_module(made, name=name)
 
-    return Shipped(make, "whatever its author says", one_by_one=True, own=True)
+    return Shipped(make, "whatever its author says", own=True)
 
 
 def make_model(name: str, *, input_shape: tuple[int, ...], num_classes: int, ids: bool | None = None) -> Model:

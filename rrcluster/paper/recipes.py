@@ -1,14 +1,15 @@
 """Settings of the methods in all studies. The paper states q and the grids of C, B, k, epochs and rates only.
 
 Settings at the defaults of `rrcluster run` are left out, except exploration, which every row sets: 0 is the published
-method.
+method, and with it there is no survey. Rows that explore have none either; the default's row has what `init` is then.
 """
 
 from typing import Any
 
 from rrcluster.paper.study import IDENTIFIER, JOINT, NO_NOISE, Answer, Row
 
-PUBLISHED, EXPLORING = {"exploration": 0.0}, {"exploration": 1.0}
+PUBLISHED, EXPLORING = {"exploration": 0.0}, {"exploration": 1.0, "init": "independent"}
+DEFAULT: dict[str, Answer] = {JOINT: {"algorithm": "ifca", "exploration": 1.0}}
 COIN_B, EXACT_B = 20, 8  # of 25 clients per cluster and round; the paper's grid of B is 4, 8, 12
 
 IMAGES: dict[str, Any] = {
@@ -131,9 +132,10 @@ def rebalanced(
 
 
 def ours() -> tuple[Row, ...]:
-    """Rows that the paper does not have: exploration alone and coins alone."""
+    """Rows that the paper does not have: our default, exploration alone and coins alone."""
     ifca = {"algorithm": "ifca"}
     return (
+        Row("default", "Default: DP-IFCA + survey", DEFAULT),
         Row("ifca-explore", "DP-IFCA + exploration", {JOINT: ifca | EXPLORING}),
         Row("ifca-coin", "RR-Cluster (IFCA), no exploration", {JOINT: rebalanced("ifca")[JOINT]}),
     )

@@ -16,8 +16,9 @@ from rrcluster.data.sources import locate
 from rrcluster.data_settings import DataSettings
 from rrcluster.errors import ConfigError, DataError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.experiments.grid import Job
 from rrcluster.experiments.setup import load_population
-from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Job, Outcome, Step, one_after_another
+from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Outcome, Step, one_after_another
 from rrcluster.paper.reuse import of_other_settings
 from rrcluster.paper.study import Answer, Column, Row, Settings, Study
 from rrcluster.report.folders import DESCRIPTION

@@ -10,7 +10,7 @@ import yaml
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.folder import RunFolder
-from rrcluster.experiments.sweep import Job
+from rrcluster.experiments.grid import Job
 from rrcluster.storage import read_mapping, write_file
 
 

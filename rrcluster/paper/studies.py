@@ -45,7 +45,7 @@ SHAKESPEARE = Study(
             rebalanced("ifca", exact=_ROLES_EXACT_B, coin=_ROLES_COIN_B),
             padded((13.42, 13.83, 16.25)),
         ),
-        Row("ifca-explore", "DP-IFCA + exploration", {JOINT: {"algorithm": "ifca", **EXPLORING}}),
+        Row("ifca-explore", "Default: DP-IFCA + exploration", {JOINT: {"algorithm": "ifca", **EXPLORING}}),
         Row("ifca-shared", "DP-IFCA, only the bias clustered", {JOINT: _ONLY_BIAS, NO_NOISE: _ONLY_BIAS}),
     ),
     settings=recipes.TEXT,

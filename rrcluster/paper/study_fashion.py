@@ -289,7 +289,7 @@ CLUSTERING = Study(
         Row(
             "ifca-explore",
             "DP-IFCA + exploration",
-            {mechanism: {"algorithm": "ifca", "exploration": 1.0} for mechanism in (JOINT, NO_NOISE)},
+            {mechanism: {"algorithm": "ifca", **recipes.EXPLORING} for mechanism in (JOINT, NO_NOISE)},
         ),
     ),
     settings=recipes.FASHION,

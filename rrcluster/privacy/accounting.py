@@ -16,6 +16,7 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, UnsupportedEvent
+from rrcluster.privacy.answers import answered_once
 from rrcluster.privacy.events import Event
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def epsilon_at(event: Event, *, num_rounds: int, delta: float, accountant: str, 
         return _remembered(accountant, event, coarse, rounds, delta)
 
 
-@lru_cache(maxsize=4096)
+@answered_once
 def _remembered(accountant: str, event: Event, coarse: bool, num_rounds: int, delta: float) -> float:
     return _prepared(accountant, event, coarse).epsilon(num_rounds, delta)
 
@@ -88,10 +89,15 @@ def profile(event: Event, *, num_rounds: int, around: float, accountant: str = "
     if not 0 < around < math.inf:
         return []
     with _ONE_AT_A_TIME:
-        delta_at = _prepared(accountant, event, False).delta
-        pairs = [(share * around, delta_at(num_rounds, share * around)) for share in _PROFILE]
+        pairs = _profile(accountant, event, num_rounds, around)
     least = _least_delta(num_rounds) if accountant == "pld" else 0.0
     return [(at, delta) for at, delta in pairs if least < delta <= 1]
+
+
+@answered_once
+def _profile(accountant: str, event: Event, num_rounds: int, around: float) -> list[tuple[float, float]]:
+    delta_at = _prepared(accountant, event, False).delta
+    return [(share * around, delta_at(num_rounds, share * around)) for share in _PROFILE]
 
 
 def account(event: Event, *, num_rounds: int, delta: float) -> list[AccountRow]:

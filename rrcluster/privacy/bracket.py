@@ -9,11 +9,11 @@ the error is relative to the tail that is asked for, and not to 1.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from rrcluster.privacy.accounting import MAX_MULTIPLIER, epsilon
+from rrcluster.privacy.answers import answered_once
 from rrcluster.privacy.events import Event
 from rrcluster.privacy.pld import grid_profile
 from rrcluster.privacy.profiles import Array
@@ -45,7 +45,7 @@ def bracket(event: Event, *, num_rounds: int, delta: float) -> Bracket:
     return _bracket(event, num_rounds, delta)
 
 
-@lru_cache(maxsize=256)
+@answered_once
 def _bracket(event: Event, num_rounds: int, delta: float) -> Bracket:
     stated = epsilon(event, num_rounds=num_rounds, delta=delta, accountant="pld")
     event = event.at_most(MAX_MULTIPLIER)

@@ -164,13 +164,21 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     summary = _optional_json(folder / "summary.json")
     return Run(
         path=folder,
-        config=read_mapping(folder / CONFIG),
+        config=_with_init(read_mapping(folder / CONFIG), privacy),
         privacy=privacy,
         summary=summary,
         rounds=tuple(_round(entry, folder) for entry in _lines(folder / "rounds.jsonl", optional=not summary)),
         diagnostics=tuple(_diagnostic(entry, folder) for entry in _lines(folder / "diagnostics.jsonl")),
         cost=folder_cost(folder),
     )
+
+
+def _with_init(config: Mapping[str, Any], privacy: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings with what `init = auto` stood for."""
+    begins = privacy.get("initialisation")
+    if config.get("init") != "auto" or not isinstance(begins, Mapping):
+        return config
+    return {**config, "init": str(begins.get("init"))}
 
 
 def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:

@@ -31,12 +31,16 @@ def digest(*parts: bytes) -> bytes:
     return whole.digest()
 
 
-def agree(private: X25519PrivateKey, public: bytes, *, purpose: bytes) -> bytes:
-    """The key that two clients share for one purpose; the purpose names the attempt, and who sends to whom."""
+def agree(private: X25519PrivateKey, public: bytes) -> bytes:
+    """The secret that two clients share; no key itself, keys are derived from it."""
     try:
-        secret = private.exchange(X25519PublicKey.from_public_bytes(public))
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
         raise ProtocolError("a public key cannot be used; its owner must make another.") from None
+
+
+def derive_key(secret: bytes, *, purpose: bytes) -> bytes:
+    """The key of two clients for one purpose, which names the attempt, and who sends to whom."""
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=purpose).derive(secret)
 
 

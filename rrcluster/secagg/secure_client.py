@@ -23,7 +23,17 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from rrcluster.errors import ProtocolError
-from rrcluster.secagg.masks import KEY_BYTES, SIGNATURE_BYTES, Words, agree, close, digest, expand, open_envelope
+from rrcluster.secagg.masks import (
+    KEY_BYTES,
+    SIGNATURE_BYTES,
+    Words,
+    agree,
+    close,
+    derive_key,
+    digest,
+    expand,
+    open_envelope,
+)
 from rrcluster.secagg.shamir import SECRET_BYTES, SHARE_BYTES, split_secret
 from rrcluster.secagg.terms import Terms
 
@@ -75,14 +85,14 @@ class Attempt:
         """What a client signs of the list of survivors."""
         return digest(b"survivors", self.context, *(place.to_bytes(4) for place in survivors))
 
-    def mask_purpose(self, one: int, other: int, told: bytes = b"") -> bytes:
+    def mask_purpose(self, one: int, other: int, task_digest: bytes) -> bytes:
         """Names the mask of a pair of clients, whichever of them asks, and what both were told (models, say).
 
         Two clients that were told different things have different masks, which never cancel: a server that tells
         some clients one thing and some another unmasks nothing.
         """
         low, high = sorted((one, other))
-        return digest(b"mask", self.context, low.to_bytes(4), high.to_bytes(4), told)
+        return digest(b"mask", self.context, low.to_bytes(4), high.to_bytes(4), task_digest)
 
     def envelope_purpose(self, sender: int, receiver: int) -> bytes:
         """Names an envelope."""
@@ -110,6 +120,7 @@ class SecureClient:
         self._mask_key, self._envelope_key = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._seed = secrets.token_bytes(SECRET_BYTES)
         self._keys: dict[int, AdvertisedKeys] = {}
+        self._secrets: dict[int, bytes] = {}  # neighbour -> what its envelopes and ours are closed with keys of
         self._held: dict[int, tuple[int, int]] = {}  # sender -> shares of its seed and of its key
         self._survivors: tuple[int, ...] = ()
 
@@ -144,28 +155,29 @@ class SecureClient:
         seeds = split_secret(self._seed, points, threshold=threshold)
         mask_keys = split_secret(self._mask_key.private_bytes_raw(), points, threshold=threshold)
         self._held[self.place] = seeds[self.place + 1], mask_keys[self.place + 1]
+        others = [place for place in holders if place != self.place]
+        self._secrets = {place: agree(self._envelope_key, self._keys[place].envelope_key) for place in others}
         return {
             place: close(
-                self._envelope_secret(place, self.attempt.envelope_purpose(self.place, place)),
+                derive_key(self._secrets[place], purpose=self.attempt.envelope_purpose(self.place, place)),
                 seeds[place + 1].to_bytes(SHARE_BYTES) + mask_keys[place + 1].to_bytes(SHARE_BYTES),
             )
-            for place in holders
-            if place != self.place
+            for place in others
         }
 
-    def mask(self, envelopes: Mapping[int, bytes], values: NDArray[np.int64], *, told: bytes = b"") -> Words:
+    def mask(self, envelopes: Mapping[int, bytes], values: NDArray[np.int64], *, task_digest: bytes) -> Words:
         """The values modulo 2^32, hidden by a mask of one's own and one with each neighbour that sent an envelope.
 
-        `told` is a digest of what the server said that the values depend on.
+        `task_digest` is of what the server said that the values depend on.
         """
         self._enter("mask")
         if values.shape != (self._terms.width,) or values.dtype.kind != "i":
             raise ProtocolError(f"values must be {self._terms.width} whole numbers, as agreed.")
         for sender, envelope in envelopes.items():
-            if sender == self.place or sender not in self._keys:
+            if sender not in self._secrets:
                 raise ProtocolError("an envelope is from somebody who is no neighbour, or advertised no keys.")
             purpose = self.attempt.envelope_purpose(sender, self.place)
-            content = open_envelope(self._envelope_secret(sender, purpose), envelope)
+            content = open_envelope(derive_key(self._secrets[sender], purpose=purpose), envelope)
             if len(content) != 2 * SHARE_BYTES:
                 raise ProtocolError("an envelope holds something else than two shares.")
             self._held[sender] = int.from_bytes(content[:SHARE_BYTES]), int.from_bytes(content[SHARE_BYTES:])
@@ -177,9 +189,9 @@ class SecureClient:
         words = values.astype(np.uint32) + expand(self._seed, self._terms.width)
         for place in self._held:
             if place != self.place:
-                purpose = self.attempt.mask_purpose(self.place, place, told)
-                key = agree(self._mask_key, self._keys[place].mask_key, purpose=purpose)
-                pairwise = expand(key, self._terms.width)
+                purpose = self.attempt.mask_purpose(self.place, place, task_digest)
+                secret = agree(self._mask_key, self._keys[place].mask_key)
+                pairwise = expand(derive_key(secret, purpose=purpose), self._terms.width)
                 words = words + pairwise if self.place < place else words - pairwise
         return words
 
@@ -223,6 +235,3 @@ class SecureClient:
     def _check_keys(self, place: int, advertised: AdvertisedKeys) -> None:
         if not self.attempt.has_signed_keys(place, advertised):
             raise ProtocolError(f"the keys of client {place} are not signed by its identity for this attempt.")
-
-    def _envelope_secret(self, place: int, purpose: bytes) -> bytes:
-        return agree(self._envelope_key, self._keys[place].envelope_key, purpose=purpose)

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from rrcluster.errors import ProtocolError
-from rrcluster.secagg.masks import Words, agree, expand
+from rrcluster.secagg.masks import Words, agree, derive_key, expand
 from rrcluster.secagg.secure_client import AdvertisedKeys, Attempt, RevealedShares, check_signature
 from rrcluster.secagg.shamir import PRIME, combine_shares
 
@@ -23,10 +23,10 @@ Ask = Callable[[str, Mapping[int, Any]], Mapping[int, Any]]  # stage, place -> m
 Envelopes = Mapping[int, Mapping[int, bytes]]
 
 
-def secure_sum(attempt: Attempt, ask: Ask, *, charge: Callable[[], None], told: bytes = b"") -> NDArray[np.int64]:
+def secure_sum(attempt: Attempt, ask: Ask, *, charge: Callable[[], None], task_digest: bytes) -> NDArray[np.int64]:
     """The sum of the survivors' values, as whole numbers from -2^31 to 2^31 - 1.
 
-    `told` is a digest of what all of them were told in stage `mask`. Keys and signatures that are not their sender's
+    `task_digest` is of what all of them were told in stage `mask`. Keys and signatures that are not their sender's
     are left out here, with the sender: passed on they would make everybody else leave.
 
     `charge` is called before anybody is asked to reveal: from then on the server may know the sum. ProtocolError, and
@@ -45,7 +45,15 @@ def secure_sum(attempt: Attempt, ask: Ask, *, charge: Callable[[], None], told: 
         raise ProtocolError(f"{len(signatures)} survivors signed, fewer than the {terms.quorum} that a list needs.")
     charge()
     revealed = ask("reveal", dict.fromkeys(signatures, signatures))
-    return unmask(attempt, masked, alive=alive, keys=keys, delivered=delivered, revealed=revealed, told=told)
+    return unmask(
+        attempt,
+        masked,
+        alive=alive,
+        keys=keys,
+        delivered=delivered,
+        revealed=revealed,
+        task_digest=task_digest,
+    )
 
 
 def deliver(sent: Envelopes) -> dict[int, dict[int, bytes]]:
@@ -73,7 +81,7 @@ def unmask(
     keys: Mapping[int, AdvertisedKeys],
     delivered: Envelopes,
     revealed: Mapping[int, RevealedShares],
-    told: bytes = b"",
+    task_digest: bytes,
 ) -> NDArray[np.int64]:
     """The sum of the values of those `alive`, from their words and the shares revealed.
 
@@ -93,7 +101,8 @@ def unmask(
             raise ProtocolError("the shares of a key do not fit the key that was advertised.")
         for survivor in set(terms.neighbourhoods[place]).intersection(alive):
             if place in delivered[survivor]:  # its words hold the mask of this pair, and nobody's cancel it
-                key = agree(private, keys[survivor].mask_key, purpose=attempt.mask_purpose(place, survivor, told))
+                secret = agree(private, keys[survivor].mask_key)
+                key = derive_key(secret, purpose=attempt.mask_purpose(place, survivor, task_digest))
                 pairwise = expand(key, terms.width)
                 total += pairwise if place < survivor else -pairwise
     return total.astype(np.int32).astype(np.int64)

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from math import prod
 
+import numpy as np
+
 from rrcluster.errors import ProtocolError
 
 PRIME = 2**521 - 1
@@ -25,13 +27,11 @@ def split_secret(secret: bytes, points: Sequence[int], *, threshold: int) -> dic
             f"it needs {SECRET_BYTES} bytes and a threshold from 1 to the number of holders."
         )
     coefficients = [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
-    shares = {}
-    for point in points:
-        value = 0
-        for coefficient in coefficients:
-            value = (value + coefficient) * point % PRIME
-        shares[point] = (value + int.from_bytes(secret)) % PRIME
-    return shares
+    at = np.array(points, dtype=object)
+    values = 0 * at
+    for coefficient in coefficients:
+        values = (values + coefficient) * at  # points are small: reducing once at the end is cheaper than every time
+    return dict(zip(points, ((values + int.from_bytes(secret)) % PRIME).tolist(), strict=True))
 
 
 def combine_shares(shares: Mapping[int, int], *, threshold: int) -> bytes:
@@ -41,12 +41,25 @@ def combine_shares(shares: Mapping[int, int], *, threshold: int) -> bytes:
     chosen = dict(islice(shares.items(), threshold))
     points = list(chosen)
     above = prod(points)  # Lagrange at 0: prod of the other points over prod of (other - point)
-    below = [point * prod(other - point for other in points if other != point) % PRIME for point in points]
+    below = _products(points)
     value = sum(share * inverse for share, inverse in zip(chosen.values(), _inverses(below), strict=True))
     secret = value * above % PRIME
     if secret >> 8 * SECRET_BYTES:
         raise ProtocolError("the shares of a secret do not fit together; somebody sent a wrong one.")
     return secret.to_bytes(SECRET_BYTES)
+
+
+def _products(points: Sequence[int]) -> list[int]:
+    """Of each point its product with all differences (other - point), modulo the prime.
+
+    As many factors as 64 bits hold are multiplied as machine numbers.
+    """
+    at, together = np.array(points), 63 // max(points).bit_length()
+    factors = at - at[:, None]
+    np.fill_diagonal(factors, at)
+    ones = np.ones((len(points), -len(points) % together), dtype=np.int64)
+    rows = np.hstack([factors, ones]).reshape(len(points), -1, together).prod(axis=2).tolist()
+    return [prod(row) % PRIME for row in rows]
 
 
 def _inverses(values: Sequence[int]) -> list[int]:

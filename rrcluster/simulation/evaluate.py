@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine import calls
@@ -23,7 +22,7 @@ from rrcluster.rng import stream
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.types import Array, Models
 
-_FEW_SETS = 16
+_FEW_SETS, _FEW_GROUPS = 16, 8
 _CLIENTS_AT_ONCE, _SAMPLES_AT_ONCE = 512, 2**16  # whichever is reached first
 _PERSONAL_CLIENTS, _PERSONAL_SAMPLES = 200, 500
 _ALL_UP_TO, _OF_LARGER = 10_000, 2_000
@@ -202,9 +201,25 @@ def clustering_accuracy(choices: Array, groups: Array, num_clusters: int, num_gr
     """
     if not num_groups:
         return float("nan")
-    table = confusion(choices, groups, num_clusters, num_groups)
-    rows, columns = linear_sum_assignment(-table)
-    return float(table[rows, columns].sum() / len(choices))
+    return float(most_matched(confusion(choices, groups, num_clusters, num_groups)) / len(choices))
+
+
+def most_matched(table: Array) -> int:
+    """How many clients are in their group's cluster, of a (k, groups) table, under the best one-to-one matching."""
+    num_groups = table.shape[1]
+    if num_groups > _FEW_GROUPS:
+        from scipy.optimize import linear_sum_assignment  # takes half a second to import
+
+        rows, columns = linear_sum_assignment(-table)
+        return int(table[rows, columns].sum())
+    most = {0: 0}  # by the set of groups that have a cluster among those seen so far
+    for row in table.tolist():
+        for matched, clients in list(most.items()):
+            for group in range(num_groups):
+                both = matched | 1 << group
+                if both != matched:
+                    most[both] = max(most.get(both, 0), clients + row[group])
+    return max(most.values())
 
 
 def confusion(choices: Array, groups: Array, num_clusters: int, num_groups: int) -> Array:

@@ -8,7 +8,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln
 
 from rrcluster.methods import Method
 from rrcluster.privacy.plan import PrivacyPlan
@@ -79,6 +78,8 @@ def expected_norm(noise_std: float, width: int) -> float:
     """E ||N(0, noise_std^2 I_width)||, which tends to noise_std sqrt(width)."""
     if width == 0:
         return 0.0
+    from scipy.special import gammaln
+
     return noise_std * math.sqrt(2) * math.exp(float(gammaln((width + 1) / 2) - gammaln(width / 2)))
 
 

@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rrcluster import checks
+from rrcluster.clusters.schedule import FINDS, FOUND_GROUP, usual_signal
+from rrcluster.clusters.survey import CLEAR
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.mechanism import SIZE_NOISE
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.settings import PrivacySettings, changed
-from rrcluster.theory.outlook import Outlook, expected_shares, outlook, survey_signal
-from rrcluster.types import Coordinates
+from rrcluster.theory.outlook import Outlook, expected_shares, outlook
+from rrcluster.types import Array, Coordinates
 
-_UNLIKE = 3.0  # largest over smallest group: exploration, which evens sizes out, then splits the large one
-_FEW = 2  # clusters, where the number of groups is unknown: exploration leaves the one that is too many empty
-_FINDS = 0.8  # signal to noise of the smallest group in a survey: in trials most groups were found at it, few at 0.6
 _ENOUGH_SIGNAL = 1.3  # over the run: coins have cost points at 1.1, and none from 1.5 on
 _SIZE_MEMORY = 0.9  # of the running average of released sizes
 _SIZE_DEVIATIONS = 2.5  # standard deviations of that average between B and the smallest expected size
@@ -29,7 +28,7 @@ _PUBLIC = "Only public quantities were read. Trying several B on clients' data w
 class Advice:
     """How to begin, a recommended B, and what noise leaves of each cluster."""
 
-    init: str  # how the models begin: independent (with exploration) or survey
+    init: str  # how the models begin, as `init = auto` decides it: survey, or independent (with exploration)
     min_cluster_size: int
     outlook: Outlook  # without rebalancing
     reasons: tuple[str, ...]
@@ -54,10 +53,10 @@ def advise(
     `expected_ratio` are the sizes of the groups relative to each other (default: equal), an expectation and not a
     count. The models handed out average the last `average_last` of the rounds.
 
-    A survey (`init = survey`) is advised where exploration does badly, that is where the number of groups is not known
-    (`expected_ratio` is not given, and k > 2) or one is far larger than another, if it would find the smallest. With
-    exploration B is an insurance: as large as coins stay still while every group has the size expected of it; none
-    where the signal is weak or released sizes too noisy. docs/choosing.md has what following all of this gave.
+    The models begin as with `init = auto`: by a survey where noise leaves it enough to find a group of a quarter of the
+    clients, else with exploration. Beside a survey there is no B. With exploration B is an insurance: as large as coins
+    stay still while every group has the size expected of it; none where the signal is weak or released sizes too noisy.
+    docs/choosing.md has what following all of this gave.
     """
     for name, way_out in (
         ("expected_cohort", "the cohort follows from num_clients and sample_rate; give those."),
@@ -79,18 +78,27 @@ def advise(
     seen = outlook(plan, update_clip=settings.update_clip, shares=shares, average_last=average_last)
     smallest = plan.sampler.expected_size * float(shares.min())
     known, explores = expected_ratio is not None, exploration > 0
-    finds = survey_signal(plan, update_clip=settings.update_clip, smallest=smallest) if explores else 0.0
-    unlike = shares.max() >= _UNLIKE * shares.min()
-    if finds >= _FINDS and (unlike if known else num_clusters > _FEW):
-        why = "one group is far larger than another" if known else "the number of groups is not given"
+    finds = usual_signal(plan, FOUND_GROUP) if explores and plan.mechanism.name == "joint" else 0.0
+    if finds >= FINDS:
         reason = (
-            f"init = survey: {why}, and exploration would even sizes out. The smallest group has {finds:.2g} times the "
-            f"noise of the survey ({_FINDS:g} is enough); clusters beyond the groups that it finds stay closed."
+            f"init = survey (the default): a group of a quarter of the clients has {finds:.2g} times the noise of its "
+            f"questions ({FINDS:g} is enough); clusters beyond the groups that it finds stay closed, and B is 0."
         )
-        return Advice("survey", 0, seen, (reason, *seen.warnings, _PUBLIC))
+        return Advice("survey", 0, seen, (reason, *_small(plan, shares if known else None), *seen.warnings, _PUBLIC))
     least, reason = _insurance(plan, seen, smallest, known=known, explores=explores)
     expected = f"The smallest cluster is expected to have {smallest:.4g} of {plan.sampler.expected_size:.4g} clients."
     return Advice("independent", least, seen, (expected, reason, *seen.warnings, _PUBLIC))
+
+
+def _small(plan: PrivacyPlan, shares: Array | None) -> tuple[str, ...]:
+    """A warning where the smallest of the groups may be missed."""
+    signal = math.inf if shares is None else usual_signal(plan, float(shares.min()))
+    if signal >= CLEAR:
+        return ()
+    return (
+        f"The smallest group has {signal:.2g} times the noise of the survey; below {CLEAR:g} it may be missed, and "
+        "share a model with another.",
+    )
 
 
 def _insurance(plan: PrivacyPlan, seen: Outlook, smallest: float, *, known: bool, explores: bool) -> tuple[int, str]:

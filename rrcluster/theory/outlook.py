@@ -1,13 +1,11 @@
 """Signal to noise of each cluster, from a privacy plan alone: what a run can learn, before any data is touched."""
 
-import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rrcluster.clusters.survey import PARTS, SHARE, place_of, survey_size
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.types import Array
@@ -84,26 +82,6 @@ def _cancelling(plan: PrivacyPlan) -> float:
     described = plan.mechanism.describe().correlation
     noise = described.get("noise_of_models_handed_out")
     return float(described["noise_of_a_round"] * noise["independent"] / noise["chosen"]) if noise else 1.0
-
-
-_GROUP_PART = 0.5  # of the squared length of an update that its group explains, about
-
-
-def survey_signal(plan: PrivacyPlan, *, update_clip: float, smallest: float) -> float:
-    """What a group of `smallest` clients in a cohort adds to the spread that a survey measures, over the noise's.
-
-    0 where the plan can have no survey.
-    """
-    mechanism, k = plan.mechanism, plan.mechanism.num_clusters
-    if mechanism.name != "joint" or plan.num_rounds <= len(PARTS) or k == 1:
-        return 0.0
-    with contextlib.suppress(ConfigError):
-        width, _ = survey_size(mechanism.coordinates.clustered, k)
-        rounds = max(int(plan.num_rounds * SHARE), len(PARTS))
-        asked = sum(place_of(t, rounds).stage == "spread" for t in range(rounds))
-        noise = mechanism.noise_std / update_clip * math.sqrt(2 * width * asked)
-        return smallest * _GROUP_PART * asked / noise if noise else math.inf
-    return 0.0
 
 
 def expected_shares(expected_ratio: Sequence[float] | None, num_clusters: int) -> Array:

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy.optimize import linear_sum_assignment
 
 from rrcluster.data import linear_regression, load_federated
 from rrcluster.engine import calls
@@ -10,7 +11,7 @@ from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams, stream
 from rrcluster.settings import LocalSettings
-from rrcluster.simulation.evaluate import clustering_accuracy, confusion, evaluate, judged_clients
+from rrcluster.simulation.evaluate import clustering_accuracy, confusion, evaluate, judged_clients, most_matched
 from rrcluster.simulation.simulate import simulate
 
 
@@ -113,6 +114,13 @@ def test_more_clusters_than_groups_and_label_permutations():
     assert clustering_accuracy(np.array([1, 1, 0, 0]), groups, 2, 2) == 1.0
     assert clustering_accuracy(np.array([2, 1, 0, 0]), groups, 3, 2) == 0.75  # a surplus cluster counts as wrong
     assert clustering_accuracy(np.array([0, 0, 0, 0]), groups, 1, 2) == 0.5
+
+
+def test_the_best_matching_of_few_groups_is_that_of_any_number():
+    rng = np.random.default_rng(0)
+    for k, groups in [(1, 1), (2, 5), (5, 2), (4, 4), (8, 8), (12, 8)]:
+        table = rng.integers(0, 9, (k, groups))
+        assert most_matched(table) == table[linear_sum_assignment(-table)].sum()
 
 
 def test_without_true_groups_there_is_no_clustering_accuracy():

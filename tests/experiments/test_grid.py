@@ -5,7 +5,7 @@ import pytest
 
 from rrcluster import registry
 from rrcluster.errors import ConfigError
-from rrcluster.experiments.sweep import jobs, read_grid
+from rrcluster.experiments.grid import jobs, read_grid
 
 
 def grid(**settings):

@@ -150,7 +150,8 @@ def test_the_commands_of_the_page_are_understood(here):
         columns = read_command(command.replace("\\\n", " ").split()).config.columns
         assert columns.vocabulary == {"colour": ("red", "blue")}
     (grid,) = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
-    from rrcluster.experiments.sweep import check_own_data, read_grid
+    from rrcluster.experiments.grid import read_grid
+    from rrcluster.experiments.sweep import check_own_data
 
     settings = read_grid(yaml.safe_load(grid), source="page", out=here / "out")
     assert list(settings.axes) == ["local_lr"]

@@ -205,6 +205,7 @@ def test_base_rows_differ_from_rebalanced_ones_in_the_rebalancing_alone():
         for first, second, mechanism in study.pairs:
             one, two = study.row(first).answers[mechanism], study.row(second).answers[mechanism]
             changed = {key for key in {*one, *two} if one.get(key) != two.get(key)}
+            changed -= {"init"}  # with B there is no survey, so that exploration is all that both have
             assert changed <= {"rebalance", "min_cluster_size"} or (study.name, mechanism) == ("intro", "joint"), first
 
 

@@ -10,8 +10,8 @@ import pytest
 import rrcluster as rr
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments import private_selection as module
+from rrcluster.experiments.grid import read_grid
 from rrcluster.experiments.private_selection import PublicScore, SelectSettings, candidates, select
-from rrcluster.experiments.sweep import read_grid
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.cost import folder_cost
 

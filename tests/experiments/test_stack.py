@@ -16,19 +16,19 @@ from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.stacked import Stack, StackedEngine, _in_passes
 from rrcluster.engine.workers import pool as spawned
 from rrcluster.engine.workers.pool import spawn
+from rrcluster.experiments.early import processes_for
 from rrcluster.experiments.executors import _room, in_processes, pick_executor, shared_out, stacked
+from rrcluster.experiments.grid import jobs, read_grid
 from rrcluster.experiments.load import load
 from rrcluster.experiments.setup import load_population
-from rrcluster.experiments.side_by_side import processes_for, side_by_side
+from rrcluster.experiments.side_by_side import side_by_side
 from rrcluster.experiments.sweep import (
     FAILED,
     FINISHED,
     REFUSED,
     Going,
     Outcome,
-    jobs,
     one_after_another,
-    read_grid,
     sweep,
 )
 from rrcluster.models import make_model
@@ -124,7 +124,7 @@ def test_side_by_side_runs_give_what_they_give_alone(both, tmp_path):
     ],
 )
 def test_a_sweep_starts_as_many_processes_as_its_clients_repay(cores, others, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr("rrcluster.experiments.side_by_side.cores", lambda: cores)
+    monkeypatch.setattr("rrcluster.experiments.early.cores", lambda: cores)
     assert processes_for(jobs(grid(tmp_path, "unused", **others))) == expected
 
 

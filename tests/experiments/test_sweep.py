@@ -10,9 +10,10 @@ import rrcluster as rr
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments import sweep as module
 from rrcluster.experiments.config import from_flat
+from rrcluster.experiments.grid import jobs, read_grid
 from rrcluster.experiments.run import start, start_or_resume
 from rrcluster.experiments.setup import make_experiment
-from rrcluster.experiments.sweep import Going, Outcome, jobs, read_grid, sweep
+from rrcluster.experiments.sweep import Going, Outcome, sweep
 
 
 @pytest.fixture

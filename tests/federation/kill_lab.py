@@ -4,7 +4,8 @@
 
 Every process is a fork of this one (which has imported everything), talks over sockets and dies by SIGKILL; a
 supervisor starts it again, and the rounds go on. One kill an attempt: the server waits before each attempt until the
-next kill is prepared. Prints JSON: what was killed, and what the ledgers, the run folder and the members say.
+next kill is prepared, and nothing is prepared before it waits. Prints JSON: what was killed, and what the ledgers, the
+run folder and the members say.
 """
 
 import contextlib
@@ -43,23 +44,38 @@ def note(path, line):
         file.write(json.dumps(line) + "\n")
 
 
+def put(path, content):
+    path.with_suffix(".new").write_text(json.dumps(content))
+    path.with_suffix(".new").replace(path)
+
+
 class Orders:
     """What the supervisor tells the server: the kill of the next attempt, once everything is prepared."""
 
     def __init__(self, path):
         self.path, self.used, self.where = path, None, None
+        self.supervisor = os.getpid()
+        self.done = path.with_name("done.json")  # the order whose attempt is over
 
     def give(self, number, where):
-        self.path.with_suffix(".new").write_text(json.dumps([number, where]))
-        self.path.with_suffix(".new").replace(self.path)
+        put(self.path, [number, where])
+
+    def wait_for(self, number, server):
+        """Until the server has nothing to do any more for this order: who is stopped now is missed by no attempt."""
+        while not self.done.exists() or json.loads(self.done.read_text()) != number:
+            time.sleep(0.005)
+            check_running(server)
 
     def take(self):
         """The next one, however long it takes; after the last there is nothing to wait for."""
+        put(self.done, self.used)
         while True:
             number, self.where = json.loads(self.path.read_text())
             if number is None or number != self.used:
                 self.used = number
                 return
+            if os.getppid() != self.supervisor:
+                die()
             time.sleep(0.005)
 
 
@@ -142,9 +158,20 @@ def stop(child):
         os.waitpid(child, 0)
 
 
-def wait_for_kill(child):
-    """Whether it died by SIGKILL; the other possibility is that it ended."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+def wait_for_kill(child, server):
+    """Whether it died by SIGKILL; the other possibility is that it ended. Without the server nobody would kill it."""
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+        if child != server:
+            check_running(server)
+        time.sleep(0.005)
+
+
+def check_running(server):
+    if os.waitpid(server, os.WNOHANG)[0]:
+        raise RuntimeError("the server ended by itself")
 
 
 def run(base, kills, mode="secure"):
@@ -166,14 +193,15 @@ def run(base, kills, mode="secure"):
             place = number % MEMBERS
             if where in SERVER[mode]:
                 orders.give(number, where)
-                killed += [where] if wait_for_kill(server) else ["not killed"]
+                killed += [where] if wait_for_kill(server, server) else ["not killed"]
                 orders.used = number
                 server = start(serve, lambda: plant_in_server(orders, revealed))
             else:
+                orders.wait_for(number - 1, server)
                 stop(running[place])
                 running[place] = start_daemon(members[place], lambda where=where: plant_in_daemon(where))
                 orders.give(number, None)
-                killed += [where] if wait_for_kill(running[place]) else ["not killed"]
+                killed += [where] if wait_for_kill(running[place], server) else ["not killed"]
                 running[place] = start_daemon(members[place])
         orders.give(None, None)
         status = os.waitstatus_to_exitcode(os.waitpid(server, 0)[1])

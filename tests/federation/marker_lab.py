@@ -51,8 +51,8 @@ def plant_in_daemon(base):
         reports.updates[:] = UPDATE
         return reports, memory
 
-    def marked_mask(self, envelopes, values, *, told):
-        words = mask(self, envelopes, values, told=told)
+    def marked_mask(self, envelopes, values, *, task_digest):
+        words = mask(self, envelopes, values, task_digest=task_digest)
         np.save(base / "words.npy", words)
         np.save(base / "values.npy", values)
         return words

@@ -2,9 +2,12 @@
 
 import dataclasses
 import json
+import socket
 import stat
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,9 +20,12 @@ from rrcluster.data_settings import ColumnSettings
 from rrcluster.errors import ConfigError, DataError
 from rrcluster.experiments.load import load
 from rrcluster.experiments.setup import build_experiment
+from rrcluster.federation import readiness
 from rrcluster.federation.certificates import make_authority
+from rrcluster.federation.client_ledger import ClientLedger, cost_together
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
+from rrcluster.privacy.cost import epsilon_text
 
 
 @pytest.fixture
@@ -383,7 +389,6 @@ def test_a_lost_ledger_another_authority_and_odd_names_are_refused(base, capsys)
 
 def test_a_daemon_is_started_again_on_what_it_was_given(base, monkeypatch):
     from rrcluster.cli import federation_client
-    from rrcluster.federation.member_folder import MemberFolder
 
     folder = MemberFolder.create(base / "m", name="m", num_clients=3, lifetime=None)
     command = federation_client.ClientCommand(base / "m", data="p.csv", client_column="who", engine="batched")
@@ -394,29 +399,35 @@ def test_a_daemon_is_started_again_on_what_it_was_given(base, monkeypatch):
 
 
 def test_a_second_training_of_the_same_clients_adds_up_and_ends_at_the_lifetime_budget(base, capsys):
-    trial = signed(base, {**REHEARSAL, **SECURE, "noise_multiplier": 4.0}, *HONEST, lifetime=3.5)
-    with listening([base / f"m{place}" for place in range(3)]):
-        do("serve", trial, "--transport", "local", "--members", base, "--quiet")
-    once = json.loads((trial / "agreement.json").read_text())["guarantee"]["epsilon"]
-    (base / "again").mkdir()
-    second = base / "again" / "trial"
-    do("init", second, base / "settings.yaml", *HONEST, "--name", "second")
-    do("enrol", second, "--accept", *(base / f"m{place}" / "request.json" for place in range(3)))
-    do("init", second, "--close")
-    capsys.readouterr()
-    assert once < 3.5
-    assert main(["federation", "enrol", str(base / "m0"), "--agree", str(second / "agreement.json"), "--yes"]) in (0, 2)
-    told = capsys.readouterr().err
-    member = MemberFolder(base / "m0")
-    total = float(told.split("epsilon = ")[1].split()[0].rstrip(".,"))
-    assert total > once
-    assert ("above the lifetime budget" in told) == (total > 3.5)
-    member.change_settings(lifetime_epsilon=once * 1.01)
-    third = base / "again" / "third"
-    do("init", third, base / "settings.yaml", *HONEST, "--name", "third")
-    do("enrol", third, "--accept", *(base / f"m{place}" / "request.json" for place in range(3)))
-    do("init", third, "--close")
-    fails(capsys, "above the lifetime budget", "enrol", base / "m0", "--agree", third / "agreement.json", "--yes")
+    members = [base / f"m{place}" for place in range(3)]
+
+    def train(trial):
+        with listening(members):
+            do("serve", trial, "--transport", "local", "--members", base, "--quiet")
+
+    def next_agreement(name):
+        do("init", base / name, base / "settings.yaml", *HONEST, "--name", name)
+        do("enrol", base / name, "--accept", *(member / "request.json" for member in members))
+        do("init", base / name, "--close")
+        capsys.readouterr()
+        return base / name
+
+    train(signed(base, {**REHEARSAL, **SECURE, "noise_multiplier": 4.0}, *HONEST, lifetime=9.0))
+    second = next_agreement("second")
+    for member in members:
+        do("enrol", member, "--agree", second / "agreement.json", "--yes")
+        do("enrol", second, "--consent", member / "consent.json")
+    text = capsys.readouterr().err
+    train(second)
+    (cost, again) = ClientLedger(members[0] / "ledger.jsonl")._costs.values()
+    assert cost.event == again.event
+    once, twice, three_times = (cost_together([cost] * number) for number in (1, 2, 3))
+    assert once < twice < three_times
+    assert f"epsilon = {epsilon_text(twice)}" in text
+    third = next_agreement("third")
+    MemberFolder(members[0]).change_settings(lifetime_epsilon=twice * 1.01)
+    expected = f"cost epsilon = {epsilon_text(three_times)} together, above the lifetime budget of"
+    fails(capsys, expected, "enrol", members[0], "--agree", third / "agreement.json", "--yes")
 
 
 def test_check_refuses_eight_single_clients_and_says_what_would_help(base, capsys):
@@ -440,7 +451,32 @@ def test_check_refuses_eight_single_clients_and_says_what_would_help(base, capsy
     assert main(["federation", "check", str(trial), "--json"]) == 1
     lines = {line["what"]: line for line in json.loads(capsys.readouterr().out)}
     assert not lines["signal to noise"]["passed"]
-    assert "hopeless" in lines["signal to noise"]["detail"]
-    assert "--client-column" in lines["signal to noise"]["detail"]
+    detail = lines["signal to noise"]["detail"]
+    assert detail.startswith("hopeless: a cluster of 8 clients has 0.89 over the run, and in one round 0.99 noise stds")
+    assert "takes about 17 clients at least" in detail
+    assert "--client-column" in detail
     assert not lines["consents"]["passed"]
     assert all(lines[name]["passed"] for name in ("certificates", "keys", "disk", "guarantee", "digest", "version"))
+
+
+def test_check_names_what_is_not_in_order_and_the_way_out(signed_once, monkeypatch, capsys):
+    late = SimpleNamespace(time=lambda: time.time() + 300, monotonic=time.monotonic)
+    with listening([signed_once / f"m{place}" for place in range(3)]), socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(readiness.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**27))
+        monkeypatch.setattr(readiness, "certificate_days", lambda _: 12.0)
+        monkeypatch.setattr(readiness, "time", late)
+        capsys.readouterr()
+        check = ["check", signed_once / "trial", "--members", signed_once, "--port", port, "--json"]
+        assert main(["federation", *map(str, check)]) == 1
+    lines = {line["what"]: line["detail"] for line in json.loads(capsys.readouterr().out) if not line["passed"]}
+    expected = {
+        "certificates": "ends in 12 days",
+        "disk": "128 MiB are free; free at least 256 MiB",
+        "port": f"port {port} cannot be used (Address already in use)",
+        "members": "the clocks of m0, m1, m2 differ from this one by more than 60 s; set them.",
+        "signal to noise": "hopeless",
+    }
+    assert set(lines) == set(expected)
+    assert all(text in lines[what] for what, text in expected.items())

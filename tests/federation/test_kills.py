@@ -20,6 +20,7 @@ def lab(program, *arguments):
             [sys.executable, HERE / program, folder, *map(str, arguments)],
             capture_output=True,
             text=True,
+            timeout=1800,
             env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -89,7 +89,7 @@ MISTAKES = {
     ),
     "masks that do not depend on what members were told": (
         "secagg/secure_client.py",
-        "high.to_bytes(4), told)",
+        "high.to_bytes(4), task_digest)",
         "high.to_bytes(4))",
         f"{PROTOCOL}::test_clients_that_were_told_different_things_have_no_sum",
     ),

@@ -44,10 +44,10 @@ def secure_federation(agreement, data, tmp_path):
 
 
 class Listening:
-    """A transport that keeps what passes, and from which members go silent."""
+    """A transport that keeps what passes, and from which members go silent, or answer with what `spoil` makes of it."""
 
-    def __init__(self, daemons, *, gone=None, once=False):
-        self.inner, self.gone, self.once, self.passed, self.left = InProcess(daemons), gone or {}, once, [], set()
+    def __init__(self, daemons, *, gone=None, spoil=None):
+        self.inner, self.gone, self.spoil, self.passed, self.left = InProcess(daemons), gone or {}, spoil, [], set()
 
     def ask(self, messages):
         names = {decode(content, longest=10**9).name for content in messages.values()}
@@ -55,9 +55,9 @@ class Listening:
         if stage == "advertise":
             self.left = set()
         self.left |= set(self.gone.get(stage, ()))
-        if self.once and stage == "reveal":
-            self.gone = {}
-        answers = self.inner.ask({place: content for place, content in messages.items() if place not in self.left})
+        asked = {place: content for place, content in messages.items() if self.spoil or place not in self.left}
+        answers = self.inner.ask(asked)
+        answers |= {place: self.spoil(answers[place]) for place in self.left.intersection(answers)}
         self.passed.append((stage, dict(messages), answers))
         return answers
 
@@ -155,24 +155,27 @@ def test_a_client_whose_training_fails_takes_nobody_else_out_of_the_sum(secure_f
     monkeypatch.setattr(
         mechanism, "sum_messages", lambda self, reports: senders.append(list(reports.client_ids)) or own(self, reports)
     )
-    next(rounds_over(Listening(daemons), agreed))
+    transport = Listening(daemons)
+    next(rounds_over(transport, agreed))
     assert sorted(client for ids in senders for client in ids) == [client for client in range(60) if client != 1]
+    assert not any(b"of one client" in content for *_, answers in transport.passed for content in answers.values())
 
 
-def vanish(agreement, data, folder, stage_of):
-    """One round from which members go silent at these stages; exactness of the sum, and what was charged."""
+def vanish(agreement, data, folder, stage_of, *, spoil=None):
+    """One round from which members go silent at these stages, or send nonsense; exactness of the sum, and charges."""
     count = len(agreement.members)
     agreed, daemons = daemons_of(agreement, data, folder, engine="batched")
     gone = {stage: {place for place in range(count) if stage_of[place] == stage} for stage in STAGES}
-    transport, sent, totals = Listening(daemons, gone=gone), {}, []
+    transport, sent, totals = Listening(daemons, gone=gone, spoil=spoil), {}, []
     mechanism, mask = type(agreed.plan.mechanism), SecureClient.mask
     with pytest.MonkeyPatch.context() as patch:
         release_sum = mechanism.release_sum
-        patch.setattr(
-            SecureClient,
-            "mask",
-            lambda self, e, values, told: sent.update({self.place: values}) or mask(self, e, values, told=told),
-        )
+
+        def mask_and_keep(self, envelopes, values, *, task_digest):
+            sent[self.place] = values
+            return mask(self, envelopes, values, task_digest=task_digest)
+
+        patch.setattr(SecureClient, "mask", mask_and_keep)
         patch.setattr(
             mechanism, "release_sum", lambda self, total: totals.append(total.total) or release_sum(self, total)
         )
@@ -206,23 +209,48 @@ def five():
     return agree(mode="secure", counts=(12, 12, 12, 12, 12), most_colluders=1, num_rounds=1)
 
 
+def other_types(content):
+    letter = decode(content, longest=10**9)
+    return replace(letter, arrays={name: values.astype(np.float64) for name, values in letter.arrays.items()}).encode()
+
+
+def more_rows(content):
+    letter = decode(content, longest=10**9)
+    arrays = {name: np.concatenate([values, values[:1]]) for name, values in letter.arrays.items()}
+    return replace(letter, arrays=arrays).encode()
+
+
+@pytest.mark.parametrize("spoil", [other_types, more_rows])
+def test_a_member_that_answers_nonsense_is_left_out(agreement, data, tmp_path, spoil):
+    for stage in STAGES:
+        vanish(agreement, data, tmp_path / stage, [None, stage, None], spoil=spoil)
+
+
 def test_an_attempt_that_fails_is_followed_by_another_with_new_keys_and_noise(secure_federation, recorded):
+    """After their sums were sent: the server is not charged, since nobody was asked to reveal; the members are."""
     agreed, daemons = secure_federation
-    transport = Listening(daemons)
-    first = transport.ask
+    transport = Listening(daemons, gone={"sign": {0, 1}})
+    ask = transport.ask
 
     def fail_once(messages):
-        if not transport.passed:
-            transport.passed.append(("advertise", {}, {}))
-            return {}
-        return first(messages)
+        answers = ask(messages)
+        if transport.passed[-1][0] == "sign":
+            transport.gone = {}
+        return answers
 
     transport.ask = fail_once
-    next(rounds_over(transport, agreed))
-    attempts = [
-        decode(content, longest=10**9).facts["attempt"] for _, sent, _ in transport.passed for content in sent.values()
+    ledger, numbers = Ledger(secure=True, limit=2), iter(range(9))
+    next(deployed_rounds(agreed, transport, next_attempt=lambda: next(numbers), ledger=ledger))
+    stages = [stage for stage, *_ in transport.passed]
+    assert stages == [*STAGES[:4], *STAGES]
+    assert ledger.num_charged == 1
+    assert [daemon.ledger.joined(agreed.agreement.digest) for daemon in daemons.values()] == [2, 2, 2]
+    assert len({share.tobytes() for share in recorded}) == 6
+    advertised = [
+        content for stage, _, answers in transport.passed if stage == "advertise" for content in answers.values()
     ]
-    assert set(attempts) == {1}
+    keys = {decode(content, longest=10**4).arrays["mask key"].tobytes() for content in advertised}
+    assert len(keys) == 6
 
 
 def test_a_restarted_server_must_not_repeat_an_attempt(secure_federation, caplog):

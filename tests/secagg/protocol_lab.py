@@ -46,11 +46,13 @@ class Lab:
         if stage == "advertise":
             return client.advertise()
         if stage == "mask":
-            return client.mask(message, self.values[place], told=self.told.get(place, b"models"))
+            return client.mask(message, self.values[place], task_digest=self.told.get(place, b"models"))
         return getattr(client, stage)(message)
 
     def total(self):
-        return secure_sum(self.attempt, self.ask, charge=lambda: self.charged.append(len(self.said)), told=b"models")
+        return secure_sum(
+            self.attempt, self.ask, charge=lambda: self.charged.append(len(self.said)), task_digest=b"models"
+        )
 
 
 def values_for(count, *, seed=0, width=WIDTH):

@@ -75,7 +75,7 @@ def test_every_attempt_has_masks_of_its_own():
     clients = [SecureClient(attempt, 0, identity) for attempt in attempts]
     assert len({client._seed for client in clients}) == 3
     assert len({client.advertise().mask_key for client in clients}) == 3
-    assert len({attempt.mask_purpose(0, 1) for attempt in attempts}) == 3
+    assert len({attempt.mask_purpose(0, 1, b"models") for attempt in attempts}) == 3
     assert len({attempt.envelope_purpose(0, 1) for attempt in attempts}) == 3
 
 
@@ -146,7 +146,7 @@ def test_a_changed_envelope_is_refused():
     envelopes = {sender: sent[sender][0] for sender in range(1, 5)}
     envelopes[2] = envelopes[2][:-1] + bytes([envelopes[2][-1] ^ 1])
     with pytest.raises(ProtocolError, match="changed on its way"):
-        lab.clients[0].mask(envelopes, values_for(5)[0])
+        lab.clients[0].mask(envelopes, values_for(5)[0], task_digest=b"models")
 
 
 @pytest.mark.parametrize("gone", [{}, {"sign": {3}}, {"mask": {4}}])

@@ -44,7 +44,7 @@ def test_noise_floor_and_cohort_are_those_of_the_plan():
     assert shared.per_round[0] == pytest.approx(5 * seen.per_round[0])  # everybody's sum
 
 
-INSURED = PLAIN | {"expected_ratio": (1, 1, 1, 1), "noise_multiplier": 0.8}
+INSURED = PLAIN | {"expected_ratio": (1, 1, 1, 1), "noise_multiplier": 0.8, "num_rounds": 20}  # too few to ask
 
 
 def test_with_exploration_b_is_below_the_expected_size_by_what_released_sizes_vary():
@@ -123,7 +123,23 @@ def test_old_ways_to_ask_are_named(name):
         rr.advise(**PLAIN, **{name: 1})
 
 
-@pytest.mark.parametrize(("k", "ratio", "init"), [(4, None, "survey"), (2, None, "independent"), (2, (8, 1), "survey")])
-def test_a_survey_is_advised_for_unknown_groups_of_three_clusters_or_more_and_for_unlike_ones(k, ratio, init):
-    advice = rr.advise(**PLAIN | {"num_clusters": k, "expected_ratio": ratio, "noise_multiplier": 0.5})
-    assert advice.init == init
+@pytest.mark.parametrize(
+    ("change", "init"),
+    [
+        ({}, "survey"),
+        ({"noise_multiplier": 4.0}, "independent"),
+        ({"num_rounds": 20}, "independent"),
+        ({"num_coordinates": 15}, "independent"),
+        ({"exploration": 0.0}, "independent"),
+        ({"mechanism": "identifier"}, "independent"),
+        ({"participation": "schedule", "slots": 10, "noise_multiplier": 2.0, "sample_rate": 1.0}, "independent"),
+    ],
+)
+def test_a_survey_is_advised_where_noise_leaves_it_enough(change, init):
+    assert rr.advise(**PLAIN | {"expected_ratio": None, "noise_multiplier": 0.5} | change).init == init
+
+
+def test_a_group_that_a_survey_may_miss_is_mentioned():
+    known = PLAIN | {"noise_multiplier": 0.5}
+    assert "may be missed" not in " ".join(rr.advise(**known | {"expected_ratio": (1, 1, 1, 1)}).reasons)
+    assert "may be missed" in " ".join(rr.advise(**known | {"expected_ratio": (97, 1, 1, 1)}).reasons)

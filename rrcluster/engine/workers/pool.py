@@ -19,7 +19,10 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main({descriptors})"
 
 
-def spawn(module: str, files: Sequence[int] = ()) -> tuple[Connection, subprocess.Popen[bytes]]:
+Spawned = tuple[Connection, subprocess.Popen[bytes]]  # our end of the connection to it
+
+
+def spawn(module: str, files: Sequence[int] = (), *, threads: Mapping[str, str] = _ONE_THREAD) -> Spawned:
     """Run `main` of a module in a new process, given descriptors of its end of the connection and of `files`.
 
     The process has its own session: Ctrl-C reaches only this process, which then terminates the other.
@@ -32,10 +35,16 @@ def spawn(module: str, files: Sequence[int] = ()) -> tuple[Connection, subproces
             [sys.executable, "-c", program],
             stdin=subprocess.DEVNULL,
             pass_fds=descriptors,
-            env=os.environ | _ONE_THREAD,
+            env={**os.environ, **threads},
             start_new_session=True,
         )
     return ours, process
+
+
+def cores() -> int:
+    """The cores this process may use, shared equally among the ranks that torchrun starts on one machine."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, available // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def terminate(process: subprocess.Popen[bytes], *, patience: float = 0.0) -> int:

@@ -1,6 +1,5 @@
 """Workers engine: clients one at a time in several single-threaded processes. Fastest for convolutions on a CPU."""
 
-import os
 import pickle
 import weakref
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from rrcluster.engine.batched.sample_order import batch_orders
 from rrcluster.engine.fast_cnn.native_build import native_library
 from rrcluster.engine.optimisers import step_seeds
 from rrcluster.engine.protocol import Measured, Question, TrainingCall, Updates
-from rrcluster.engine.workers.pool import WorkerPool
+from rrcluster.engine.workers.pool import WorkerPool, cores
 from rrcluster.engine.workers.worker import Steps, TrainerSpec, WorkerJob
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
@@ -137,12 +136,6 @@ class WorkersEngine:
         pool = WorkerPool(self.spec, self.num_workers)
         weakref.finalize(self, pool.close)
         return pool
-
-
-def cores() -> int:
-    """The cores this process may use, shared equally among the ranks that torchrun starts on one machine."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, available // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def _passes(cohort: Cohort, capacity: int) -> Iterator[tuple[slice, Cohort]]:

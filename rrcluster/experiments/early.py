@@ -1,0 +1,127 @@
+"""What a command starts before it imports PyTorch, which takes seconds: the accounting, and a sweep's processes.
+
+Answers computed ahead are those that would be computed where they are asked for. Where the process fails, or the
+question is another one, nothing was computed ahead, and it is answered, or refused, in its place.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from rrcluster import registry
+from rrcluster.engine.workers.pool import Spawned, cores, spawn, terminate
+from rrcluster.errors import RRClusterError
+from rrcluster.experiments.config import RunConfig
+from rrcluster.experiments.grid import Job
+from rrcluster.privacy.answers import Answers, add_answers, known_answers
+
+MODULE = "rrcluster.experiments.executors"  # whose `main` is a process that runs jobs
+_CLIENTS_TO_REPAY = 10_000  # to train, over all rounds of all runs, for each process: starting one takes seconds
+
+
+class AccountingAhead:
+    """A process that gets ready to account as soon as it is made. Leaving the block ends it."""
+
+    def __init__(self) -> None:
+        """Start it."""
+        self._connection, self._process = spawn("rrcluster.experiments.early", threads={})  # as many: bits depend on it
+        self._asked = False
+
+    def ask(self, config: RunConfig) -> None:
+        """Have it account for the plan of a config; not for one without noise."""
+        self._asked = registry.MECHANISMS.load(config.privacy.mechanism).noisy
+        if self._asked:
+            with suppress(OSError):  # it died at once: its silence tells
+                self._connection.send(config)
+
+    def take(self) -> None:
+        """Wait for the answers, if any, and know them from here on; a second call does nothing."""
+        if self._asked:
+            with suppress(EOFError, OSError):
+                answers: Answers = self._connection.recv()
+                add_answers(answers)
+        self._asked = False
+
+    def __enter__(self) -> "AccountingAhead":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+        terminate(self._process)
+
+
+def main(socket: int) -> None:
+    """Entry point of the process: make the plan of the config that it is sent, state it, send all answers."""
+    import dp_accounting  # noqa: F401 (takes longer than to be asked)
+
+    from rrcluster.privacy.plan import PrivacyPlan
+    from rrcluster.privacy.statement import statement
+    from rrcluster.types import Coordinates
+
+    with Connection(socket) as connection, suppress(Exception):  # asked again, it is raised where it can be explained
+        config: RunConfig = connection.recv()
+        plan = PrivacyPlan.build(
+            replace(config.privacy, epsilon=config.privacy.target_epsilon),
+            coordinates=Coordinates(0, 1),
+            num_clients=config.data.population_size,
+            num_clusters=config.method.num_clusters,
+            min_cluster_size=config.method.min_cluster_size,
+            size_floor=config.method.size_floor,
+            server=config.server,
+        )
+        statement(plan)
+        connection.send(known_answers())
+
+
+def processes_for(todo: Sequence[Job]) -> int:
+    """How many processes are worth having, this one included: it depends on the jobs and the cores alone.
+
+    One where a run may start a process per core by itself, or is secure: ending its process could cost it a round.
+    """
+    if any(map(_stays_alone, todo)):
+        return 1
+    return max(1, min(cores(), len(todo), _clients(todo) // _CLIENTS_TO_REPAY))
+
+
+def _clients(todo: Sequence[Job]) -> int:
+    """About how many clients all rounds of the jobs train."""
+    total = 0.0
+    for job in todo:
+        with suppress(RRClusterError):  # it will be refused
+            config = job.config
+            total += config.privacy.num_rounds * config.privacy.cohort_share * config.data.population_size
+    return int(total)
+
+
+def _stays_alone(job: Job) -> bool:
+    try:
+        config = job.config
+        return config.privacy.secure or config.output.engine == "workers" or _one_by_one(config)
+    except RRClusterError:  # it will be refused
+        return False
+
+
+def _one_by_one(config: RunConfig) -> bool:
+    return config.output.engine == "auto" and bool(registry.MODELS.fact(config.method.model, "one_by_one", True))
+
+
+@contextmanager
+def early_processes(todo: Sequence[Job]) -> Iterator[list[Spawned]]:
+    """The processes that jobs will run in, beside this one, importing already; none where a GPU may run them.
+
+    Leaving the block ends those that are not at work.
+    """
+    begun = [] if _gpu_likely(todo) else [spawn(MODULE) for _ in range(processes_for(todo) - 1)]
+    try:
+        yield begun
+    finally:
+        for connection, process in begun:
+            connection.close()
+            terminate(process)
+
+
+def _gpu_likely(todo: Sequence[Job]) -> bool:
+    named = {str(job.settings.get("device", "auto")) for job in todo}
+    return bool(named - {"cpu"}) and any(Path("/dev").glob("nvidia[0-9]*"))

@@ -1,0 +1,65 @@
+import subprocess
+import sys
+
+import pytest
+
+from rrcluster.experiments.config import from_flat
+from rrcluster.experiments.early import AccountingAhead
+from rrcluster.experiments.setup import plan_for
+from rrcluster.privacy import answers
+from rrcluster.privacy.answers import answered_once, known_answers
+from rrcluster.privacy.statement import statement
+from rrcluster.types import Coordinates
+
+SETTINGS = {"num_clients": 100, "num_rounds": 3, "noise_multiplier": 3.0, "delta": 1e-3}
+
+TAKEN = f"""
+import json, sys
+from rrcluster.experiments.config import from_flat
+from rrcluster.experiments.early import AccountingAhead
+config = from_flat({SETTINGS}, source="test")
+with AccountingAhead() as ahead:
+    ahead.ask(config)
+    ahead.take()
+sys.modules["dp_accounting"] = None  # so that nothing can be accounted here
+from rrcluster.experiments.setup import plan_for
+from rrcluster.privacy.statement import statement
+from rrcluster.types import Coordinates
+print(repr(statement(plan_for(config, Coordinates(10, 10)))))
+"""
+
+
+def test_a_plan_accounted_ahead_is_stated_as_if_accounted_here():
+    told = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, text=True, check=True).stdout
+    config = from_flat(SETTINGS, source="test")
+    assert told.strip() == repr(statement(plan_for(config, Coordinates(10, 10))))
+
+
+@pytest.mark.parametrize("fault", ["killed", "refused", "no noise"])
+def test_without_an_answer_nothing_is_known_ahead(fault, monkeypatch):
+    monkeypatch.setattr(answers, "_KNOWN", {})
+    changes = {"refused": {"delta": 0.5}, "no noise": {"mechanism": "none", "noise_multiplier": None}}.get(fault, {})
+    with AccountingAhead() as ahead:
+        if fault == "killed":
+            ahead._process.kill()
+            ahead._process.wait()
+        ahead.ask(from_flat(SETTINGS | changes, source="test"))
+        ahead.take()
+    assert known_answers() == {}
+
+
+def test_an_answer_is_computed_once_and_an_error_again():
+    asked = []
+
+    def half(number):
+        asked.append(number)
+        if number % 2:
+            raise ValueError(number)
+        return number // 2
+
+    known = answered_once(half)
+    assert [known(4), known(4)] == [2, 2]
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            known(3)
+    assert asked == [4, 3, 3]
