@@ -70,9 +70,10 @@ lint: $(READY)
 slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow
 
+# Start, networks that people bring, W beside its peers, everybody in every round: one table, compared with the last
+# (docs/results/bench.json). A few minutes; seconds mean something on an idle machine only.
 bench: $(READY)
-	$(BIN)/python benchmarks/round_time.py
-	$(BIN)/python benchmarks/compare_cpu.py
+	$(BIN)/python benchmarks/bench.py
 
 # Needs fashion-mnist and a CUDA build of torch in .venv.
 bench-gpu: $(READY)

@@ -2,7 +2,7 @@
 
     python benchmarks/map.py [--runs runs/reproduce/map] [--out docs/results/map]
 
-Reads docs/results/groups/groups.json (exploration, survey, true groups given; per seed) and
+Reads docs/results/groups/groups.json (the default, exploration, true groups given; per seed) and
 docs/results/fashion/table.csv (DP-IFCA, the paper's rule, coins; means over five seeds), both made with the settings of
 the study `map`; and finished runs of that study in RUNS, whatever their number. A cell that several have is taken
 from RUNS where it has five seeds, else from the published files. Writes OUT/map.json and the two heat maps.
@@ -57,7 +57,7 @@ def of_groups():
         for epsilon in EPSILONS:
             names = {
                 "explore": f"{population}, k = {k}, exploration",
-                "survey": f"{population}, k = {k}, survey",
+                "survey": f"{population}, k = {k}",
                 "oracle": f"{population}, true groups given",
             }
             for row, name in names.items():

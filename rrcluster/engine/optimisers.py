@@ -15,10 +15,11 @@ BETAS, SMALL = (0.9, 0.999), 1e-8  # of Adam (Kingma and Ba 2015), PyTorch's def
 _STEPS = 0x73746570  # sets the words for steps apart from those for the order of samples
 
 
-def step_seeds(key: tuple[int, int], clients: Array, count: int) -> Array:
+def step_seeds(key: tuple[Any, Any], clients: Array, count: int) -> Array:
     """(n, count) seeds, one for each step of each client: what random layers (dropout) draw from in that step.
 
-    A function of the key and the client's id alone, so that nobody's draws depend on who else takes part.
+    A function of the key and the client's id alone, so that nobody's draws depend on who else takes part. The two
+    halves of the key are numbers, or one number per client, (n, 1).
     """
     first, second = key
     words = client_words((first ^ _STEPS, second), np.asarray(clients, dtype=np.int64), 2 * count)

@@ -12,7 +12,7 @@ from rrcluster.engine.batched.batched_engine import PRECISIONS, BatchedEngine, p
 from rrcluster.engine.fast_cnn.native_build import native_library
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.spread import SpreadEngine
+from rrcluster.engine.spread import SpreadEngine, stacks
 from rrcluster.engine.workers.pool import cores
 from rrcluster.engine.workers.workers_engine import WorkersEngine
 from rrcluster.errors import ConfigError
@@ -71,7 +71,7 @@ def pick_engine(
         raise ConfigError(f"engine = batched cannot train {model.name}: {model.not_batched}; use engine = auto.")
     one_by_one = device.type == "cpu" and (model.convolutional or model.recurrent)
     spread = name == "auto" and model.own and device.type == "cpu"
-    if name == "auto" and (one_by_one or model.not_batched):
+    if name == "auto" and (one_by_one or model.not_batched) and not (spread and stacks(model)):
         name = "workers" if device.type == "cpu" and _workers_pay_off(model, samples) else "reference"
         if model.not_batched:
             _say(f"model {model.name}: clients run one at a time (engine = {name}): {model.not_batched}.")

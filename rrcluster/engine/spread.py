@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine.batched.batched_engine import BatchedEngine
@@ -30,7 +31,7 @@ from rrcluster.types import Array
 
 _SECONDS_TO_START = 3.0  # that importing torch takes, on one core
 _SECONDS_TO_SAY_WHY = 5.0  # to a process that has closed its connection
-_STACKED, _IN_TURN = 25, 4  # clients of a part, where they are stacked and where they run one at a time
+_STACKED, _CONVOLVED, _IN_TURN = 25, 13, 4  # clients of a part: stacked, with convolutions, one at a time
 
 
 class SpreadEngine:
@@ -41,7 +42,7 @@ class SpreadEngine:
 
         More than one process needs a model that can be pickled.
         """
-        self.engine, self.part = engine_of(model), min(capacity, _IN_TURN if model.not_batched else _STACKED)
+        self.engine, self.part = engine_of(model), min(capacity, _part(model))
         self.model, self._processes = model, processes
         self._spent = 0.0  # seconds here, on what could have been shared
         self._pool: _Pool | None = None
@@ -106,7 +107,21 @@ class SpreadEngine:
 
 def engine_of(model: Model) -> Engine:
     """What computes a part: stacked clients, or one at a time where a network cannot be stacked."""
-    return ReferenceEngine(model) if model.not_batched else BatchedEngine(model)
+    return BatchedEngine(model) if stacks(model) else ReferenceEngine(model)
+
+
+def _part(model: Model) -> int:
+    """How many clients are a part: images between convolutions should stay in a core's cache."""
+    if not stacks(model):
+        return _IN_TURN
+    return (
+        _CONVOLVED if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.module.modules()) else _STACKED
+    )
+
+
+def stacks(model: Model) -> bool:
+    """Whether clients of a network can be stacked on a CPU."""
+    return not model.not_batched or model.drawn_apart
 
 
 @contextmanager

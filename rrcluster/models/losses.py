@@ -4,7 +4,7 @@ The program is compiled by torch where that is faster and possible.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -35,9 +35,14 @@ def losses_of(model: Model, device: torch.device) -> Losses:
     return _plain(model)
 
 
-def _plain(model: Model) -> Losses:
+def drawn_losses(model: Model, masks: Sequence[Tensor]) -> Losses:
+    """The same function where dropout has these masks."""
+    return _plain(model, masks)
+
+
+def _plain(model: Model, masks: Sequence[Tensor] = ()) -> Losses:
     def losses(parameters: Parameters, inputs: Tensor, targets: Tensor, present: Tensor) -> Tensor:
-        return masked_mean(model.task.losses(model.grouped(parameters, inputs), targets, axes=2), present)
+        return masked_mean(model.task.losses(model.grouped(parameters, inputs, masks), targets, axes=2), present)
 
     return losses
 

@@ -5,7 +5,8 @@ Everywhere outside this folder a model is one flat float32 vector, in the order 
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,9 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rrcluster.data.input_layout import Layout
 from rrcluster.errors import ConfigError
+from rrcluster.models.draws import with_masks
 from rrcluster.models.task import PerSample, Task
 from rrcluster.models.unrolled import unrolled
 from rrcluster.rng import Rng
@@ -114,6 +117,7 @@ class Model:
     fresh: bool = True  # starts from random weights; else from those of `module`
     task: Task = field(default_factory=Task)  # its inputs, its loss and its metric
     not_batched: str = ""  # why clients have to run one at a time; empty: they can be stacked
+    drawn_apart: bool = False  # on a CPU they can be stacked all the same: its draws are masks of dropout (draws.py)
 
     def __post_init__(self) -> None:
         check_parameters(self.name, self.module)
@@ -163,16 +167,21 @@ class Model:
         """{name: (G, *shape)} -> (G, d)."""
         return torch.cat([parameters[layer.name].flatten(1) for layer in self.layers], dim=1)
 
-    def grouped(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Outputs of G models on G batches: (G, s, *input) -> (G, s, outputs)."""
+    def grouped(self, parameters: Parameters, inputs: Tensor, masks: Sequence[Tensor] = ()) -> Tensor:
+        """Outputs of G models on G batches: (G, s, *input) -> (G, s, outputs); `masks` are those of dropout, if any.
+
+        Attention is computed by its definition: torch's faster ways cannot be stacked.
+        """
         if self.grouped_form is not None:
             return self.grouped_form(parameters, inputs)
         constants = self._constants(inputs.device)
 
-        def call(own: dict[str, Tensor], batch: Tensor) -> Any:
-            return functional_call(self._stackable, {**constants, **own}, *self.task.arguments(batch))
+        def call(own: dict[str, Tensor], batch: Tensor, *drawn: Tensor) -> Any:
+            with with_masks(drawn) if drawn else nullcontext():
+                return functional_call(self._stackable, {**constants, **own}, *self.task.arguments(batch))
 
-        outputs: Tensor = vmap(call)(dict(parameters), inputs)
+        with sdpa_kernel(SDPBackend.MATH):
+            outputs: Tensor = vmap(call)(dict(parameters), inputs, *masks)
         return outputs
 
     def single(self, parameters: Parameters, inputs: Tensor) -> Tensor:

@@ -5,9 +5,10 @@ decided here depends on public shapes alone.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from torch import Tensor, nn
 
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.errors import ConfigError
+from rrcluster.models.draws import draw_masks, record_draws
 from rrcluster.models.model import Model, eval_copy
 
-_SAMPLES, _CLIENTS = 3, 2
+_SAMPLES, _CLIENTS, _SEEDS = 3, 2, (1, 2)
 _NUMBERS_AT_ONCE = 2**27  # about half a gigabyte of float32, for samples or clients that are computed together
 _CLOSE = 1e-4  # relative; what two orders of the same float32 sums may differ by
 
@@ -45,10 +47,11 @@ def fitted(model: Model, data: FederatedData) -> Model:
         for called in (model.module, module):
             _check_forgets(model, called, inputs)
         numbers = _numbers_per_sample(model, inputs, targets)
-    reason = "it draws random numbers while it trains" if random else _why_not_stacked(model, inputs, targets)
+    why_not = _why_not_stacked(model, inputs, targets, random=random)
     return replace(
         model,
-        not_batched=reason,
+        not_batched="it draws random numbers while it trains" if random else why_not,
+        drawn_apart=random and not why_not,
         samples_at_once=min(max(_NUMBERS_AT_ONCE // numbers, 16), model.samples_at_once),
         clients_at_once=min(
             max(_NUMBERS_AT_ONCE // (4 * model.num_parameters + 20 * numbers), 8), model.clients_at_once
@@ -218,7 +221,7 @@ def _numbers_per_sample(model: Model, inputs: Tensor, targets: Tensor) -> int:
     return max((sum(kept) - weights) // _SAMPLES, inputs[0].numel(), 1)
 
 
-def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor) -> str:
+def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor, *, random: bool) -> str:
     """Why the stacked form fails or differs from the module itself; empty where it is equal."""
     start = torch.cat([value.detach().flatten() for value in model.module.parameters() if value.requires_grad])
     vectors = torch.stack([start, 0.9 * start])
@@ -227,26 +230,31 @@ def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor) -> str:
     try:
         with _own_generator(), warnings.catch_warnings():
             warnings.simplefilter("error")  # torch warns where it loops over clients one at a time
-            stacked = _gradients(model, vectors, batches, labels)
+            masks = (
+                draw_masks(record_draws(partial(model.task.outputs, model.module, inputs)), _SEEDS) if random else []
+            )
+            stacked = _gradients(model, vectors, batches, labels, masks)
     except Exception as error:
         return f"torch cannot stack it ({_first_line(error)})"
-    one_by_one = [_own_gradient(model, *one) for one in zip(vectors, batches, labels, strict=True)]
+    with _own_generator():
+        one_by_one = [_own_gradient(model, *one) for one in zip(vectors, batches, labels, _SEEDS, strict=True)]
     return "" if _equal(stacked, torch.stack(one_by_one)) else "stacked clients differ from single ones"
 
 
-def _gradients(model: Model, vectors: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+def _gradients(model: Model, vectors: Tensor, inputs: Tensor, targets: Tensor, masks: Sequence[Tensor]) -> Tensor:
     leaves = {name: value.detach().requires_grad_() for name, value in model.unflatten(vectors).items()}
-    losses = model.task.losses(model.grouped(leaves, inputs), targets, axes=2)
+    losses = model.task.losses(model.grouped(leaves, inputs, masks), targets, axes=2)
     parts = torch.autograd.grad(losses.mean(1).sum(), list(leaves.values()), materialize_grads=True)
     return model.flatten(dict(zip(leaves, parts, strict=True)))
 
 
-def _own_gradient(model: Model, vector: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+def _own_gradient(model: Model, vector: Tensor, inputs: Tensor, targets: Tensor, seed: int) -> Tensor:
     leaves = {name: value.detach().clone().requires_grad_() for name, value in model.unflatten(vector).items()}
 
     def call(*arguments: Tensor, **named: Tensor) -> Any:
         return torch.func.functional_call(model.module, leaves, arguments, named)
 
+    torch.manual_seed(seed)
     losses = model.task.losses(model.task.outputs(call, inputs), targets)
     parts = torch.autograd.grad(losses.mean(), list(leaves.values()), materialize_grads=True)
     return torch.cat([part.flatten() for part in parts])

@@ -5,6 +5,7 @@ import pytest
 import torch
 from own_networks import CASES, SIZES, Encoder, make
 from torch import nn
+from torch.nn import functional
 
 import rrcluster as rr
 from rrcluster.engine import calls
@@ -12,6 +13,7 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.pick_engine import pick_engine
 from rrcluster.engine.protocol import CPU, LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.engine.spread import SpreadEngine
 from rrcluster.engine.workers.workers_engine import WorkersEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models import fitted
@@ -26,8 +28,21 @@ OPTIMISERS = {
 }
 
 
+DRAWN_APART = ("dropout", "transformer")  # random only by dropout
+
+
 def local(**changes):
     return LocalSettings(**({"local_epochs": 2, "batch_size": 5} | changes))
+
+
+def _felt(model):
+    """Coordinates that outputs depend on: a bias of attention's keys has no gradient, and Adam steps by rounding."""
+    felt = np.ones(model.num_parameters, dtype=bool)
+    for layer in model.layers:
+        if layer.name.endswith("in_proj_bias"):
+            third = (layer.stop - layer.start) // 3
+            felt[layer.start + third : layer.start + 2 * third] = False
+    return felt
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
@@ -41,10 +56,11 @@ def test_the_engine_that_runs_equals_the_reference(name, optimiser, rng):
     alone = calls.train(slow, start[1:2], data.cohort([1]), local=settings, key=KEY)
     assert np.array_equal(alone[0], expected[1])
     assert (model.not_batched == "") == CASES[name][3], model.not_batched
+    assert model.drawn_apart == (name in DRAWN_APART)
     fast = BatchedEngine(model)
-    if CASES[name][3]:
+    if CASES[name][3] or model.drawn_apart:
         trained = calls.train(fast, start, cohort, local=settings, key=KEY)
-        assert np.abs(trained - expected).max() < 1e-4
+        assert np.abs(trained - expected)[:, _felt(model)].max() < 1e-4
     for ours, theirs in zip(
         calls.measure(fast, start[:2], cohort), calls.measure(slow, start[:2], cohort), strict=True
     ):
@@ -95,6 +111,56 @@ def test_masks_are_the_clients_own_and_differ_from_step_to_step(rng):
     assert not np.array_equal(other[0], twice[0])
     measured = [calls.losses(engine, start[:1], data.cohort([2])) for _ in range(2)]
     assert np.array_equal(*measured)  # no dropout when models are measured
+
+
+class Heads(nn.Module):
+    """Attention in the forms that draw masks, and dropout in place and of transposed numbers."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.heads, self.weights = nn.MultiheadAttention(8, 2, dropout=0.3, batch_first=True), weights
+        self.inside, self.last = nn.Dropout(0.2, inplace=True), nn.Linear(8, 3)
+
+    def forward(self, sequence):
+        p = 0.1 * self.training
+        attended = self.heads(sequence, sequence, sequence, need_weights=self.weights)[0]
+        causal = functional.scaled_dot_product_attention(sequence, attended, sequence, None, p, is_causal=True)
+        turned = functional.dropout(causal.transpose(1, 2), 0.4, self.training).transpose(1, 2)
+        return self.last(self.inside(turned + attended).mean(1))
+
+
+class Noisy(nn.Linear):
+    """Draws other numbers than masks."""
+
+    def forward(self, inputs):
+        return super().forward(inputs + torch.randn_like(inputs) if self.training else inputs)
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_masks_of_stacked_clients_are_those_they_draw_alone(weights, rng):
+    sizes = (7, 1, 12, 5)  # batches of 5, 5, 2, 1
+    sequences = [rng.normal(size=(size, 4, 8)) for size in sizes]
+    data = rr.from_arrays(sequences, [rng.integers(3, size=size) for size in sizes], num_classes=3)
+    model = fitted(rr.from_module(Heads(weights)), data)
+    assert model.drawn_apart
+    start, cohort = np.stack([model.given] * 4), data.cohort(np.arange(4))
+    settings = local(local_momentum=0.9, local_lr=0.1, proximal=0.1)
+    before = torch.get_rng_state()
+    trained = [
+        calls.train(engine, start, cohort, local=settings, key=KEY)
+        for engine in (ReferenceEngine(model), SpreadEngine(model, processes=1))
+    ]
+    assert torch.equal(before, torch.get_rng_state())
+    assert np.abs(trained[0] - trained[1]).max() < 2e-5
+    assert np.abs(trained[0] - start).max() > 1e-2
+
+
+def test_other_random_numbers_than_masks_are_drawn_one_client_at_a_time(rng):
+    data = rr.from_arrays(rng.normal(size=(2, 3, 4)), rng.integers(3, size=(2, 3)), num_classes=3)
+    model = fitted(rr.from_module(Noisy(4, 3)), data)
+    assert model.not_batched
+    assert not model.drawn_apart
+    assert isinstance(pick_engine("auto", model=model, device=CPU).engine, ReferenceEngine)
 
 
 def test_the_module_that_was_given_never_changes(rng):

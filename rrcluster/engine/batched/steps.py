@@ -1,7 +1,7 @@
 """Local SGD of many clients at once for any model, by autograd: each step is one tensor program over all of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -10,8 +10,10 @@ from torch import Tensor
 from rrcluster.engine.batched.cuda_graphs import GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
 from rrcluster.engine.optimisers import direction
-from rrcluster.models.losses import Losses
+from rrcluster.models.draws import Draw, draw_masks, record_draws
+from rrcluster.models.losses import Losses, drawn_losses
 from rrcluster.models.model import Model
+from rrcluster.types import Array
 
 _BUCKET = 16  # clients: a captured step serves every number of them up to the next multiple
 _COMPILED_BUCKET = 64  # where every number of them needs its own compilation
@@ -39,6 +41,17 @@ class SgdOptions:
             tuple(part[:count] for part in self.state),
             None if self.steps is None else self.steps[:count],
         )
+
+    def rows(self, clients: Tensor) -> "SgdOptions":
+        """For some clients: a copy."""
+        state, steps = tuple(part[clients] for part in self.state), None if self.steps is None else self.steps[clients]
+        anchors = None if self.anchors is None else self.anchors[clients]
+        return SgdOptions(self.proximal, anchors, self.trainable, self.momentum, state, steps)
+
+    @property
+    def remembered(self) -> tuple[Tensor, ...]:
+        """All that a step changes in place."""
+        return self.state if self.steps is None else (*self.state, self.steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +99,49 @@ class StackedSgd:
         """
         for rows, count in zip(where, active, strict=True):
             self.step(params[:count], rows[:count], rates[:count], options.first(count))
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnSgd(StackedSgd):
+    """The same steps where dropout draws masks, on a CPU: each client's from the seed of its own step.
+
+    Clients whose batches have equal sizes are stacked: a mask has the size of its batch, without padding.
+    """
+
+    seeds: Array  # (G, steps) of each client's own steps
+    _recorded: dict[int, tuple[Draw, ...]] = field(default_factory=dict)  # by the size of a batch
+
+    def run(self, params: Tensor, where: Tensor, active: Sequence[int], rates: Tensor, options: SgdOptions) -> None:
+        """As `StackedSgd.run`."""
+        taken = torch.zeros(len(params), dtype=torch.int64)
+        for rows, count in zip(where, active, strict=True):
+            sizes = (rows[:count] >= 0).sum(1)
+            for size in sizes.unique().tolist():
+                clients = torch.nonzero(sizes == size)[:, 0] if size else taken[:0]
+                if len(clients):
+                    seeds = self.seeds[clients.numpy(), taken[clients].numpy()].tolist()
+                    self._step(clients, params, rows[clients, :size], rates, options, seeds)
+                    taken[clients] += 1
+
+    def _step(
+        self, clients: Tensor, params: Tensor, rows: Tensor, rates: Tensor, options: SgdOptions, seeds: Sequence[int]
+    ) -> None:
+        """One step of some clients, in place."""
+        masks = draw_masks(self._draws(rows), seeds)
+        own, chosen = params[clients], options.rows(clients)
+        plain = StackedSgd(self.model, drawn_losses(self.model, masks), self.table)
+        plain.step(own, rows, rates[clients], chosen)
+        params[clients] = own
+        for whole, part in zip(options.remembered, chosen.remembered, strict=True):
+            whole[clients] = part
+
+    def _draws(self, rows: Tensor) -> tuple[Draw, ...]:
+        size = rows.shape[1]
+        if size not in self._recorded:
+            outputs = partial(self.model.task.outputs, self.model.module, self.table.inputs[rows[0]])
+            with torch.no_grad():
+                self._recorded[size] = record_draws(outputs)
+        return self._recorded[size]
 
 
 class CapturedSgd:

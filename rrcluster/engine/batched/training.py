@@ -12,9 +12,9 @@ from torch import Tensor
 from rrcluster.engine.batched.cuda_graphs import GraphCache, GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
 from rrcluster.engine.batched.sample_order import visits
-from rrcluster.engine.batched.steps import CapturedSgd, SgdOptions, StackedSgd
+from rrcluster.engine.batched.steps import CapturedSgd, DrawnSgd, SgdOptions, StackedSgd
 from rrcluster.engine.fast_cnn.gpu import LARGEST_BATCH, CnnKernels, cnn_kernels
-from rrcluster.engine.optimisers import state_size
+from rrcluster.engine.optimisers import state_size, step_seeds
 from rrcluster.engine.protocol import LocalSettings, TrainingCall
 from rrcluster.models.losses import losses_of
 from rrcluster.models.model import Model
@@ -164,7 +164,8 @@ class Trainer:
             local.proximal, anchors if local.proximal else None, mask, local.local_momentum, state, steps
         )
         params, rates = start.clone(), self._tensor(batch.rates)[:, None]
-        self._sgd(table, len(params), step, options).run(params, where, active, rates, options)
+        sgd = self._drawn_sgd(batch, table) if self._model.drawn_apart else self._sgd(table, len(params), step, options)
+        sgd.run(params, where, active, rates, options)
         return params - start
 
     def _where(self, integers: Tensor, *, epochs: int, width: int, step: int) -> Tensor:
@@ -174,6 +175,11 @@ class Trainer:
         padded = torch.nn.functional.pad(integers, (0, 0, 0, -count % _BUCKET))
         program = partial(_where, epochs=epochs, width=width, step=step)
         return self._graphs.run(("where", len(padded), epochs, width, step), program, padded)[:, :count].clone()
+
+    def _drawn_sgd(self, batch: ClientBatch, table: SampleTable) -> DrawnSgd:
+        count = batch.local.local_epochs * -(-int(batch.sizes.max()) // batch.local.batch_size)
+        seeds = step_seeds((batch.keys[:, :1], batch.keys[:, 1:]), batch.clients, count)
+        return DrawnSgd(self._model, self._losses_of, table, seeds)
 
     def _sgd(self, table: SampleTable, count: int, step: int, options: SgdOptions) -> StackedSgd | CapturedSgd:
         sgd = StackedSgd(self._model, self._losses_of, table)
