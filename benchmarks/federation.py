@@ -81,6 +81,16 @@ class Traffic:
             target.shutdown(1)
 
 
+def processor_seconds():
+    """Of this process and of all that it started: members, SuperLink, gate."""
+    spent, ticks = sum(os.times()[:4]), 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended, and is counted among those that were
+            words = path.read_text().rpartition(")")[2].split()
+            ticks += (int(words[11]) + int(words[12])) * (int(words[1]) == os.getpid())
+    return spent + ticks / os.sysconf("SC_CLK_TCK")
+
+
 @dataclass
 class Asked:
     """One question to the members."""
@@ -88,6 +98,7 @@ class Asked:
     stage: str
     round_index: int
     seconds: float
+    processor: float  # seconds of all programs
     down: int  # bytes of all messages
     up: int  # bytes of all answers
     answered: int
@@ -109,12 +120,12 @@ class Watched:
             at = (letter.facts.get("round", -1), letter.name)
             if at in watched.accidents:
                 watched.accidents.pop(at)(transport)
-            began = time.perf_counter()
+            began, before = time.perf_counter(), processor_seconds()
             answers = own(transport, messages)
-            seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - began, processor_seconds() - before
             given = {place for place, content in answers.items() if decode(content, longest=2**31).name != "refused"}
             sizes = (sum(map(len, messages.values())), sum(map(len, answers.values())))
-            watched.asked.append(Asked(at[1], at[0], seconds, *sizes, len(given)))
+            watched.asked.append(Asked(at[1], at[0], *seconds, *sizes, len(given)))
             return answers
 
         FlowerTransport.ask = ask
@@ -220,11 +231,12 @@ def line(name, watched, traffic):
         statistics.median(sum(getattr(asked, part) for asked in questions) for questions in rounds) / MEMBERS / 1024
         for part in ("down", "up")
     )
+    processor = statistics.median(sum(asked.processor for asked in questions) for questions in rounds)
     wire = [getattr(traffic, part) / MEMBERS / len(rounds) / 1024 for part in ("down", "up")]
     stages = len({asked.stage for asked in rounds[0]})
     return (
         f"| {name} | {len(rounds)} | {stages} | {statistics.median(seconds):.1f} ({min(seconds):.1f} to "
-        f"{max(seconds):.1f}) | {down:.0f} | {up:.0f} | {wire[0]:.0f} | {wire[1]:.0f} |"
+        f"{max(seconds):.1f}) | {processor:.1f} | {down:.0f} | {up:.0f} | {wire[0]:.0f} | {wire[1]:.0f} |"
     )
 
 
@@ -257,11 +269,16 @@ def main():
             f"secure: {len(answered)} rounds, sums of {', '.join(map(str, answered))} members; the node of member-3 was"
         )
         say("killed in round 1, the SuperLink in round 3")
-    say("| | rounds | messages a round | seconds a round | KiB down | KiB up | of the wire, down | up |")
-    say("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    say(
+        "| | rounds | messages a round | seconds a round | of processors | KiB down | KiB up | on the wire, down | up |"
+    )
+    say("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     say(line("plain", plain, plain_traffic))
     say(line("secure", secure, secure_traffic))
-    say("KiB per member and round; those of the wire include TLS, headers and polling.")
+    say(
+        "Seconds of processors: all programs of members and server. KiB per member and round; those on the wire include"
+    )
+    say("TLS, headers and polling.")
     say(f"Everything has stopped. {time.perf_counter() - began:.0f} s in all.")
     return 0 if equal and max(answered) == MEMBERS and min(answered) >= 6 else 1
 

@@ -4,7 +4,7 @@
 
 | STUDY | what |
 | --- | --- |
-| choose | rotated EMNIST: rounds, exploration, memory of sizes and correlation for each participation |
+| choose | rotated EMNIST: rounds, and for schedules B and the memory of sizes |
 | fashion | rotated FashionMNIST, delta 1e-3, with what was chosen: every participation and its oracle |
 | fashion-1e-4 | the same at delta 1e-4 |
 | speed | median milliseconds of a round on FashionMNIST: poisson, and a schedule of ten slots, cohort 100 |
@@ -41,59 +41,51 @@ COMMON = {
     "evaluate_every": 1000,
 }
 EPSILONS = (2.0, 4.0, 8.0)
-ARMS = {  # name -> who takes part; B is 0.8 of the expected cluster size; T = 100 but where it says so
-    "poisson, cohort 100": {"sample_rate": 0.1, "min_cluster_size": 20},
-    "poisson, cohort 300": {"sample_rate": 0.3, "min_cluster_size": 60},
-    "within-slot, b = 4, cohort 100": {
-        "participation": "within-slot",
-        "slots": 4,
-        "sample_rate": 0.4,
-        "min_cluster_size": 20,
-    },
-    "schedule, b = 5, cohort 200": {"participation": "schedule", "slots": 5, "min_cluster_size": 40},
-    "schedule, b = 10, cohort 100": {"participation": "schedule", "slots": 10, "min_cluster_size": 20},
-    "everybody, T = 50": {"participation": "everybody", "num_rounds": 50, "min_cluster_size": 200},
-    "everybody, T = 100": {"participation": "everybody", "num_rounds": 100, "min_cluster_size": 200},
-    "everybody, T = 200": {"participation": "everybody", "num_rounds": 200, "min_cluster_size": 200},
+EVERYBODY = {"participation": "everybody"}
+SCHEDULES = {  # who takes part in public slots, and the clients of a cluster of a cohort
+    "within-slot, b = 4, cohort 100": ({"participation": "within-slot", "slots": 4, "sample_rate": 0.4}, 25),
+    "schedule, b = 5, cohort 200": ({"participation": "schedule", "slots": 5}, 50),
+    "schedule, b = 10, cohort 100": ({"participation": "schedule", "slots": 10}, 25),
 }
-UNBALANCED = {"min_cluster_size": 0}
-COEFFICIENTS = ("square-root", "independent")  # beside the optimised ones
+OTHERS = {
+    "poisson, cohort 100": {"sample_rate": 0.1},
+    "poisson, cohort 300": {"sample_rate": 0.3},
+    "everybody, T = 50": EVERYBODY | {"num_rounds": 50},
+    "everybody, T = 100": EVERYBODY | {"num_rounds": 100},
+    "everybody, T = 200": EVERYBODY | {"num_rounds": 200},
+}
+ORACLE = {"algorithm": "oracle", "exploration": 0.0}
+CHOSEN = 0.96  # B, of the expected clients of a cluster, in schedules: chosen on EMNIST
+LONG = {"num_rounds": 200}  # chosen on EMNIST at epsilon 8
+CHOICES = {"B": (0.8, 0.96), "memory": (0.9, 0.95, 0.98), "rounds": {2.0: (50, 100), 4.0: (100,), 8.0: (100, 200)}}
 
 
-def steady(arm):
-    """For noisier rounds: longer averages of sizes, and B at 0.96 of the expected cluster size."""
-    return {"memory": 0.95, "min_cluster_size": round(1.2 * arm["min_cluster_size"])}
-
-
-CHOICES = {"exploration": (0.5, 1.0, 2.0), "memory": (0.8, 0.9, 0.95)}  # one change at a time
+def arms(settings, epsilon):
+    """Every participation with what was chosen for it, and its oracle."""
+    for name, who in OTHERS.items():
+        yield f"{name}, default", settings | who
+        yield f"{name}, true clusters given", settings | who | ORACLE
+    for name, (who, size) in SCHEDULES.items():
+        for words, rounds in (("", {}), (", T = 200", LONG)) if epsilon == 8 else (("", {}),):
+            yield f"{name}{words}, default", settings | who | rounds
+            yield f"{name}{words}, B at 0.96", settings | who | rounds | {"min_cluster_size": round(CHOSEN * size)}
+            yield f"{name}{words}, true clusters given", settings | who | rounds | ORACLE
 
 
 def fashion(delta):
-    for (name, arm), epsilon in itertools.product(ARMS.items(), EPSILONS):
-        settings = COMMON | arm | {"data": "fashion-mnist", "epsilon": epsilon, "delta": delta}
-        yield name, settings
-        yield f"{name}, B = 0", settings | UNBALANCED
-        yield f"{name}, true clusters given", settings | UNBALANCED | {"algorithm": "oracle", "exploration": 0.0}
-        yield f"{name}, steady", settings | steady(arm)
-        yield f"{name}, survey", settings | UNBALANCED | {"init": "survey"}
-        if "slots" in arm:
-            for correlation in COEFFICIENTS:
-                yield f"{name}, steady, {correlation}", settings | steady(arm) | {"correlation": correlation}
+    for epsilon in EPSILONS:
+        yield from arms(COMMON | {"data": "fashion-mnist", "epsilon": epsilon, "delta": delta}, epsilon)
 
 
 def choose():
-    for (name, arm), epsilon in itertools.product(ARMS.items(), EPSILONS):
-        settings = COMMON | arm | {"data": "emnist", "epsilon": epsilon, "delta": 1e-3}
-        yield name, settings
-        yield f"{name}, B = 0", settings | UNBALANCED
-        yield f"{name}, steady", settings | steady(arm)
-        for setting, values in CHOICES.items():
-            for value in values:
-                if value != COMMON.get(setting, 0.9):
-                    yield f"{name}, {setting} {value:g}", settings | {setting: value}
-        if "slots" in arm:
-            for correlation in COEFFICIENTS:
-                yield f"{name}, {correlation}", settings | {"correlation": correlation}
+    for epsilon in EPSILONS:
+        settings = COMMON | {"data": "emnist", "model": "edges-coarse", "epsilon": epsilon, "delta": 1e-3}
+        for name, who in OTHERS.items():
+            yield f"{name}, default", settings | who
+        for (name, (who, size)), rounds in itertools.product(SCHEDULES.items(), CHOICES["rounds"][epsilon]):
+            for share, memory in itertools.product(CHOICES["B"], CHOICES["memory"]):
+                changes = {"num_rounds": rounds, "min_cluster_size": round(share * size), "memory": memory}
+                yield f"{name}, T = {rounds}, B at {share:g}, memory {memory:g}", settings | who | changes
 
 
 STUDIES = {"choose": choose, "fashion": lambda: fashion(1e-3), "fashion-1e-4": lambda: fashion(1e-4)}
@@ -101,10 +93,10 @@ STUDIES = {"choose": choose, "fashion": lambda: fashion(1e-3), "fashion-1e-4": l
 
 def speed(given):
     rows = {}
-    for name in ("poisson, cohort 100", "schedule, b = 10, cohort 100"):
-        settings = (
-            COMMON | ARMS[name] | {"data": "fashion-mnist", "epsilon": 8.0, "delta": 1e-3, "device": given.device}
-        )
+    slots, size = SCHEDULES["schedule, b = 10, cohort 100"]
+    for name, who in (("poisson", OTHERS["poisson, cohort 100"]), ("schedule, b = 10", slots)):
+        budget = {"epsilon": 8.0, "delta": 1e-3, "min_cluster_size": round(CHOSEN * size)}
+        settings = COMMON | who | budget | {"data": "fashion-mnist", "device": given.device}
         seconds = [record.seconds for record in make_experiment(from_flat(settings)).rounds()]
         rows[name] = round(1e3 * median(seconds[20:]), 3)
         print(f"{name}: {rows[name]} ms a round", flush=True)

@@ -155,8 +155,8 @@ MODELS = Registry(
         {
             name: (name, {"one_by_one": name in _ONE_BY_ONE} | ({"deeper": _DEEPER[name]} if name in _DEEPER else {}))
             for name in (
-                *("linear", "pooled-linear", "edges", "edges-coarse", "edges-mlp", "scattering", "mlp"),
-                *("cnn", "cifar-cnn", "lstm", "bigram", "trigram", "fourgram"),
+                *("linear", "pooled-linear", "edges", "edges-coarse", "edges-mlp", "scattering", "scattering-pca"),
+                *("mlp", "cnn", "cifar-cnn", "lstm", "bigram", "trigram", "fourgram"),
             )
         },
     ),

@@ -113,12 +113,15 @@ def advance(state: ServerState, release: Release, *, settings: ServerSettings, n
     models = state.models.plus(velocity, settings.server_lr)
     in_average = state.round_index + 1 > num_rounds * (1 - settings.average_last)
     count = state.num_averaged + 1 if in_average else 0
-    step = Models(models.shared - state.average.shared, models.clustered - state.average.clustered)
+    average = models
+    if count > 1:
+        step = Models(models.shared - state.average.shared, models.clustered - state.average.clustered)
+        average = state.average.plus(step, 1 / count)
     return replace(
         state,
         models=models,
         velocity=velocity,
-        average=state.average.plus(step, 1 / count) if count > 1 else models,
+        average=average,
         num_averaged=count,
         round_index=state.round_index + 1,
     )

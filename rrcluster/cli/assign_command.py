@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rrcluster import registry
-from rrcluster.cli.terminal import parse, say
+from rrcluster.cli.terminal import parse, say, say_warnings, waiting
 from rrcluster.data_settings import ColumnSettings, DataSettings, names_file
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.settings import without_removed
@@ -52,7 +52,8 @@ def main(arguments: list[str]) -> int:
         from rrcluster.experiments.assignment import check_outside_runs
 
         check_outside_runs(command.out)
-    table = _table(run, _population(config, command))
+    with say_warnings(), waiting("Importing PyTorch, loading models and clients", hidden=command.json):
+        table = _table(run, _population(config, command))
     if command.out is None:
         sys.stdout.write(table.to_json() + "\n")
         return 0

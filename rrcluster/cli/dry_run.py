@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rrcluster.cli.terminal import say
+from rrcluster.clusters.schedule import make_schedule
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.run import MakeExperiment
 from rrcluster.experiments.setup import Experiment, make_experiment
@@ -58,6 +59,10 @@ def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> di
         "reserve_rounds": plan.reserve_rounds,
         "sum_noise_std": plan.mechanism.noise_std,
         "parameters": experiment.model.num_parameters,
+        "init": experiment.server.init,
+        "init_rounds": make_schedule(
+            experiment.server, num_rounds=plan.num_rounds, num_clusters=plan.mechanism.num_clusters
+        ).num_rounds,
         "expected_cohort": plan.sampler.expected_size,
         "signal_to_noise_per_round": None if seen is None else min(seen.per_round),
         "signal_to_noise_over_run": None if seen is None else min(seen.over_run),

@@ -35,14 +35,21 @@ class Stack:
     A run that ends or fails must `leave`; otherwise the others wait for ever.
     """
 
-    def __init__(self, engine: BatchedEngine, members: int, *, turn: AbstractContextManager[Any] | None = None) -> None:
+    def __init__(
+        self,
+        engine: BatchedEngine,
+        members: int,
+        *,
+        turn: AbstractContextManager[Any] | None = None,
+        working: threading.Semaphore | None = None,
+    ) -> None:
         """All `members` are waited for from the start.
 
         Stacks that share an engine share its `turn` lock: while one computes, the runs of the other do the host's part
-        of their rounds.
+        of their rounds. A run that does so holds `working`, which a call gives back while it waits.
         """
         self._methods: dict[str, Batch] = {"measure": engine.measure, "train": engine.train}
-        self._members, self._turn = members, turn or threading.Lock()
+        self._members, self._turn, self._working = members, turn or threading.Lock(), working
         self._waiting: list[_Request] = []
         self._meeting = threading.Condition()
 
@@ -55,10 +62,16 @@ class Stack:
     def call(self, method: str, calls: Sequence[Any]) -> list[Any]:
         """Wait for the other runs, then for the results. An error is raised in every run that shared the call."""
         request = _Request(method, calls)
-        with self._meeting:
-            self._waiting.append(request)
-            self._compute_if_complete()
-            self._meeting.wait_for(lambda: request.done)
+        if self._working is not None:
+            self._working.release()
+        try:
+            with self._meeting:
+                self._waiting.append(request)
+                self._compute_if_complete()
+                self._meeting.wait_for(lambda: request.done)
+        finally:
+            if self._working is not None:
+                self._working.acquire()
         if request.error is not None:
             raise request.error
         return list(request.results)

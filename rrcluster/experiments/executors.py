@@ -62,6 +62,7 @@ def main(socket: int) -> None:
 
 
 LARGEST_STACK = 160  # runs
+_AT_WORK = 2  # runs of a stack: while one waits for the disk, another computes
 _LARGEST_SHARE = 18  # runs for which one process is enough
 _MOST_PROCESSES, _CORES_EACH, _MEMORY_EACH = 8, 2, 12 * 2**30
 
@@ -155,9 +156,11 @@ class _Shared:
     """What the runs of a stack have in common: populations by their settings, and the engine, made by the first.
 
     Runs form two stacks that take turns on the engine, so that the device has work while a round's host part is done.
+    Few of them do that part at once: threads that all want Python's lock lose more time handing it over than they gain.
     """
 
     def __init__(self, members: int) -> None:
+        self.working = threading.Semaphore(_AT_WORK)
         self._lock = threading.Lock()
         self._populations: dict[object, FederatedData] = {}
         self._members = [members - members // 2, members // 2]
@@ -184,7 +187,7 @@ class _Shared:
             engine, turn = engine_for(config, model), threading.Lock()
             if not isinstance(engine, BatchedEngine):
                 return engine
-            self._stacks = [Stack(engine, members, turn=turn) for members in self._members]
+            self._stacks = [Stack(engine, members, turn=turn, working=self.working) for members in self._members]
         return StackedEngine(self._stacks[side])
 
 
@@ -193,8 +196,9 @@ def _together(jobs: Sequence[Job]) -> Iterator[Step]:
 
     def work(side: int, job: Job) -> None:
         try:
-            for step in steps_of(job, make=partial(shared.experiment, side)):
-                steps.put(step)
+            with shared.working:
+                for step in steps_of(job, make=partial(shared.experiment, side)):
+                    steps.put(step)
         except Exception as error:  # a full disk, say: alone it would end the sweep, which nobody here would notice
             steps.put(Outcome(job, FAILED, f"{type(error).__name__}; run it alone to see more."))
         finally:

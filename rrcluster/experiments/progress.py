@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from rrcluster.types import NoisyEvaluation
 
 
+_ROOMY = 100  # columns of a terminal that has room for a long bar
+
+
 class ProgressBar:
     """Draws on stderr; where stderr is not a terminal, prints a line now and then instead."""
 
@@ -36,15 +39,15 @@ class ProgressBar:
         """Prepare; nothing is drawn before `with`."""
         self._console = Console(stderr=True, quiet=hidden)
         self._drawn = (self._console.is_terminal or _has_widgets()) and not hidden
+        self._bar_width = 20 if self._console.width >= _ROOMY else 5
         self._bar = RichProgress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=self._bar_width),
             MofNCompleteColumn(),
             TextColumn("{task.fields[sizes]}"),
             TextColumn("{task.fields[accuracy]}"),
-            TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),
             TextColumn("left"),
-            TimeRemainingColumn(),
             console=self._console,
             disable=not self._drawn,
         )
@@ -87,11 +90,19 @@ class ProgressBar:
             self._accuracy = _diagnostic_text(progress.evaluation, "accuracy ")
         private = _private_text(progress.private_evaluation)
         done = progress.round_index + 1
-        self._bar.update(self._task, completed=done, sizes=sizes, accuracy=private or self._accuracy)
+        shown = private or self._accuracy.replace("diagnostic, ", "")
+        self._bar.update(self._task, completed=done, sizes=self._cut(sizes, shown), accuracy=shown)
         tenth = self._plan.secure and done % max(1, progress.num_rounds // 10) == 0  # secure runs evaluate nothing
         if not self._drawn and (tenth or progress.evaluation is not None):
             line = "  ".join(part for part in (sizes, private, self._accuracy) if part)
             self._console.print(f"round {done}/{progress.num_rounds}  {line}", highlight=False, soft_wrap=True)
+
+    def _cut(self, sizes: str, accuracy: str) -> str:
+        """The sizes as far as there is room beside the other columns, which stay whole."""
+        digits = len(str(self._plan.num_rounds))
+        others = ("round", "-" * self._bar_width, "-" * (2 * digits + 1), accuracy, "0:00:00", "left", "")
+        room = self._console.width - len(" ".join(others))
+        return sizes if len(sizes) <= room else sizes[: max(0, room - 1)].rpartition(" ")[0] + " …"
 
 
 def in_notebook() -> bool:

@@ -260,7 +260,8 @@ def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData
 def check_declared(data: FederatedData, *, secure: bool) -> None:
     """Say in a warning what should be a declared constant and was counted; refuse it in a secure run."""
     for name in data.counted:
-        text = f"{name} were counted in the labels of {data.name}, which no guarantee covers; declare them ({name}=...)"
+        way_out = f"declare them ({'--classes; in Python ' if name == 'classes' else ''}{name}=...)"
+        text = f"{name} were counted in the labels of {data.name}, which no guarantee covers; {way_out}"
         if secure:
             raise ConfigError(f"{text}: a secure run takes nothing from the clients' data that it does not pay for.")
         warnings.warn(f"{text}.", NotDeclared, stacklevel=3)

@@ -5,7 +5,7 @@ differ in `scores`, FedCAM has a shared and a clustered part. Every field has th
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -28,10 +28,10 @@ class Clients:
     known: Array  # (n,) bool: whether the client remembers anything
 
     @classmethod
-    def without_memory(cls, cohort: Cohort) -> "Clients":
-        """Clients that remember nothing."""
+    def without_memory(cls, cohort: Cohort, width: int = 0) -> "Clients":
+        """Clients that remember nothing yet."""
         n = len(cohort.clients)
-        return cls(cohort, np.zeros((n, 0), dtype=np.float32), np.zeros(n, dtype=bool))
+        return cls(cohort, np.zeros((n, width), dtype=np.float32), np.zeros(n, dtype=bool))
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,13 @@ class Tools:
     engine: Engine
     local: LocalSettings
     key: tuple[int, int]
+    _vectors: list[tuple[Models, Array]] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def vectors(self, models: Models) -> Array:
+        """`split.vectors` of the models, made once for choosing and for training."""
+        if not self._vectors or self._vectors[0][0] is not models:
+            self._vectors[:] = [(models, self.split.vectors(models))]
+        return self._vectors[0][1]
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ class OwnModels(Protocol):
 
 def cluster_losses(models: Models, clients: Clients, *, tools: Tools) -> Array:
     """F(theta_j, D_i), the loss of every model on the client's own data (the paper's Algorithm 2)."""
-    return losses(tools.engine, tools.split.vectors(models), clients.cohort)
+    return losses(tools.engine, tools.vectors(models), clients.cohort)
 
 
 def only_cluster(models: Models, clients: Clients, *, tools: Tools) -> Array:  # noqa: ARG001
@@ -85,9 +92,8 @@ def only_cluster(models: Models, clients: Clients, *, tools: Tools) -> Array:  #
 
 def train_from_cluster(models: Models, clients: Clients, clusters: Array, *, tools: Tools) -> Trained:
     """Start at the cluster's model, run SGD, report the change: local training as most methods do it."""
-    local = replace(tools.local, proximal=0.0)
-    vectors = tools.split.vectors(models)
-    moved = changes(tools.engine, vectors, clusters, clients.cohort, local=local, key=tools.key)
+    local = replace(tools.local, proximal=0.0) if tools.local.proximal else tools.local
+    moved = changes(tools.engine, tools.vectors(models), clusters, clients.cohort, local=local, key=tools.key)
     return Trained(tools.split.report(moved), clients.memory)
 
 

@@ -113,6 +113,7 @@ class Model:
     clients_at_once: int = 1024  # most clients that train together, likewise
     fixed: FixedPart | None = None  # the same model in two parts, where it begins with an untrained map
     accelerated: FastCnn | None = None  # set only for the exact network that faster code computes
+    one_linear_layer: bool = False  # set only for `linear` with classes, for which engine/batched has GPU kernels
     own: bool = False  # brought by a user, so that anything may be in it
     fresh: bool = True  # starts from random weights; else from those of `module`
     task: Task = field(default_factory=Task)  # its inputs, its loss and its metric

@@ -32,7 +32,7 @@ def linear(input_shape: tuple[int, ...], outputs: int) -> Model:
     that training has to undo, and k close starts are enough to tell clusters apart.
     """
     module = nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), outputs))
-    return Model("linear", module, grouped_form=_linear_grouped, init_scale=0.05)
+    return Model("linear", module, grouped_form=_linear_grouped, init_scale=0.05, one_linear_layer=outputs > 1)
 
 
 def _linear_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
@@ -235,7 +235,8 @@ def additive(model: Model) -> Model:
         for place, parameter in module.residual.named_parameters():
             if place in last:
                 nn.init.zeros_(parameter)
-    return replace(model, name=name, module=module, grouped_form=grouped, fixed=fixed, accelerated=None)
+    twice = replace(model, name=name, module=module, grouped_form=grouped, fixed=fixed)
+    return replace(twice, accelerated=None, one_linear_layer=False)
 
 
 def _half(prefix: str, parameters: Parameters) -> Parameters:

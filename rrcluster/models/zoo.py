@@ -22,7 +22,7 @@ from rrcluster.models.networks import (
     pooled_linear,
     trigram,
 )
-from rrcluster.models.scattering import scattering
+from rrcluster.models.scattering import scattering, scattering_pca
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ OURS: dict[str, Shipped] = {
     "edges-coarse": Shipped(edges_coarse, _EITHER, shapes=_IMAGES),
     "edges-mlp": Shipped(edges_mlp, _EITHER, shapes=_IMAGES),
     "scattering": Shipped(scattering, _EITHER, shapes=_IMAGES),
+    "scattering-pca": Shipped(scattering_pca, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
     "mlp": Shipped(mlp, "numbers of any shape"),
     "cnn": Shipped(cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
     "cifar-cnn": Shipped(cifar_cnn, "3 x 32 x 32 images", shapes=((3, 32, 32),), heavy=True),

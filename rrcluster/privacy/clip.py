@@ -4,8 +4,8 @@ Norms are computed in float64. Clipped coordinates are rounded *towards zero* to
 2^-30 of the clip: rounding can only shorten a vector, so the sensitivity is still the clip, and a sum of integers
 does not depend on the order, the padding or the number of machines it was computed on.
 
-Updates are numpy arrays, or torch tensors on any device: norms and factors are float64 on the host either way, and what
-is done to a coordinate is the same product and the same rounding.
+Updates are numpy arrays, or torch tensors on any device, which nothing here waits for but `norms`: the same float64
+operations either way, and what is done to a coordinate is the same product and the same rounding.
 """
 
 import math
@@ -35,14 +35,20 @@ def check_clip(update_clip: float) -> None:
 
 def norms(updates: Any) -> Array:
     """(n,) L2 norms in float64; infinite where a coordinate is not finite or the norm is above `LARGEST_NORM`."""
-    if isinstance(updates, np.ndarray):
-        with np.errstate(over="ignore", invalid="ignore"):
-            size = np.sqrt(np.einsum("nd,nd->n", updates, updates, dtype=np.float64, casting="unsafe"))
-    else:
-        import torch
-
-        size = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64).cpu().numpy()
+    if not isinstance(updates, np.ndarray):
+        size = norms_on_device(updates).cpu().numpy()
+        return np.where(np.isfinite(size), size, np.inf)
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = np.sqrt(np.einsum("nd,nd->n", updates, updates, dtype=np.float64, casting="unsafe"))
     return np.where(size <= LARGEST_NORM, size, np.inf)
+
+
+def norms_on_device(updates: Any) -> Any:
+    """`norms` of a tensor, where it is; NaN or infinite where a coordinate is not finite. None of float32 is larger."""
+    import torch
+
+    size = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64)
+    return size if updates.dtype == torch.float32 else torch.where(size <= LARGEST_NORM, size, math.inf)
 
 
 def check_sums_fit(num_messages: int, *, largest: float, update_clip: float) -> None:
@@ -60,7 +66,7 @@ def grid_step(update_clip: float, bits: int = GRID_BITS) -> float:
     return float(2.0 ** (math.floor(math.log2(update_clip)) - bits))
 
 
-def clip_to_grid(updates: Any, *, update_clip: float, known: Array | None = None) -> Any:
+def clip_to_grid(updates: Any, *, update_clip: float, known: Any = None) -> Any:
     """Scale each row to norm at most `update_clip` and round towards zero: (n, d) float -> (n, d) int64 grid units.
 
     Guarantee: for every finite row, ||row of the result|| * grid_step(update_clip) <= update_clip. A row whose norm is
@@ -68,26 +74,32 @@ def clip_to_grid(updates: Any, *, update_clip: float, known: Array | None = None
     are `norms` of these very rows where the caller has them: the guarantee rests on them.
     """
     check_clip(update_clip)
+    if not isinstance(updates, np.ndarray):
+        return _on_device(updates, norms_on_device(updates) if known is None else known, update_clip)
     size = norms(updates) if known is None else known
     usable = np.isfinite(size)
     with np.errstate(all="ignore"):
         factor = np.where(usable, np.minimum(1.0, update_clip * _MARGIN / size), 0.0)
     factor = np.where(size == 0, 1.0, factor) / grid_step(update_clip)
-    if not isinstance(updates, np.ndarray):
-        return _on_device(updates, usable, factor)
     rows = updates if usable.all() else np.where(usable[:, None], updates, 0.0)
     scaled = np.multiply(rows, factor[:, None], dtype=np.float64)
     return scaled.astype(np.int64)  # rounds towards zero
 
 
-def _on_device(updates: Any, usable: Array, factor: Array) -> Any:
-    """The same rounding where the updates are."""
+def _on_device(updates: Any, size: Any, update_clip: float) -> Any:
+    """The same rounding where the updates are, in few operations: launching one takes longer than what it computes.
+
+    A norm of 0 gives the factor 1, an infinite one 0, and one that is no number, none: coordinates that are not finite
+    afterwards are 0, and so are the others of their row. The grid's step is a power of two, so dividing by it first
+    changes no bit.
+    """
     import torch
 
-    if not usable.all():
-        updates = torch.where(torch.as_tensor(usable, device=updates.device)[:, None], updates, 0.0)
-    scale = torch.as_tensor(factor, device=updates.device)[:, None]
-    return (updates * scale).long()  # a product of float32 and float64 is float64, and whole numbers round towards zero
+    step = grid_step(update_clip)
+    longest = torch.tensor(update_clip * _MARGIN / step, dtype=torch.float64)  # a plain number would be rounded twice
+    scale = torch.div(longest, size).clamp_(max=1.0 / step)
+    scaled = torch.mul(updates, scale[:, None]).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    return scaled.long()  # a product of float32 and float64 is float64, and whole numbers round towards zero
 
 
 def coarsen(messages: Any, bits: int) -> Any:

@@ -76,7 +76,7 @@ class Correlation:
         """(b,) coefficients divided by c_0."""
         return np.array(self.parts) / FINER
 
-    @property
+    @cached_property
     def lengthening(self) -> float:
         """1 / c_0: the factor by which fresh noise is larger than independent noise would be."""
         return math.sqrt(sum(part * part for part in self.parts)) / FINER
@@ -98,7 +98,7 @@ class Correlation:
                 break
         return inverse
 
-    @property
+    @cached_property
     def spread(self) -> float:
         """Std of the noise of the last round, relative to independent noise; no round has more."""
         return float(self.lengthening * math.sqrt(self.inverse @ self.inverse))

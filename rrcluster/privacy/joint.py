@@ -15,11 +15,11 @@ from rrcluster.privacy.discrete import grid_sigma
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
 from rrcluster.privacy.mechanism import SIZE_NOISE, Description, MechanismKind, PlanInputs
 from rrcluster.privacy.relation import joint_sensitivity
-from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, as_numpy, check_distinct, check_reports
+from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, check_distinct, check_reports
 from rrcluster.privacy.reports import only_from_slot as from_slot
 from rrcluster.privacy.sampling import PoissonSampler
 from rrcluster.privacy.slots import ONE_SLOT, Slots
-from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, split_columns
+from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, on_host, split_columns
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, NoisyEvaluation, Release
 
@@ -201,9 +201,9 @@ class JointMechanism:
     def sum_messages(self, reports: Reports) -> Array:
         """(message_width,) exact sum of the cohort's messages in grid units, as whole numbers."""
         self._check_complete(reports)
-        checked = self._checked(reports)
+        checked, shared, sums = self._sums(self._checked(reports))
         self._check_sums_fit(len(checked.valid))
-        shared, sums = reports.clipped[self._clipping] = self._sums(checked)
+        reports.clipped[self._clipping] = shared, sums
         counts = np.bincount(checked.choices[checked.valid], minlength=self.num_clusters)
         return np.concatenate([shared, sums.ravel(), counts * self.count_units, self._evaluation_units(checked)])
 
@@ -229,7 +229,7 @@ class JointMechanism:
     def clipped_sums(self, reports: Reports) -> tuple[Array, Array]:
         """(shared, per cluster) exact sums of clipped updates: those of the release, where it was made of `reports`."""
         if self._clipping not in reports.clipped:
-            reports.clipped[self._clipping] = self._sums(self._checked(reports))
+            reports.clipped[self._clipping] = self._sums(self._checked(reports))[1:]
         shared, sums = reports.clipped[self._clipping]
         return shared * self.step, sums * self.step
 
@@ -266,12 +266,13 @@ class JointMechanism:
     def _checked(self, reports: Reports) -> CheckedReports:
         return check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True)
 
-    def _sums(self, checked: CheckedReports) -> tuple[Array, Array]:
+    def _sums(self, checked: CheckedReports) -> tuple[CheckedReports, Array, Array]:
+        """The reports, once norms are known, and sums of clipped updates: shared, per cluster."""
         messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms)
-        messages = coarsen(messages, GRID_BITS - self.grid_bits)
-        shared, clustered = split_columns(messages, self.coordinates)
-        alone = as_numpy(shared.sum(axis=0)) if self.coordinates.shared else np.zeros(0, dtype=np.int64)
-        return np.asarray(alone), cluster_sums(clustered, checked.destinations, num_clusters=self.num_clusters)
+        shared, clustered = split_columns(coarsen(messages, GRID_BITS - self.grid_bits), self.coordinates)
+        sums = cluster_sums(clustered, checked.destinations, num_clusters=self.num_clusters)
+        alone, by_cluster, lengths = on_host(shared.sum(axis=0), sums, checked.norms)
+        return checked.with_norms(lengths), alone, by_cluster
 
     @property
     def _size_noise_std(self) -> float:

@@ -120,6 +120,8 @@ class Ledger:
         """
         self._path, self._secure, self._limit, self._made_by = path, secure, limit, dict(made_by or {})
         self._stored, self.noise = stored, noise or NoiseStore()
+        self._event: Event | None = None
+        self._cost: dict[str, Any] | None = None
         self._charges: list[dict[str, Any]] = []
         if path is not None and os.path.lexists(path):
             _drop_torn_charge(path)
@@ -138,7 +140,9 @@ class Ledger:
 
         A selection among runs is one charge, of "round" 0, before the first of them.
         """
-        cost = None if event is None else describe(event)
+        if event != self._event:  # the same in every round
+            self._event, self._cost = event, None if event is None else describe(event)
+        cost = self._cost
         self._check_event(cost)
         if self._stored and round_index in self._rounds:
             return

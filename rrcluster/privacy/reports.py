@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.privacy.clip import norms
+from rrcluster.privacy.clip import norms, norms_on_device
 from rrcluster.privacy.slots import Slots
 from rrcluster.types import Array
 
@@ -45,14 +45,30 @@ class NoisySum:
 
 @dataclass(frozen=True)
 class CheckedReports:
-    """One round's reports after checking: invalid rows are zero in every field."""
+    """One round's reports after checking: invalid rows are zero in every field.
+
+    Of updates on a device, the norms are there too, and a row whose norm is not finite is still to be found invalid:
+    `with_norms` does that, once the sums have been fetched together with the norms.
+    """
 
     updates: Any  # (n, d) float: numpy, or a torch tensor on the device it came on
     choices: Array  # (n,) int64, where the client says it belongs
     destinations: Array  # (n,) int64, the block its update goes to
     valid: Array  # (n,) bool
-    norms: Array  # (n,) float64, of the updates
+    norms: Any  # (n,) float64, of the updates, where they are
     evaluations: Array  # (n, 2) accuracy and loss in [0, 1]
+
+    def with_norms(self, norms: Array) -> "CheckedReports":
+        """The same with these norms on the host: a row of infinite norm is invalid."""
+        valid = self.valid & np.isfinite(norms)
+        return CheckedReports(
+            updates=_zero_unless(valid, self.updates),
+            choices=np.where(valid, self.choices, 0),
+            destinations=np.where(valid, self.destinations, 0),
+            valid=valid,
+            norms=np.where(valid, norms, 0.0),
+            evaluations=np.where(valid[:, None], self.evaluations, 0.0),
+        )
 
     def padded(self, length: int) -> "CheckedReports":
         """The same reports followed by invalid ones up to `length`: clients that dropped out."""
@@ -116,17 +132,10 @@ def check_reports(reports: Reports, *, width: int, num_clusters: int, on_device:
     if (kept := _first_of_each(reports.client_ids, len(rows))) is not None:
         natural, target, valid, judged = natural[kept], target[kept], valid[kept], judged[kept]
         rows = rows[kept]
-    rows = _zero_unless(valid, rows)
-    lengths = norms(rows)
-    valid = valid & np.isfinite(lengths)
-    return CheckedReports(
-        updates=_zero_unless(valid, rows),
-        choices=np.where(valid, natural, 0),
-        destinations=np.where(valid, target, 0),
-        valid=valid,
-        norms=np.where(valid, lengths, 0.0),
-        evaluations=np.where(valid[:, None], judged, 0.0),
-    )
+    rows, natural, target = _zero_unless(valid, rows), np.where(valid, natural, 0), np.where(valid, target, 0)
+    if not isinstance(rows, np.ndarray):
+        return CheckedReports(rows, natural, target, valid, norms_on_device(rows), judged)
+    return CheckedReports(rows, natural, target, valid, 0.0, judged).with_norms(norms(rows))
 
 
 def as_numpy(values: Any) -> Any:

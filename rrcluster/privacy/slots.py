@@ -75,6 +75,7 @@ class Slots:
 ONE_SLOT = Slots()
 
 
+@lru_cache(maxsize=2**16, typed=True)  # a client is looked up in each of its rounds
 def _slot(client: int | str | bytes, key: str, count: int) -> int:
     secret = hashlib.blake2b(key.encode(), digest_size=32).digest()
     spelled = client if isinstance(client, bytes) else str(client).encode()

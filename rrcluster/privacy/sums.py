@@ -10,20 +10,31 @@ from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, NoisyEvaluation, Release
 
 
-def cluster_sums(messages: Any, assignment: Array, *, num_clusters: int) -> Array:
+def cluster_sums(messages: Any, assignment: Array, *, num_clusters: int) -> Any:
     """Sum the rows of `messages` per cluster: (n, d) -> (k, d). Empty clusters give zero rows, never fewer rows.
 
-    Messages on a device are whole numbers, so that their order there cannot matter; the sums come to the host.
+    Messages on a device are whole numbers, so that their order there cannot matter; the sums stay on it.
     """
     if not isinstance(messages, np.ndarray):
         import torch
 
-        if not messages.shape[1]:
-            return np.zeros((num_clusters, 0), dtype=np.int64)
         sums = messages.new_zeros(num_clusters, messages.shape[1])
-        sums.index_add_(0, torch.as_tensor(assignment, device=messages.device), messages)
-        return np.asarray(sums.cpu().numpy())
+        rows = torch.as_tensor(assignment).to(messages.device, non_blocking=True)  # does not wait for the messages
+        return sums.index_add_(0, rows, messages)
     return np.stack([messages[assignment == cluster].sum(axis=0) for cluster in range(num_clusters)])
+
+
+def on_host(*parts: Any) -> tuple[Array, ...]:
+    """Arrays of tensors of 64-bit numbers, which are fetched together: a device is waited for once."""
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return parts
+    import torch
+
+    fetched = torch.cat([part.reshape(-1).view(torch.int64) for part in parts]).cpu().numpy()
+    places = np.cumsum([part.numel() for part in parts])[:-1]
+    kinds = [np.float64 if part.is_floating_point() else np.int64 for part in parts]
+    split = zip(np.split(fetched, places), parts, kinds, strict=True)
+    return tuple(numbers.view(kind).reshape(part.shape) for numbers, part, kind in split)
 
 
 def grid_noise(count: int, *, noise_std: float, step: float, exact: bool, rng: Rng) -> Array:

@@ -34,6 +34,7 @@ _TITLES = {
     "recompute": "Recomputing epsilon with dp-accounting",
     "num_rounds": "Rounds",
     "reserve_rounds": "Reserve for repeated rounds",
+    "num_releases": "Releases covered",
     "secure": "Secure",
     "num_clients": "Clients",
     "notes": "Notes",

@@ -242,6 +242,8 @@ function explore() {
   const order = data.lines.map((line, place) => place).sort((one, two) => last(data.lines[two]) - last(data.lines[one]));
   for (const place of order.slice(0, SHOWN_FIRST)) choose(place, true);
   filter.hidden = data.lines.length < 5;
+  document.getElementById("some").hidden = data.lines.length <= SHOWN_FIRST;
+  document.getElementById("bands").hidden = !data.lines.some((line) => Object.values(line.values).some(([, , halves]) => halves));
   filter.addEventListener("input", () => [...list.children].forEach((label) => {
     label.hidden = !label.textContent.toLowerCase().includes(filter.value.toLowerCase());
   }));

@@ -3,6 +3,7 @@
 import csv
 import html
 import io
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from rrcluster.report.folders import DIAGNOSTIC
@@ -150,6 +151,7 @@ def to_html(table: TextTable) -> str:
     """A table with its note below; cells carry their column's name, so that narrow pages can show rows as cards."""
     head = "".join(_html_cell("th", name, table, place, scope="col") for place, name in enumerate(table.columns))
     title, body = html.escape(table.title), []
+    note = re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(table.note))
     for at, row in enumerate(table.rows):
         cells = [_html_cell("td" if place else "th", cell, table, place, row=at) for place, cell in enumerate(row)]
         body.append(f"<tr>{''.join(cells)}</tr>")
@@ -157,7 +159,7 @@ def to_html(table: TextTable) -> str:
         f'<h3>{title}</h3>\n<div class="scroll" role="region" tabindex="0" aria-label="{title}">\n'
         f'<table class="cards" aria-label="{title}">\n<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{chr(10).join(body)}\n</tbody>\n</table>\n</div>\n"
-        f'<p class="note">{html.escape(table.note)}</p>\n'
+        f'<p class="note">{note}</p>\n'
     )
 
 

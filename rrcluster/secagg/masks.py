@@ -6,6 +6,7 @@ made here is used once: its context holds the terms, the round and the attempt.
 """
 
 import hashlib
+from functools import lru_cache
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -47,7 +48,13 @@ def derive_key(secret: bytes, *, purpose: bytes) -> bytes:
 def expand(key: bytes, width: int) -> Words:
     """(width,) words of ChaCha20 under a key that is used for nothing else."""
     stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
-    return np.frombuffer(stream.update(bytes(4 * width)), dtype="<u4").astype(np.uint32, copy=False)
+    return np.frombuffer(stream.update(_zeros(4 * width)), dtype="<u4").astype(np.uint32, copy=False)
+
+
+@lru_cache(maxsize=1)
+def _zeros(length: int) -> bytes:
+    """What every mask is the encryption of: made once, since large blocks of memory are slow to get."""
+    return bytes(length)
 
 
 def close(key: bytes, content: bytes) -> bytes:

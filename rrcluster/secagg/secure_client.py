@@ -192,7 +192,7 @@ class SecureClient:
                 purpose = self.attempt.mask_purpose(self.place, place, task_digest)
                 secret = agree(self._mask_key, self._keys[place].mask_key)
                 pairwise = expand(derive_key(secret, purpose=purpose), self._terms.width)
-                words = words + pairwise if self.place < place else words - pairwise
+                (np.add if self.place < place else np.subtract)(words, pairwise, out=words)
         return words
 
     def sign(self, survivors: Sequence[int]) -> bytes:

@@ -104,7 +104,7 @@ def unmask(
                 secret = agree(private, keys[survivor].mask_key)
                 key = derive_key(secret, purpose=attempt.mask_purpose(place, survivor, task_digest))
                 pairwise = expand(key, terms.width)
-                total += pairwise if place < survivor else -pairwise
+                (np.add if place < survivor else np.subtract)(total, pairwise, out=total)
     return total.astype(np.int32).astype(np.int64)
 
 

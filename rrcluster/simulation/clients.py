@@ -31,6 +31,8 @@ class ClientMemory:
 
     def recall(self, cohort: Cohort) -> Clients:
         """The clients of a cohort with what each remembers; zeros for who remembers nothing."""
+        if not self.rows:
+            return Clients.without_memory(cohort, self.width)
         memory = np.zeros((len(cohort.clients), self.width), dtype=np.float32)
         known = np.array([client in self.rows for client in cohort.clients.tolist()], dtype=bool)
         for place in np.flatnonzero(known):

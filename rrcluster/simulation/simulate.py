@@ -23,6 +23,7 @@ from rrcluster.server import Charge, Guidance, Server, run_rounds
 from rrcluster.server_state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.clients import ClientMemory, Faults, Incidents
+from rrcluster.simulation.early_noise import EarlyNoise
 from rrcluster.types import Array, Models, Release
 
 
@@ -166,6 +167,7 @@ def simulate(
         faults=faults or Faults(),
         memory=memory or ClientMemory(algorithm.memory_width(model)),
     )
+    on_device = getattr(getattr(engine, "device", None), "type", "cpu") != "cpu"
     ledger = ledger or Ledger(secure=plan.secure, limit=plan.num_releases, stored=plan.stores_rounds)
     clients.remember_with(ledger, 0 if state is None else state.round_index)
     made = make_server(
@@ -176,7 +178,7 @@ def simulate(
         clients.collect,
         state=state or made.first_state(),
         ledger=ledger,
-        streams=streams,
+        streams=EarlyNoise(streams) if on_device and not plan.secure else streams,
     )
     began = time.perf_counter()
     for done in rounds:

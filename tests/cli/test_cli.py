@@ -112,6 +112,7 @@ def test_yaml_then_flags(tmp_path):
     answer = rrcluster("run", "mine.yaml", "--rounds", "2", "--sample-rate", "0.5", "--dry-run", "--json", cwd=tmp_path)
     told = json.loads(answer.stdout)
     assert told["expected_cohort"] == 30
+    assert (told["init"], told["init_rounds"]) == ("independent", 0)
     assert told["noise_multiplier"] == 1.0
     assert told["epsilon"] > 0
     assert told["seconds_per_round"] > 0

@@ -13,7 +13,17 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.models import make_model
-from rrcluster.models.scattering import LENGTH, WIDTH, Scattering, blur, littlewood_paley, wavelets
+from rrcluster.models.scattering import (
+    LENGTH,
+    PRINCIPAL,
+    WIDTH,
+    PrincipalScattering,
+    Scattering,
+    blur,
+    littlewood_paley,
+    read_drawings,
+    wavelets,
+)
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +138,41 @@ def test_colours_are_scattered_one_by_one(rng):
             assert torch.allclose(order.unflatten(1, (3, -1))[:, colour], own, atol=1e-6)
 
 
-def test_both_engines_train_the_same_linear_layer(rng):
-    model = make_model("scattering", input_shape=(1, 28, 28), num_classes=10)
-    assert model.num_parameters == 4_430
+def test_principal_features_are_products_with_the_stored_directions(features, rng):
+    images = torch.as_tensor(rng.normal(size=(3, 1, 28, 28)), dtype=torch.float32)
+    mean, steps, directions = read_drawings()
+    expected = [
+        [steps[place] * sum((own - mean.astype(float)) * directions[:, place]) for place in (0, 100, PRINCIPAL - 1)]
+        for own in features.normalised(images).double().numpy()
+    ]
+    found = PrincipalScattering()(images)
+    assert found.shape == (3, PRINCIPAL)
+    assert np.allclose(found[:, [0, 100, PRINCIPAL - 1]], expected, atol=1e-3)
+
+
+def test_principal_features_prefer_no_quarter_turn(features, rng):
+    squares = np.kron(rng.uniform(size=(6, 1, 5, 5)), np.ones((4, 4)))
+    images = torch.as_tensor(np.pad(squares, ((0, 0), (0, 0), (4, 4), (4, 4))), dtype=torch.float32)
+    changes = []
+    for module in (PrincipalScattering(), features):  # products between images, before and after a turn of both
+        upright, turned = module(images), module(torch.rot90(images, dims=(2, 3)))
+        changes.append((turned @ turned.T - upright @ upright.T).abs().max().item() / LENGTH**2)
+    assert changes[0] < 0.08 < 0.15 < changes[1]  # random directions do
+
+
+def test_principal_directions_are_at_right_angles_and_the_last_ones_matter_least():
+    _, steps, whole_steps = read_drawings()
+    directions = whole_steps * steps
+    lengths = np.linalg.norm(directions, axis=0)  # a fourth root of the variance divides them
+    assert (np.diff(lengths) > -1e-3 * lengths[1:]).all()  # whole steps
+    assert np.abs(directions.T @ directions / np.outer(lengths, lengths) - np.eye(PRINCIPAL)).max() < 0.01
+    assert np.sum(lengths[0] ** 4 / lengths**4) < 40  # few directions hold most of the variance
+
+
+@pytest.mark.parametrize(("name", "size"), [("scattering", 4_430), ("scattering-pca", 2_570)])
+def test_both_engines_train_the_same_linear_layer(name, size, rng):
+    model = make_model(name, input_shape=(1, 28, 28), num_classes=10)
+    assert model.num_parameters == size
     inputs = [rng.normal(size=(size, 1, 28, 28)) for size in (3, 1, 2)]
     data = from_arrays(inputs, [rng.integers(10, size=len(own)) for own in inputs], num_classes=10)
     cohort, start = data.cohort(np.arange(3)), np.stack([model.init(rng=rng) for _ in range(3)])

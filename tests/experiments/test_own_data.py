@@ -161,8 +161,14 @@ def test_the_commands_of_the_page_are_understood(here):
 def test_classes_that_are_not_declared_are_said(here, capsys):
     write_csv(here / "clients.csv")
     some = ["--data", "clients.csv", "--client-column", "who", "--target-column", "label", *SMALL]
-    assert main(["run", *some, "--feature-columns", "a", "b"]) == 0
-    assert capsys.readouterr().err.count("classes were counted in the labels of clients") == 1
+    assert main(["run", *some, "--feature-columns", "a", "b", "--out", "1"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("classes were counted in the labels of clients") == 1
+    assert "--classes" in said
+    assert main(["assign", "1", "--out", "clusters.csv"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("classes were counted in the labels of clients") == 1
+    assert ".py" not in said  # a sentence, not a place in the code
     with pytest.warns(NotDeclared, match="no guarantee covers"):
         rr.run(data=columns(), client="who", target="label", **RUN, out="2")
     data = rr.from_frame(columns(), "who", "label")

@@ -64,19 +64,33 @@ def texts(browser, selector):
     return browser.run(f"[...document.querySelectorAll({selector!r})].map((entry) => entry.textContent)")
 
 
-def move(browser, kind, share, height=0.5):
-    """The mouse at a share of the chart's width and height."""
-    box = browser.run(
-        "(() => { const box = chart.getBoundingClientRect(); return [box.x, box.y, box.width, box.height] })()"
+def mouse(browser, kind, x, y):
+    pressed = kind != "mouseMoved"
+    button = "left" if pressed else "none"
+    browser.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, clickCount=int(pressed))
+
+
+def values_at(browser, round_number):
+    """Hover over the chart at a round of twelve: what the tip says there, by line."""
+    x, y = browser.run(
+        "(() => { const box = chart.getBoundingClientRect(), scale = box.width / drawn.width;"
+        f"return [box.x + scale * drawn.x({round_number}), box.y + box.height / 2] }})()"
     )
-    browser.ask(
-        "Input.dispatchMouseEvent",
-        type=kind,
-        x=box[0] + share * box[2],
-        y=box[1] + height * box[3],
-        button="left" if kind != "mouseMoved" else "none",
-        clickCount=int(kind != "mouseMoved"),
+    mouse(browser, "mouseMoved", x, y)
+    head, *lines = browser.run("[...tip.children].map((part) => part.innerText.trim())")
+    assert head == f"round {round_number}"
+    return dict(line.rsplit("\n", 1) for line in lines)
+
+
+def click_a_line(browser):
+    """Press on the middle of the last line drawn, with the mouse."""
+    x, y = browser.run(
+        "(() => { const path = [...document.querySelectorAll('#chart .target')].pop();"
+        "const place = path.getPointAtLength(path.getTotalLength() / 2).matrixTransform(path.getScreenCTM());"
+        "return [place.x, place.y] })()"
     )
+    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        mouse(browser, kind, x, y)
 
 
 @pytest.mark.slow
@@ -85,19 +99,23 @@ def move(browser, kind, share, height=0.5):
 def test_a_reader_explores_the_page(browser, page, width, dark):
     browser.open(page, width=width, height=1400, dark=dark, mobile=width < 600)
     browser.run("chart.scrollIntoView({block: 'center'})")
-    move(browser, "mouseMoved", 0.97)
-    tip = browser.run("tip.innerText")
-    assert "round 12" in tip
-    for value in ("58.3%", "70.1%", "75.2%", "76.4%"):
-        assert value in tip
+    assert values_at(browser, 12) == {
+        f"DP-{NASTY}": "40.0%",
+        "DP-FedAvg": "58.3%",
+        "DP-IFCA, epsilon 4": "70.1%",
+        "RR-Cluster (IFCA), B=15": "75.2%",
+        "DP-IFCA, epsilon 8": "76.4%",
+    }
+    assert values_at(browser, 6)["DP-FedAvg"] == f"{58.3 * (1 - 0.5 / 6):.1f}%"
     assert browser.run("tip.getBoundingClientRect().right") <= width
     before = browser.run("document.querySelectorAll('#chart .series').length")
-    browser.run("document.querySelector('#chart .target').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    click_a_line(browser)
     assert browser.run("document.querySelectorAll('#chart .series').length") == before - 1
     assert browser.run("document.querySelectorAll('#runs input:checked').length") == before - 1
     browser.run("(axis.value = 'epsilon', axis.dispatchEvent(new Event('change')))")
     assert "epsilon" in texts(browser, "#chart text")
     assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("[some.hidden, bands.hidden]") == [True, True]  # five lines of one seed each: no such hints
     assert browser.run("document.title").startswith("explorer")  # no name of a run was executed
     assert browser.complaints == []
     assert [url for url in browser.requests() if not url.startswith("file:")] == []

@@ -203,9 +203,9 @@ def test_run_prints_the_address_of_a_page_that_follows_it(tmp_path, monkeypatch,
     state = live.LivePage.state
     monkeypatch.setattr(live.LivePage, "__init__", _noted(live.LivePage.__init__, seen))
 
-    def make_slowly(config):
+    def make_slowly(config, **more):
         first.append(json.loads(state(seen[0])))
-        return make_experiment(config)
+        return make_experiment(config, **more)
 
     monkeypatch.setattr("rrcluster.experiments.setup.make_experiment", make_slowly)
 

@@ -1,7 +1,7 @@
 """Client data on a device: uploaded once where the whole population fits, else cohort by cohort."""
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from rrcluster.data.federated import Cohort, FederatedData
-from rrcluster.engine.fast_cnn.gpu import padded_images
 from rrcluster.models.model import FixedPart
 from rrcluster.types import Array
 
@@ -24,15 +23,17 @@ class SampleTable:
     targets: Tensor  # (rows, *target_shape)
     offsets: Array  # (places,) int64, on the host
     of_population: bool  # places are client ids; else positions in the cohort
+    _forms: dict[Callable[[Tensor], Tensor], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def starts(self, clients: Array) -> Array:
         """(n,) the first row of each client of a cohort, in the cohort's order."""
         return self.offsets[clients] if self.of_population else self.offsets
 
-    @cached_property
-    def images(self) -> Tensor:
-        """The inputs as the kernels of the `cnn` read them."""
-        return padded_images(self.inputs)
+    def inputs_as(self, form: Callable[[Tensor], Tensor]) -> Tensor:
+        """The inputs in the form that a model's kernels read, made once."""
+        if form not in self._forms:
+            self._forms[form] = form(self.inputs)
+        return self._forms[form]
 
 
 def population_bytes(data: FederatedData) -> int:
@@ -56,6 +57,8 @@ class PopulationTable:
 
     def holding(self, clients: Array, data: FederatedData) -> SampleTable:
         """The table, with the samples of these clients of the population `data` in it."""
+        if self._table is not None and not self._absent.any():
+            return self._table
         new = np.unique(clients[self._absent[clients]])
         parts = -(-len(new) // _CLIENTS_AT_ONCE) or int(self._table is None)
         for ids in np.array_split(new, parts) if parts else ():

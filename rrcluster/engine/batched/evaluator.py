@@ -11,13 +11,16 @@ from torch import Tensor
 from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine.batched.cuda_graphs import GraphCache, GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
-from rrcluster.engine.fast_cnn.gpu import CnnKernels, cnn_kernels
+from rrcluster.engine.batched.linear_kernels import LinearKernels
+from rrcluster.engine.batched.training import joined, own_kernels
+from rrcluster.engine.fast_cnn.gpu import CnnKernels
 from rrcluster.models.model import FixedPart, Model
 from rrcluster.types import Array
 
 _BUCKET = 32
 _LARGEST_CAPTURED = 1024  # clients times models, those of one run; those of a stack differ in size every time
 _SAMPLES_CAPTURED = 2**14
+_SAMPLES_OF_PART = 256  # of a test set
 _IMAGES_AT_ONCE = 2**19  # of the kernels: bounds memory to about a gigabyte
 
 
@@ -30,7 +33,7 @@ class Evaluator:
         """Nothing is uploaded before the first use. `fixed` computes the model's inputs from samples."""
         self._fixed = fixed
         self._model, self._device, self._capacity = model, device, capacity
-        self._kernels = cnn_kernels(model, device, precision)
+        self._kernels = own_kernels(model, device, precision)
         self._graphs = GraphCache(GraphPool())
         self._tests: WeakKeyDictionary[TestSet, SampleTable] = WeakKeyDictionary()
 
@@ -44,12 +47,11 @@ class Evaluator:
             figures = torch.cat(parts).double().cpu().numpy()  # one wait for all of them
             return np.split(figures, np.cumsum([len(part) for part in parts])[:-1])
         k, counts = len(questions[0][0]), [len(cohort.clients) for _, cohort in questions]
-        models = self._models(np.concatenate([models for models, _ in questions]))
+        models = self._models(joined([models for models, _ in questions]))
         starts = np.concatenate([table.starts(cohort.clients) for _, cohort in questions])
         sizes = np.concatenate([cohort.sizes for _, cohort in questions])
-        base = np.repeat(k * np.arange(len(questions)), counts)
-        rows, places, real = self._rows(starts, sizes), self._tensor(base), self._tensor(sizes)
-        figures = self._means(models, table, rows, real, k=k, base=places).double().cpu().numpy()
+        about = np.stack([starts, sizes, np.repeat(k * np.arange(len(questions)), counts)], axis=1)
+        figures = self._means(models, table, about, k=k).double().cpu().numpy()
         return np.split(figures, np.cumsum(counts)[:-1])
 
     def _by_module(self, vectors: Array, cohort: Cohort, table: SampleTable) -> Tensor:
@@ -77,36 +79,38 @@ class Evaluator:
 
     def test_set(self, vectors: Array, tests: TestSet) -> Array:
         """(k, d) -> (1, k, 2) mean loss and accuracy over all samples."""
-        table = self._test_table(tests)
+        table, models = self._test_table(tests), self._models(vectors)
         count = len(table.targets)
-        rows, size = torch.arange(count, device=self._device)[None], torch.tensor([count], device=self._device)
-        models = self._models(vectors)
-        if self._kernels is None or not count:
-            means = _by_module(self._model, models, table, rows, size)
+        if isinstance(self._kernels, LinearKernels):
+            about = _parts_of(count)
+            sums = self._means(models, table, about, k=len(models)).cpu().numpy() * about[:, 1, None, None]
+            return np.asarray(sums.sum(axis=0, keepdims=True) / max(count, 1))
+        if self._kernels is not None:
+            means = self._means(models, table, np.array([[0, count, 0]]), k=len(models))
         else:
-            means = self._means(models, table, rows, size, k=len(models), base=torch.zeros_like(size))
+            rows, size = torch.arange(count, device=self._device)[None], torch.tensor([count], device=self._device)
+            means = _by_module(self._model, models, table, rows, size)
         return np.asarray(means.double().cpu().numpy())
 
-    def _means(
-        self, models: Tensor, table: SampleTable, rows: Tensor, sizes: Tensor, *, k: int, base: Tensor
-    ) -> Tensor:
-        """(G, k, 2) means over rows (G, s) of the table, -1: none; client i measures k models, the first is base[i].
+    def _means(self, models: Tensor, table: SampleTable, about: Array, *, k: int) -> Tensor:
+        """(G, k, 2) means of k models by the model's own kernels, from about (G, 3): first row, size, first model.
 
-        By the model's own kernels; captured for a cohort, in several passes for more.
+        Those of the `cnn` are captured for a cohort, and take several passes for more.
         """
+        width = int(about[:, 1].max(initial=0))
+        if isinstance(self._kernels, LinearKernels):
+            inputs = table.inputs_as(self._kernels.form)
+            return self._kernels.means(inputs, table.targets, self._tensor(about), models, k=k)
         assert self._kernels is not None
-        if not rows.numel():
-            return torch.zeros(len(rows), k, 2, device=self._device)
-        program: Callable[..., Tensor] = partial(_by_kernels, self._kernels, table, k)
-        if len(rows) * k <= _LARGEST_CAPTURED and table.of_population:
-            more = -len(rows) % _BUCKET
-            padded = torch.nn.functional.pad(rows, (0, 0, 0, more), value=-1)
-            counts, places = (torch.nn.functional.pad(column, (0, more)) for column in (sizes, base))
-            key = (table, *padded.shape, len(models), k)
-            return self._graphs.run(key, program, models, padded, counts, places)[: len(rows)].clone()
-        at_once = max(1, _IMAGES_AT_ONCE // (rows.shape[1] * k))
-        parts = zip(*(torch.split(column, at_once) for column in (rows, sizes, base)), strict=True)
-        return torch.cat([program(models, *part) for part in parts])
+        if not width:
+            return torch.zeros(len(about), k, 2, device=self._device)
+        program: Callable[..., Tensor] = partial(_by_kernels, self._kernels, table, k, width)
+        if len(about) * k <= _LARGEST_CAPTURED and table.of_population:
+            padded = self._tensor(np.pad(about, ((0, -len(about) % _BUCKET), (0, 0))))
+            key = (table, len(padded), width, len(models), k)
+            return self._graphs.run(key, program, models, padded)[: len(about)].clone()
+        at_once = max(1, _IMAGES_AT_ONCE // (width * k))
+        return torch.cat([program(models, part) for part in torch.split(self._tensor(about), at_once)])
 
     def _test_table(self, tests: TestSet) -> SampleTable:
         if tests in self._tests:
@@ -127,7 +131,13 @@ class Evaluator:
         return self._tensor(np.asarray(vectors, dtype=np.float32))
 
     def _tensor(self, values: Array) -> Tensor:
-        return torch.as_tensor(np.ascontiguousarray(values), device=self._device)
+        return torch.as_tensor(np.ascontiguousarray(values)).to(self._device, non_blocking=True)
+
+
+def _parts_of(count: int) -> Array:
+    """(parts, 3) a test set as clients of some of its samples each, which are measured side by side."""
+    first = np.arange(0, count, _SAMPLES_OF_PART)
+    return np.stack([first, np.minimum(count - first, _SAMPLES_OF_PART), np.zeros_like(first)], axis=1)
 
 
 def _clients_per_pass(sizes: Array, most_samples: int) -> int:
@@ -141,17 +151,16 @@ def _clients_per_pass(sizes: Array, most_samples: int) -> int:
     return most_samples // max(width, 1)
 
 
-def _by_kernels(
-    kernels: CnnKernels, table: SampleTable, k: int, models: Tensor, rows: Tensor, sizes: Tensor, base: Tensor
-) -> Tensor:
-    clients = len(rows)
-    model_of = (base[:, None] + torch.arange(k, device=rows.device)).flatten().to(torch.int32)
-    data_of = (torch.arange(clients * k, device=rows.device) // k).to(torch.int32)
-    figures = kernels.evaluate(
-        kernels.pack(models), table.images, table.targets, rows.to(torch.int32), model_of, data_of
-    )
-    totals = torch.stack([figure.sum(1) for figure in figures], dim=-1).reshape(clients, k, 2)
-    return totals / sizes.clamp(min=1)[:, None, None]
+def _by_kernels(kernels: CnnKernels, table: SampleTable, k: int, width: int, models: Tensor, about: Tensor) -> Tensor:
+    start, sizes, base = about[:, :1], about[:, 1:2], about[:, 2:]
+    position = torch.arange(width, device=about.device)
+    rows = torch.where(position < sizes, start + position, -1).to(torch.int32)
+    model_of = (base + torch.arange(k, device=about.device)).flatten().to(torch.int32)
+    data_of = (torch.arange(len(about) * k, device=about.device) // k).to(torch.int32)
+    images = table.inputs_as(kernels.form)
+    figures = kernels.evaluate(kernels.pack(models), images, table.targets, rows, model_of, data_of)
+    totals = torch.stack([figure.sum(1) for figure in figures], dim=-1).reshape(len(about), k, 2)
+    return totals / sizes.clamp(min=1)[:, :, None]
 
 
 @torch.no_grad()

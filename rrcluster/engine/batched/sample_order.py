@@ -9,6 +9,7 @@ from rrcluster.types import Array
 
 _LAST = 2**32  # sorts behind every draw
 _TILE = 128
+_LONGEST_SORTED = 2048  # samples of a client that one program sorts
 
 
 def batch_orders(key: tuple[int, int], clients: Array, sizes: Array, *, epochs: int) -> Array:
@@ -25,6 +26,34 @@ def batch_orders(key: tuple[int, int], clients: Array, sizes: Array, *, epochs: 
         orders[same, :, :size] = shuffled
         orders[same, :, size:] = np.arange(size, longest)
     return orders
+
+
+def step_rows(integers: Tensor, *, epochs: int, width: int, step: int) -> Tensor:
+    """(steps, n, step) rows of a table for every step, -1 where a client has no sample left.
+
+    `integers` (n, 6) is `ClientBatch.integers`. By one kernel on a CUDA device, as int32; elsewhere by torch.
+    """
+    per_epoch = -(-width // step)
+    if integers.is_cuda and per_epoch * step <= _LONGEST_SORTED:
+        try:
+            return _rows_by_kernel(integers, epochs, per_epoch, step)
+        except ImportError:  # torch without Triton
+            pass
+    clients, starts, sizes, keys = integers[:, 1], integers[:, 2], integers[:, 3], integers[:, 4:6]
+    order = visits(keys, clients, sizes, epochs=epochs, width=width)
+    rows = torch.where(order >= 0, order + starts[:, None, None], -1)
+    rows = torch.nn.functional.pad(rows, (0, per_epoch * step - width), value=-1)
+    return rows.reshape(len(clients), epochs * per_epoch, step).transpose(0, 1).contiguous()
+
+
+def _rows_by_kernel(integers: Tensor, epochs: int, per_epoch: int, step: int) -> Tensor:
+    from rrcluster.engine.batched import words_triton
+
+    count = len(integers)
+    out = torch.empty(epochs * per_epoch, count, step, dtype=torch.int32, device=integers.device)
+    width = 1 << (per_epoch * step - 1).bit_length()
+    words_triton.step_rows[(count, epochs)](integers, out, count, step, per_epoch, WIDTH=width)
+    return out
 
 
 def visits(keys: Tensor, clients: Tensor, sizes: Tensor, *, epochs: int, width: int) -> Tensor:

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from rrcluster.engine.batched.cuda_graphs import GraphCache, GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
-from rrcluster.engine.batched.sample_order import visits
+from rrcluster.engine.batched.linear_kernels import LinearKernels, linear_kernels
+from rrcluster.engine.batched.sample_order import step_rows
 from rrcluster.engine.batched.steps import CapturedSgd, DrawnSgd, SgdOptions, StackedSgd
-from rrcluster.engine.fast_cnn.gpu import LARGEST_BATCH, CnnKernels, cnn_kernels
+from rrcluster.engine.fast_cnn.gpu import CnnKernels, cnn_kernels
 from rrcluster.engine.optimisers import state_size, step_seeds
 from rrcluster.engine.protocol import LocalSettings, TrainingCall
 from rrcluster.models.losses import losses_of
@@ -88,7 +89,7 @@ def join(calls: Sequence[TrainingCall], table: SampleTable) -> ClientBatch:
     first, counts = calls[0], [len(call.model_of) for call in calls]
     offsets = np.cumsum([0, *(len(call.models) for call in calls[:-1])])
     return ClientBatch(
-        models=np.concatenate([np.asarray(call.models, dtype=np.float32) for call in calls]),
+        models=joined([np.asarray(call.models, dtype=np.float32) for call in calls]),
         model_of=np.concatenate([call.model_of + offset for call, offset in zip(calls, offsets, strict=True)]),
         clients=np.concatenate([call.cohort.clients for call in calls]),
         starts=np.concatenate([table.starts(call.cohort.clients) for call in calls]),
@@ -101,13 +102,26 @@ def join(calls: Sequence[TrainingCall], table: SampleTable) -> ClientBatch:
     )
 
 
+Kernels = CnnKernels | LinearKernels
+
+
+def own_kernels(model: Model, device: torch.device, precision: str) -> Kernels | None:
+    """The kernels of a model that has its own on this device."""
+    return cnn_kernels(model, device, precision) or linear_kernels(model, device, precision)
+
+
+def joined(parts: Sequence[Array]) -> Array:
+    """The rows of all parts; of a single part, the array itself."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
 class Trainer:
     """Trains client batches by the model's own kernels where it has them, else by autograd; captured if it pays."""
 
     def __init__(self, model: Model, device: torch.device, capacity: int, precision: str) -> None:
         """Nothing is captured or compiled before the first use."""
         self._model, self._device, self._capacity = model, device, capacity
-        self._kernels = cnn_kernels(model, device, precision)
+        self._kernels = own_kernels(model, device, precision)
         self._pool, self._losses_of = GraphPool(), losses_of(model, device)
         self._graphs = GraphCache(self._pool)
         self._captured: OrderedDict[object, CapturedSgd] = OrderedDict()
@@ -129,32 +143,32 @@ class Trainer:
         kernels = self._kernels_for(batch)
         return self._by_autograd(batch, table) if kernels is None else self._by_kernels(kernels, batch, table)
 
-    def _kernels_for(self, batch: ClientBatch) -> CnnKernels | None:
+    def _kernels_for(self, batch: ClientBatch) -> Kernels | None:
         plain = batch.local.proximal == 0 and batch.trainable is None and batch.remembered == 0
-        return self._kernels if plain and batch.step_size <= LARGEST_BATCH else None
+        return self._kernels if plain and self._kernels and self._kernels.fits(batch.step_size) else None
 
     def _at_once(self, batch: ClientBatch) -> int:
         """Compiled steps stay within what is captured: every other number of clients would be compiled again."""
         compiled = self._device.type == "cuda" and self._model.convolutional
         return min(self._capacity, _LARGEST_CAPTURED) if compiled and not self._kernels_for(batch) else self._capacity
 
-    def _by_kernels(self, kernels: CnnKernels, batch: ClientBatch, table: SampleTable) -> Tensor:
+    def _by_kernels(self, kernels: Kernels, batch: ClientBatch, table: SampleTable) -> Tensor:
         count, epochs, step = len(batch.clients), batch.local.local_epochs, batch.step_size
         width = -(-int(batch.sizes.max()) // step) * step
-        integers, rates = _rounded_up(batch.integers), _rounded_up(batch.rates)
         program: Callable[..., Tensor] = partial(_kernel_program, kernels, table, epochs, width, step)
-        if count <= _LARGEST_CAPTURED and table.of_population:
-            models = batch.models if len(batch.models) <= _BUCKET else _rounded_up(batch.models)
-            key = (table, epochs, width, step, len(integers), len(models))
-            inputs = (self._tensor(models), self._tensor(integers), self._tensor(rates))
-            return self._graphs.run(key, program, *inputs)[:count].clone()
-        return program(self._tensor(batch.models), self._tensor(integers), self._tensor(rates))[:count]
+        if not kernels.captured or count > _LARGEST_CAPTURED or not table.of_population:
+            return program(self._tensor(batch.models), self._tensor(batch.integers), self._tensor(batch.rates))
+        models = batch.models if len(batch.models) <= _BUCKET else _rounded_up(batch.models)
+        integers, rates = _rounded_up(batch.integers), _rounded_up(batch.rates)
+        key = (table, epochs, width, step, len(integers), len(models))
+        inputs = (self._tensor(models), self._tensor(integers), self._tensor(rates))
+        return self._graphs.run(key, program, *inputs)[:count].clone()
 
     def _by_autograd(self, batch: ClientBatch, table: SampleTable) -> Tensor:
         local, integers, step = batch.local, self._tensor(batch.integers), batch.step_size
         start = self._tensor(batch.models)[integers[:, 0]]
         width = int(batch.sizes.max())
-        where = self._where(integers, epochs=local.local_epochs, width=width, step=step)
+        where = step_rows(integers, epochs=local.local_epochs, width=width, step=step).long()
         active = [int((batch.sizes > first).sum()) for first in range(0, width, step)] * local.local_epochs
         anchors = start if batch.anchor is None else self._tensor(np.asarray(batch.anchor, dtype=np.float32))
         mask = None if batch.trainable is None else self._tensor(batch.trainable)
@@ -167,14 +181,6 @@ class Trainer:
         sgd = self._drawn_sgd(batch, table) if self._model.drawn_apart else self._sgd(table, len(params), step, options)
         sgd.run(params, where, active, rates, options)
         return params - start
-
-    def _where(self, integers: Tensor, *, epochs: int, width: int, step: int) -> Tensor:
-        if self._device.type != "cuda" or len(integers) > _LARGEST_CAPTURED:
-            return _where(integers, epochs=epochs, width=width, step=step)
-        count = len(integers)
-        padded = torch.nn.functional.pad(integers, (0, 0, 0, -count % _BUCKET))
-        program = partial(_where, epochs=epochs, width=width, step=step)
-        return self._graphs.run(("where", len(padded), epochs, width, step), program, padded)[:, :count].clone()
 
     def _drawn_sgd(self, batch: ClientBatch, table: SampleTable) -> DrawnSgd:
         count = batch.local.local_epochs * -(-int(batch.sizes.max()) // batch.local.batch_size)
@@ -196,7 +202,7 @@ class Trainer:
         return self._captured[key]
 
     def _tensor(self, values: Array) -> Tensor:
-        return torch.as_tensor(np.ascontiguousarray(values), device=self._device)
+        return torch.as_tensor(np.ascontiguousarray(values)).to(self._device, non_blocking=True)
 
 
 def _rounded_up(rows: Array) -> Array:
@@ -207,7 +213,7 @@ def _rounded_up(rows: Array) -> Array:
 
 
 def _kernel_program(
-    kernels: CnnKernels,
+    kernels: Kernels,
     table: SampleTable,
     epochs: int,
     width: int,
@@ -216,18 +222,5 @@ def _kernel_program(
     integers: Tensor,
     rates: Tensor,
 ) -> Tensor:
-    where = _where(integers, epochs=epochs, width=width, step=step).to(torch.int32)
-    start = kernels.pack(models).index_select(0, integers[:, 0])
-    trained = start.clone()
-    kernels.train(trained, table.images, table.targets, where, rates)
-    return kernels.unpack(trained - start)
-
-
-def _where(integers: Tensor, *, epochs: int, width: int, step: int) -> Tensor:
-    """(steps, G, step) rows of the table for every step, -1 where a client has no sample left."""
-    clients, starts, sizes, keys = integers[:, 1], integers[:, 2], integers[:, 3], integers[:, 4:6]
-    order = visits(keys, clients, sizes, epochs=epochs, width=width)
-    rows = torch.where(order >= 0, order + starts[:, None, None], -1)
-    per_epoch = -(-width // step)
-    rows = torch.nn.functional.pad(rows, (0, per_epoch * step - width), value=-1)
-    return rows.reshape(len(clients), epochs * per_epoch, step).transpose(0, 1).contiguous()
+    where = step_rows(integers, epochs=epochs, width=width, step=step).to(torch.int32)
+    return kernels.changes(table.inputs_as(kernels.form), table.targets, where, models, integers, rates)

@@ -13,6 +13,7 @@ from rrcluster.engine.fast_cnn.forward_triton import (
     H1,
     H2,
     NO_PLACE,
+    PIXELS,
     Z2,
     dot,
     hidden_layer,
@@ -109,65 +110,58 @@ def _slopes1(weights, dz2, place1, slopes, room, N: tl.constexpr, PRECISION: tl.
         tl.store(slopes + target, (total.to(tl.int32, bitcast=True) & -8) | place, mask=real)
 
 
-@triton.jit
-def _conv1_gradient(
-    images, where, first, room, slopes, target, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr
-):
-    """conv1's gradient, kernel and bias, summed over N images."""
-    channel, tap = tl.arange(0, 16), tl.arange(0, 64)
-    step = tl.zeros([16, 64], dtype=tl.float32)
-    step_bias = tl.zeros([16], dtype=tl.float32)
-    for tile in range((N * 196 + TILE - 1) // TILE):
-        q = tile * TILE + tl.arange(0, TILE)
-        image, y, x = q // 196, (q % 196) // 14, q % 14
-        slope = tl.zeros([TILE, 16], dtype=tl.float32)
-        for corner in tl.static_range(4):
-            above, left = y - corner // 2, x - corner % 2
-            ok = (image < N) & (image < room) & (above >= 0) & (above < 13) & (left >= 0) & (left < 13)
-            source = image * H1 + (above * 13 + left) * 16
-            packed = tl.load(slopes + source[:, None] + channel[None, :], mask=ok[:, None], other=NO_PLACE)
-            slope += tl.where((packed & 7) == corner, (packed & -8).to(tl.float32, bitcast=True), 0.0)
-        step_bias += tl.sum(slope, axis=0)
-        patch = patches1(images, where, first, room, q, N, tap)
-        step = dot(tl.trans(slope), patch, step, PRECISION)
-    tl.store(target + tap[None, :] * 16 + channel[:, None], step)
-    tl.store(target + BIAS1 + channel, step_bias)
-
-
-@triton.jit(do_not_specialize=["num_blocks", "S", "BLOCKS"])
-def backward(
-    vectors, images, where, scratch, place1, place2, dh2, dz2, partial, num_blocks, S, BLOCKS,
-    D: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """From dh2 back through both convolutions: dz2, and conv1's gradient summed over the program's N images."""
-    pid = tl.program_id(0)
-    slopes = scratch + tl.cast(pid, tl.int64) * N * H1
-    for block in range(pid, num_blocks, tl.num_programs(0)):
-        group = tl.cast(block // BLOCKS, tl.int64)
-        start = (block % BLOCKS) * N
-        first = group * S + start
-        if tl.load(where + first) >= 0:
-            room = S - start
-            slope = _unpool2(dh2 + first * H2, place2 + first * H2, room, N)
-            r, out = tl.arange(0, N * 32), tl.arange(0, 32)
-            target = dz2 + first * Z2 + ((r // 32) * Z2 + (r % 32) * 32)[:, None] + out[None, :]
-            tl.store(target, slope, mask=((r % 32 < 25) & (r // 32 < room))[:, None])
-            tl.debug_barrier()
-            _slopes1(vectors + group * D, dz2 + first * Z2, place1 + first * H1, slopes, room, N, PRECISION)
-            tl.debug_barrier()
-            into = partial + tl.cast(block, tl.int64) * CONV2
-            _conv1_gradient(images, where, first, room, slopes, into, N, TILE, PRECISION)
-
-
 @triton.jit(do_not_specialize=["S", "BLOCKS"])
-def update(
-    vectors, where, rates, h1, dz2, partial, S, BLOCKS,
-    D: tl.constexpr, N: tl.constexpr, OF_PARTIAL: tl.constexpr, PRECISION: tl.constexpr,
+def backward2(
+    vectors, where, slopes, place1, place2, dh2, dz2, S, BLOCKS, D: tl.constexpr, N: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """From dh2 back through conv2: dz2, and the slopes at its inputs. A program computes N images of one client."""
+    group = tl.cast(tl.program_id(0) // BLOCKS, tl.int64)
+    start = (tl.program_id(0) % BLOCKS) * N
+    first = group * S + start
+    if tl.load(where + first) >= 0:
+        room = S - start
+        slope = _unpool2(dh2 + first * H2, place2 + first * H2, room, N)
+        r, out = tl.arange(0, N * 32), tl.arange(0, 32)
+        target = dz2 + first * Z2 + ((r // 32) * Z2 + (r % 32) * 32)[:, None] + out[None, :]
+        tl.store(target, slope, mask=((r % 32 < 25) & (r // 32 < room))[:, None])
+        tl.debug_barrier()
+        _slopes1(vectors + group * D, dz2 + first * Z2, place1 + first * H1, slopes + first * H1, room, N, PRECISION)
+
+
+@triton.jit
+def backward1(images, where, slopes, partial, ROWS: tl.constexpr, PRECISION: tl.constexpr):
+    """From slopes back to conv1's gradient, kernel and bias, of one image; ROWS of its 14 rows at a time."""
+    slot = tl.program_id(0).to(tl.int64)
+    row = tl.load(where + slot).to(tl.int64)
+    if row >= 0:
+        image, source = images + row * PIXELS, slopes + slot * H1
+        q, channel, tap = tl.arange(0, ROWS * 16), tl.arange(0, 16), tl.arange(0, 64)
+        x = q % 16
+        step, total = tl.zeros([16, 64], dtype=tl.float32), tl.zeros([ROWS * 16, 16], dtype=tl.float32)
+        for tile in range((14 + ROWS - 1) // ROWS):
+            y = tile * ROWS + q // 16
+            slope = tl.zeros([ROWS * 16, 16], dtype=tl.float32)
+            for corner in tl.static_range(4):
+                above, left = y - corner // 2, x - corner % 2
+                ok = (above >= 0) & (above < 13) & (left >= 0) & (left < 13)
+                place = (above * 13 + left)[:, None] * 16 + channel[None, :]
+                packed = tl.load(source + place, mask=ok[:, None], other=NO_PLACE)
+                slope += tl.where((packed & 7) == corner, packed.to(tl.float32, bitcast=True), 0.0)
+            total += slope
+            patch = patches1(image, y, x, (y < 14) & (x < 14))
+            step = dot(tl.trans(slope), patch, step, PRECISION)
+        into = partial + slot * CONV2
+        tl.store(into + tap[None, :] * 16 + channel[:, None], step)
+        tl.store(into + BIAS1 + channel, tl.sum(total, axis=0))
+
+
+@triton.jit(do_not_specialize=["S"])
+def update(vectors, where, rates, h1, dz2, partial, S, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
     """The SGD step of both convolutions: conv2's gradient from h1 and dz2, conv1's from the partial sums.
 
-    Four programs a client, each with one row of conv2's four rows of taps; the first also does conv1, from BLOCKS
-    partial sums of OF_PARTIAL images each.
+    Four programs a client, each with one row of conv2's four rows of taps; the first also does conv1, from the partial
+    sum of every image.
     """
     group, chunk = (tl.program_id(0) // 4).to(tl.int64), tl.program_id(0) % 4
     if tl.load(where + group * S) >= 0:
@@ -193,9 +187,9 @@ def update(
             tl.store(weights + BIAS2 + out, tl.load(weights + BIAS2 + out) - rate * step_bias)
             place = tl.arange(0, 2048)
             total = tl.zeros([2048], dtype=tl.float32)
-            for block in range(BLOCKS):
-                if tl.load(where + group * S + block * OF_PARTIAL) >= 0:
-                    source = partial + (group * BLOCKS + block) * CONV2 + place
+            for image in range(S):
+                if tl.load(where + group * S + image) >= 0:
+                    source = partial + (group * S + image) * CONV2 + place
                     total += tl.load(source, mask=place < CONV2, other=0.0)
             current = tl.load(weights + place, mask=place < CONV2, other=0.0)
             tl.store(weights + place, current - rate * total, mask=place < CONV2)

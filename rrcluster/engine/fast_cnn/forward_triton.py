@@ -1,16 +1,17 @@
 """The forward pass of the `cnn` in Triton. `G` clients, each with its own model and a batch of `S` images.
 
-One training step is `forward`, then `classify`, `backward` and `update` (backward_triton.py). Only what a later kernel
-reads goes through device memory: pooled activations, the position of each maximum (a byte), and gradients. No patches
-are unfolded, and ReLU follows the maximum, which gives the same function with less work. A program computes `N` images
-of one client and keeps intermediate results in its own scratch area, with barriers in between.
+One training step is `forward1` and `forward2`, then `classify`, `backward2`, `backward1` and `update`
+(backward_triton.py); `forward` is both layers in one, for evaluation. Activations, the position of each maximum (a
+byte) and gradients go through device memory, with barriers in between where one program needs both. No patches are
+unfolded, and ReLU follows the maximum, which gives the same function with less work.
 
 Every sum has a fixed order: the same inputs give the same bits, however many clients are stacked. An absent image
 (`where` < 0) has no effect: batches are full from the left, so a group of `N` whose first image is absent is skipped. A
 client whose batch is empty does not move.
 
-Channels come last throughout. `vectors` (G, D) are parameters in the packed order of layout.py. Images are 34 x 34,
-zero in the outer three rows and columns. Sizes are not specialised: one compilation serves all of them.
+Channels come last throughout. `vectors` (G, D) are parameters in the packed order of layout.py, but for the order of
+conv1's taps, which is that of the images: squares of 2 x 2 pixels, 17 x 17 of them (`CnnKernels.form`). Sizes are not
+specialised: one compilation serves all of them.
 """
 
 import triton
@@ -20,8 +21,9 @@ from rrcluster.engine.fast_cnn import layout
 
 BIAS1, CONV2, BIAS2 = (tl.constexpr(start) for start in (layout.BIAS1, layout.CONV2, layout.BIAS2))
 FC1, FC1_BIAS, FC2 = (tl.constexpr(start) for start in (layout.FC1, layout.FC1_BIAS, layout.FC2))
-Z1, H1, Z2, H2 = (tl.constexpr(size) for size in layout.ACTIVATIONS)
-SIDE, PIXELS = tl.constexpr(34), tl.constexpr(1156)
+H1, Z2, H2 = (tl.constexpr(size) for size in layout.ACTIVATIONS[1:])
+Z1 = tl.constexpr(14 * 16 * 16)  # rows of 14 places have room for 16
+SQUARE, SIDE, PIXELS = tl.constexpr(4), tl.constexpr(68), tl.constexpr(1156)  # numbers in a square, a row, an image
 NO_PLACE = tl.constexpr(4)  # the maximum was not positive: ReLU passes no gradient back
 
 
@@ -35,12 +37,11 @@ def dot(a, b, acc, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def patches1(images, where, first, room, q, N: tl.constexpr, tap):
-    """(positions, taps) inputs of conv1 at the places q of N images of 14 x 14; zero for absent images."""
-    image = q // 196
-    row = tl.load(where + first + image, mask=(image < N) & (image < room), other=-1).to(tl.int64)
-    corner = images + row * PIXELS + 2 * ((q % 196) // 14) * SIDE + 2 * (q % 14)
-    return tl.load(corner[:, None] + ((tap // 8) * SIDE + tap % 8)[None, :], mask=(row >= 0)[:, None], other=0.0)
+def patches1(image, y, x, ok):
+    """(positions, 64) inputs of conv1 at the places (y, x) of one image of 14 x 14."""
+    tap = tl.arange(0, 64)
+    corner = image + y * SIDE + x * SQUARE
+    return tl.load(corner[:, None] + ((tap // 16) * SIDE + tap % 16)[None, :], mask=ok[:, None], other=0.0)
 
 
 @triton.jit
@@ -56,29 +57,29 @@ def _largest(base, ACROSS: tl.constexpr, CHANNELS: tl.constexpr, ok):
 
 
 @triton.jit
-def _conv1(weights, images, where, first, room, z1, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr):
-    """z1 (N, 14, 14, 16)."""
+def _conv1(weights, image, z1, TILE: tl.constexpr, PRECISION: tl.constexpr):
+    """z1 (14, 16, 16): rows have room for 16 places, so that the places of a tile need no division."""
     channel, tap = tl.arange(0, 16), tl.arange(0, 64)
     kernel = tl.load(weights + tap[:, None] * 16 + channel[None, :])
     bias = tl.load(weights + BIAS1 + channel)
-    for tile in range((N * 196 + TILE - 1) // TILE):
+    for tile in range((14 * 16 + TILE - 1) // TILE):
         q = tile * TILE + tl.arange(0, TILE)
-        patch = patches1(images, where, first, room, q, N, tap)
-        acc = dot(patch, kernel, tl.zeros([TILE, 16], dtype=tl.float32) + bias[None, :], PRECISION)
-        tl.store(z1 + q[:, None] * 16 + channel[None, :], acc, mask=(q < N * 196)[:, None])
+        y, x = q // 16, q % 16
+        ok = (y < 14) & (x < 14)
+        acc = dot(patches1(image, y, x, ok), kernel, tl.zeros([TILE, 16], dtype=tl.float32) + bias[None, :], PRECISION)
+        tl.store(z1 + q[:, None] * 16 + channel[None, :], acc, mask=ok[:, None])
 
 
 @triton.jit
-def _pool1(z1, h1, place1, room, N: tl.constexpr, TILE: tl.constexpr, TRAIN: tl.constexpr):
-    """h1 (N, 13, 13, 16); only the first `room` images are written."""
+def _pool1(z1, h1, place1, TILE: tl.constexpr, TRAIN: tl.constexpr):
+    """h1 (13, 13, 16) of one image."""
     channel = tl.arange(0, 16)
-    for tile in range((N * 169 + TILE - 1) // TILE):
+    for tile in range((13 * 16 + TILE - 1) // TILE):
         q = tile * TILE + tl.arange(0, TILE)
-        image = q // 169
-        ok = ((image < N) & (image < room))[:, None] & (channel >= 0)[None, :]
-        base = image * Z1 + (((q % 169) // 13) * 14 + (q % 169) % 13) * 16
-        value, place = _largest(z1 + base[:, None] + channel[None, :], 14, 16, ok)
-        target = q[:, None] * 16 + channel[None, :]
+        y, x = q // 16, q % 16
+        ok = ((y < 13) & (x < 13))[:, None] & (channel >= 0)[None, :]
+        value, place = _largest(z1 + q[:, None] * 16 + channel[None, :], 16, 16, ok)
+        target = (y * 13 + x)[:, None] * 16 + channel[None, :]
         tl.store(h1 + target, value, mask=ok)
         if TRAIN:
             tl.store(place1 + target, place, mask=ok)
@@ -122,16 +123,16 @@ def _pool2(z2, h2, place2, room, N: tl.constexpr, TRAIN: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_blocks", "S", "BLOCKS"])
 def forward(
-    vectors, images, where, model_of, data_of, scratch, h1, place1, h2, place2, num_blocks, S, BLOCKS,
-    D: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, TRAIN: tl.constexpr, PRECISION: tl.constexpr,
+    vectors, images, where, model_of, data_of, scratch, h2, place2, num_blocks, S, BLOCKS,
+    D: tl.constexpr, N: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Images -> pooled features h2 (G, S, 512) of both convolutions; under TRAIN also h1 and the places of maxima.
+    """Images -> pooled features h2 (G, S, 512) of both convolutions, for evaluation.
 
     Group g uses the model `model_of[g]` on the images `where[data_of[g]]` (S rows of `images`).
     """
     pid = tl.program_id(0)
-    z1 = scratch + tl.cast(pid, tl.int64) * N * (Z1 + H1 + Z2)
-    z2 = z1 + N * (Z1 + H1)
+    z1 = scratch + tl.cast(pid, tl.int64) * (Z1 + N * (H1 + Z2))
+    h1, z2 = z1 + Z1, z1 + Z1 + N * H1
     for block in range(pid, num_blocks, tl.num_programs(0)):
         group = block // BLOCKS
         start = (block % BLOCKS) * N
@@ -139,15 +140,39 @@ def forward(
         if tl.load(where + first) >= 0:
             weights = vectors + tl.load(model_of + group).to(tl.int64) * D
             slot = tl.cast(group, tl.int64) * S + start  # of the first image
-            middle = (h1 + slot * H1) if TRAIN else (z1 + N * Z1)
+            for place in range(tl.minimum(N, S - start)):
+                image = images + tl.maximum(tl.load(where + first + place), 0).to(tl.int64) * PIXELS
+                tl.debug_barrier()
+                _conv1(weights, image, z1, TILE, PRECISION)
+                tl.debug_barrier()
+                _pool1(z1, h1 + place * H1, place2, TILE, False)
             tl.debug_barrier()
-            _conv1(weights, images, where, first, S - start, z1, N, TILE, PRECISION)
+            _conv2(weights, h1, z2, S - start, N, PRECISION)
             tl.debug_barrier()
-            _pool1(z1, middle, place1 + slot * H1, S - start, N, TILE, TRAIN)
-            tl.debug_barrier()
-            _conv2(weights, middle, z2, S - start, N, PRECISION)
-            tl.debug_barrier()
-            _pool2(z2, h2 + slot * H2, place2 + slot * H2, S - start, N, TRAIN)
+            _pool2(z2, h2 + slot * H2, place2, S - start, N, False)
+
+
+@triton.jit(do_not_specialize=["S"])
+def forward1(vectors, images, where, z1, h1, place1, S, D: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr):
+    """conv1 and its pool: h1 and the places of its maxima. A program computes one image."""
+    slot = tl.program_id(0).to(tl.int64)
+    row = tl.load(where + slot).to(tl.int64)
+    if row >= 0:
+        _conv1(vectors + slot // S * D, images + row * PIXELS, z1 + slot * Z1, TILE, PRECISION)
+        tl.debug_barrier()
+        _pool1(z1 + slot * Z1, h1 + slot * H1, place1 + slot * H1, TILE, True)
+
+
+@triton.jit(do_not_specialize=["S", "BLOCKS"])
+def forward2(vectors, where, h1, z2, h2, place2, S, BLOCKS, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
+    """conv2 and its pool: h2 and the places of its maxima."""
+    group = tl.cast(tl.program_id(0) // BLOCKS, tl.int64)
+    start = (tl.program_id(0) % BLOCKS) * N
+    first = group * S + start
+    if tl.load(where + first) >= 0:
+        _conv2(vectors + group * D, h1 + first * H1, z2 + first * Z2, S - start, N, PRECISION)
+        tl.debug_barrier()
+        _pool2(z2 + first * Z2, h2 + first * H2, place2 + first * H2, S - start, N, True)
 
 
 @triton.jit

@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rrcluster.engine.fast_cnn.layout import ACTIVATIONS, CONV2, num_parameters, packed_order
+from rrcluster.engine.fast_cnn.layout import ACTIVATIONS, BIAS1, CONV2, num_parameters, packed_order
 from rrcluster.models.model import Model
 
 LARGEST_BATCH = 64
 TRITON_PRECISION = {"float32": "ieee", "tf32": "tf32", "bfloat16": "bf16"}  # rounding of operands
 _PROGRAMS_PER_PROCESSOR = 16
-_Z1, _H1, _Z2, _H2 = ACTIVATIONS
-_SCRATCH = _Z1 + _H1 + _Z2  # numbers per image in flight
+_Z1, _H1, _Z2, _H2 = 14 * 16 * 16, *ACTIVATIONS[1:]  # numbers of an image; rows of conv1's 14 places have room for 16
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,17 @@ class LaunchShape:
     @property
     def options(self) -> dict[str, int]:
         """Launch options of the kernel."""
-        return {"N": self.images, "num_warps": self.warps, "num_stages": 1}
+        return {"N": self.images, **self.warps_alone}
+
+    @property
+    def warps_alone(self) -> dict[str, int]:
+        """The same for a kernel whose programs compute one image each."""
+        return {"num_warps": self.warps, "num_stages": 1}
 
 
-FORWARD, BACKWARD, UPDATE = LaunchShape(2, 64, 4), LaunchShape(1, 16, 1), LaunchShape(2, 64, 2)
+FORWARD1, FORWARD2 = LaunchShape(1, 32, 4), LaunchShape(1, 0, 4)
+BACKWARD2, BACKWARD1, UPDATE = LaunchShape(1, 0, 4), LaunchShape(1, 16, 1), LaunchShape(2, 64, 2)
+JUDGE = LaunchShape(2, 64, 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +52,31 @@ class CnnKernels:
 
     outputs: int
     precision: str
+
+    captured = True  # six launches a step
+
+    def fits(self, batch_size: int) -> bool:
+        """Whether one program holds a batch of so many samples."""
+        return batch_size <= LARGEST_BATCH
+
+    @staticmethod
+    def form(inputs: Tensor) -> Tensor:
+        """Images as the kernels read them: (rows, 1, 28, 28) -> (rows, 17, 17, 4).
+
+        Three zeros are added on each side, and a square of 2 x 2 pixels lies together: conv1, with its stride of 2,
+        then reads 16 numbers in a row at once.
+        """
+        padded = torch.nn.functional.pad(inputs.reshape(-1, 28, 28), (3, 3, 3, 3))
+        return padded.reshape(-1, 17, 2, 17, 2).transpose(2, 3).contiguous()
+
+    def changes(
+        self, images: Tensor, targets: Tensor, where: Tensor, models: Tensor, integers: Tensor, rates: Tensor
+    ) -> Tensor:
+        """(G, D) what SGD changes: where (steps, G, S) int32 rows of `images`, from models[integers[:, 0]]."""
+        start = self.pack(models).index_select(0, integers[:, 0])
+        trained = start.clone()
+        self.train(trained, images, targets, where, rates)
+        return self.unpack(trained - start)
 
     def pack(self, models: Tensor) -> Tensor:
         """(G, D) from the model's order of parameters to the packed order."""
@@ -59,31 +90,32 @@ class CnnKernels:
         """SGD in place: vectors (G, D), where (steps, G, S) int32 rows of `images`, rates (G,)."""
         ahead, back = _kernels()
         groups, samples = where.shape[1:]
-        forward_blocks, backward_blocks = groups * FORWARD.blocks(samples), groups * BACKWARD.blocks(samples)
-        most = max(forward_blocks, backward_blocks)
-        scratch = vectors.new_empty(_programs(vectors.device, most) * FORWARD.images * _SCRATCH)
-        h1, place1 = _with_bytes(vectors, groups * samples * _H1)
-        h2, place2 = _with_bytes(vectors, groups * samples * _H2)
-        dh2, dz2 = torch.empty_like(h2), vectors.new_empty(groups * samples * _Z2)
-        partial = vectors.new_empty(backward_blocks * CONV2)
-        own = torch.arange(groups, dtype=torch.int32, device=vectors.device)
+        count = groups * samples
+        h1, place1 = _with_bytes(vectors, count * _H1)
+        h2, place2 = _with_bytes(vectors, count * _H2)
+        dh2, z1, z2 = torch.empty_like(h2), vectors.new_empty(count * _Z1), vectors.new_empty(count * _Z2)
+        slopes, dz2 = z1.view(torch.int32), z2  # once pooled, z1 and z2 are not read again
+        partial = vectors.new_empty(count * CONV2)
         options = self._options
+        precision = {"PRECISION": options["PRECISION"]}
         for rows in where:
-            ahead.forward[(_programs(vectors.device, forward_blocks),)](
-                vectors, images, rows, own, own, scratch, h1, place1, h2, place2, forward_blocks, samples,
-                FORWARD.blocks(samples), TILE=FORWARD.tile, TRAIN=True, **FORWARD.options, **options,
-            )  # fmt: skip
-            back.classify[(groups,)](
-                vectors, targets, rows, rates, h2, dh2, samples, ROWS=_power_of_two(samples), **self._classes, **options
+            ahead.forward1[(count,)](
+                vectors, images, rows, z1, h1, place1, samples, TILE=FORWARD1.tile, **FORWARD1.warps_alone, **options
             )
-            back.backward[(_programs(vectors.device, backward_blocks),)](
-                vectors, images, rows, scratch.view(torch.int32), place1, place2, dh2, dz2, partial, backward_blocks,
-                samples, BACKWARD.blocks(samples), TILE=BACKWARD.tile, **BACKWARD.options, **options,
+            ahead.forward2[(groups * FORWARD2.blocks(samples),)](
+                vectors, rows, h1, z2, h2, place2, samples, FORWARD2.blocks(samples), **FORWARD2.options, **options
+            )
+            back.classify[(groups,)](
+                vectors, targets, rows, rates, h2, dh2, samples, ROWS=power_of_two(samples), **self._classes, **options
+            )
+            back.backward2[(groups * BACKWARD2.blocks(samples),)](
+                vectors, rows, slopes, place1, place2, dh2, dz2, samples, BACKWARD2.blocks(samples),
+                **BACKWARD2.options, **options,
             )  # fmt: skip
-            back.update[(groups * 4,)](
-                vectors, rows, rates, h1, dz2, partial, samples, BACKWARD.blocks(samples),
-                OF_PARTIAL=BACKWARD.images, **UPDATE.options, **options,
-            )  # fmt: skip
+            back.backward1[(count,)](
+                images, rows, slopes, partial, ROWS=BACKWARD1.tile // 16, **BACKWARD1.warps_alone, **precision
+            )
+            back.update[(groups * 4,)](vectors, rows, rates, h1, dz2, partial, samples, **UPDATE.options, **options)
 
     def evaluate(
         self, vectors: Tensor, images: Tensor, targets: Tensor, where: Tensor, model_of: Tensor, data_of: Tensor
@@ -91,14 +123,14 @@ class CnnKernels:
         """Loss and correctness (G, S) of model `model_of[g]` on the images `where[data_of[g]]`; 0 for absent ones."""
         ahead, _ = _kernels()
         groups, samples = len(model_of), where.shape[1]
-        blocks, tiles = groups * FORWARD.blocks(samples), -(-samples // 32)
+        blocks, tiles = groups * JUDGE.blocks(samples), -(-samples // 32)
         programs = _programs(vectors.device, blocks)
-        scratch = vectors.new_empty(programs * FORWARD.images * _SCRATCH)
+        scratch = vectors.new_empty(programs * (_Z1 + JUDGE.images * (_H1 + _Z2)))
         h2 = vectors.new_empty(groups * samples * _H2)
         losses, hits = vectors.new_empty(groups, samples), vectors.new_empty(groups, samples)
         ahead.forward[(programs,)](
-            vectors, images, where, model_of, data_of, scratch, h2, h2, h2, h2, blocks, samples,
-            FORWARD.blocks(samples), TILE=FORWARD.tile, TRAIN=False, **FORWARD.options, **self._options,
+            vectors, images, where, model_of, data_of, scratch, h2, h2, blocks, samples,
+            JUDGE.blocks(samples), TILE=JUDGE.tile, **JUDGE.options, **self._options,
         )  # fmt: skip
         ahead.evaluate[(groups * tiles,)](
             vectors, targets, where, model_of, data_of, h2, losses, hits, samples, tiles,
@@ -112,7 +144,7 @@ class CnnKernels:
 
     @property
     def _classes(self) -> dict[str, int]:
-        return {"CLASSES": self.outputs, "COLS": _power_of_two(self.outputs)}
+        return {"CLASSES": self.outputs, "COLS": power_of_two(self.outputs)}
 
 
 def cnn_kernels(model: Model, device: torch.device, precision: str) -> CnnKernels | None:
@@ -126,15 +158,12 @@ def cnn_kernels(model: Model, device: torch.device, precision: str) -> CnnKernel
     return CnnKernels(model.accelerated.outputs, precision)
 
 
-def padded_images(inputs: Tensor) -> Tensor:
-    """Images as the kernels read them: (rows, 1, 28, 28) -> (rows, 34, 34)."""
-    return torch.nn.functional.pad(inputs.reshape(-1, 28, 28), (3, 3, 3, 3))
-
-
 @cache
 def _orders(outputs: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(D,) position in the model's vector of each packed entry, and the inverse."""
-    order = packed_order(outputs)
+    order = packed_order(outputs).copy()
+    taps = np.arange(64).reshape(4, 2, 4, 2).transpose(0, 2, 1, 3).ravel()  # of conv1, as `form` lays out images
+    order[:BIAS1] = order[:BIAS1].reshape(64, -1)[taps].ravel()
     return torch.as_tensor(order, device=device), torch.as_tensor(np.argsort(order), device=device)
 
 
@@ -158,6 +187,6 @@ def _programs(device: torch.device, blocks: int) -> int:
     return min(blocks, _PROGRAMS_PER_PROCESSOR * _processors(device) if device.type == "cuda" else 2)
 
 
-def _power_of_two(count: int) -> int:
+def power_of_two(count: int) -> int:
     """The next power of two from 16, the smallest operand of a matrix unit."""
     return max(16, 1 << (count - 1).bit_length())
