@@ -91,7 +91,7 @@ def first_round(folder, cache, options=(), until=1, lines="rounds.jsonl"):
 
 
 def peak(root):
-    """GB: the largest resident size of a process, and of each below it, added up."""
+    """GB: the largest resident size of a process, and of those it started, without what they share with it."""
     total = 0
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -99,7 +99,8 @@ def peak(root):
         except OSError:
             continue
         if root in (int(folder.name), int(fields["PPid"])):
-            total += int(fields.get("VmHWM", "0 kB").split()[0])
+            shared = "0 kB" if int(folder.name) == root else fields.get("RssShmem", "0 kB")
+            total += int(fields.get("VmHWM", shared).split()[0]) - int(shared.split()[0])
     return total / 2**20
 
 

@@ -87,10 +87,10 @@ def _alone(arguments: list[str]) -> int:
 
     with AccountingAhead() as ahead:
         command = read_command(arguments)
-        if command.resume is None:
-            ahead.ask(command.config)
-        _check_first(command)
         with _waiting(command, "Importing PyTorch"):
+            if command.resume is None:
+                ahead.ask(command.config)
+            _check_first(command)
             from rrcluster.experiments.setup import load_population, make_experiment
 
         def make(config: RunConfig) -> "Experiment":

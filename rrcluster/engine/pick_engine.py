@@ -13,7 +13,7 @@ from rrcluster.engine.fast_cnn.native_build import native_library
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.engine.spread import SpreadEngine, stacks
-from rrcluster.engine.workers.pool import cores
+from rrcluster.engine.workers.processes import cores
 from rrcluster.engine.workers.workers_engine import WorkersEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model

@@ -23,7 +23,7 @@ from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import Engine, Measured, Question, TrainingCall, Updates
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.workers.pool import spawn, terminate
+from rrcluster.engine.workers.processes import spawn, terminate
 from rrcluster.engine.workers.worker import type_and_line
 from rrcluster.errors import WorkerError
 from rrcluster.models.model import Model

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from rrcluster import registry
-from rrcluster.engine.workers.pool import Spawned, cores, spawn, terminate
+from rrcluster.engine.workers.processes import Spawned, cores, spawn, terminate
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.grid import Job

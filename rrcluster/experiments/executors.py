@@ -21,7 +21,7 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.pick_engine import pick_device
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.stacked import Stack, StackedEngine
-from rrcluster.engine.workers.pool import Spawned, cores
+from rrcluster.engine.workers.processes import Spawned, cores
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.early import processes_for

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from rrcluster.engine.workers.pool import Spawned, spawn, terminate
+from rrcluster.engine.workers.processes import Spawned, spawn, terminate
 from rrcluster.experiments.early import MODULE
 from rrcluster.experiments.grid import Job
 from rrcluster.experiments.sweep import FAILED, Outcome, Step

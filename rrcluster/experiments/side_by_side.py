@@ -9,7 +9,7 @@ from multiprocessing.connection import wait
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.spread import one_thread
-from rrcluster.engine.workers.pool import Spawned
+from rrcluster.engine.workers.processes import Spawned
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.grid import Job
 from rrcluster.experiments.job_process import JobProcess

@@ -14,8 +14,8 @@ from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.stacked import Stack, StackedEngine, _in_passes
-from rrcluster.engine.workers import pool as spawned
-from rrcluster.engine.workers.pool import spawn
+from rrcluster.engine.workers import processes as spawned
+from rrcluster.engine.workers.processes import spawn
 from rrcluster.experiments.early import processes_for
 from rrcluster.experiments.executors import _room, in_processes, pick_executor, shared_out, stacked
 from rrcluster.experiments.grid import jobs, read_grid

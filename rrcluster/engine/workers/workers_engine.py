@@ -12,7 +12,8 @@ from rrcluster.engine.batched.sample_order import batch_orders
 from rrcluster.engine.fast_cnn.native_build import native_library
 from rrcluster.engine.optimisers import step_seeds
 from rrcluster.engine.protocol import Measured, Question, TrainingCall, Updates
-from rrcluster.engine.workers.pool import WorkerPool, cores
+from rrcluster.engine.workers.pool import WorkerPool
+from rrcluster.engine.workers.processes import cores
 from rrcluster.engine.workers.worker import Steps, TrainerSpec, WorkerJob
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
