@@ -30,18 +30,19 @@ class PastNoise:
     """The noise of the last b - 1 rounds before `round_index`, the latest first. Private: it reveals exact sums."""
 
     round_index: int
-    vectors: Array  # (b - 1, width): float64 in grid steps, or int64 in steps of 1/256 of them where noise is exact
+    vectors: tuple[Array, ...]  # b - 1 of (width,): float64 in grid steps, or int64 in 1/256 of them if noise is exact
 
     def tensors(self) -> dict[str, Array]:
         """As named arrays, for the checkpoint."""
-        return {"noise.round": np.array([self.round_index]), "noise.vectors": self.vectors}
+        vectors = np.stack(self.vectors) if self.vectors else np.zeros((0, 0))
+        return {"noise.round": np.array([self.round_index]), "noise.vectors": vectors}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Array]) -> "PastNoise | None":
         """The inverse of `tensors`; None where there is no noise among them."""
         if "noise.vectors" not in tensors:
             return None
-        return cls(int(tensors["noise.round"][0]), tensors["noise.vectors"])
+        return cls(int(tensors["noise.round"][0]), tuple(tensors["noise.vectors"]))
 
 
 @dataclass(frozen=True)
@@ -110,10 +111,10 @@ class Correlation:
 
     def next_noise(self, fresh: Array, past: PastNoise) -> Array:
         """The round's noise from fresh independent noise, which is larger than z S by `lengthening`."""
-        if not len(past.vectors):
+        if not past.vectors:
             return fresh
         if fresh.dtype.kind == "f":
-            return np.asarray(fresh - self.relative[1:] @ past.vectors)
+            return np.asarray(fresh - self.relative[1:] @ np.stack(past.vectors))
         owed = np.zeros_like(fresh)
         for part, vector in zip(self.parts[1:], past.vectors, strict=True):
             owed += part * vector
@@ -121,7 +122,8 @@ class Correlation:
 
     def first_past(self, width: int, *, exact: bool) -> PastNoise:
         """The noise before the first round: zero."""
-        return PastNoise(0, np.zeros((len(self.parts) - 1, width), dtype=np.int64 if exact else np.float64))
+        zero = np.zeros(width, dtype=np.int64 if exact else np.float64)
+        return PastNoise(0, (zero,) * (len(self.parts) - 1))
 
     def check_applies(self, *, slots: int, width: int) -> None:
         """Refuse more coefficients than slots, and noise vectors that take too much memory."""
@@ -146,7 +148,8 @@ class Correlation:
                 "not hold it. Fresh noise would not cancel, and the guarantee would be another one; start a new run."
             )
         vectors, kind = len(self.parts) - 1, "i" if exact else "f"
-        if past.round_index != round_index or past.vectors.shape != (vectors, width) or past.vectors.dtype.kind != kind:
+        fit = [vector.shape == (width,) and vector.dtype.kind == kind for vector in past.vectors]
+        if past.round_index != round_index or fit != [True] * vectors:
             raise PrivacyError(
                 f"round {round_index} builds on the noise of the {vectors} rounds before, and checkpoint/ holds that "
                 "of another round or shape: it was changed. Start a new run."
@@ -167,10 +170,8 @@ INDEPENDENT = Correlation()
 
 
 def after(past: PastNoise, noise: Array) -> PastNoise:
-    """The past noise that later rounds need after a round with this noise."""
-    if not len(past.vectors):
-        return PastNoise(past.round_index + 1, past.vectors)
-    return PastNoise(past.round_index + 1, np.concatenate([noise[None], past.vectors[:-1]]))
+    """The past noise that later rounds need after a round with this noise; it shares memory with both."""
+    return PastNoise(past.round_index + 1, (noise, *past.vectors)[: len(past.vectors)])
 
 
 # What is minimised: squared noise of the models handed out, of the models that clients train from and choose by (mean

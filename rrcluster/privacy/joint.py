@@ -186,8 +186,8 @@ class JointMechanism:
         noise = self.correlation.next_noise(fresh, past)
         later = after(past, noise)
         reports = from_slot(reports, self.slots, past.round_index)
-        noise = noise / self._finer if self._finer > 1 else noise  # both exact
-        noise += self.sum_messages(reports)  # ours: `later` has a copy
+        noise = noise / self._finer if self._finer > 1 else noise.copy()  # both exact; `later` keeps the noise itself
+        noise += self.sum_messages(reports)
         return NoisySum(noise), later
 
     def message(self, update: Any, choice: Any, *, destination: Any = None, evaluation: Any = None) -> Array:

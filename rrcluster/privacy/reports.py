@@ -104,6 +104,7 @@ def only_from_slot(reports: Reports, slots: Slots, round_index: int) -> Reports:
     ids = _unmasked(as_numpy(reports.client_ids))
     if not _listed(ids):
         raise ConfigError("client_ids must hold one id per update; give as many as there are updates.")
+    ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
     eligible = [slots.slot(_identity(client)) == round_index % slots.count for client in ids]
     if all(eligible):
         return reports

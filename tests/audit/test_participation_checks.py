@@ -24,7 +24,7 @@ def scaled(factor):
 
 
 def band_dropped(correlation, fresh, past):
-    shorter = replace(past, vectors=np.concatenate([past.vectors[:-1], 0 * past.vectors[-1:]]))
+    shorter = replace(past, vectors=(*past.vectors[:-1], 0 * past.vectors[-1]))
     return own_noise(correlation, fresh, shorter)
 
 

@@ -12,7 +12,7 @@ from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.privacy import sums
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.budget import calibrate
-from rrcluster.privacy.correlation import FINER, Correlation, make_correlation, square_root
+from rrcluster.privacy.correlation import FINER, Correlation, after, make_correlation, square_root
 from rrcluster.privacy.events import PoissonGaussian
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports
@@ -310,7 +310,7 @@ def test_optimised_coefficients_lower_the_noise_of_the_models_handed_out(momentu
         past, noise = correlation.first_past(4000, exact=False), []
         for row in fresh:
             noise.append(correlation.next_noise(row, past))
-            past = type(past)(0, np.concatenate([noise[-1][None], past.vectors])[: len(past.vectors)])
+            past = after(past, noise[-1])
         velocity, model, average = np.zeros(4000), np.zeros(4000), np.zeros(4000)
         for t, row in enumerate(noise):
             velocity = momentum * velocity + row
