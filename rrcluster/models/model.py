@@ -20,8 +20,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from rrcluster.data.input_layout import Layout
 from rrcluster.errors import ConfigError
 from rrcluster.models.draws import with_masks
+from rrcluster.models.stackable import stackable
 from rrcluster.models.task import PerSample, Task
-from rrcluster.models.unrolled import unrolled
 from rrcluster.rng import Rng
 from rrcluster.types import Array
 
@@ -199,7 +199,7 @@ class Model:
 
     @cached_property
     def _stackable(self) -> nn.Module:
-        return unrolled(self.module)
+        return stackable(self.module)
 
     @cached_property
     def _measured(self) -> nn.Module:
@@ -326,9 +326,20 @@ def from_module(
     (`Model.init` says which law). `loss` and `metric` are functions of outputs (s, ...) and targets (s, ...) that give
     one number per sample, (s,); without them: cross-entropy and accuracy for classes, squared error for numbers.
     """
+    module = getattr(module, "_orig_mod", module)  # what torch.compile was given
+    name = name or type(module).__name__
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ConfigError(f"model {name} is a TorchScript program; give the module that it was made from.")
+    try:
+        copied = copy.deepcopy(module)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"model {name} cannot be copied: {str(error).partition('. ')[0][:200]}. Build it anew, or detach what it "
+            "has computed; for weight_norm use torch.nn.utils.parametrizations."
+        ) from error
     return Model(
-        name or type(module).__name__,
-        copy.deepcopy(module),
+        name,
+        copied,
         own=True,
         fresh=fresh,
         task=Task(loss, metric),

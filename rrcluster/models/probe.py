@@ -1,6 +1,6 @@
 """A network that a user brings, tried on made-up samples before anything runs: whether it fits, and can be stacked.
 
-The sample has the shape of the data and none of its values: ids are 0, numbers are drawn under a fixed seed. So what is
+The sample has the shape of the data and none of its values: ids and numbers are drawn under a fixed seed. So what is
 decided here depends on public shapes alone.
 """
 
@@ -14,11 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.errors import ConfigError
 from rrcluster.models.draws import draw_masks, record_draws
 from rrcluster.models.model import Model, eval_copy
+from rrcluster.models.stackable import stackable
 
 _SAMPLES, _CLIENTS, _SEEDS = 3, 2, (1, 2)
 _NUMBERS_AT_ONCE = 2**27  # about half a gigabyte of float32, for samples or clients that are computed together
@@ -35,8 +38,8 @@ def fitted(model: Model, data: FederatedData) -> Model:
         return model
     ids = data.input_dtype == IDS
     model = replace(model, takes_ids=ids, task=replace(model.task, layout=data.layout))
-    inputs, targets = _made_up(data)
     module = eval_copy(model.module)
+    inputs, targets = _sample(model, module, data)
     with _own_generator(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         outputs = _outputs(model, module, inputs, data)
@@ -45,7 +48,7 @@ def fitted(model: Model, data: FederatedData) -> Model:
         _check_constant(model, module, inputs)
         random = _trained_once(model, inputs, targets)
         for called in (model.module, module):
-            _check_forgets(model, called, inputs)
+            _check_forgets(model, called, inputs, other=100 * _made_up(data, num_ids=1)[0])
         numbers = _numbers_per_sample(model, inputs, targets)
     why_not = _why_not_stacked(model, inputs, targets, random=random)
     return replace(
@@ -59,15 +62,28 @@ def fitted(model: Model, data: FederatedData) -> Model:
     )
 
 
-def _made_up(data: FederatedData) -> tuple[Tensor, Tensor]:
+def _sample(model: Model, module: nn.Module, data: FederatedData) -> tuple[Tensor, Tensor]:
+    """Made-up samples, with ids that every embedding has; ids of 0 where the module does not take those."""
+    num_ids = min((part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)), default=1)
+    inputs, targets = _made_up(data, num_ids=num_ids)
+    try:
+        with _own_generator(), torch.no_grad():
+            model.task.outputs(module, inputs)
+    except Exception:  # whatever a network may raise; the next call says why
+        return _made_up(data, num_ids=1)
+    return inputs, targets
+
+
+def _made_up(data: FederatedData, *, num_ids: int) -> tuple[Tensor, Tensor]:
     generator = np.random.default_rng(0)
     inputs = generator.normal(size=(_SAMPLES, *data.input_shape)).astype(data.input_dtype)
+    ids = generator.integers(num_ids, size=inputs.shape)
     if data.input_dtype == IDS:
-        inputs[:] = 0
+        inputs[:] = ids
     if data.layout is not None:
         for part in data.layout.parts:
             if part.ids:
-                inputs[:, part.start : part.stop] = 0
+                inputs[:, part.start : part.stop] = ids[:, part.start : part.stop]
     labels = np.arange(_SAMPLES) // 2 % (data.num_classes or 2)  # 0, 0, 1: a loss that counts labels shows it
     targets = np.zeros((_SAMPLES, *data.target_shape), dtype=np.int64 if data.num_classes else np.float32)
     targets += labels.reshape(-1, *[1] * len(data.target_shape)).astype(targets.dtype)
@@ -87,9 +103,11 @@ def _outputs(model: Model, module: nn.Module, inputs: Tensor, data: FederatedDat
         with torch.no_grad():
             outputs = model.task.outputs(module, inputs)
     except Exception as error:  # whatever a network may raise
+        embeds = any(isinstance(part, nn.Embedding) for part in module.modules())
+        fix = "give numbers of tokens as ids (ids=True), " if embeds and data.input_dtype != IDS else ""
         raise ConfigError(
-            f"model {model.name} cannot take {_described(data)}: {_first_line(error)}. Change its first layer or "
-            "forward, or the shape of the data."
+            f"model {model.name} cannot take {_described(data)}: {_first_line(error)}. Way out: {fix}change its first "
+            "layer or forward, or the shape of the data."
         ) from error
     if not isinstance(outputs, Tensor):
         raise ConfigError(f"model {model.name} returns a {type(outputs).__name__}; return the tensor of outputs alone.")
@@ -162,25 +180,33 @@ def _check_alone(model: Model, module: nn.Module, inputs: Tensor, outputs: Tenso
 
 
 def _check_constant(model: Model, module: nn.Module, inputs: Tensor) -> None:
-    """Neither random numbers nor changing buffers when it is measured."""
-    state = torch.get_rng_state()
-    with torch.no_grad():
+    """Neither random numbers nor changing weights when it is measured: one client's samples would change another's."""
+    state, embeddings = torch.get_rng_state(), _Embeddings()
+    before = [value.clone() for value in module.parameters()]
+    with torch.no_grad(), embeddings:
         model.task.outputs(module, inputs)
+    changed = any(not torch.equal(*pair) for pair in zip(before, module.parameters(), strict=True))
+    if changed or "max_norm" in embeddings.options:
+        raise ConfigError(
+            f"model {model.name} changes its weights when it is called, as an embedding with max_norm does, and one "
+            "client's samples would change the model that others see; leave max_norm out, or scale in forward."
+        )
     if not torch.equal(state, torch.get_rng_state()):
         raise ConfigError(f"model {model.name} draws random numbers in eval mode; draw them in training mode alone.")
 
 
-def _check_forgets(model: Model, module: nn.Module, inputs: Tensor) -> None:
+def _check_forgets(model: Model, module: nn.Module, inputs: Tensor, *, other: Tensor) -> None:
     """Outputs must not depend on earlier calls: those were on another client's samples."""
     passes = []
-    for samples in (inputs, 100 * inputs, inputs):
+    for samples in (inputs, other, inputs):
         torch.manual_seed(0)
         with torch.no_grad():
             passes.append(model.task.outputs(module, samples))
     if not _equal(passes[2], passes[0]):
         raise ConfigError(
-            f"model {model.name} remembers samples that it was called with before, and clients would learn from each "
-            "other unclipped; compute outputs from the inputs and parameters alone."
+            f"model {model.name} remembers samples that it was called with before (clients would learn from each other "
+            "unclipped), or draws random numbers by other means than torch; compute outputs from the inputs, the "
+            "parameters and torch's random numbers alone."
         )
 
 
@@ -227,18 +253,38 @@ def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor, *, random: b
     vectors = torch.stack([start, 0.9 * start])
     batches = torch.stack([inputs, inputs.flip(0)])
     labels = torch.stack([targets, targets])
+    embeddings = _Embeddings()
     try:
         with _own_generator(), warnings.catch_warnings():
             warnings.simplefilter("error")  # torch warns where it loops over clients one at a time
+            with embeddings, torch.no_grad():
+                model.task.outputs(stackable(model.module), inputs)
             masks = (
                 draw_masks(record_draws(partial(model.task.outputs, model.module, inputs)), _SEEDS) if random else []
             )
             stacked = _gradients(model, vectors, batches, labels, masks)
     except Exception as error:
         return f"torch cannot stack it ({_first_line(error)})"
+    if embeddings.options:
+        return f"torch cannot stack an embedding with {embeddings.options.pop()}"
     with _own_generator():
         one_by_one = [_own_gradient(model, *one) for one in zip(vectors, batches, labels, _SEEDS, strict=True)]
     return "" if _equal(stacked, torch.stack(one_by_one)) else "stacked clients differ from single ones"
+
+
+class _Embeddings(TorchFunctionMode):
+    """Options of embeddings that are called: torch loses them, or counts all clients' ids, when clients are stacked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.options: set[str] = set()
+
+    def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = kwargs or {}
+        if function is functional.embedding:
+            names = ("padding_idx", "max_norm", "scale_grad_by_freq")
+            self.options |= {name for name in names if options.get(name) not in (None, False)}
+        return function(*args, **options)
 
 
 def _gradients(model: Model, vectors: Tensor, inputs: Tensor, targets: Tensor, masks: Sequence[Tensor]) -> Tensor:

@@ -64,6 +64,17 @@ class Scaled(nn.Module):
         return self.head(torch.tanh(self.layer(torch.tanh(self.layer(inputs * self.scale)))))
 
 
+class Words(nn.Module):
+    """The mean of embedded words, and a last layer."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(9, 6, **options), nn.Linear(6, 3)
+
+    def forward(self, inputs):
+        return self.head(self.embedding(inputs).mean(1))
+
+
 def frozen_backbone():
     backbone = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()).requires_grad_(False).eval()
     return nn.Sequential(backbone, nn.Linear(8, 3))
@@ -94,6 +105,10 @@ def _text(rng):
     return rr.from_arrays(classes(rng, 9, 5), classes(rng, 9, 5), num_classes=9, ids=True)
 
 
+def _sentences(rng):
+    return rr.from_arrays(classes(rng, 9, 5), classes(rng, 3), num_classes=3, ids=True)
+
+
 # name -> module, functions that judge it, population, whether clients can be stacked
 CASES = {
     "dropout": (
@@ -106,6 +121,8 @@ CASES = {
     "gru": (lambda: NextToken(nn.GRU), {}, _text, True),
     "two directions": (lambda: NextToken(partial(nn.LSTM, bidirectional=True), width=12), {}, _text, False),
     "transformer": (Encoder, {}, lambda rng: _classified(rng, 5, 8), False),
+    "padded words": (lambda: Words(padding_idx=5), {}, _sentences, True),
+    "rare words": (lambda: Words(scale_grad_by_freq=True), {}, _sentences, False),
     "recommender": (Recommender, {}, _rated, True),
     "branching": (Branching, {}, lambda rng: _classified(rng, 4), False),
     "scaled": (Scaled, {}, lambda rng: _classified(rng, 4), True),

@@ -1,10 +1,12 @@
 """Mistakes with networks of one's own: the first line names the value and the way out, and nothing is written."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from own_networks import Words
 from torch import nn
 
 import rrcluster as rr
@@ -83,6 +85,19 @@ def detached():
     return module
 
 
+def scripted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch advises against it, too
+        return torch.jit.script(nn.Linear(4, 3))
+
+
+def computed():
+    """A weight that is the result of an operation, as the older `weight_norm` leaves it."""
+    module = nn.Linear(4, 3)
+    module.scaled = 2 * module.weight
+    return module
+
+
 MISTAKES = {
     "too wide": (lambda: nn.Linear(4, 5), {}, r"outputs of shape \(s, 5\).*3 classes.*make its last layer 3 wide"),
     "other inputs": (lambda: nn.Linear(7, 3), {}, r"cannot take numbers \(float32\) of shape \(s, 4\).*first layer"),
@@ -118,6 +133,9 @@ MISTAKES = {
         {"metric": lambda outputs, targets: (outputs - outputs.mean(0)).sum(1)},
         "metric = <lambda> gives a sample another number when it is alone",
     ),
+    "TorchScript": (scripted, {}, "is a TorchScript program; give the module"),
+    "computed weights": (computed, {}, "cannot be copied.*torch.nn.utils.parametrizations"),
+    "words as numbers": (lambda: nn.Sequential(nn.Embedding(9, 3)), {}, r"give numbers of tokens as ids \(ids=True\)"),
     "running mean": (lambda: Remembering(4, 3), {}, "remembers samples that it was called with before"),
     "loss that fails": (
         lambda: nn.Linear(4, 3),
@@ -158,6 +176,12 @@ def test_mistake(module, settings, message, data, tmp_path):
         rr.run(data=data, model=module(), out=str(tmp_path / "run"), **(SETTINGS | settings))
     assert "\n" not in str(raised.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_embedding_that_changes_its_weights_when_called_is_refused(rng):
+    data = rr.from_arrays(rng.integers(9, size=(20, 6, 5)), rng.integers(3, size=(20, 6)), num_classes=3, ids=True)
+    with pytest.raises(ConfigError, match=r"changes its weights when it is called.*leave max_norm out"):
+        rr.experiment(data=data, model=Words(max_norm=100.0), **SETTINGS)
 
 
 def test_whole_numbers_for_several_labels_are_a_sequence(rng, tmp_path):

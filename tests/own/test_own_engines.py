@@ -17,7 +17,7 @@ from rrcluster.engine.spread import SpreadEngine
 from rrcluster.engine.workers.workers_engine import WorkersEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models import fitted
-from rrcluster.models.unrolled import unrolled
+from rrcluster.models.stackable import stackable
 from rrcluster.rng import Streams
 
 KEY = Streams(1).client_key("batches", 0)
@@ -255,7 +255,7 @@ def test_low_rank_adapters_of_a_frozen_network(rng):
 def test_unrolled_recurrences_are_those_of_torch(kind, batch_first):
     torch.manual_seed(0)
     cell = kind(3, 4, num_layers=2, batch_first=batch_first)
-    loop = unrolled(cell)
+    loop = stackable(cell)
     inputs = torch.randn(5, 6, 3)
     start = torch.randn(2, 5 if batch_first else 6, 4)
     for hx in (None, (start, start + 1) if kind is nn.LSTM else start):

@@ -1,15 +1,17 @@
-"""`nn.LSTM` and `nn.GRU` step by step: PyTorch's own cannot be stacked over clients (vmap has no rule for them).
+"""Layers in a form that can be stacked over clients, where PyTorch's own cannot.
 
-Weights have PyTorch's names and order of gates. What is not written here (two directions, projections, packed
-sequences, dropout between layers) is left as it is, and then runs one client at a time.
+`nn.LSTM` and `nn.GRU` are written step by step, because vmap has no rule for them. Weights have PyTorch's names and
+order of gates. What is not written here (two directions, projections, packed sequences, dropout between layers) is left
+as it is, and then runs one client at a time. An embedding's `padding_idx` is lost under vmap, so that its row would be
+trained.
 """
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import embedding, linear
 
 
 class UnrolledLSTM(nn.LSTM):
@@ -68,20 +70,33 @@ def _weights(cell: nn.RNNBase, layer: int, sequence: Tensor) -> tuple[Tensor, Te
     return linear(sequence, into, bias_into), within, bias_within
 
 
-_UNROLLED: dict[type, type] = {nn.LSTM: UnrolledLSTM, nn.GRU: UnrolledGRU}
+class PaddedEmbedding(nn.Embedding):
+    """An embedding whose row `padding_idx` has no gradient."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """As `nn.Embedding`."""
+        rows = torch.arange(self.num_embeddings, device=self.weight.device)
+        padding = torch.eq(rows, cast(int, self.padding_idx))[:, None]
+        return embedding(inputs, torch.where(padding, self.weight.detach(), self.weight))
 
 
-def unrolled(module: nn.Module) -> nn.Module:
-    """The module with recurrences as loops over steps, its tensors those of the original; itself if it has none."""
-    if not any(_can_unroll(part) for part in module.modules()):
+_STACKABLE: dict[type, type] = {nn.LSTM: UnrolledLSTM, nn.GRU: UnrolledGRU, nn.Embedding: PaddedEmbedding}
+
+
+def stackable(module: nn.Module) -> nn.Module:
+    """The module with these layers in their place, its tensors those of the original; itself if it has none."""
+    if not any(_is_replaced(part) for part in module.modules()):
         return module
     tensors = {id(value): value for value in (*module.parameters(), *module.buffers())}
     copied: nn.Module = copy.deepcopy(module, tensors)
     for part in copied.modules():
-        if _can_unroll(part):
-            part.__class__ = _UNROLLED[type(part)]
+        if _is_replaced(part):
+            part.__class__ = _STACKABLE[type(part)]
     return copied
 
 
-def _can_unroll(part: nn.Module) -> bool:
-    return type(part) in _UNROLLED and not (part.bidirectional or part.proj_size or part.dropout) and bool(part.bias)
+def _is_replaced(part: nn.Module) -> bool:
+    if type(part) is nn.Embedding:
+        plain = not (part.scale_grad_by_freq or part.sparse or part.max_norm is not None)
+        return plain and part.padding_idx is not None
+    return type(part) in _STACKABLE and not (part.bidirectional or part.proj_size or part.dropout) and bool(part.bias)
