@@ -109,11 +109,10 @@ def _check(command: TheoryCommand) -> None:
 
 
 def _setting(command: TheoryCommand) -> "Setting":
-    from rrcluster.privacy.events import REPLACE_ONE
     from rrcluster.privacy.relation import update_sensitivity
     from rrcluster.theory.lemma import Setting
 
-    sensitivity = update_sensitivity(update_clip=command.update_clip, adjacency=REPLACE_ONE)
+    sensitivity = update_sensitivity(update_clip=command.update_clip)
     constants = asdict(command)
     for name in ("min_cluster_sizes", "noise_multiplier", "update_clip", "plot", "json"):
         del constants[name]
