@@ -8,7 +8,7 @@ import reprlib
 import types
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rrcluster import registry
 from rrcluster.data_settings import ColumnSettings, DataSettings, data_label, spelled
@@ -24,6 +24,9 @@ from rrcluster.settings import (
     PrivacySettings,
     ServerSettings,
 )
+
+if TYPE_CHECKING:
+    from rrcluster.privacy.plan import PrivacyPlan
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,22 @@ class RunConfig:
         from rrcluster.data.table_files import count_clients
 
         return count_clients(Path(self.data.data), self.columns)
+
+    def plan(self, num_clusters: int) -> "PrivacyPlan":
+        """The privacy plan of a method with so many clusters, for reports of one coordinate: cost and noise are those
+        of reports of any shape (`PrivacyPlan.with_coordinates`)."""
+        from rrcluster.privacy.plan import PrivacyPlan
+        from rrcluster.types import Coordinates
+
+        return PrivacyPlan.build(
+            replace(self.privacy, epsilon=self.privacy.target_epsilon),
+            coordinates=Coordinates(0, 1),
+            num_clients=self.data.population_size,
+            num_clusters=num_clusters,
+            min_cluster_size=self.method.min_cluster_size,
+            size_floor=self.method.size_floor,
+            server=self.server,
+        )
 
     def with_seed(self, seed: int, out: Path) -> "RunConfig":
         """This config for one seed alone, written to `out`."""

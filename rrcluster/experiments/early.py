@@ -6,7 +6,6 @@ question is another one, nothing was computed ahead, and it is answered, or refu
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -56,22 +55,11 @@ def main(socket: int) -> None:
     """Entry point of the process: make the plan of the config that it is sent, state it, send all answers."""
     import dp_accounting  # noqa: F401 (takes longer than to be asked)
 
-    from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.privacy.statement import statement
-    from rrcluster.types import Coordinates
 
     with Connection(socket) as connection, suppress(Exception):  # asked again, it is raised where it can be explained
         config: RunConfig = connection.recv()
-        plan = PrivacyPlan.build(
-            replace(config.privacy, epsilon=config.privacy.target_epsilon),
-            coordinates=Coordinates(0, 1),
-            num_clients=config.data.population_size,
-            num_clusters=config.method.num_clusters,
-            min_cluster_size=config.method.min_cluster_size,
-            size_floor=config.method.size_floor,
-            server=config.server,
-        )
-        statement(plan)
+        statement(config.plan(config.method.num_clusters))
         connection.send(known_answers())
 
 

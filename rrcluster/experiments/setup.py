@@ -38,7 +38,6 @@ from rrcluster.server_state import ServerState
 from rrcluster.settings import FIELDS, LocalSettings, ServerSettings
 from rrcluster.simulation.clients import ClientMemory, Faults
 from rrcluster.simulation.simulate import RoundRecord, check_memory, simulate
-from rrcluster.types import Coordinates
 
 _USUAL_SAMPLES = 50  # of a client, where no setting says
 COLUMNS = tuple(name for name, section in FIELDS.items() if section == "columns")
@@ -188,7 +187,7 @@ def make_experiment(
     check_init(algorithm, config.server.init, config.privacy.mechanism, method.min_cluster_size)
     k = algorithm.num_clusters(method.num_clusters)
     make_schedule(config.server, num_rounds=config.privacy.num_rounds, num_clusters=k)
-    plan = plan_for(config, Coordinates(0, 1))  # refuses a bad budget before any file is read
+    plan = plan_for(config)  # refuses a bad budget before any file is read
     data = data or load_population(config)
     algorithm = algorithm.for_population(algorithm, data)
     ids = data.input_dtype == IDS
@@ -296,18 +295,9 @@ def _check_evaluated(config: RunConfig, algorithm: Method, data: FederatedData, 
         )
 
 
-def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
-    """The privacy plan of a config."""
-    method = config.method
-    return PrivacyPlan.build(
-        replace(config.privacy, epsilon=config.privacy.target_epsilon),
-        coordinates=coordinates,
-        num_clients=config.data.population_size,
-        num_clusters=ALGORITHMS[method.algorithm].num_clusters(method.num_clusters),
-        min_cluster_size=method.min_cluster_size,
-        size_floor=method.size_floor,
-        server=config.server,
-    )
+def plan_for(config: RunConfig) -> PrivacyPlan:
+    """The privacy plan of a config, for reports of one coordinate."""
+    return config.plan(ALGORITHMS[config.method.algorithm].num_clusters(config.method.num_clusters))
 
 
 _EQUAL_ON_ALL = ("config", "rrcluster", "torch", "numpy", "device", "engine")  # of the ranks' fingerprints

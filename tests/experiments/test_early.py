@@ -25,14 +25,14 @@ sys.modules["dp_accounting"] = None  # so that nothing can be accounted here
 from rrcluster.experiments.setup import plan_for
 from rrcluster.privacy.statement import statement
 from rrcluster.types import Coordinates
-print(repr(statement(plan_for(config, Coordinates(10, 10)))))
+print(repr(statement(plan_for(config).with_coordinates(Coordinates(10, 10)))))
 """
 
 
 def test_a_plan_accounted_ahead_is_stated_as_if_accounted_here():
     told = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, text=True, check=True).stdout
     config = from_flat(SETTINGS, source="test")
-    assert told.strip() == repr(statement(plan_for(config, Coordinates(10, 10))))
+    assert told.strip() == repr(statement(plan_for(config).with_coordinates(Coordinates(10, 10))))
 
 
 @pytest.mark.parametrize("fault", ["killed", "refused", "no noise"])
