@@ -1,7 +1,7 @@
 """Batched engine: each training step is one tensor program over many clients, of one run or of several.
 
-On a CUDA device the population's samples are uploaded once, steps are captured as CUDA graphs, and the `cnn` has its
-own kernels; updates stay on the device.
+On a CUDA device the population's samples are uploaded once, steps are captured as CUDA graphs, and the `cnn` and linear
+layers have kernels of their own; updates stay on the device.
 """
 
 from collections import defaultdict

@@ -31,22 +31,16 @@ class SgdOptions:
     state: tuple[Tensor, ...] = ()  # (G, d) each: one for momentum, two for Adam; changed in place
     steps: Tensor | None = None  # (G, 1) steps taken, where there is a state
 
-    def first(self, count: int) -> "SgdOptions":
-        """For the first `count` clients."""
+    def rows(self, clients: slice | Tensor) -> "SgdOptions":
+        """For some clients: views of a slice, copies of any others."""
         return SgdOptions(
             self.proximal,
-            None if self.anchors is None else self.anchors[:count],
+            None if self.anchors is None else self.anchors[clients],
             self.trainable,
             self.momentum,
-            tuple(part[:count] for part in self.state),
-            None if self.steps is None else self.steps[:count],
+            tuple(part[clients] for part in self.state),
+            None if self.steps is None else self.steps[clients],
         )
-
-    def rows(self, clients: Tensor) -> "SgdOptions":
-        """For some clients: a copy."""
-        state, steps = tuple(part[clients] for part in self.state), None if self.steps is None else self.steps[clients]
-        anchors = None if self.anchors is None else self.anchors[clients]
-        return SgdOptions(self.proximal, anchors, self.trainable, self.momentum, state, steps)
 
     @property
     def remembered(self) -> tuple[Tensor, ...]:
@@ -98,7 +92,7 @@ class StackedSgd:
         So nothing is computed for a client that has no sample left, except the padding of its last batch.
         """
         for rows, count in zip(where, active, strict=True):
-            self.step(params[:count], rows[:count], rates[:count], options.first(count))
+            self.step(params[:count], rows[:count], rates[:count], options.rows(slice(count)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,4 +171,4 @@ class CapturedSgd:
         params.copy_(self._params[:count])
 
     def _step(self, count: int) -> None:
-        self._sgd.step(self._params[:count], self._rows[:count], self._rates[:count], self._options.first(count))
+        self._sgd.step(self._params[:count], self._rows[:count], self._rates[:count], self._options.rows(slice(count)))
