@@ -85,7 +85,7 @@ def _sweep(grid: "Grid", command: SweepCommand, file: str) -> int:
 
     todo = jobs(grid)
     with AccountingAhead() as ahead, early_processes(todo) as early:
-        with suppress(RRClusterError):  # it will be refused in its turn
+        with suppress(RRClusterError):  # the sweep reports it
             ahead.ask(todo[0].config)
         _check_own_data(grid, file)
         from rrcluster.experiments.executors import pick_executor

@@ -32,7 +32,7 @@ from rrcluster.experiments.side_by_side import InTurn, network_of, side_by_side
 from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Outcome, Step, steps_of
 from rrcluster.models.model import Model
 from rrcluster.models.zoo import shipped_model
-from rrcluster.privacy.answers import add_answers
+from rrcluster.privacy.account_cache import add_values
 
 _SHARED_OUT = 0.95  # of a device's memory; the rest is for what processes need before they compute
 
@@ -51,8 +51,8 @@ def main(socket: int) -> None:
     here = InTurn()
     with Connection(socket) as connection, suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            jobs, part, answers = connection.recv()
-            add_answers(answers)
+            jobs, part, values = connection.recv()
+            add_values(values)
             devices = [device for device in devices_of(jobs) if device.type == "cuda"]
             for device in devices:
                 with torch.cuda.device(device):  # which may have no number
