@@ -76,7 +76,7 @@ class BatchedEngine:
 
     def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
         """(n, d) for each call; calls on one population that can share a program run together."""
-        if self.model.not_batched and not (self.model.drawn_apart and self.device.type == "cpu"):
+        if self.model.not_batched and not (self.model.dropout_only and self.device.type == "cpu"):
             raise ConfigError(
                 f"engine = batched cannot train {self.model.name}: {self.model.not_batched}; use engine = reference."
             )

@@ -10,8 +10,8 @@ from torch import Tensor
 from rrcluster.engine.batched.cuda_graphs import GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
 from rrcluster.engine.optimisers import direction
-from rrcluster.models.draws import Draw, draw_masks, record_draws
-from rrcluster.models.losses import Losses, drawn_losses
+from rrcluster.models.dropout import Draw, draw_masks, record_draws
+from rrcluster.models.losses import Losses, plain_losses
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 
@@ -96,7 +96,7 @@ class StackedSgd:
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnSgd(StackedSgd):
+class DropoutSgd(StackedSgd):
     """The same steps where dropout draws masks, on a CPU: each client's from the seed of its own step.
 
     Clients whose batches have equal sizes are stacked: a mask has the size of its batch, without padding.
@@ -123,7 +123,7 @@ class DrawnSgd(StackedSgd):
         """One step of some clients, in place."""
         masks = draw_masks(self._draws(rows), seeds)
         own, chosen = params[clients], options.rows(clients)
-        plain = StackedSgd(self.model, drawn_losses(self.model, masks), self.table)
+        plain = StackedSgd(self.model, plain_losses(self.model, masks), self.table)
         plain.step(own, rows, rates[clients], chosen)
         params[clients] = own
         for whole, part in zip(options.remembered, chosen.remembered, strict=True):
