@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from rrcluster import registry
-from rrcluster.clusters.schedule import make_schedule, settled
+from rrcluster.clusters.schedule import make_schedule, resolve_init
 from rrcluster.data.arrays import at_most
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.catalogue import SOURCES
@@ -191,16 +191,16 @@ def make_experiment(
     data = data or load_population(config)
     algorithm = algorithm.for_population(algorithm, data)
     ids = data.input_dtype == IDS
-    asked = make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
-    network = fitted(asked, data)
+    chosen = make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
+    network = fitted(chosen, data)
     model = algorithm.adapt(network)
     _check_evaluated(config, algorithm, data, model)
     if not config.local.plain_sgd:
         model = replace(model, accelerated=None)  # its own code computes plain SGD alone
     plan = plan.with_coordinates(algorithm.split(model).coordinates)
     # First updates of deep networks tell groups less clearly, so by default there is no survey of them.
-    asks = model.one_layer and allows_survey(algorithm, config.privacy.mechanism, method.min_cluster_size)
-    server = settled(config.server, plan, survey_applies=asks)
+    applies = model.one_layer and allows_survey(algorithm, config.privacy.mechanism, method.min_cluster_size)
+    server = resolve_init(config.server, plan, survey_applies=applies)
     first = config.server.start_from
     start = first and load_start(first, method=algorithm, network=network, num_clusters=k, plan=plan)
     check_memory(algorithm, model, plan)
