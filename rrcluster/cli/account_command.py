@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from rrcluster.cli.terminal import parse
+from rrcluster.cli.terminal import parse, print_whole, say
 from rrcluster.errors import PrivacyError
 from rrcluster.settings import PrivacySettings
+from rrcluster.storage import printable
 
 if TYPE_CHECKING:
     from rrcluster.privacy.budget import Budget
@@ -81,8 +82,6 @@ def _print(budget: "Budget") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from rrcluster.cli.terminal import print_whole
-
     console = Console()
     table = Table(title=f"{budget.mechanism}: {budget.adjacency}, {budget.sampling}, delta = {budget.delta:g}")
     parts = sorted({name for row in budget.rows for name in row.noise})
@@ -148,9 +147,7 @@ HOLDS_IF = (
 def _print_together(together: "Together") -> None:
     from rich.table import Table
 
-    from rrcluster.cli.terminal import print_whole, say
     from rrcluster.privacy.cost import epsilon_text
-    from rrcluster.storage import printable
 
     runs = "One run" if len(together.runs) == 1 else f"{len(together.runs)} runs on the same clients"
     table = Table(title=f"{runs}: {together.adjacency}, delta = {together.delta:g}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rrcluster.cli.terminal import parse
+from rrcluster.cli.terminal import parse, print_whole
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.settings import PrivacySettings
 
@@ -118,8 +118,6 @@ def _participations(privacy: PrivacySettings) -> dict[str, PrivacySettings]:
 def _print(advice: "Advice", others: "dict[str, Advice]") -> None:
     from rich.console import Console
     from rich.table import Table
-
-    from rrcluster.cli.terminal import print_whole
 
     table = Table(title="Signal to noise, at most")
     for name in ("", "clients of a cohort in the smallest cluster", "in a round", "over the run"):

@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rrcluster.cli.terminal import parse, say
+from rrcluster.cli.terminal import parse, print_whole, say
 
 if TYPE_CHECKING:
     from rrcluster.audit.targets import Finding
@@ -64,8 +64,6 @@ def main(arguments: list[str]) -> int:
 def _print(findings: "list[Finding]", *, seconds: float) -> None:
     from rich.console import Console
     from rich.table import Table
-
-    from rrcluster.cli.terminal import print_whole
 
     console = Console()
     table = Table(title="Audit of the installed code")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from rrcluster.cli.terminal import parse, say
+from rrcluster.cli.terminal import parse, print_results, say
 from rrcluster.errors import ConfigError
 
 
@@ -75,7 +75,6 @@ def _reproduced(folder: Path) -> bool:
 
 def show_table(runs: Sequence[Path], *, as_json: bool = False) -> None:
     """Print the table of results."""
-    from rrcluster.cli.terminal import print_results
     from rrcluster.report import find_runs, results_table, to_dict
 
     table = results_table(find_runs(runs))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rrcluster.cli.terminal import follow_sweep, parse, say
+from rrcluster.cli.terminal import follow_sweep, parse, print_results, print_whole, say
 from rrcluster.errors import ConfigError
+from rrcluster.storage import write_file
 
 if TYPE_CHECKING:
     from rrcluster.experiments.sweep import Outcome
@@ -105,7 +106,6 @@ def _beside(plan: "Reproduction", command: ReproduceCommand) -> list[Path]:
 def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: float, num_runs: int, taken: int) -> None:
     """Write where the result comes from, unless this call ran nothing: then the existing file stays."""
     from rrcluster.paper.paper_report import provenance
-    from rrcluster.storage import write_file
 
     if num_runs or taken:
         text = provenance(["reproduce", *arguments], seconds=seconds, num_runs=num_runs, taken=taken)
@@ -156,8 +156,6 @@ def _verdicts(plan: "Reproduction", command: ReproduceCommand) -> Path:
 
 
 def _print(report: "ReproductionReport") -> None:
-    from rrcluster.cli.terminal import print_results
-
     for table in report.tables:
         print_results(table)
 
@@ -188,8 +186,6 @@ def _list(command: ReproduceCommand) -> int:
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return 0
     from rich.table import Table
-
-    from rrcluster.cli.terminal import print_whole
 
     table = Table(title="rrcluster reproduce NAME", title_justify="left")
     heads = [head for head in rows[0] if head != "in_the_paper"]  # too long for a terminal

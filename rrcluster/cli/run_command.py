@@ -18,6 +18,7 @@ from rrcluster.cli.terminal import parse, read_yaml, say, say_warnings, waiting
 from rrcluster.data_settings import data_label
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.storage import read_json_lines, read_mapping
 
 if TYPE_CHECKING:
     from rrcluster.experiments.run import MakeExperiment, Running
@@ -240,7 +241,6 @@ def _show(command: RunCommand, folders: list[Path]) -> None:
 def _say_remarks(folder: Path) -> None:
     """What a reader of the table must know beside it."""
     from rrcluster.report.values import dead_text, groups_text, start_text
-    from rrcluster.storage import read_mapping
 
     summary, stated = (read_mapping(folder / name) for name in ("summary.json", "privacy.json"))
     started, dead = start_text(stated.get("started_from")), dead_text(summary.get("dead_clusters"))
@@ -250,8 +250,6 @@ def _say_remarks(folder: Path) -> None:
 
 
 def _answer(folder: Path) -> dict[str, Any]:
-    from rrcluster.storage import read_json_lines, read_mapping
-
     answer = {"folder": str(folder), **read_mapping(folder / "summary.json")}
     diagnostics = folder / "diagnostics.jsonl"
     judged = read_json_lines(diagnostics, damaged="stop") if diagnostics.exists() else []

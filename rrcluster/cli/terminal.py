@@ -10,12 +10,13 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import tyro
 
 from rrcluster.errors import ConfigError, NotDeclared
-from rrcluster.storage import printable
+from rrcluster.storage import parse_yaml, printable, read_text
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -47,10 +48,6 @@ def parse(default: Parsed, arguments: Sequence[str], *, prog: str) -> Parsed:
 
 def read_yaml(path: str) -> dict[str, object]:
     """A flat mapping of settings from a YAML file, loaded safely."""
-    from pathlib import Path
-
-    from rrcluster.storage import parse_yaml, read_text
-
     try:
         settings = parse_yaml(read_text(Path(path)))
     except FileNotFoundError:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rrcluster.cli.terminal import parse, say
+from rrcluster import checks
+from rrcluster.cli.terminal import parse, print_whole, say
 from rrcluster.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,8 +89,6 @@ def main(arguments: list[str]) -> int:
 
 def _check(command: TheoryCommand) -> None:
     """What no formula could be evaluated with; anything else is said by the theory itself."""
-    from rrcluster import checks
-
     for size in command.min_cluster_sizes or (-1,):
         checks.count(min_cluster_size=size, at_least=0)
     checks.count(clients=command.num_clients)
@@ -122,8 +121,6 @@ def _setting(command: TheoryCommand) -> "Setting":
 def _print(comparisons: Sequence["Comparison"]) -> None:
     from rich.console import Console
     from rich.table import Table
-
-    from rrcluster.cli.terminal import print_whole
 
     table = Table(title="The bounds as printed in the paper and as corrected (docs/theory.md)")
     for name in ("part", "term", "", *(f"B = {comparison.min_cluster_size}" for comparison in comparisons)):

@@ -7,6 +7,7 @@ import contextlib
 import reprlib
 import types
 from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -191,8 +192,6 @@ def from_flat(settings: dict[str, Any], *, source: str = "config", resolved: boo
 
 def closest(name: str) -> str:
     """The known setting closest to an unknown name."""
-    from difflib import get_close_matches
-
     near = get_close_matches(name, FIELDS, n=1)
     return f"did you mean {near[0]!r}?" if near else "see `rrcluster run --help` for all settings."
 
