@@ -78,7 +78,7 @@ def pick_engine(
     if name == "workers":
         return WorkersEngine(model, capacity=capacity)
     if spread:
-        return SpreadEngine(model, processes=cores() if _travels(model) else 1, capacity=capacity)
+        return SpreadEngine(model, processes=cores() if _model_pickles(model) else 1, capacity=capacity)
     if name == "reference":
         return ReferenceEngine(model, device)
     return BatchedEngine(model, device, capacity, pick_precision(precision, device))
@@ -100,7 +100,7 @@ def describe(engine: Engine) -> str:
 
 def _workers_pay_off(model: Model, samples: float) -> bool:
     work = samples * model.num_parameters
-    if not _has_workers() or work < _WORK_FOR_COMPILED or not _can_travel(model):
+    if not _has_workers() or work < _WORK_FOR_COMPILED or not _module_pickles(model):
         return False
     compiled = model.accelerated is not None and native_library() is not None
     return compiled or (cores() > 1 and work >= _WORK_FOR_TORCH)
@@ -110,12 +110,12 @@ def _say(line: str) -> None:
     logging.getLogger("rrcluster").warning(line)
 
 
-def _can_travel(model: Model) -> bool:
+def _module_pickles(model: Model) -> bool:
     """Whether a worker process can be sent the model: what a script defines itself, it cannot import."""
     return not model.own or _pickles((model.module, model.task))
 
 
-def _travels(model: Model) -> bool:
+def _model_pickles(model: Model) -> bool:
     """Whether a process can be sent the whole model, its stacked form included."""
     return _has_workers() and _pickles(replace(model))
 

@@ -34,6 +34,10 @@ from rrcluster.models.model import Model
 from rrcluster.models.zoo import shipped_model
 from rrcluster.privacy.account_cache import add_values
 
+LARGEST_STACK = 160  # runs
+_AT_WORK = 2  # runs of a stack: while one waits for the disk, another computes
+_LARGEST_SHARE = 18  # runs for which one process is enough
+_MOST_PROCESSES, _CORES_EACH, _MEMORY_EACH = 8, 2, 12 * 2**30
 _SHARED_OUT = 0.95  # of a device's memory; the rest is for what processes need before they compute
 
 
@@ -59,12 +63,6 @@ def main(socket: int) -> None:
                     torch.cuda.set_per_process_memory_fraction(part)  # it frees what it has cached before it fails
             for step in in_this_process(jobs) if devices else here.steps(jobs):
                 connection.send(step)
-
-
-LARGEST_STACK = 160  # runs
-_AT_WORK = 2  # runs of a stack: while one waits for the disk, another computes
-_LARGEST_SHARE = 18  # runs for which one process is enough
-_MOST_PROCESSES, _CORES_EACH, _MEMORY_EACH = 8, 2, 12 * 2**30
 
 
 def pick_executor(todo: Sequence[Job], early: Sequence[Spawned] = ()) -> Executor:
