@@ -4,11 +4,12 @@ import logging
 import os
 import pickle
 from dataclasses import replace
+from typing import get_args
 
 import torch
 
 from rrcluster import checks
-from rrcluster.engine.batched.batched_engine import PRECISIONS, BatchedEngine, pick_precision
+from rrcluster.engine.batched.batched_engine import BatchedEngine, pick_precision
 from rrcluster.engine.fast_cnn.native_build import native_library
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
@@ -17,8 +18,8 @@ from rrcluster.engine.workers.processes import cores
 from rrcluster.engine.workers.workers_engine import WorkersEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
+from rrcluster.settings import EngineName, Precision
 
-ENGINES = ("auto", "batched", "reference", "workers")
 # Samples per round times parameters from which worker processes save time within a few rounds: those that run compiled
 # code start in a fraction of a second, those that import torch in a few seconds (benchmarks/README.md).
 _WORK_FOR_COMPILED, _WORK_FOR_TORCH = 3e7, 3e8
@@ -59,8 +60,8 @@ def pick_engine(
     once it has shown how long it takes (spread.py). `capacity` bounds how many clients are in memory together, by
     default as many as suit the model; `precision` is for CUDA.
     """
-    checks.one_of(ENGINES, engine=name)
-    checks.one_of(PRECISIONS, precision=precision)
+    checks.one_of(get_args(EngineName), engine=name)
+    checks.one_of(get_args(Precision), precision=precision)
     capacity = capacity or model.clients_at_once
     if name == "workers" and (device.type != "cpu" or not _has_workers()):
         raise ConfigError(

@@ -21,8 +21,6 @@ from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 
-PRECISIONS = ("auto", "float32", "tf32", "bfloat16")
-
 
 def pick_precision(name: str, device: torch.device) -> str:
     """How operands of matrix products are rounded; `auto` is tf32 on CUDA. The CPU always uses float32.
