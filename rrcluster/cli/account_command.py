@@ -1,14 +1,12 @@
 """`rrcluster account`: epsilon from noise, or noise from epsilon, by every accountant that applies; runs together."""
 
-import json
-import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from rrcluster.cli.terminal import parse, print_whole, say
+from rrcluster.cli.terminal import parse, print_json, print_whole, say
 from rrcluster.errors import PrivacyError
 from rrcluster.settings import PrivacySettings
 from rrcluster.storage import printable
@@ -72,7 +70,7 @@ def main(arguments: list[str]) -> int:
     settings = asdict(command.privacy) | {"epsilon": command.privacy.target_epsilon, "update_clip": 1.0}
     budget = account(**settings, num_clients=command.num_clients, num_clusters=command.num_clusters)
     if command.json:
-        sys.stdout.write(json.dumps(asdict(budget), indent=2) + "\n")
+        print_json(asdict(budget))
     else:
         _print(budget)
     return 0 if any(row.epsilon is not None for row in budget.rows) else 2
@@ -111,7 +109,7 @@ def _runs_together(command: RunsCommand) -> int:
 
     together = account_runs(command.runs, delta=command.delta)
     if command.json:
-        sys.stdout.write(json.dumps(_plain(together), indent=2) + "\n")
+        print_json(_plain(together))
     else:
         _print_together(together)
     return 0 if together.epsilon is not None else 2

@@ -1,7 +1,5 @@
 """`rrcluster reproduce`: a table or figure of the paper, ours beside theirs."""
 
-import json
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rrcluster.cli.terminal import follow_sweep, parse, print_results, print_whole, say
+from rrcluster.cli.terminal import follow_sweep, parse, print_json, print_results, print_whole, say
 from rrcluster.errors import ConfigError
 from rrcluster.storage import write_file
 
@@ -132,7 +130,8 @@ def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: Reproduc
     if command.json:
         _print_json(plan, report)
     elif len(outcomes) > len(lost):
-        _print(report)
+        for table in report.tables:
+            print_results(table)
     for reason in dict.fromkeys(f"{outcome.job.name}: {outcome.reason}" for outcome in lost):
         say(reason)
     say(f"Page: {report.page}. Tables: {report.table}. Verdicts: {_verdicts(plan, command)}")
@@ -155,16 +154,11 @@ def _verdicts(plan: "Reproduction", command: ReproduceCommand) -> Path:
     )
 
 
-def _print(report: "ReproductionReport") -> None:
-    for table in report.tables:
-        print_results(table)
-
-
 def _print_json(plan: "Reproduction", report: "ReproductionReport") -> None:
     from rrcluster.report import to_dict
 
     answer = {"name": plan.study.name, "folder": str(plan.out), "tables": [to_dict(table) for table in report.tables]}
-    sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+    print_json(answer)
 
 
 def _list(command: ReproduceCommand) -> int:
@@ -183,7 +177,7 @@ def _list(command: ReproduceCommand) -> int:
             | dict(zip(("runs", "quick_runs"), counts, strict=True))
         )
     if command.json:
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        print_json(rows)
         return 0
     from rich.table import Table
 

@@ -1,6 +1,5 @@
 """`rrcluster run`: train, show progress, leave a run folder."""
 
-import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import tyro
 
 from rrcluster import registry
 from rrcluster.cli import torchrun_rank
-from rrcluster.cli.terminal import parse, read_yaml, say, say_warnings, waiting
+from rrcluster.cli.terminal import parse, print_json, read_yaml, say, say_warnings, waiting
 from rrcluster.data_settings import data_label
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
@@ -223,7 +222,7 @@ def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Pat
 
 def _show(command: RunCommand, folders: list[Path]) -> None:
     if command.json:
-        sys.stdout.write(json.dumps([_answer(folder) for folder in folders], indent=2) + "\n")
+        print_json([_answer(folder) for folder in folders])
         return
     from rrcluster.cli.report_command import show_table
 

@@ -1,7 +1,5 @@
 """`rrcluster sweep`: every combination of the settings that a file lists, or the best of them chosen privately."""
 
-import json
-import sys
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rrcluster.cli.terminal import follow_sweep, parse, print_results, read_yaml, say
+from rrcluster.cli.terminal import follow_sweep, parse, print_json, print_results, read_yaml, say
 from rrcluster.errors import ConfigError, RRClusterError, RunFolderError
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.storage import read_mapping, write_file
@@ -118,7 +116,7 @@ def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int
             write_file(grid.out / f"table.{kind}", form(table))
     if command.json:
         answer = {"folder": str(grid.out), **describe(grid, outcomes), "table": table and to_dict(table)}
-        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+        print_json(answer)
     elif table is not None:
         print_results(table)
         say(f"Folder: {grid.out}. Figures and a page: rrcluster report {grid.out}")
@@ -177,7 +175,7 @@ def _show_selected(folder: Path, grid: "Grid", command: SweepCommand) -> None:
     summary, settings = read_mapping(folder / "summary.json"), read_mapping(folder / "config.yaml")
     selected = {name: settings[name] for name in grid.axes}
     if command.json:
-        sys.stdout.write(json.dumps({"folder": str(folder), "selected": selected, **summary}, indent=2) + "\n")
+        print_json({"folder": str(folder), "selected": selected, **summary})
         return
     from rrcluster.cli.report_command import show_table
 

@@ -5,6 +5,7 @@ A mistake in a flag is reported on the first line, with the way out.
 
 import contextlib
 import io
+import json
 import os
 import re
 import sys
@@ -64,6 +65,11 @@ def read_yaml(path: str) -> dict[str, object]:
 def say(text: str) -> None:
     """One line to the person at the terminal, beside (not in) the answer."""
     sys.stderr.write(printable(text) + "\n")
+
+
+def print_json(answer: object) -> None:
+    """The answer on stdout, for a program."""
+    sys.stdout.write(json.dumps(answer, indent=2) + "\n")
 
 
 def waiting(text: str, *, hidden: bool = False) -> contextlib.AbstractContextManager[object]:

@@ -1,8 +1,6 @@
 """`rrcluster theory`: the bounds of the convergence theory, term by term, as printed and as corrected, over B."""
 
-import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from rrcluster import checks
-from rrcluster.cli.terminal import parse, print_whole, say
+from rrcluster.cli.terminal import parse, print_json, print_whole, say
 from rrcluster.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,7 +76,7 @@ def main(arguments: list[str]) -> int:
 
     comparisons = compare(_setting(command), sorted(set(command.min_cluster_sizes)))
     if command.json:
-        sys.stdout.write(json.dumps([_plain(asdict(comparison)) for comparison in comparisons], indent=2) + "\n")
+        print_json([_plain(asdict(comparison)) for comparison in comparisons])
     else:
         _print(comparisons)
     if command.plot is not None:
