@@ -155,6 +155,7 @@ def test_a_run_opens_as_many_clusters_as_it_found_and_goes_on_after_any_round(tm
     assert (last.models.clustered[2:] == last.models.clustered[0]).all()  # closed ones are handed out as the first
     assert not (last.models.clustered[1] == last.models.clustered[0]).all()
     assert set(np.concatenate([record.reports.choices for record in whole[8:]])) == {0, 1}
+    assert not last.sizes.total[2:].any()  # what is released of closed clusters is noise
     for t in (2, 5, 6, 9):
         resumed = list(make_experiment(config).rounds(state=whole[t].state))
         assert (resumed[-1].state.models.clustered == last.models.clustered).all()

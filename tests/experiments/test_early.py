@@ -63,3 +63,11 @@ def test_an_answer_is_computed_once_and_an_error_again():
         with pytest.raises(ValueError):
             known(3)
     assert asked == [4, 3, 3]
+
+
+def test_a_full_cache_is_emptied(monkeypatch):
+    monkeypatch.setattr(account_cache, "_MOST", 2)
+    computed = []
+    known = cached(lambda number: computed.append(number) or number)
+    assert [known(number) for number in (1, 2, 1, 3, 1)] == [1, 2, 1, 3, 1]
+    assert computed == [1, 2, 3, 1]
