@@ -37,11 +37,7 @@ class _GivenMasks(TorchFunctionMode):
         self._mask = mask
         heads = functional.multi_head_attention_forward
         names = {"dropout": self._dropout, "scaled_dot_product_attention": self._attention}
-        inside = {
-            **vars(functional),
-            **names,
-            "has_torch_function": lambda _: False,
-        }  # the names that its code looks up
+        inside = {**vars(functional), **names, "has_torch_function": lambda _: False}  # what its code looks up
         self._ours: dict[Any, Callable[..., Any]] = {
             functional.dropout: self._dropout,
             functional.scaled_dot_product_attention: self._attention,
