@@ -26,7 +26,6 @@ from rrcluster.paper.studies import SHAKESPEARE
 from rrcluster.rng import stream
 from rrcluster.simulation.evaluate import evaluate
 from rrcluster.simulation.simulate import simulate
-from rrcluster.types import Coordinates
 
 LEAST_CHARACTERS, NUM_CLIENTS = 500, 300
 METHODS = ("fedavg", "ifca", "fesem", "fedcam")
@@ -85,7 +84,7 @@ def accuracy(method, chosen, population, *, epsilon, seed):
         "exploration": 0.0,
         "seed": seed,
     }
-    noise = plan_for(from_flat({**settings, "epsilon": epsilon}, source="tuning"), Coordinates(0, 1)).noise_multiplier
+    noise = plan_for(from_flat({**settings, "epsilon": epsilon}, source="tuning")).noise_multiplier
     settings["noise_multiplier"] = noise * data.num_clients / NUM_CLIENTS
     config = from_flat(settings, source="tuning")
     return final_accuracy(replace(config, data=replace(config.data, num_clients=data.num_clients)), data)

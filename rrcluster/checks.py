@@ -111,7 +111,6 @@ def one_of(choices: Iterable[str], **named: str) -> str:
 
 def slots(participation: str, number: int | None, *, num_rounds: int, reserve_rounds: int) -> None:
     """Slots where clients take part by slots, as many as fit into the rounds, and none elsewhere."""
-    one_of(("poisson", "schedule", "within-slot", "everybody"), participation=participation)
     if participation in ("poisson", "everybody"):
         if number is not None:
             raise ConfigError(

@@ -120,7 +120,7 @@ class Server:
             used = mechanism.num_clusters if state.survey is None else state.survey.num_groups
             release = smooth_sizes(release, state.sizes, guidance.rules.transition, mechanism, num_used=used)
         if state.survey is not None:
-            release = lengthened(release, mechanism, num_rounds=self.plan.num_rounds, lost=self.schedule.num_asked)
+            release = lengthened(release, mechanism, num_rounds=self.plan.num_rounds, lost=self.schedule.num_questions)
         release = freeze_closed(release, guidance.rules.num_open or mechanism.num_clusters)
         state = advance(state, release, settings=self.settings, num_rounds=self.plan.num_rounds)
         return (state if state.survey is None else state.with_open(state.survey.num_groups)), release

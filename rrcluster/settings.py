@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 from rrcluster import checks, registry
 from rrcluster.data_settings import DISPLAY, PLACE, ColumnSettings, DataSettings, Flag
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Section = TypeVar("Section", bound="DataclassInstance")
+Participation = Literal["poisson", "schedule", "within-slot", "everybody"]
+Identifier = Literal["gaussian", "kary"]
+Accountant = Literal["pld", "rdp", "paper"]
+Optimizer = Literal["sgd", "adam"]
+Init = Literal["auto", "survey", "independent", "kmeans++", "warm"]
+EngineName = Literal["auto", "batched", "reference", "workers"]
+Precision = Literal["auto", "float32", "tf32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class PrivacySettings:
     """joint (add-remove, Poisson cohorts), identifier (the paper's; replace-one, cohorts of fixed size) or none."""
     sample_rate: float = 0.1
     """Share of the clients in a round (q); within-slot: of the clients of its slot; schedule, everybody: not used."""
-    participation: Literal["poisson", "schedule", "within-slot", "everybody"] = "poisson"
+    participation: Participation = "poisson"
     """joint: who takes part: a secret sample of all clients; everybody of a public slot; a secret sample of a public
     slot; everybody in every round."""
     slots: int | None = field(
@@ -80,11 +87,11 @@ class PrivacySettings:
     """Largest L2 norm of a client's update (C)."""
     count_weight: float = 0.25
     """joint: weight of the count row, in units of the clip."""
-    identifier: Literal["gaussian", "kary"] = "gaussian"
+    identifier: Identifier = "gaussian"
     """identifier: how choices are privatised: Gaussian noise, or k-ary randomised response."""
     identifier_share: float = 0.5
     """identifier: share of the round's budget that the choices get."""
-    accountant: Literal["pld", "rdp", "paper"] = "pld"
+    accountant: Accountant = "pld"
     """Accountant the noise is calibrated by."""
     private_evaluation: float = 0.0
     """joint: weight of accuracy and loss inside every release, in units of the clip; 0 is off, 0.25 is usual."""
@@ -107,12 +114,13 @@ class PrivacySettings:
             raise ConfigError(
                 f"reserve_rounds = {self.reserve_rounds} is more than {MAX_ROUNDS}, the most that is accounted."
             )
+        checks.one_of(get_args(Participation), participation=self.participation)
         checks.slots(self.participation, self.slots, num_rounds=self.num_rounds, reserve_rounds=self.reserve_rounds)
         checks.positive(delta=self.delta)
         checks.positive(update_clip=self.update_clip)
         checks.non_negative(count_weight=self.count_weight)
-        checks.one_of(("gaussian", "kary"), identifier=self.identifier)
-        checks.one_of(("pld", "rdp", "paper"), accountant=self.accountant)
+        checks.one_of(get_args(Identifier), identifier=self.identifier)
+        checks.one_of(get_args(Accountant), accountant=self.accountant)
         checks.fraction(identifier_share=self.identifier_share)
         checks.non_negative(private_evaluation=self.private_evaluation)
         checks.positive(evaluation_loss_bound=self.evaluation_loss_bound)
@@ -163,13 +171,13 @@ class LocalSettings:
     """Samples per step."""
     proximal: float = 0.0
     """Pull towards the server's model in fedprox and mr-mtl; 0: the method's own default."""
-    local_optimizer: Literal["sgd", "adam"] = "sgd"
+    local_optimizer: Optimizer = "sgd"
     """Optimiser of the clients; its state is fresh in every round."""
     local_momentum: float = 0.0
     """Momentum of the clients' SGD."""
 
     def __post_init__(self) -> None:
-        checks.one_of(("sgd", "adam"), local_optimizer=self.local_optimizer)
+        checks.one_of(get_args(Optimizer), local_optimizer=self.local_optimizer)
         checks.fraction(local_momentum=self.local_momentum)
         if self.local_momentum and self.local_optimizer == "adam":
             raise ConfigError(
@@ -200,7 +208,7 @@ class ServerSettings:
     """Strength of exploration in early rounds, which separates the clusters; 0: none (better where no groups exist)."""
     average_last: float = 0.5
     """Part of the rounds, from the end, over which the final models are averaged; 0: the last models."""
-    init: Literal["auto", "survey", "independent", "kmeans++", "warm"] = "auto"
+    init: Init = "auto"
     """First models: one for each group that early rounds find, at most k (survey); independent random ones; opened one
     after another (kmeans++); copies of a FedAvg model (warm). auto: survey for ifca with one trained layer and B = 0
     where noise leaves enough to find groups, else independent."""
@@ -217,7 +225,7 @@ class ServerSettings:
         checks.non_negative(exploration=self.exploration)
         if self.average_last != 1:
             checks.fraction(average_last=self.average_last)
-        checks.one_of(("auto", "survey", "independent", "kmeans++", "warm"), init=self.init)
+        checks.one_of(get_args(Init), init=self.init)
         if self.init_rounds is not None:
             checks.count(init_rounds=self.init_rounds, at_least=0)
         if self.start_from is not None:
@@ -254,11 +262,11 @@ class OutputSettings:
     """Run folder; default runs/<name>."""
     device: str = field(default="auto", metadata=PLACE)
     """auto, cpu or cuda."""
-    engine: Literal["auto", "batched", "reference", "workers"] = field(default="auto", metadata=PLACE)
+    engine: EngineName = field(default="auto", metadata=PLACE)
     """How clients are run; all engines give the same numbers."""
     capacity: int | None = None
     """Most clients trained together (bounds memory, never changes results); default: what suits the model."""
-    precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
+    precision: Precision = "auto"
     """CUDA: how operands of matrix products are rounded; auto: tf32."""
     evaluate_every: int | None = field(default=None, metadata=DISPLAY)
     """Rounds between diagnostic evaluations; default: ten in a run."""

@@ -83,7 +83,7 @@ def test_epsilon_and_charges_do_not_depend_on_the_initialisation(mechanism):
     found = {}
     for init in INITS:
         config = settings(mechanism=mechanism, init=init)
-        plan, ledger = plan_for(config, Coordinates(0, 2)), Ledger()
+        plan, ledger = plan_for(config), Ledger()
         records(config, ledger=ledger)
         found[init] = (plan.epsilon(), plan.event, ledger.num_charged)
     assert found["warm"] == found["kmeans++"] == found["independent"]

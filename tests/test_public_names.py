@@ -56,12 +56,11 @@ def test_registries_hold_what_the_command_line_offers():
     from rrcluster import registry
     from rrcluster.data.build import PARTITIONS
     from rrcluster.data.sources import SOURCES
-    from rrcluster.engine.pick_engine import ENGINES
     from rrcluster.methods import OURS
     from rrcluster.models import OURS as MODELS
     from rrcluster.privacy.accounting import ACCOUNTANTS
     from rrcluster.privacy.identifier_noise import IDENTIFIERS
-    from rrcluster.settings import DataSettings, OutputSettings, PrivacySettings, ServerSettings
+    from rrcluster.settings import DataSettings, PrivacySettings, ServerSettings
 
     def offered(section, name):
         return set(get_args(get_type_hints(section)[name]))
@@ -74,7 +73,6 @@ def test_registries_hold_what_the_command_line_offers():
     assert offered(PrivacySettings, "identifier") == set(IDENTIFIERS)
     assert offered(PrivacySettings, "accountant") == set(ACCOUNTANTS)
     assert offered(DataSettings, "partition") == set(PARTITIONS)
-    assert offered(OutputSettings, "engine") == set(ENGINES)
     assert offered(ServerSettings, "init") == {"auto", "independent", "kmeans++", "warm", "survey"}
 
 

@@ -11,7 +11,7 @@ from rrcluster.audit import histories
 from rrcluster.audit.rounds import Training, check_postprocessing
 from rrcluster.audit.suite import TARGETS
 from rrcluster.audit.targets import SECURE
-from rrcluster.clusters.schedule import settled
+from rrcluster.clusters.schedule import resolve_init
 from rrcluster.clusters.survey import PARTS, Survey, place_of, survey_size
 from rrcluster.clusters.survey_question import SurveyQuestion, sketch
 from rrcluster.errors import ConfigError
@@ -155,6 +155,7 @@ def test_a_run_opens_as_many_clusters_as_it_found_and_goes_on_after_any_round(tm
     assert (last.models.clustered[2:] == last.models.clustered[0]).all()  # closed ones are handed out as the first
     assert not (last.models.clustered[1] == last.models.clustered[0]).all()
     assert set(np.concatenate([record.reports.choices for record in whole[8:]])) == {0, 1}
+    assert not last.sizes.total[2:].any()  # what is released of closed clusters is noise
     for t in (2, 5, 6, 9):
         resumed = list(make_experiment(config).rounds(state=whole[t].state))
         assert (resumed[-1].state.models.clustered == last.models.clustered).all()
@@ -272,8 +273,8 @@ def test_auto_asks_where_it_can_find_groups_and_as_long_as_noise_demands(changes
 
 def test_a_model_that_is_too_small_is_refused_however_long_the_survey():
     with pytest.raises(ConfigError, match="more than"):
-        settled(ServerSettings(init="survey", init_rounds=8), small_plan(), survey_applies=True)
-    assert settled(ServerSettings(), small_plan(), survey_applies=True).init == "independent"
+        resolve_init(ServerSettings(init="survey", init_rounds=8), small_plan(), survey_applies=True)
+    assert resolve_init(ServerSettings(), small_plan(), survey_applies=True).init == "independent"
 
 
 def small_plan():

@@ -1,16 +1,15 @@
 """`rrcluster account`: epsilon from noise, or noise from epsilon, by every accountant that applies; runs together."""
 
-import json
-import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from rrcluster.cli.terminal import parse
+from rrcluster.cli.terminal import parse, print_json, print_whole, say
 from rrcluster.errors import PrivacyError
 from rrcluster.settings import PrivacySettings
+from rrcluster.storage import printable
 
 if TYPE_CHECKING:
     from rrcluster.privacy.budget import Budget
@@ -71,7 +70,7 @@ def main(arguments: list[str]) -> int:
     settings = asdict(command.privacy) | {"epsilon": command.privacy.target_epsilon, "update_clip": 1.0}
     budget = account(**settings, num_clients=command.num_clients, num_clusters=command.num_clusters)
     if command.json:
-        sys.stdout.write(json.dumps(asdict(budget), indent=2) + "\n")
+        print_json(asdict(budget))
     else:
         _print(budget)
     return 0 if any(row.epsilon is not None for row in budget.rows) else 2
@@ -80,8 +79,6 @@ def main(arguments: list[str]) -> int:
 def _print(budget: "Budget") -> None:
     from rich.console import Console
     from rich.table import Table
-
-    from rrcluster.cli.terminal import print_whole
 
     console = Console()
     table = Table(title=f"{budget.mechanism}: {budget.adjacency}, {budget.sampling}, delta = {budget.delta:g}")
@@ -112,7 +109,7 @@ def _runs_together(command: RunsCommand) -> int:
 
     together = account_runs(command.runs, delta=command.delta)
     if command.json:
-        sys.stdout.write(json.dumps(_plain(together), indent=2) + "\n")
+        print_json(_plain(together))
     else:
         _print_together(together)
     return 0 if together.epsilon is not None else 2
@@ -148,9 +145,7 @@ HOLDS_IF = (
 def _print_together(together: "Together") -> None:
     from rich.table import Table
 
-    from rrcluster.cli.terminal import print_whole, say
     from rrcluster.privacy.cost import epsilon_text
-    from rrcluster.storage import printable
 
     runs = "One run" if len(together.runs) == 1 else f"{len(together.runs)} runs on the same clients"
     table = Table(title=f"{runs}: {together.adjacency}, delta = {together.delta:g}")

@@ -1,14 +1,12 @@
 """`rrcluster advise`: what noise leaves of each cluster, and which B, before any data is touched. Needs no torch."""
 
 import contextlib
-import json
-import sys
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rrcluster.cli.terminal import parse
+from rrcluster.cli.terminal import parse, print_json, print_whole
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.settings import PrivacySettings
 
@@ -59,7 +57,7 @@ def main(arguments: list[str]) -> int:
     others = _alternatives(command) if command.alternatives else {}
     if command.json:
         answer = asdict(advice) | {"alternatives": {name: asdict(other.outlook) for name, other in others.items()}}
-        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+        print_json(answer)
         return 0
     _print(advice, others)
     return 0
@@ -118,8 +116,6 @@ def _participations(privacy: PrivacySettings) -> dict[str, PrivacySettings]:
 def _print(advice: "Advice", others: "dict[str, Advice]") -> None:
     from rich.console import Console
     from rich.table import Table
-
-    from rrcluster.cli.terminal import print_whole
 
     table = Table(title="Signal to noise, at most")
     for name in ("", "clients of a cohort in the smallest cluster", "in a round", "over the run"):

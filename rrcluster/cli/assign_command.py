@@ -10,6 +10,7 @@ from rrcluster.cli.terminal import parse, say, say_warnings, waiting
 from rrcluster.data_settings import ColumnSettings, DataSettings, names_file
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.settings import without_removed
+from rrcluster.storage import read_mapping
 
 if TYPE_CHECKING:
     from rrcluster.experiments.assignment import Assignment
@@ -65,7 +66,6 @@ def main(arguments: list[str]) -> int:
 def _config(run: Path) -> "RunConfig":
     """The settings of the run; without its data where that was registered in another process."""
     from rrcluster.experiments.config import from_flat
-    from rrcluster.storage import read_mapping
 
     if not (run / "config.yaml").exists():
         raise RunFolderError(f"{run}: no run here (no config.yaml); give the folder of a finished run.")

@@ -1,12 +1,10 @@
 """`rrcluster audit`: would a mistake in the installed code have been caught? Exit status 1 when a claim fails."""
 
-import json
-import sys
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rrcluster.cli.terminal import parse, say
+from rrcluster.cli.terminal import parse, print_json, print_whole, say
 
 if TYPE_CHECKING:
     from rrcluster.audit.targets import Finding
@@ -55,7 +53,7 @@ def main(arguments: list[str]) -> int:
     failed = failures(findings)
     if command.json:
         rows = [asdict(finding) | {"verdict": finding.verdict} for finding in findings]
-        sys.stdout.write(json.dumps({"holds": not failed, "findings": rows}, indent=2) + "\n")
+        print_json({"holds": not failed, "findings": rows})
     else:
         _print(findings, seconds=time.perf_counter() - began)
     return 1 if failed else 0
@@ -64,8 +62,6 @@ def main(arguments: list[str]) -> int:
 def _print(findings: "list[Finding]", *, seconds: float) -> None:
     from rich.console import Console
     from rich.table import Table
-
-    from rrcluster.cli.terminal import print_whole
 
     console = Console()
     table = Table(title="Audit of the installed code")

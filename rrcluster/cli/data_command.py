@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from rrcluster.cli.terminal import parse, say
+from rrcluster.cli.terminal import parse, print_whole, say
 from rrcluster.errors import ConfigError
 
 
@@ -80,8 +80,6 @@ def _print(command: DataCommand, rows: list[dict[str, Any]], title: str) -> None
         return
     from rich import box
     from rich.table import Table
-
-    from rrcluster.cli.terminal import print_whole
 
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # fits 80 columns
     for name in rows[0]:

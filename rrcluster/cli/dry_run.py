@@ -1,6 +1,5 @@
 """`rrcluster run --dry-run`: what a run would cost in privacy, time and memory, without making it."""
 
-import json
 import resource
 import sys
 import time
@@ -8,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.cli.terminal import say
+from rrcluster.cli.terminal import print_json, say
 from rrcluster.clusters.schedule import make_schedule
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.run import MakeExperiment
@@ -24,7 +23,7 @@ def show(config: RunConfig, *, as_json: bool, make: MakeExperiment = make_experi
     """Print the answer."""
     answer = estimate(config, make=make)
     if as_json:
-        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+        print_json(answer)
         return 0
     width = max(map(len, answer))
     for name, value in answer.items():

@@ -1,7 +1,5 @@
 """`rrcluster report`: tables, figures and one page from run folders."""
 
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from rrcluster.cli.terminal import parse, say
+from rrcluster.cli.terminal import parse, print_json, print_results, say
 from rrcluster.errors import ConfigError
 
 
@@ -75,11 +73,10 @@ def _reproduced(folder: Path) -> bool:
 
 def show_table(runs: Sequence[Path], *, as_json: bool = False) -> None:
     """Print the table of results."""
-    from rrcluster.cli.terminal import print_results
     from rrcluster.report import find_runs, results_table, to_dict
 
     table = results_table(find_runs(runs))
     if as_json:
-        sys.stdout.write(json.dumps(to_dict(table), indent=2) + "\n")
+        print_json(to_dict(table))
     else:
         print_results(table)

@@ -1,7 +1,5 @@
 """`rrcluster reproduce`: a table or figure of the paper, ours beside theirs."""
 
-import json
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rrcluster.cli.terminal import follow_sweep, parse, say
+from rrcluster.cli.terminal import follow_sweep, parse, print_json, print_results, print_whole, say
 from rrcluster.errors import ConfigError
+from rrcluster.storage import write_file
 
 if TYPE_CHECKING:
     from rrcluster.experiments.sweep import Outcome
@@ -105,7 +104,6 @@ def _beside(plan: "Reproduction", command: ReproduceCommand) -> list[Path]:
 def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: float, num_runs: int, taken: int) -> None:
     """Write where the result comes from, unless this call ran nothing: then the existing file stays."""
     from rrcluster.paper.paper_report import provenance
-    from rrcluster.storage import write_file
 
     if num_runs or taken:
         text = provenance(["reproduce", *arguments], seconds=seconds, num_runs=num_runs, taken=taken)
@@ -132,7 +130,8 @@ def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: Reproduc
     if command.json:
         _print_json(plan, report)
     elif len(outcomes) > len(lost):
-        _print(report)
+        for table in report.tables:
+            print_results(table)
     for reason in dict.fromkeys(f"{outcome.job.name}: {outcome.reason}" for outcome in lost):
         say(reason)
     say(f"Page: {report.page}. Tables: {report.table}. Verdicts: {_verdicts(plan, command)}")
@@ -155,18 +154,11 @@ def _verdicts(plan: "Reproduction", command: ReproduceCommand) -> Path:
     )
 
 
-def _print(report: "ReproductionReport") -> None:
-    from rrcluster.cli.terminal import print_results
-
-    for table in report.tables:
-        print_results(table)
-
-
 def _print_json(plan: "Reproduction", report: "ReproductionReport") -> None:
     from rrcluster.report import to_dict
 
     answer = {"name": plan.study.name, "folder": str(plan.out), "tables": [to_dict(table) for table in report.tables]}
-    sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+    print_json(answer)
 
 
 def _list(command: ReproduceCommand) -> int:
@@ -185,11 +177,9 @@ def _list(command: ReproduceCommand) -> int:
             | dict(zip(("runs", "quick_runs"), counts, strict=True))
         )
     if command.json:
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        print_json(rows)
         return 0
     from rich.table import Table
-
-    from rrcluster.cli.terminal import print_whole
 
     table = Table(title="rrcluster reproduce NAME", title_justify="left")
     heads = [head for head in rows[0] if head != "in_the_paper"]  # too long for a terminal

@@ -1,6 +1,5 @@
 """`rrcluster run`: train, show progress, leave a run folder."""
 
-import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,10 +13,11 @@ import tyro
 
 from rrcluster import registry
 from rrcluster.cli import torchrun_rank
-from rrcluster.cli.terminal import parse, read_yaml, say, say_warnings, waiting
+from rrcluster.cli.terminal import parse, print_json, read_yaml, say, say_warnings, waiting
 from rrcluster.data_settings import data_label
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.storage import read_json_lines, read_mapping
 
 if TYPE_CHECKING:
     from rrcluster.experiments.run import MakeExperiment, Running
@@ -159,9 +159,9 @@ def read_command(arguments: list[str]) -> RunCommand:
     if command.resume is not None:
         return command
     config = command.config.resolved()
-    if config.method.algorithm != (asked := command.config.method.algorithm):
+    if config.method.algorithm != (requested := command.config.method.algorithm):
         say(
-            f"algorithm = {config.method.algorithm}: clients of {asked} remember their rounds, which mechanism = "
+            f"algorithm = {config.method.algorithm}: clients of {requested} remember their rounds, which mechanism = "
             f"{config.privacy.mechanism} does not cover; those of this form remember nothing."
         )
     if config.data.from_file:
@@ -222,7 +222,7 @@ def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Pat
 
 def _show(command: RunCommand, folders: list[Path]) -> None:
     if command.json:
-        sys.stdout.write(json.dumps([_answer(folder) for folder in folders], indent=2) + "\n")
+        print_json([_answer(folder) for folder in folders])
         return
     from rrcluster.cli.report_command import show_table
 
@@ -240,7 +240,6 @@ def _show(command: RunCommand, folders: list[Path]) -> None:
 def _say_remarks(folder: Path) -> None:
     """What a reader of the table must know beside it."""
     from rrcluster.report.values import dead_text, groups_text, start_text
-    from rrcluster.storage import read_mapping
 
     summary, stated = (read_mapping(folder / name) for name in ("summary.json", "privacy.json"))
     started, dead = start_text(stated.get("started_from")), dead_text(summary.get("dead_clusters"))
@@ -250,8 +249,6 @@ def _say_remarks(folder: Path) -> None:
 
 
 def _answer(folder: Path) -> dict[str, Any]:
-    from rrcluster.storage import read_json_lines, read_mapping
-
     answer = {"folder": str(folder), **read_mapping(folder / "summary.json")}
     diagnostics = folder / "diagnostics.jsonl"
     judged = read_json_lines(diagnostics, damaged="stop") if diagnostics.exists() else []

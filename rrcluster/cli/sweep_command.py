@@ -1,17 +1,16 @@
 """`rrcluster sweep`: every combination of the settings that a file lists, or the best of them chosen privately."""
 
-import json
-import sys
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rrcluster.cli.terminal import follow_sweep, parse, read_yaml, say
+from rrcluster.cli.terminal import follow_sweep, parse, print_json, print_results, read_yaml, say
 from rrcluster.errors import ConfigError, RRClusterError, RunFolderError
 from rrcluster.privacy.cost import epsilon_text
+from rrcluster.storage import read_mapping, write_file
 
 if TYPE_CHECKING:
     from rrcluster.experiments.grid import Grid
@@ -85,7 +84,7 @@ def _sweep(grid: "Grid", command: SweepCommand, file: str) -> int:
 
     todo = jobs(grid)
     with AccountingAhead() as ahead, early_processes(todo) as early:
-        with suppress(RRClusterError):  # it will be refused in its turn
+        with suppress(RRClusterError):  # the sweep reports it
             ahead.ask(todo[0].config)
         _check_own_data(grid, file)
         from rrcluster.experiments.executors import pick_executor
@@ -114,13 +113,11 @@ def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int
     table = _table([outcome.job.folder for outcome in outcomes if outcome.job.folder.exists()])
     if table is not None:
         for kind, form in {"csv": to_csv, "tex": to_latex, "md": to_markdown}.items():
-            _write(grid.out / f"table.{kind}", form(table))
+            write_file(grid.out / f"table.{kind}", form(table))
     if command.json:
         answer = {"folder": str(grid.out), **describe(grid, outcomes), "table": table and to_dict(table)}
-        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+        print_json(answer)
     elif table is not None:
-        from rrcluster.cli.terminal import print_results
-
         print_results(table)
         say(f"Folder: {grid.out}. Figures and a page: rrcluster report {grid.out}")
     for outcome in outcomes:
@@ -131,7 +128,6 @@ def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int
 
 def _table(folders: list[Path]) -> Any:
     """The results table, which says that choosing a row of it is not covered; None without any run."""
-    from dataclasses import replace
 
     from rrcluster.report import UNCOVERED_TUNING, find_runs, results_table
 
@@ -139,12 +135,6 @@ def _table(folders: list[Path]) -> Any:
         return None
     table = results_table(find_runs(folders))
     return table if UNCOVERED_TUNING in table.note else replace(table, note=f"{table.note} {UNCOVERED_TUNING}")
-
-
-def _write(path: Path, text: str) -> None:
-    from rrcluster.storage import write_file
-
-    write_file(path, text)
 
 
 def _select(grid: "Grid", command: SweepCommand) -> int:
@@ -182,12 +172,10 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
 
 
 def _show_selected(folder: Path, grid: "Grid", command: SweepCommand) -> None:
-    from rrcluster.storage import read_mapping
-
     summary, settings = read_mapping(folder / "summary.json"), read_mapping(folder / "config.yaml")
     selected = {name: settings[name] for name in grid.axes}
     if command.json:
-        sys.stdout.write(json.dumps({"folder": str(folder), "selected": selected, **summary}, indent=2) + "\n")
+        print_json({"folder": str(folder), "selected": selected, **summary})
         return
     from rrcluster.cli.report_command import show_table
 

@@ -5,17 +5,19 @@ A mistake in a flag is reported on the first line, with the way out.
 
 import contextlib
 import io
+import json
 import os
 import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import tyro
 
 from rrcluster.errors import ConfigError, NotDeclared
-from rrcluster.storage import printable
+from rrcluster.storage import parse_yaml, printable, read_text
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -47,10 +49,6 @@ def parse(default: Parsed, arguments: Sequence[str], *, prog: str) -> Parsed:
 
 def read_yaml(path: str) -> dict[str, object]:
     """A flat mapping of settings from a YAML file, loaded safely."""
-    from pathlib import Path
-
-    from rrcluster.storage import parse_yaml, read_text
-
     try:
         settings = parse_yaml(read_text(Path(path)))
     except FileNotFoundError:
@@ -67,6 +65,11 @@ def read_yaml(path: str) -> dict[str, object]:
 def say(text: str) -> None:
     """One line to the person at the terminal, beside (not in) the answer."""
     sys.stderr.write(printable(text) + "\n")
+
+
+def print_json(answer: object) -> None:
+    """The answer on stdout, for a program."""
+    sys.stdout.write(json.dumps(answer, indent=2) + "\n")
 
 
 def waiting(text: str, *, hidden: bool = False) -> contextlib.AbstractContextManager[object]:

@@ -1,8 +1,6 @@
 """`rrcluster theory`: the bounds of the convergence theory, term by term, as printed and as corrected, over B."""
 
-import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rrcluster.cli.terminal import parse, say
+from rrcluster import checks
+from rrcluster.cli.terminal import parse, print_json, print_whole, say
 from rrcluster.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def main(arguments: list[str]) -> int:
 
     comparisons = compare(_setting(command), sorted(set(command.min_cluster_sizes)))
     if command.json:
-        sys.stdout.write(json.dumps([_plain(asdict(comparison)) for comparison in comparisons], indent=2) + "\n")
+        print_json([_plain(asdict(comparison)) for comparison in comparisons])
     else:
         _print(comparisons)
     if command.plot is not None:
@@ -88,8 +87,6 @@ def main(arguments: list[str]) -> int:
 
 def _check(command: TheoryCommand) -> None:
     """What no formula could be evaluated with; anything else is said by the theory itself."""
-    from rrcluster import checks
-
     for size in command.min_cluster_sizes or (-1,):
         checks.count(min_cluster_size=size, at_least=0)
     checks.count(clients=command.num_clients)
@@ -109,11 +106,10 @@ def _check(command: TheoryCommand) -> None:
 
 
 def _setting(command: TheoryCommand) -> "Setting":
-    from rrcluster.privacy.events import REPLACE_ONE
     from rrcluster.privacy.relation import update_sensitivity
     from rrcluster.theory.lemma import Setting
 
-    sensitivity = update_sensitivity(update_clip=command.update_clip, adjacency=REPLACE_ONE)
+    sensitivity = update_sensitivity(update_clip=command.update_clip)
     constants = asdict(command)
     for name in ("min_cluster_sizes", "noise_multiplier", "update_clip", "plot", "json"):
         del constants[name]
@@ -123,8 +119,6 @@ def _setting(command: TheoryCommand) -> "Setting":
 def _print(comparisons: Sequence["Comparison"]) -> None:
     from rich.console import Console
     from rich.table import Table
-
-    from rrcluster.cli.terminal import print_whole
 
     table = Table(title="The bounds as printed in the paper and as corrected (docs/theory.md)")
     for name in ("part", "term", "", *(f"B = {comparison.min_cluster_size}" for comparison in comparisons)):

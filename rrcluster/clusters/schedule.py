@@ -31,7 +31,7 @@ from rrcluster.settings import ServerSettings
 from rrcluster.types import Models, Release
 
 NEWCOMER_POWER = 2.0  # how sharply a client's loss decides whether it tries a new cluster
-FOUND_GROUP, FINDS = 0.25, 1.2  # `auto`: a group of this share of the clients has this signal to noise in a survey
+AUTO_GROUP_SHARE, AUTO_LEAST_SIGNAL = 0.25, 1.2  # `auto`: a survey if a group of this share has this signal to noise
 PERTURBATION = 0.1  # how far each copy of the warm model is drawn towards a random model of its own
 
 
@@ -50,7 +50,7 @@ class Schedule:
         return 1 if self.init == "warm" else 1 + round_index * self.num_clusters // self.num_rounds
 
     @cached_property
-    def num_asked(self) -> int:
+    def num_questions(self) -> int:
         """Rounds in which clients answer and nothing is trained."""
         return sum(place_of(t, self.num_rounds).asks for t in range(self.num_rounds)) if self.init == "survey" else 0
 
@@ -75,12 +75,12 @@ def freeze_closed(release: Release, num_open: int) -> Release:
     return replace(release, cluster_sums=np.where(closed[:, None], 0.0, release.cluster_sums))
 
 
-def settled(settings: ServerSettings, plan: PrivacyPlan, *, survey_applies: bool) -> ServerSettings:
+def resolve_init(settings: ServerSettings, plan: PrivacyPlan, *, survey_applies: bool) -> ServerSettings:
     """The settings with what `init = auto` stands for, and with the rounds of a survey. Reads the plan alone."""
     init, rounds = settings.init, settings.init_rounds
     if init == "auto":
         wanted = survey_applies and settings.exploration > 0 and settings.start_from is None
-        init = "survey" if wanted and usual_signal(plan, FOUND_GROUP) >= FINDS else "independent"
+        init = "survey" if wanted and usual_signal(plan, AUTO_GROUP_SHARE) >= AUTO_LEAST_SIGNAL else "independent"
     if init == "survey":
         usual = _usual_rounds(plan)  # refuses a model that is too small
         rounds = usual if rounds is None else rounds
@@ -114,7 +114,7 @@ def make_schedule(settings: ServerSettings, *, num_rounds: int, num_clusters: in
     """The schedule of a run; ConfigError for one that does not fit into it.
 
     By default an initialisation takes a tenth of the run, kmeans++ at least one round per cluster, a survey what
-    `settled` says, a fifth at most.
+    `resolve_init` says, a fifth at most.
     """
     leasts = {"independent": 0, "warm": 1, "kmeans++": num_clusters, "survey": len(PARTS)}
     init = "independent" if settings.init == "auto" else settings.init

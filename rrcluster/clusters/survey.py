@@ -39,7 +39,7 @@ CANDIDATES = 8  # centres to begin with, and directions left, where k is smaller
 PARTS = (("spread", 3), ("spread", 3), ("spread", 2), ("skew", 3), ("centres", 5), ("start", 6))  # share of the rounds
 SHARE = 0.22  # of a run's rounds that a survey takes at most, by default
 USUAL_LEAST = 9  # rounds that it takes at least, by default, where that share allows
-SMALL_GROUP, CLEAR = 0.1, 0.95  # a group of this share of the clients should have this signal to noise
+SMALL_GROUP_SHARE, CLEAR_SIGNAL = 0.1, 0.95  # a group of this share of the clients should have this signal to noise
 GROUP_PART = 0.5  # of the squared length of an update that its group explains, about
 CENTRE_MEMORY = 0.8  # weight of a centre's earlier rounds
 LEAST_SHARE, LEAST_SIGMAS = 0.04, 3.0  # a centre is dropped below this share of the clients, or this many noise stds
@@ -81,8 +81,8 @@ def usual_rounds(num_rounds: int, *, cohort: float, noise: float, width: int) ->
     of the run does not suffice for them a fifth."""
     most = max(int(num_rounds * SHARE), len(PARTS))
     few = range(min(USUAL_LEAST, most), most)
-    clients = SMALL_GROUP * cohort
-    return next((n for n in few if survey_signal(n, clients=clients, noise=noise, width=width) >= CLEAR), most)
+    clients = SMALL_GROUP_SHARE * cohort
+    return next((n for n in few if survey_signal(n, clients=clients, noise=noise, width=width) >= CLEAR_SIGNAL), most)
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,9 @@ class Survey:
         if not place.last:
             return replace(self, spread=spread, rounds=rounds)
         eigenvalues, vectors = np.linalg.eigh(spread)
-        kept = min(round(width * (directions / width) ** ((place.part + 1) / 3)), r)
-        chosen, explained = vectors[:, ::-1][:, :kept], max(eigenvalues[::-1][:kept].sum(), 1e-9)
-        rest = max(eigenvalues.sum() - explained, 0.0) / max(r - kept, 1)
+        left = min(round(width * (directions / width) ** ((place.part + 1) / 3)), r)
+        chosen, explained = vectors[:, ::-1][:, :left], max(eigenvalues[::-1][:left].sum(), 1e-9)
+        rest = max(eigenvalues.sum() - explained, 0.0) / max(r - left, 1)
         return self._in_basis(self.start, self.basis @ chosen, chosen.T @ spread @ chosen, rest / explained, rounds)
 
     def _with_skew(self, total: Array, place: "Place", noise: float) -> "Survey":

@@ -157,21 +157,19 @@ class FederatedData:
             return np.ones(len(clients), dtype=bool)
         return np.array([check(int(client)) for client in clients], dtype=bool)
 
-    def cohort(self, clients: ArrayLike, *, pad_to: int | None = None) -> Cohort:
-        """The data of these clients, in this order, padded to their largest size or to `pad_to`; stacked on first use.
+    def cohort(self, clients: ArrayLike) -> Cohort:
+        """The data of these clients, in this order, padded to their largest size; stacked on first use.
 
         Guarantees: time and memory depend on the cohort, not on the population; the arrays are fresh, so the
         caller may write to them; padding is zero; no clients give arrays of length zero. A client may be
-        named twice. A `ConfigError` for an id outside the population, or a `pad_to` below the largest size.
+        named twice. A `ConfigError` for an id outside the population.
         """
         ids = self._checked(clients)
         sizes = self.sizes[ids]
-        width = int(sizes.max(initial=0)) if pad_to is None else pad_to
-        if width < sizes.max(initial=0):
-            raise ConfigError(f"pad_to = {pad_to} is less than {sizes.max()}, the largest size; raise it.")
-        return Cohort(clients=ids, sizes=sizes, stack=lambda: self._stack(ids, sizes, width), population=self)
+        return Cohort(clients=ids, sizes=sizes, stack=lambda: self._stack(ids, sizes), population=self)
 
-    def _stack(self, ids: NDArray[np.int64], sizes: NDArray[np.int64], width: int) -> tuple[Inputs, Targets]:
+    def _stack(self, ids: NDArray[np.int64], sizes: NDArray[np.int64]) -> tuple[Inputs, Targets]:
+        width = int(sizes.max(initial=0))
         kind = np.int64 if self.num_classes else np.float32
         inputs = np.empty((len(ids), width, *self.input_shape), dtype=self.input_dtype)
         targets = np.zeros((len(ids), width, *self.target_shape), dtype=kind)

@@ -4,11 +4,12 @@ import logging
 import os
 import pickle
 from dataclasses import replace
+from typing import get_args
 
 import torch
 
 from rrcluster import checks
-from rrcluster.engine.batched.batched_engine import PRECISIONS, BatchedEngine, pick_precision
+from rrcluster.engine.batched.batched_engine import BatchedEngine, pick_precision
 from rrcluster.engine.fast_cnn.native_build import native_library
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
@@ -17,8 +18,8 @@ from rrcluster.engine.workers.processes import cores
 from rrcluster.engine.workers.workers_engine import WorkersEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
+from rrcluster.settings import EngineName, Precision
 
-ENGINES = ("auto", "batched", "reference", "workers")
 # Samples per round times parameters from which worker processes save time within a few rounds: those that run compiled
 # code start in a fraction of a second, those that import torch in a few seconds (benchmarks/README.md).
 _WORK_FOR_COMPILED, _WORK_FOR_TORCH = 3e7, 3e8
@@ -59,8 +60,8 @@ def pick_engine(
     once it has shown how long it takes (spread.py). `capacity` bounds how many clients are in memory together, by
     default as many as suit the model; `precision` is for CUDA.
     """
-    checks.one_of(ENGINES, engine=name)
-    checks.one_of(PRECISIONS, precision=precision)
+    checks.one_of(get_args(EngineName), engine=name)
+    checks.one_of(get_args(Precision), precision=precision)
     capacity = capacity or model.clients_at_once
     if name == "workers" and (device.type != "cpu" or not _has_workers()):
         raise ConfigError(
@@ -78,7 +79,7 @@ def pick_engine(
     if name == "workers":
         return WorkersEngine(model, capacity=capacity)
     if spread:
-        return SpreadEngine(model, processes=cores() if _travels(model) else 1, capacity=capacity)
+        return SpreadEngine(model, processes=cores() if _model_pickles(model) else 1, capacity=capacity)
     if name == "reference":
         return ReferenceEngine(model, device)
     return BatchedEngine(model, device, capacity, pick_precision(precision, device))
@@ -100,7 +101,7 @@ def describe(engine: Engine) -> str:
 
 def _workers_pay_off(model: Model, samples: float) -> bool:
     work = samples * model.num_parameters
-    if not _has_workers() or work < _WORK_FOR_COMPILED or not _can_travel(model):
+    if not _has_workers() or work < _WORK_FOR_COMPILED or not _module_pickles(model):
         return False
     compiled = model.accelerated is not None and native_library() is not None
     return compiled or (cores() > 1 and work >= _WORK_FOR_TORCH)
@@ -110,12 +111,12 @@ def _say(line: str) -> None:
     logging.getLogger("rrcluster").warning(line)
 
 
-def _can_travel(model: Model) -> bool:
+def _module_pickles(model: Model) -> bool:
     """Whether a worker process can be sent the model: what a script defines itself, it cannot import."""
     return not model.own or _pickles((model.module, model.task))
 
 
-def _travels(model: Model) -> bool:
+def _model_pickles(model: Model) -> bool:
     """Whether a process can be sent the whole model, its stacked form included."""
     return _has_workers() and _pickles(replace(model))
 

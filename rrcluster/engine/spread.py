@@ -121,7 +121,7 @@ def _part(model: Model) -> int:
 
 def stacks(model: Model) -> bool:
     """Whether clients of a network can be stacked on a CPU."""
-    return not model.not_batched or model.drawn_apart
+    return not model.not_batched or model.dropout_only
 
 
 @contextmanager
@@ -156,8 +156,8 @@ class _TrainingPart:
     @classmethod
     def of(cls, call: TrainingCall, rows: slice) -> "_TrainingPart":
         arrays = _arrays(call.cohort, rows)
-        some = call.select(rows, Cohort.of_arrays(*arrays))
-        return cls({part.name: getattr(some, part.name) for part in fields(some) if part.name != "cohort"}, arrays)
+        part = call.select(rows, Cohort.of_arrays(*arrays))
+        return cls({field.name: getattr(part, field.name) for field in fields(part) if field.name != "cohort"}, arrays)
 
     def answer(self, engine: Engine) -> Array:
         """(n, d)."""

@@ -7,8 +7,9 @@ import contextlib
 import reprlib
 import types
 from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rrcluster import registry
 from rrcluster.data_settings import ColumnSettings, DataSettings, data_label, spelled
@@ -24,6 +25,9 @@ from rrcluster.settings import (
     PrivacySettings,
     ServerSettings,
 )
+
+if TYPE_CHECKING:
+    from rrcluster.privacy.plan import PrivacyPlan
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,22 @@ class RunConfig:
 
         return count_clients(Path(self.data.data), self.columns)
 
+    def plan(self, num_clusters: int) -> "PrivacyPlan":
+        """The privacy plan of a method with so many clusters, for reports of one coordinate: cost and noise are those
+        of reports of any shape (`PrivacyPlan.with_coordinates`)."""
+        from rrcluster.privacy.plan import PrivacyPlan
+        from rrcluster.types import Coordinates
+
+        return PrivacyPlan.build(
+            replace(self.privacy, epsilon=self.privacy.target_epsilon),
+            coordinates=Coordinates(0, 1),
+            num_clients=self.data.population_size,
+            num_clusters=num_clusters,
+            min_cluster_size=self.method.min_cluster_size,
+            size_floor=self.method.size_floor,
+            server=self.server,
+        )
+
     def with_seed(self, seed: int, out: Path) -> "RunConfig":
         """This config for one seed alone, written to `out`."""
         return replace(self, output=replace(self.output, seed=seed, seeds=(), out=out, name=self.label))
@@ -172,8 +192,6 @@ def from_flat(settings: dict[str, Any], *, source: str = "config", resolved: boo
 
 def closest(name: str) -> str:
     """The known setting closest to an unknown name."""
-    from difflib import get_close_matches
-
     near = get_close_matches(name, FIELDS, n=1)
     return f"did you mean {near[0]!r}?" if near else "see `rrcluster run --help` for all settings."
 

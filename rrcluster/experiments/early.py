@@ -1,12 +1,11 @@
 """What a command starts before it imports PyTorch, which takes seconds: the accounting, and a sweep's processes.
 
-Answers computed ahead are those that would be computed where they are asked for. Where the process fails, or the
-question is another one, nothing was computed ahead, and it is answered, or refused, in its place.
+Values computed ahead are those that the run itself would compute. Where the process fails, or the run needs others, the
+run computes them, or is refused, as if nothing had been started.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from rrcluster.engine.workers.processes import Spawned, cores, spawn, terminate
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.grid import Job
-from rrcluster.privacy.answers import Answers, add_answers, known_answers
+from rrcluster.privacy.account_cache import CachedValues, add_values, cached_values
 
-MODULE = "rrcluster.experiments.executors"  # whose `main` is a process that runs jobs
+JOB_MODULE = "rrcluster.experiments.executors"  # whose `main` is a process that runs jobs
 _CLIENTS_TO_REPAY = 10_000  # to train, over all rounds of all runs, for each process: starting one takes seconds
 
 
@@ -27,22 +26,22 @@ class AccountingAhead:
     def __init__(self) -> None:
         """Start it."""
         self._connection, self._process = spawn("rrcluster.experiments.early", threads={})  # as many: bits depend on it
-        self._asked = False
+        self._requested = False
 
     def ask(self, config: RunConfig) -> None:
         """Have it account for the plan of a config; not for one without noise."""
-        self._asked = registry.MECHANISMS.load(config.privacy.mechanism).noisy
-        if self._asked:
-            with suppress(OSError):  # it died at once: its silence tells
+        self._requested = registry.MECHANISMS.load(config.privacy.mechanism).noisy
+        if self._requested:
+            with suppress(OSError):  # it has died; `take` then gets nothing
                 self._connection.send(config)
 
     def take(self) -> None:
-        """Wait for the answers, if any, and know them from here on; a second call does nothing."""
-        if self._asked:
+        """Wait for the values, if any, and add them to the cache; a second call does nothing."""
+        if self._requested:
             with suppress(EOFError, OSError):
-                answers: Answers = self._connection.recv()
-                add_answers(answers)
-        self._asked = False
+                values: CachedValues = self._connection.recv()
+                add_values(values)
+        self._requested = False
 
     def __enter__(self) -> "AccountingAhead":
         return self
@@ -53,26 +52,15 @@ class AccountingAhead:
 
 
 def main(socket: int) -> None:
-    """Entry point of the process: make the plan of the config that it is sent, state it, send all answers."""
-    import dp_accounting  # noqa: F401 (takes longer than to be asked)
+    """Entry point of the process: make and state the plan of a config that is received, and send all values."""
+    import dp_accounting  # noqa: F401 (takes longer than the config to arrive)
 
-    from rrcluster.privacy.plan import PrivacyPlan
     from rrcluster.privacy.statement import statement
-    from rrcluster.types import Coordinates
 
-    with Connection(socket) as connection, suppress(Exception):  # asked again, it is raised where it can be explained
+    with Connection(socket) as connection, suppress(Exception):  # the run meets it again, and reports it
         config: RunConfig = connection.recv()
-        plan = PrivacyPlan.build(
-            replace(config.privacy, epsilon=config.privacy.target_epsilon),
-            coordinates=Coordinates(0, 1),
-            num_clients=config.data.population_size,
-            num_clusters=config.method.num_clusters,
-            min_cluster_size=config.method.min_cluster_size,
-            size_floor=config.method.size_floor,
-            server=config.server,
-        )
-        statement(plan)
-        connection.send(known_answers())
+        statement(config.plan(config.method.num_clusters))
+        connection.send(cached_values())
 
 
 def processes_for(todo: Sequence[Job]) -> int:
@@ -113,7 +101,7 @@ def early_processes(todo: Sequence[Job]) -> Iterator[list[Spawned]]:
 
     Leaving the block ends those that are not at work.
     """
-    begun = [] if _gpu_likely(todo) else [spawn(MODULE) for _ in range(processes_for(todo) - 1)]
+    begun = [] if _gpu_likely(todo) else [spawn(JOB_MODULE) for _ in range(processes_for(todo) - 1)]
     try:
         yield begun
     finally:

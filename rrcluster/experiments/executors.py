@@ -32,8 +32,12 @@ from rrcluster.experiments.side_by_side import InTurn, network_of, side_by_side
 from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Outcome, Step, steps_of
 from rrcluster.models.model import Model
 from rrcluster.models.zoo import shipped_model
-from rrcluster.privacy.answers import add_answers
+from rrcluster.privacy.account_cache import add_values
 
+LARGEST_STACK = 160  # runs
+_AT_WORK = 2  # runs of a stack: while one waits for the disk, another computes
+_LARGEST_SHARE = 18  # runs for which one process is enough
+_MOST_PROCESSES, _CORES_EACH, _MEMORY_EACH = 8, 2, 12 * 2**30
 _SHARED_OUT = 0.95  # of a device's memory; the rest is for what processes need before they compute
 
 
@@ -51,20 +55,14 @@ def main(socket: int) -> None:
     here = InTurn()
     with Connection(socket) as connection, suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            jobs, part, answers = connection.recv()
-            add_answers(answers)
+            jobs, part, values = connection.recv()
+            add_values(values)
             devices = [device for device in devices_of(jobs) if device.type == "cuda"]
             for device in devices:
                 with torch.cuda.device(device):  # which may have no number
                     torch.cuda.set_per_process_memory_fraction(part)  # it frees what it has cached before it fails
             for step in in_this_process(jobs) if devices else here.steps(jobs):
                 connection.send(step)
-
-
-LARGEST_STACK = 160  # runs
-_AT_WORK = 2  # runs of a stack: while one waits for the disk, another computes
-_LARGEST_SHARE = 18  # runs for which one process is enough
-_MOST_PROCESSES, _CORES_EACH, _MEMORY_EACH = 8, 2, 12 * 2**30
 
 
 def pick_executor(todo: Sequence[Job], early: Sequence[Spawned] = ()) -> Executor:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rrcluster.experiments.config import RunConfig
 from rrcluster.settings import AFFECTS
+from rrcluster.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,6 @@ def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
 
     from rrcluster.engine.distributed import DistributedEngine
     from rrcluster.engine.pick_engine import describe, pick_device
-    from rrcluster.version import __version__
 
     device = pick_device(config.output.device).type
     settings = {name: value for name, value in config.flat().items() if AFFECTS[name] == "result"}

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from rrcluster.engine.workers.processes import Spawned, spawn, terminate
-from rrcluster.experiments.early import MODULE
+from rrcluster.experiments.early import JOB_MODULE
 from rrcluster.experiments.grid import Job
 from rrcluster.experiments.sweep import FAILED, Outcome, Step
-from rrcluster.privacy.answers import known_answers
+from rrcluster.privacy.account_cache import cached_values
 
 _SECONDS_TO_SAY_WHY = 20.0  # an error is printed, and becomes the exit code, after the connection has closed
 
@@ -19,14 +19,14 @@ class JobProcess:
         """Give it these jobs, and start it unless it was `spawned`; `part`: of the memory of the device they run on."""
         self.left: list[Job] = []  # jobs that are not over
         self.alive = True
-        self.connection, self._process = spawned or spawn(MODULE)
+        self.connection, self._process = spawned or spawn(JOB_MODULE)
         self.give(jobs, part)
 
     def give(self, jobs: Sequence[Job], part: float) -> None:
         """Have it run these jobs too, after those it has."""
         self.left += jobs
-        with suppress(OSError):  # one that died at once is noticed by its silence
-            self.connection.send((list(jobs), part, known_answers()))
+        with suppress(OSError):  # `steps` reports a process that has died
+            self.connection.send((list(jobs), part, cached_values()))
 
     def steps(self) -> Iterator[Step]:
         """The next steps it reports; if the process is gone, its unfinished jobs have failed."""

@@ -37,7 +37,7 @@ from rrcluster.privacy.statement import statement
 from rrcluster.rng import Streams
 from rrcluster.settings import LocalSettings, MethodSettings, ServerSettings
 from rrcluster.storage import make_folders, sync_folder
-from rrcluster.types import Coordinates, Models
+from rrcluster.types import Models
 
 PUBLIC_DATA = "fashion-mini"  # its test images, which no client holds
 _FEW_CLIENTS = 40  # only the test images are used, whoever the clients are
@@ -139,7 +139,7 @@ def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
     privacy = configs[0].privacy
 
     def event(noise_multiplier: float) -> RepeatAndSelect:
-        plans = [plan_for(_with_noise(config, noise_multiplier), Coordinates(0, 1)) for config in configs]
+        plans = [plan_for(_with_noise(config, noise_multiplier)) for config in configs]
         run, num_rounds = worst_run([(plan.event, plan.num_participations) for plan in plans])
         return RepeatAndSelect(run, num_rounds, settings.mean_repetitions, settings.law)
 

@@ -88,7 +88,8 @@ class ProgressBar:
         sizes = "sizes " + " ".join(f"{size:.0f}" for size in progress.sizes)
         if progress.evaluation is not None:
             self._accuracy = _diagnostic_text(progress.evaluation, "accuracy ")
-        private = _private_text(progress.private_evaluation)
+        released = progress.private_evaluation
+        private = "" if released is None else _private_text(released, "accuracy ")
         done = progress.round_index + 1
         shown = private or self._accuracy.replace("diagnostic, ", "")
         self._bar.update(self._task, completed=done, sizes=self._cut(sizes, shown), accuracy=shown)
@@ -115,10 +116,8 @@ def _has_widgets() -> bool:
     return in_notebook() and find_spec("ipywidgets") is not None
 
 
-def _private_text(evaluation: "NoisyEvaluation | None") -> str:
-    if evaluation is None:
-        return ""
-    return f"accuracy {evaluation.accuracy:.1%} ± {100 * evaluation.accuracy_noise_std:.1f} (private)"
+def _private_text(evaluation: "NoisyEvaluation", before: str = "") -> str:
+    return f"{before}{evaluation.accuracy:.1%} ± {100 * evaluation.accuracy_noise_std:.1f} (private)"
 
 
 _MOST_ROWS = 20
@@ -205,7 +204,7 @@ def _duration(seconds: float) -> str:
 def _accuracy(progress: "Progress") -> str:
     private, diagnostic = progress.private_evaluation, progress.evaluation
     if private is not None:
-        return f"{private.accuracy:.1%} ± {100 * private.accuracy_noise_std:.1f} (private)"
+        return _private_text(private)
     return "" if diagnostic is None else _diagnostic_text(diagnostic)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from rrcluster import registry
-from rrcluster.clusters.schedule import make_schedule, settled
+from rrcluster.clusters.schedule import make_schedule, resolve_init
 from rrcluster.data.arrays import at_most
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.catalogue import SOURCES
@@ -38,7 +38,6 @@ from rrcluster.server_state import ServerState
 from rrcluster.settings import FIELDS, LocalSettings, ServerSettings
 from rrcluster.simulation.clients import ClientMemory, Faults
 from rrcluster.simulation.simulate import RoundRecord, check_memory, simulate
-from rrcluster.types import Coordinates
 
 _USUAL_SAMPLES = 50  # of a client, where no setting says
 COLUMNS = tuple(name for name, section in FIELDS.items() if section == "columns")
@@ -188,20 +187,20 @@ def make_experiment(
     check_init(algorithm, config.server.init, config.privacy.mechanism, method.min_cluster_size)
     k = algorithm.num_clusters(method.num_clusters)
     make_schedule(config.server, num_rounds=config.privacy.num_rounds, num_clusters=k)
-    plan = plan_for(config, Coordinates(0, 1))  # refuses a bad budget before any file is read
+    plan = plan_for(config)  # refuses a bad budget before any file is read
     data = data or load_population(config)
     algorithm = algorithm.for_population(algorithm, data)
     ids = data.input_dtype == IDS
-    asked = make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
-    network = fitted(asked, data)
+    chosen = make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
+    network = fitted(chosen, data)
     model = algorithm.adapt(network)
     _check_evaluated(config, algorithm, data, model)
     if not config.local.plain_sgd:
         model = replace(model, accelerated=None)  # its own code computes plain SGD alone
     plan = plan.with_coordinates(algorithm.split(model).coordinates)
     # First updates of deep networks tell groups less clearly, so by default there is no survey of them.
-    asks = model.one_layer and allows_survey(algorithm, config.privacy.mechanism, method.min_cluster_size)
-    server = settled(config.server, plan, survey_applies=asks)
+    applies = model.one_layer and allows_survey(algorithm, config.privacy.mechanism, method.min_cluster_size)
+    server = resolve_init(config.server, plan, survey_applies=applies)
     first = config.server.start_from
     start = first and load_start(first, method=algorithm, network=network, num_clusters=k, plan=plan)
     check_memory(algorithm, model, plan)
@@ -296,18 +295,9 @@ def _check_evaluated(config: RunConfig, algorithm: Method, data: FederatedData, 
         )
 
 
-def plan_for(config: RunConfig, coordinates: Coordinates) -> PrivacyPlan:
-    """The privacy plan of a config."""
-    method = config.method
-    return PrivacyPlan.build(
-        replace(config.privacy, epsilon=config.privacy.target_epsilon),
-        coordinates=coordinates,
-        num_clients=config.data.population_size,
-        num_clusters=ALGORITHMS[method.algorithm].num_clusters(method.num_clusters),
-        min_cluster_size=method.min_cluster_size,
-        size_floor=method.size_floor,
-        server=config.server,
-    )
+def plan_for(config: RunConfig) -> PrivacyPlan:
+    """The privacy plan of a config, for reports of one coordinate."""
+    return config.plan(ALGORITHMS[config.method.algorithm].num_clusters(config.method.num_clusters))
 
 
 _EQUAL_ON_ALL = ("config", "rrcluster", "torch", "numpy", "device", "engine")  # of the ranks' fingerprints

@@ -72,7 +72,7 @@ def sweep(grid: Grid, *, executor: Executor | None = None) -> Iterator[Step]:
     write_json(grid.out / "sweep.json", describe(grid, in_order(outcomes, jobs(grid))))
 
 
-def in_order(outcomes: Sequence["Outcome"], planned: Sequence["Job"]) -> list["Outcome"]:
+def in_order(outcomes: Sequence[Outcome], planned: Sequence[Job]) -> list[Outcome]:
     """The outcomes in the order of their jobs: runs side by side end in any."""
     place = {job.folder: number for number, job in enumerate(planned)}
     return sorted(outcomes, key=lambda outcome: place[outcome.job.folder])

@@ -30,7 +30,6 @@ from rrcluster.models.model import Model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.settings import AFFECTS
 from rrcluster.simulation.clients import ClientMemory
-from rrcluster.types import Coordinates
 
 _ALIKE = 1e-6  # relative: what two machines' arithmetic may differ by in an epsilon
 
@@ -141,7 +140,7 @@ def close(draft: Agreement) -> Agreement:
 
 
 def _noise(config: RunConfig) -> float | None:
-    return plan_for(config, Coordinates(0, 1)).noise_multiplier
+    return plan_for(config).noise_multiplier
 
 
 def agreed_config(agreement: Agreement, **own: Any) -> RunConfig:

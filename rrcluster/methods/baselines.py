@@ -37,7 +37,7 @@ def _unknown_groups(models: Models, clients: Clients, *, tools: Tools) -> Array:
     raise ConfigError("algorithm = oracle needs the true groups of the clients, which this data does not have.")
 
 
-def _told_groups(method: Method, data: FederatedData) -> Method:
+def _with_true_groups(method: Method, data: FederatedData) -> Method:
     """The truth, which no other method may read."""
     return method if data.num_groups == 0 else replace(method, scores=partial(true_cluster, data.groups))
 
@@ -54,4 +54,4 @@ LOCAL = Method(
 )
 
 # A model per cluster, and every client is told its true one: the ceiling for clustered methods.
-ORACLE = Method("oracle", scores=_unknown_groups, compares_models=False, for_population=_told_groups)
+ORACLE = Method("oracle", scores=_unknown_groups, compares_models=False, for_population=_with_true_groups)

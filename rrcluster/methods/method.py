@@ -129,9 +129,9 @@ class Method:
         """(n, k) how badly each model that is handed out suits each client, who needs no memory for it."""
         return (self.pick or self.scores)(models, Clients.without_memory(cohort), tools=tools)
 
-    def num_clusters(self, asked: int) -> int:
-        """How many clusters this method has when `asked` are asked for."""
-        return 1 if self.one_model else asked
+    def num_clusters(self, requested: int) -> int:
+        """How many clusters this method has when `requested` are asked for."""
+        return 1 if self.one_model else requested
 
     def init(self, model: Model, *, num_clusters: int, rng: Rng) -> Models:
         """The models before the first round: random, or given and perturbed, which tells the clusters apart."""

@@ -32,15 +32,12 @@ def losses_of(model: Model, device: torch.device) -> Losses:
     """
     if device.type == "cuda" and model.convolutional:
         return _Compiled(model)
-    return _plain(model)
+    return plain_losses(model)
 
 
-def drawn_losses(model: Model, masks: Sequence[Tensor]) -> Losses:
-    """The same function where dropout has these masks."""
-    return _plain(model, masks)
+def plain_losses(model: Model, masks: Sequence[Tensor] = ()) -> Losses:
+    """The same function, not compiled; `masks` are those of dropout."""
 
-
-def _plain(model: Model, masks: Sequence[Tensor] = ()) -> Losses:
     def losses(parameters: Parameters, inputs: Tensor, targets: Tensor, present: Tensor) -> Tensor:
         return masked_mean(model.task.losses(model.grouped(parameters, inputs, masks), targets, axes=2), present)
 
@@ -51,7 +48,7 @@ class _Compiled:
     """Compiles at the first call; where that fails (no compiler, say), warns and runs uncompiled."""
 
     def __init__(self, model: Model) -> None:
-        self._plain = _plain(model)
+        self._plain = plain_losses(model)
         self._losses: Losses | None = None
 
     def __call__(self, parameters: Parameters, inputs: Tensor, targets: Tensor, present: Tensor) -> Tensor:

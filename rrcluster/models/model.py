@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rrcluster.data.input_layout import Layout
 from rrcluster.errors import ConfigError
-from rrcluster.models.draws import with_masks
+from rrcluster.models.dropout import with_masks
 from rrcluster.models.stackable import stackable
 from rrcluster.models.task import PerSample, Task
 from rrcluster.rng import Rng
@@ -118,7 +118,9 @@ class Model:
     fresh: bool = True  # starts from random weights; else from those of `module`
     task: Task = field(default_factory=Task)  # its inputs, its loss and its metric
     not_batched: str = ""  # why clients have to run one at a time; empty: they can be stacked
-    drawn_apart: bool = False  # on a CPU they can be stacked all the same: its draws are masks of dropout (draws.py)
+    dropout_only: bool = (
+        False  # on a CPU they can be stacked all the same: it draws masks of dropout alone (dropout.py)
+    )
 
     def __post_init__(self) -> None:
         check_parameters(self.name, self.module)

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.errors import ConfigError
-from rrcluster.models.draws import draw_masks, record_draws
+from rrcluster.models.dropout import draw_masks, record_draws
 from rrcluster.models.model import Model, eval_copy
 from rrcluster.models.stackable import stackable
 
@@ -54,7 +54,7 @@ def fitted(model: Model, data: FederatedData) -> Model:
     return replace(
         model,
         not_batched="it draws random numbers while it trains" if random else why_not,
-        drawn_apart=random and not why_not,
+        dropout_only=random and not why_not,
         samples_at_once=min(max(_NUMBERS_AT_ONCE // numbers, 16), model.samples_at_once),
         clients_at_once=min(
             max(_NUMBERS_AT_ONCE // (4 * model.num_parameters + 20 * numbers), 8), model.clients_at_once

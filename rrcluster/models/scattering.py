@@ -124,8 +124,8 @@ class Scattering(nn.Module):
 
     def coefficients(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of order 0 (s, c, cells, cells), 1 (s, 16 c, ...) and 2 (s, 64 c, ...), by finer, then coarser wavelet."""
-        kept = (self._fine, self._coarse, self._cells, self._half_cells)
-        fine, coarse, cells, half_cells = (constant.to(images.device) for constant in kept)
+        constants = (self._fine, self._coarse, self._cells, self._half_cells)
+        fine, coarse, cells, half_cells = (constant.to(images.device) for constant in constants)
         mirrored = pad(images.float(), (_MARGIN,) * 4, mode="reflect")
         spectrum = torch.fft.fft2(mirrored)[:, :, None]  # (s, c, 1, n, n)
         waves = torch.fft.ifft2(spectrum * fine).abs()

@@ -25,6 +25,7 @@ from rrcluster.report.page import fill_page
 from rrcluster.report.render import to_csv, to_html, to_latex, to_markdown
 from rrcluster.report.tables import TextTable
 from rrcluster.storage import write_file
+from rrcluster.version import __version__
 
 CHOICES = "What the paper leaves open, and our choice in the full version"
 
@@ -153,8 +154,6 @@ def _command(reproduced: Reproduced) -> str:
 
 def provenance(arguments: Sequence[str], *, seconds: float, num_runs: int, taken: int = 0) -> str:
     """A short Markdown page. `seconds` is the time of this call for its own `num_runs`; `taken` runs were copied."""
-    from rrcluster.version import __version__
-
     lines = {
         "command": f"`{shlex.join(['rrcluster', *arguments])}`",
         "version": f"rrcluster {__version__}, commit {_commit() or 'unknown'}",

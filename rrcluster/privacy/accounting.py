@@ -16,7 +16,7 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, UnsupportedEvent
-from rrcluster.privacy.answers import answered_once
+from rrcluster.privacy.account_cache import cached
 from rrcluster.privacy.events import Event
 
 if TYPE_CHECKING:
@@ -73,11 +73,11 @@ def epsilon_at(event: Event, *, num_rounds: int, delta: float, accountant: str, 
     if not rounds:
         return 0.0
     with _ONE_AT_A_TIME:  # runs of a sweep ask for the same numbers at once: compute them once
-        return _remembered(accountant, event, coarse, rounds, delta)
+        return _cached_epsilon(accountant, event, coarse, rounds, delta)
 
 
-@answered_once
-def _remembered(accountant: str, event: Event, coarse: bool, num_rounds: int, delta: float) -> float:
+@cached
+def _cached_epsilon(accountant: str, event: Event, coarse: bool, num_rounds: int, delta: float) -> float:
     return _prepared(accountant, event, coarse).epsilon(num_rounds, delta)
 
 
@@ -94,7 +94,7 @@ def profile(event: Event, *, num_rounds: int, around: float, accountant: str = "
     return [(at, delta) for at, delta in pairs if least < delta <= 1]
 
 
-@answered_once
+@cached
 def _profile(accountant: str, event: Event, num_rounds: int, around: float) -> list[tuple[float, float]]:
     delta_at = _prepared(accountant, event, False).delta
     return [(share * around, delta_at(num_rounds, share * around)) for share in _PROFILE]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rrcluster.privacy.account_cache import cached
 from rrcluster.privacy.accounting import MAX_MULTIPLIER, epsilon
-from rrcluster.privacy.answers import answered_once
 from rrcluster.privacy.events import Event
 from rrcluster.privacy.pld import grid_profile
 from rrcluster.privacy.profiles import Array
@@ -45,7 +45,7 @@ def bracket(event: Event, *, num_rounds: int, delta: float) -> Bracket:
     return _bracket(event, num_rounds, delta)
 
 
-@answered_once
+@cached
 def _bracket(event: Event, num_rounds: int, delta: float) -> Bracket:
     stated = epsilon(event, num_rounds=num_rounds, delta=delta, accountant="pld")
     event = event.at_most(MAX_MULTIPLIER)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rrcluster.errors import UnsupportedEvent
+from rrcluster.privacy.account_cache import cached
 from rrcluster.privacy.accounting import MAX_MULTIPLIER, epsilon, profile
-from rrcluster.privacy.answers import answered_once
 from rrcluster.privacy.events import REPETITION_LAWS, Event
 from rrcluster.privacy.ledger import describe
 
@@ -99,7 +99,7 @@ def _gaussian(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {"class": "GaussianDpEvent", "noise_multiplier": plain["noise_multiplier"]}
 
 
-@answered_once
+@cached
 def _interval(event: Event) -> float:
     from rrcluster.privacy.pld import grid_profile
 

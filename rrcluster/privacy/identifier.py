@@ -79,7 +79,7 @@ class IdentifierMechanism:
     @property
     def sensitivity(self) -> float:
         """Sensitivity of the update sums given the assignment: 2C."""
-        return update_sensitivity(update_clip=self.update_clip, adjacency=self.adjacency)
+        return update_sensitivity(update_clip=self.update_clip)
 
     @property
     def noise_std(self) -> float:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rrcluster import checks
-from rrcluster.privacy.events import FOLDED, REPLACE_ONE, Choice, KaryChoice
+from rrcluster.privacy.events import FOLDED, Choice, KaryChoice
 from rrcluster.privacy.profiles import keep_probability
 from rrcluster.privacy.relation import identifier_sensitivity
 from rrcluster.rng import Rng
@@ -65,7 +65,7 @@ class GaussianIdentifier:
     @property
     def effective_multiplier(self) -> float:
         """Noise std / sensitivity under replace-one."""
-        return self.noise_multiplier / identifier_sensitivity(adjacency=REPLACE_ONE)
+        return self.noise_multiplier / identifier_sensitivity()
 
     def assign(self, choices: Array, valid: Array, *, num_clusters: int, rng: Rng) -> Array:
         """Noisy assignment (n,)."""
@@ -118,7 +118,7 @@ def split_budget(whole_round: float, *, identifier_share: float) -> tuple[float,
     `identifier_share` of 1/z^2 goes to the identifiers; 0.5 is the equal split.
     """
     checks.fraction(identifier_share=identifier_share)
-    sensitivity = identifier_sensitivity(adjacency=REPLACE_ONE)
+    sensitivity = identifier_sensitivity()
     identifier = math.inf if identifier_share == 0 else sensitivity * whole_round / math.sqrt(identifier_share)
     return identifier, whole_round / math.sqrt(1 - identifier_share)
 

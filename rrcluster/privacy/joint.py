@@ -15,8 +15,7 @@ from rrcluster.privacy.discrete import grid_sigma
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
 from rrcluster.privacy.mechanism import SIZE_NOISE, Description, MechanismKind, PlanInputs
 from rrcluster.privacy.relation import joint_sensitivity
-from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, check_distinct, check_reports
-from rrcluster.privacy.reports import only_from_slot as from_slot
+from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, check_distinct, check_reports, only_from_slot
 from rrcluster.privacy.sampling import PoissonSampler
 from rrcluster.privacy.slots import ONE_SLOT, Slots
 from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, on_host, split_columns
@@ -130,7 +129,6 @@ class JointMechanism:
             update_clip=self.update_clip,
             count_weight=self.count_weight,
             evaluation_weight=self.evaluation_weight,
-            adjacency=self.adjacency,
         )
 
     @property
@@ -185,7 +183,7 @@ class JointMechanism:
         fresh = grid_noise(self.message_width, noise_std=self.fresh_noise_std, step=step, exact=exact, rng=rng)
         noise = self.correlation.next_noise(fresh, past)
         later = after(past, noise)
-        reports = from_slot(reports, self.slots, past.round_index)
+        reports = only_from_slot(reports, self.slots, past.round_index)
         noise = noise / self._finer if self._finer > 1 else noise.copy()  # both exact; `later` keeps the noise itself
         noise += self.sum_messages(reports)
         return NoisySum(noise), later

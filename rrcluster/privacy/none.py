@@ -96,8 +96,8 @@ class NoneMechanism:
 def _maker(given: PlanInputs) -> Callable[[float], NoneMechanism]:
     """The mechanism for any noise multiplier, which it ignores."""
     settings = given.settings
-    asked = settings.epsilon is not None or settings.noise_multiplier is not None
-    if asked or settings.secure or settings.reserve_rounds:
+    has_budget = settings.epsilon is not None or settings.noise_multiplier is not None
+    if has_budget or settings.secure or settings.reserve_rounds:
         raise PrivacyError(
             "mechanism = none adds no noise, so no epsilon or noise_multiplier can be asked of it, nor secure or "
             "reserve_rounds; leave them out, or use mechanism = joint."

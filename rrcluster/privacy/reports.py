@@ -1,8 +1,8 @@
 """Check what clients sent. The only code, with the mechanisms, that reads raw reports.
 
-One door: every report becomes a row of float64 numbers, or of float32 ones where that is what was sent (they are the
-same numbers, and everything computed from them is float64), or it becomes zero; row by row, whatever container and
-dtype it came in. Stacking reports in one array may change their common type: no type changes what a row is worth.
+Every report becomes a row of float64 numbers, or of float32 ones where that is what was sent (they are the same
+numbers, and everything computed from them is float64), or it becomes zero; row by row, whatever container and dtype it
+came in. Stacking reports in one array may change their common type: no type changes what a row is worth.
 
 A report that cannot be used (non-finite, wrong shape or dtype, cluster out of range) is marked invalid, and a second
 one under the same id is left out; neither raises nor is ever described in a log: what a hostile client sends must not
@@ -130,9 +130,9 @@ def check_reports(reports: Reports, *, width: int, num_clusters: int, on_device:
     )
     judged, sensible = _evaluations(reports.evaluations, len(rows))
     valid = usable & known & reachable & sensible
-    if (kept := _first_of_each(reports.client_ids, len(rows))) is not None:
-        natural, target, valid, judged = natural[kept], target[kept], valid[kept], judged[kept]
-        rows = rows[kept]
+    if (first := _first_of_each(reports.client_ids, len(rows))) is not None:
+        natural, target, valid, judged = natural[first], target[first], valid[first], judged[first]
+        rows = rows[first]
     rows, natural, target = _zero_unless(valid, rows), np.where(valid, natural, 0), np.where(valid, target, 0)
     if not isinstance(rows, np.ndarray):
         return CheckedReports(rows, natural, target, valid, norms_on_device(rows), judged)

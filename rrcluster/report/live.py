@@ -37,9 +37,7 @@ HOST = "127.0.0.1"
 
 
 FileState = tuple[int, int] | None  # time of its last change in nanoseconds, and size
-Shown = dict[
-    Path, tuple[list[FileState], dict[str, Any], float]
-]  # by folder: state of its files, what is shown of it, and when
+Shown = dict[Path, tuple[list[FileState], dict[str, Any], float]]  # by folder: state of its files, its card, and when
 
 
 def snapshot(paths: Iterable[Path], shown: Shown | None = None) -> dict[str, Any]:
@@ -184,19 +182,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The page, or the state of the runs."""
-        asked = urlsplit(self.path)
+        url = urlsplit(self.path)
         if self.headers.get("Host") not in (
             f"{HOST}:{self.server.server_port}",
             f"localhost:{self.server.server_port}",
         ):
             return self._send(HTTPStatus.FORBIDDEN, b"unknown host", "text/plain")
-        given = parse_qs(asked.query).get("token", [""])[0]
+        given = parse_qs(url.query).get("token", [""])[0]
         if not hmac.compare_digest(given.encode(), self.server.token.encode()):
             return self._send(HTTPStatus.FORBIDDEN, b"wrong token: open the address that was printed", "text/plain")
-        if asked.path == "/state":
+        if url.path == "/state":
             self._send(HTTPStatus.OK, self.server.state(), "application/json")
             return self.server.note_answer()
-        if asked.path == "/":
+        if url.path == "/":
             return self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
         return self._send(HTTPStatus.NOT_FOUND, b"nothing here", "text/plain")
 

@@ -67,7 +67,7 @@ class TextTable:
             object.__setattr__(self, name, value)  # what run folders hold may come from anyone
 
 
-def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> TextTable:
+def results_table(groups: Sequence[RunGroup]) -> TextTable:
     """Method, epsilon, and the diagnostics and seconds that some run has, with 95% intervals over seeds."""
     metrics = _metrics(groups)
     context = [name for name in _CONTEXT if len({str(group.first.config.get(name)) for group in groups}) > 1]
@@ -89,7 +89,7 @@ def results_table(groups: Sequence[RunGroup], *, title: str | None = None) -> Te
         rows.append((*row, _seconds(group)) if timed else tuple(row))
     bold = _bold(groups, metrics, first_metric)
     return TextTable(
-        title=title or _title(groups),
+        title=_title(groups),
         columns=tuple(columns),
         rows=tuple(rows),
         note=_note(groups, metrics, bold=bool(bold), mixed_seeds=mixed_seeds),

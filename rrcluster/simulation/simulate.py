@@ -63,7 +63,7 @@ class SimulatedClients:
     faults: Faults
     memory: ClientMemory  # what the clients remember, after the last round collected
     incidents: Incidents = field(default_factory=Incidents)  # of the last round collected
-    reports: Reports | None = None  # of the last round collected, before any client lied
+    reports: Reports | None = None  # of the last round collected, before hostile clients changed theirs
 
     @cached_property
     def split(self) -> Split:
@@ -71,7 +71,7 @@ class SimulatedClients:
         return self.algorithm.split(self.model)
 
     def remember_with(self, ledger: Ledger, round_index: int) -> None:
-        """Write clients' memory down with a drawn round, and take up that of one which is not collected again."""
+        """Write clients' memory down with a drawn round, and restore that of one which is not collected again."""
         drawn = ledger.noise.drawn
         if self.plan.secure and drawn is not None and drawn.round_index == round_index:
             self.memory = ClientMemory.from_tensors(drawn.memory)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rrcluster import checks
-from rrcluster.clusters.schedule import FINDS, FOUND_GROUP, usual_signal
-from rrcluster.clusters.survey import CLEAR
+from rrcluster.clusters.schedule import AUTO_GROUP_SHARE, AUTO_LEAST_SIGNAL, usual_signal
+from rrcluster.clusters.survey import CLEAR_SIGNAL
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.mechanism import SIZE_NOISE
 from rrcluster.privacy.plan import PrivacyPlan
@@ -80,11 +80,12 @@ def advise(
     seen = outlook(plan, update_clip=settings.update_clip, shares=shares, average_last=average_last)
     smallest = plan.sampler.expected_size * float(shares.min())
     known, explores = expected_ratio is not None, exploration > 0
-    finds = usual_signal(plan, FOUND_GROUP) if explores and plan.mechanism.name == "joint" else 0.0
-    if finds >= FINDS:
+    signal = usual_signal(plan, AUTO_GROUP_SHARE) if explores and plan.mechanism.name == "joint" else 0.0
+    if signal >= AUTO_LEAST_SIGNAL:
         reason = (
-            f"init = survey (the default): a group of a quarter of the clients has {finds:.2g} times the noise of its "
-            f"questions ({FINDS:g} is enough); clusters beyond the groups that it finds stay closed, and B is 0."
+            f"init = survey (the default): a group of a quarter of the clients has {signal:.2g} times the noise of its "
+            f"questions ({AUTO_LEAST_SIGNAL:g} is enough); clusters beyond the groups that it finds stay closed, and B "
+            "is 0."
         )
         return Advice("survey", 0, seen, (reason, *_small(plan, shares if known else None), *seen.warnings, _PUBLIC))
     least, reason = _insurance(plan, seen, smallest, known=known, explores=explores)
@@ -95,11 +96,11 @@ def advise(
 def _small(plan: PrivacyPlan, shares: Array | None) -> tuple[str, ...]:
     """A warning where the smallest of the groups may be missed."""
     signal = math.inf if shares is None else usual_signal(plan, float(shares.min()))
-    if signal >= CLEAR:
+    if signal >= CLEAR_SIGNAL:
         return ()
     return (
-        f"The smallest group has {signal:.2g} times the noise of the survey; below {CLEAR:g} it may be missed, and "
-        "share a model with another.",
+        f"The smallest group has {signal:.2g} times the noise of the survey; below {CLEAR_SIGNAL:g} it may be missed, "
+        "and share a model with another.",
     )
 
 

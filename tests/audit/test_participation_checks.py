@@ -92,7 +92,7 @@ PLANTED = {
         "slots",
         {"rrcluster.privacy.sampling.PoissonSampler.draw": twice_within_b_rounds},
     ),
-    "reports of other slots counted": ("own slot", {JOINT + "from_slot": lambda reports, slots, t: reports}),
+    "reports of other slots counted": ("own slot", {JOINT + "only_from_slot": lambda reports, slots, t: reports}),
     "half the noise": ("canary in all its rounds", {JOINT + "JointMechanism.fresh_noise_std": scaled(0.5)}),
     "a clip that is twice as long": ("blocks", {JOINT + "clip_to_grid": None}),
     "a schedule by the clients' data": (

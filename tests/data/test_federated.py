@@ -42,15 +42,10 @@ def test_test_sets_are_in_the_rotation_of_the_group(by_hand):
     assert by_hand.test_sets[2].inputs is by_hand.test_sets[2].inputs
 
 
-def test_padding_is_zero_and_pad_to_widens_it(by_hand):
+def test_padding_is_zero(by_hand):
     cohort = by_hand.cohort([3, 0])
     assert cohort.inputs.shape == (2, 2, 1, 2, 2)
     assert not cohort.inputs[1, 1].any()
-    wide = by_hand.cohort([0], pad_to=int(by_hand.sizes.max()))
-    assert wide.inputs.shape == (1, 2, 1, 2, 2)
-    assert not wide.inputs[0, 1].any()
-    with pytest.raises(ConfigError, match="pad_to = 1 is less than 2"):
-        by_hand.cohort([3], pad_to=1)
 
 
 def test_cohort_types_order_repeats_and_fresh_arrays(by_hand):
@@ -71,7 +66,6 @@ def test_nobody_is_a_cohort_too(by_hand):
     cohort = by_hand.cohort([])
     assert cohort.inputs.shape == (0, 0, 1, 2, 2)
     assert cohort.targets.shape == (0, 0)
-    assert by_hand.cohort([], pad_to=3).inputs.shape == (0, 3, 1, 2, 2)
 
 
 @pytest.mark.parametrize("clients", [[4], [-1], [0.5], [[0]], 0, ["a"]])

@@ -133,6 +133,8 @@ def test_held_out_rows_belong_to_the_client_alone():
     shuffled = {name: np.asarray(column)[::-1] for name, column in many([10, 1, 5]).items()}
     again = rr.from_frame(shuffled, **HELD_OUT, test_share=0.2)
     assert again.sizes.tolist() == data.sizes.tolist()
+    alike = rr.from_frame(many([10] * 5), **HELD_OUT, test_share=0.2)
+    assert len({tuple(tests.inputs[:, 0] % 10) for tests in alike.test_sets}) > 1  # by name, not by size alone
 
 
 def test_a_test_column_goes_together_with_known_groups():

@@ -6,8 +6,8 @@ import pytest
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.early import AccountingAhead
 from rrcluster.experiments.setup import plan_for
-from rrcluster.privacy import answers
-from rrcluster.privacy.answers import answered_once, known_answers
+from rrcluster.privacy import account_cache
+from rrcluster.privacy.account_cache import cached, cached_values
 from rrcluster.privacy.statement import statement
 from rrcluster.types import Coordinates
 
@@ -25,19 +25,19 @@ sys.modules["dp_accounting"] = None  # so that nothing can be accounted here
 from rrcluster.experiments.setup import plan_for
 from rrcluster.privacy.statement import statement
 from rrcluster.types import Coordinates
-print(repr(statement(plan_for(config, Coordinates(10, 10)))))
+print(repr(statement(plan_for(config).with_coordinates(Coordinates(10, 10)))))
 """
 
 
 def test_a_plan_accounted_ahead_is_stated_as_if_accounted_here():
     told = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, text=True, check=True).stdout
     config = from_flat(SETTINGS, source="test")
-    assert told.strip() == repr(statement(plan_for(config, Coordinates(10, 10))))
+    assert told.strip() == repr(statement(plan_for(config).with_coordinates(Coordinates(10, 10))))
 
 
 @pytest.mark.parametrize("fault", ["killed", "refused", "no noise"])
 def test_without_an_answer_nothing_is_known_ahead(fault, monkeypatch):
-    monkeypatch.setattr(answers, "_KNOWN", {})
+    monkeypatch.setattr(account_cache, "_CACHE", {})
     changes = {"refused": {"delta": 0.5}, "no noise": {"mechanism": "none", "noise_multiplier": None}}.get(fault, {})
     with AccountingAhead() as ahead:
         if fault == "killed":
@@ -45,7 +45,7 @@ def test_without_an_answer_nothing_is_known_ahead(fault, monkeypatch):
             ahead._process.wait()
         ahead.ask(from_flat(SETTINGS | changes, source="test"))
         ahead.take()
-    assert known_answers() == {}
+    assert cached_values() == {}
 
 
 def test_an_answer_is_computed_once_and_an_error_again():
@@ -57,9 +57,17 @@ def test_an_answer_is_computed_once_and_an_error_again():
             raise ValueError(number)
         return number // 2
 
-    known = answered_once(half)
+    known = cached(half)
     assert [known(4), known(4)] == [2, 2]
     for _ in range(2):
         with pytest.raises(ValueError):
             known(3)
     assert asked == [4, 3, 3]
+
+
+def test_a_full_cache_is_emptied(monkeypatch):
+    monkeypatch.setattr(account_cache, "_MOST", 2)
+    computed = []
+    known = cached(lambda number: computed.append(number) or number)
+    assert [known(number) for number in (1, 2, 1, 3, 1)] == [1, 2, 1, 3, 1]
+    assert computed == [1, 2, 3, 1]

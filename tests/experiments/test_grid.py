@@ -51,10 +51,11 @@ def test_one_seed_needs_no_folder_of_its_own():
 
 
 def test_folder_names_are_fit_for_a_file_system_and_never_alike(request):
-    for name in ("a/b", "a_b"):
+    models = ["a/" + "b" * 150, "a_" + "b" * 150]
+    for name in models:
         registry.register("model", name, object())
         request.addfinalizer(partial(registry.MODELS.unregister, name))
-    found = grid(model=["a/b", "a_b"], size_floor=[None, 3], local_epochs=[1, 2])
+    found = grid(model=models, size_floor=[None, 3], local_epochs=[1, 2])
     names = [cell.name for cell in found.cells]
     assert len(set(names)) == 8
     assert all("/" not in name and len(name) <= 120 for name in names)

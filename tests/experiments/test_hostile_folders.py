@@ -182,7 +182,8 @@ def test_a_checkpoint_exchanged_after_the_check_is_not_followed(run, tmp_path, m
         return descriptor
 
     monkeypatch.setattr(storage, "open_plain", opened_then_exchanged)
-    finish(resume(run))
+    finish(resume(run))  # what was opened is whole; what took its place is not
+    assert outside.exists()
 
 
 ESCAPE = "\x1b[2Jnothing here\x07\u202e"

@@ -12,7 +12,6 @@ from rrcluster.methods import ALGORITHMS
 from rrcluster.methods.compatibility import check_applies
 from rrcluster.paper.reproduce import plan_reproduction, reproduce
 from rrcluster.paper.studies import STUDIES, find_study
-from rrcluster.types import Coordinates
 
 # Lines of the tables as the paper's source has them, marks of emphasis removed; '-' is its dash.
 PRINTED = {
@@ -124,7 +123,7 @@ def test_no_job_is_refused(name, quick, tmp_path, monkeypatch):
         noisy = dataclasses.replace(config, privacy=dataclasses.replace(config.privacy, epsilon=None, **given))
         method = config.method
         check_applies(ALGORITHMS[method.algorithm], config.privacy.mechanism, method.min_cluster_size)
-        assert plan_for(noisy, Coordinates(0, 1)).num_rounds == config.privacy.num_rounds
+        assert plan_for(noisy).num_rounds == config.privacy.num_rounds
 
 
 @pytest.mark.slow
@@ -138,7 +137,7 @@ def test_every_budget_can_be_calibrated(name, tmp_path, monkeypatch):
             clusters = ALGORITHMS[config.method.algorithm].num_clusters(config.method.num_clusters)
             key = (config.privacy, clusters, config.data.num_clients, config.privacy.num_rounds)
             if config.privacy.mechanism != "none" and key not in done:
-                spent = plan_for(config, Coordinates(0, 1)).epsilon()
+                spent = plan_for(config).epsilon()
                 assert 0.95 * config.privacy.epsilon <= spent <= config.privacy.epsilon
             done.add(key)
 

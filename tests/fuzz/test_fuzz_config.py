@@ -12,7 +12,6 @@ from rrcluster.errors import ConfigError, RRClusterError
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import plan_for
 from rrcluster.privacy import calibrate
-from rrcluster.types import Coordinates
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def outcome(case, rng, folder):
             config = read_command(["case.yaml"]).config if kind < 6 else from_flat(_read(folder))
         else:
             config = read_command(["-q", *flags(rng)]).config
-        plan_for(config, Coordinates(0, 1))
+        plan_for(config)
         again = from_flat(yaml.safe_load(yaml.safe_dump(config.flat())))
         assert str(again.flat()) == str(config.flat())  # a secure run's seed of 0 and of nothing are the same
         assert config.folder == config.output.out or config.folder.parent.name == "runs"

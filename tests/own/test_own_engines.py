@@ -56,9 +56,9 @@ def test_the_engine_that_runs_equals_the_reference(name, optimiser, rng):
     alone = calls.train(slow, start[1:2], data.cohort([1]), local=settings, key=KEY)
     assert np.array_equal(alone[0], expected[1])
     assert (model.not_batched == "") == CASES[name][3], model.not_batched
-    assert model.drawn_apart == (name in DRAWN_APART)
+    assert model.dropout_only == (name in DRAWN_APART)
     fast = BatchedEngine(model)
-    if CASES[name][3] or model.drawn_apart:
+    if CASES[name][3] or model.dropout_only:
         trained = calls.train(fast, start, cohort, local=settings, key=KEY)
         assert np.abs(trained - expected)[:, _felt(model)].max() < 1e-4
     for ours, theirs in zip(
@@ -142,7 +142,7 @@ def test_masks_of_stacked_clients_are_those_they_draw_alone(weights, rng):
     sequences = [rng.normal(size=(size, 4, 8)) for size in sizes]
     data = rr.from_arrays(sequences, [rng.integers(3, size=size) for size in sizes], num_classes=3)
     model = fitted(rr.from_module(Heads(weights)), data)
-    assert model.drawn_apart
+    assert model.dropout_only
     start, cohort = np.stack([model.given] * 4), data.cohort(np.arange(4))
     settings = local(local_momentum=0.9, local_lr=0.1, proximal=0.1)
     before = torch.get_rng_state()
@@ -159,7 +159,7 @@ def test_other_random_numbers_than_masks_are_drawn_one_client_at_a_time(rng):
     data = rr.from_arrays(rng.normal(size=(2, 3, 4)), rng.integers(3, size=(2, 3)), num_classes=3)
     model = fitted(rr.from_module(Noisy(4, 3)), data)
     assert model.not_batched
-    assert not model.drawn_apart
+    assert not model.dropout_only
     assert isinstance(pick_engine("auto", model=model, device=CPU).engine, ReferenceEngine)
 
 

@@ -138,7 +138,7 @@ class TestFinding4:
         farthest = np.linalg.norm(self.shifts(b)[0], axis=1).max()
         assert farthest == pytest.approx(math.sqrt(6 * b * b - 2 * b + 5))
         assert farthest == pytest.approx(clips, abs=0.05)
-        assert farthest > update_sensitivity(update_clip=1.0, adjacency="replace-one")
+        assert farthest > update_sensitivity(update_clip=1.0)
 
     @pytest.mark.parametrize(("b", "sigma", "least"), [(8, 1.0, 40.0), (12, 2.0, 1.7)])
     def test_the_divergence_of_the_round_is_far_above_the_claim(self, b, sigma, least):
@@ -160,7 +160,7 @@ def test_finding_6_the_identifier_costs_twice_the_claim():
     first, second = np.eye(4)[0], np.eye(4)[2]
     claimed = order / (2 * sigma**2)
     assert gaussian_renyi(order, first - second, sigma) == pytest.approx(2 * claimed)
-    assert identifier_sensitivity(adjacency="replace-one") == pytest.approx(np.linalg.norm(first - second))
+    assert identifier_sensitivity() == pytest.approx(np.linalg.norm(first - second))
 
 
 @pytest.mark.parametrize(("order", "true", "theorem"), [(8, 0.217, 0.070), (16, 1.73, 0.149)])

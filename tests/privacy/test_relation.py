@@ -5,13 +5,7 @@ import numpy as np
 import pytest
 
 from rrcluster.clusters.rebalancing import rebalance
-from rrcluster.errors import ConfigError
-from rrcluster.privacy.events import ADD_REMOVE, REPLACE_ONE
-from rrcluster.privacy.relation import (
-    identifier_sensitivity,
-    joint_sensitivity,
-    update_sensitivity,
-)
+from rrcluster.privacy.relation import identifier_sensitivity, joint_sensitivity, update_sensitivity
 
 
 def message(update, choice, destination, k, w, shared):
@@ -23,46 +17,24 @@ def message(update, choice, destination, k, w, shared):
 
 @pytest.mark.parametrize("w", [0.0, 0.25, 1.0, 2.0])
 @pytest.mark.parametrize("shared", [0, 1])
-def test_joint_sensitivities_are_attained_and_never_exceeded(w, shared, rng):
-    k, worst = 3, {ADD_REMOVE: 0.0, REPLACE_ONE: 0.0}
-    directions = [np.array(v) / np.linalg.norm(v) for v in itertools.product((-1, 0, 1), repeat=2) if any(v)]
-    for one, two in itertools.product(directions, repeat=2):
-        for a, b in itertools.product(range(k), repeat=2):
-            first, second = message(one, a, a, k, w, shared), message(two, b, b, k, w, shared)
-            worst[ADD_REMOVE] = max(worst[ADD_REMOVE], np.linalg.norm(first))
-            worst[REPLACE_ONE] = max(worst[REPLACE_ONE], np.linalg.norm(first - second))
-    for adjacency, found in worst.items():
-        claimed = joint_sensitivity(
-            update_clip=1.0, count_weight=w, adjacency=adjacency, has_shared=bool(shared), num_clusters=k
-        )
-        assert found == pytest.approx(claimed)
+def test_the_joint_sensitivity_is_attained_and_never_exceeded(w, shared):
+    k, worst = 3, 0.0
+    for update in (np.array(v) / np.linalg.norm(v) for v in itertools.product((-1, 0, 1), repeat=2) if any(v)):
+        for choice, destination in itertools.product(range(k), repeat=2):
+            worst = max(worst, np.linalg.norm(message(update, choice, destination, k, w, shared)))
+    assert worst == pytest.approx(joint_sensitivity(update_clip=1.0, count_weight=w, evaluation_weight=0.0))
 
 
 @pytest.mark.parametrize("u", [0.1, 1.0])
-@pytest.mark.parametrize("shared", [0, 1])
-def test_an_evaluation_adds_a_half_of_u_squared_under_add_remove_and_two_under_replace_one(u, shared):
-    settings = {"update_clip": 1.0, "count_weight": 0.25, "has_shared": bool(shared), "num_clusters": 3}
-    for adjacency, factor in ((ADD_REMOVE, 0.5), (REPLACE_ONE, 2.0)):
-        plain = joint_sensitivity(adjacency=adjacency, **settings)
-        judged = joint_sensitivity(adjacency=adjacency, evaluation_weight=u, **settings)
-        assert judged**2 == pytest.approx(plain**2 + factor * u**2)
-    one = joint_sensitivity(
-        update_clip=1, count_weight=0.25, adjacency=REPLACE_ONE, num_clusters=1, evaluation_weight=u
-    )
-    assert one == pytest.approx(math.hypot(2, math.sqrt(2) * u))
-
-
-def test_replace_one_is_2c_exactly_when_w_is_at_most_c():
-    assert joint_sensitivity(update_clip=1, count_weight=1, adjacency=REPLACE_ONE) == 2
-    assert joint_sensitivity(update_clip=1, count_weight=1.01, adjacency=REPLACE_ONE) > 2
+def test_an_evaluation_adds_a_half_of_u_squared(u):
+    plain = joint_sensitivity(update_clip=1.0, count_weight=0.25, evaluation_weight=0.0)
+    judged = joint_sensitivity(update_clip=1.0, count_weight=0.25, evaluation_weight=u)
+    assert judged**2 == pytest.approx(plain**2 + u**2 / 2)
 
 
 def test_update_and_identifier_sensitivities():
-    assert update_sensitivity(update_clip=0.3, adjacency=REPLACE_ONE) == pytest.approx(0.6)
-    assert update_sensitivity(update_clip=0.3, adjacency=ADD_REMOVE) == pytest.approx(0.3)
-    assert identifier_sensitivity(adjacency=REPLACE_ONE) == pytest.approx(np.linalg.norm(np.eye(4)[0] - np.eye(4)[2]))
-    with pytest.raises(ConfigError, match="no finite sensitivity"):
-        identifier_sensitivity(adjacency=ADD_REMOVE)
+    assert update_sensitivity(update_clip=0.3) == pytest.approx(0.6)
+    assert identifier_sensitivity() == pytest.approx(np.linalg.norm(np.eye(4)[0] - np.eye(4)[2]))
 
 
 def sums_after(values, assignment, k, b, seed):

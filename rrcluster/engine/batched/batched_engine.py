@@ -1,7 +1,7 @@
 """Batched engine: each training step is one tensor program over many clients, of one run or of several.
 
-On a CUDA device the population's samples are uploaded once, steps are captured as CUDA graphs, and the `cnn` has its
-own kernels; updates stay on the device.
+On a CUDA device the population's samples are uploaded once, steps are captured as CUDA graphs, and the `cnn` and linear
+layers have kernels of their own; updates stay on the device.
 """
 
 from collections import defaultdict
@@ -20,8 +20,6 @@ from rrcluster.engine.protocol import CPU, Measured, Question, TrainingCall, Upd
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
 from rrcluster.types import Array
-
-PRECISIONS = ("auto", "float32", "tf32", "bfloat16")
 
 
 def pick_precision(name: str, device: torch.device) -> str:
@@ -76,7 +74,7 @@ class BatchedEngine:
 
     def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
         """(n, d) for each call; calls on one population that can share a program run together."""
-        if self.model.not_batched and not (self.model.drawn_apart and self.device.type == "cpu"):
+        if self.model.not_batched and not (self.model.dropout_only and self.device.type == "cpu"):
             raise ConfigError(
                 f"engine = batched cannot train {self.model.name}: {self.model.not_batched}; use engine = reference."
             )

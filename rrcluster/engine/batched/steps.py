@@ -10,8 +10,8 @@ from torch import Tensor
 from rrcluster.engine.batched.cuda_graphs import GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
 from rrcluster.engine.optimisers import direction
-from rrcluster.models.draws import Draw, draw_masks, record_draws
-from rrcluster.models.losses import Losses, drawn_losses
+from rrcluster.models.dropout import Draw, draw_masks, record_draws
+from rrcluster.models.losses import Losses, plain_losses
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 
@@ -31,22 +31,16 @@ class SgdOptions:
     state: tuple[Tensor, ...] = ()  # (G, d) each: one for momentum, two for Adam; changed in place
     steps: Tensor | None = None  # (G, 1) steps taken, where there is a state
 
-    def first(self, count: int) -> "SgdOptions":
-        """For the first `count` clients."""
+    def rows(self, clients: slice | Tensor) -> "SgdOptions":
+        """For some clients: views of a slice, copies of any others."""
         return SgdOptions(
             self.proximal,
-            None if self.anchors is None else self.anchors[:count],
+            None if self.anchors is None else self.anchors[clients],
             self.trainable,
             self.momentum,
-            tuple(part[:count] for part in self.state),
-            None if self.steps is None else self.steps[:count],
+            tuple(part[clients] for part in self.state),
+            None if self.steps is None else self.steps[clients],
         )
-
-    def rows(self, clients: Tensor) -> "SgdOptions":
-        """For some clients: a copy."""
-        state, steps = tuple(part[clients] for part in self.state), None if self.steps is None else self.steps[clients]
-        anchors = None if self.anchors is None else self.anchors[clients]
-        return SgdOptions(self.proximal, anchors, self.trainable, self.momentum, state, steps)
 
     @property
     def remembered(self) -> tuple[Tensor, ...]:
@@ -98,11 +92,11 @@ class StackedSgd:
         So nothing is computed for a client that has no sample left, except the padding of its last batch.
         """
         for rows, count in zip(where, active, strict=True):
-            self.step(params[:count], rows[:count], rates[:count], options.first(count))
+            self.step(params[:count], rows[:count], rates[:count], options.rows(slice(count)))
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnSgd(StackedSgd):
+class DropoutSgd(StackedSgd):
     """The same steps where dropout draws masks, on a CPU: each client's from the seed of its own step.
 
     Clients whose batches have equal sizes are stacked: a mask has the size of its batch, without padding.
@@ -129,7 +123,7 @@ class DrawnSgd(StackedSgd):
         """One step of some clients, in place."""
         masks = draw_masks(self._draws(rows), seeds)
         own, chosen = params[clients], options.rows(clients)
-        plain = StackedSgd(self.model, drawn_losses(self.model, masks), self.table)
+        plain = StackedSgd(self.model, plain_losses(self.model, masks), self.table)
         plain.step(own, rows, rates[clients], chosen)
         params[clients] = own
         for whole, part in zip(options.remembered, chosen.remembered, strict=True):
@@ -177,4 +171,4 @@ class CapturedSgd:
         params.copy_(self._params[:count])
 
     def _step(self, count: int) -> None:
-        self._sgd.step(self._params[:count], self._rows[:count], self._rates[:count], self._options.first(count))
+        self._sgd.step(self._params[:count], self._rows[:count], self._rates[:count], self._options.rows(slice(count)))

@@ -13,7 +13,7 @@ from rrcluster.engine.batched.cuda_graphs import GraphCache, GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
 from rrcluster.engine.batched.linear_kernels import LinearKernels, linear_kernels
 from rrcluster.engine.batched.sample_order import step_rows
-from rrcluster.engine.batched.steps import CapturedSgd, DrawnSgd, SgdOptions, StackedSgd
+from rrcluster.engine.batched.steps import CapturedSgd, DropoutSgd, SgdOptions, StackedSgd
 from rrcluster.engine.fast_cnn.gpu import CnnKernels, cnn_kernels
 from rrcluster.engine.optimisers import state_size, step_seeds
 from rrcluster.engine.protocol import LocalSettings, TrainingCall
@@ -178,14 +178,18 @@ class Trainer:
             local.proximal, anchors if local.proximal else None, mask, local.local_momentum, state, steps
         )
         params, rates = start.clone(), self._tensor(batch.rates)[:, None]
-        sgd = self._drawn_sgd(batch, table) if self._model.drawn_apart else self._sgd(table, len(params), step, options)
+        sgd = (
+            self._dropout_sgd(batch, table)
+            if self._model.dropout_only
+            else self._sgd(table, len(params), step, options)
+        )
         sgd.run(params, where, active, rates, options)
         return params - start
 
-    def _drawn_sgd(self, batch: ClientBatch, table: SampleTable) -> DrawnSgd:
+    def _dropout_sgd(self, batch: ClientBatch, table: SampleTable) -> DropoutSgd:
         count = batch.local.local_epochs * -(-int(batch.sizes.max()) // batch.local.batch_size)
         seeds = step_seeds((batch.keys[:, :1], batch.keys[:, 1:]), batch.clients, count)
-        return DrawnSgd(self._model, self._losses_of, table, seeds)
+        return DropoutSgd(self._model, self._losses_of, table, seeds)
 
     def _sgd(self, table: SampleTable, count: int, step: int, options: SgdOptions) -> StackedSgd | CapturedSgd:
         sgd = StackedSgd(self._model, self._losses_of, table)

@@ -3,7 +3,6 @@
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 
 import numpy as np
@@ -92,11 +91,10 @@ class WorkerPool:
 
     def _exited(self, connection: Connection) -> WorkerError:
         process = self._workers[connection]
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_SECONDS_TO_EXIT)
+        code = terminate(process, patience=_SECONDS_TO_EXIT)
         return WorkerError(
-            f"worker process {process.pid} died with exit code {process.returncode} (-9: killed, usually out of "
-            "memory); see its stderr. Continue with `rrcluster run --resume`; engine = reference runs without workers."
+            f"worker process {process.pid} died with exit code {code} (-9: killed, usually out of memory); see its "
+            "stderr. Continue with `rrcluster run --resume`; engine = reference runs without workers."
         )
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Dropout of stacked clients: each client's masks come from a generator of its own, as they do where it runs alone.
 
 Stacked clients would share torch's generator, so that the draws of one depended on the others. So the masks of a step
-are drawn before it, client by client, in the order in which the network asks for them, and handed to the network.
+are drawn before it, client by client, in the order in which the network uses them, and passed to the network.
 Whatever else draws random numbers is left as it is, and such a network runs one client at a time.
 """
 
@@ -29,15 +29,15 @@ class Draw:
 Mask = Callable[[Callable[[], Tensor], float], Tensor]  # a tensor of the mask's layout, the chance to be kept -> mask
 
 
-class _Asked(TorchFunctionMode):
-    """Every mask that torch's functions would draw is asked of `mask` instead, in the same order."""
+class _GivenMasks(TorchFunctionMode):
+    """Dropout and attention of torch with masks from `mask`, called in the order in which they would be drawn."""
 
     def __init__(self, mask: Mask) -> None:
         super().__init__()
         self._mask = mask
         heads = functional.multi_head_attention_forward
         names = {"dropout": self._dropout, "scaled_dot_product_attention": self._attention}
-        inside = {**vars(functional), **names, "has_torch_function": lambda _: False}  # what it calls, ours among it
+        inside = {**vars(functional), **names, "has_torch_function": lambda _: False}  # what its code looks up
         self._ours: dict[Any, Callable[..., Any]] = {
             functional.dropout: self._dropout,
             functional.scaled_dot_product_attention: self._attention,
@@ -81,7 +81,7 @@ def record_draws(call: Callable[[], object]) -> tuple[Draw, ...]:
         draws.append(Draw(tuple(like.shape), like.stride(), keep))
         return like.fill_(1.0)
 
-    with _Asked(mask):
+    with _GivenMasks(mask):
         call()
     return tuple(draws)
 
@@ -100,4 +100,4 @@ def draw_masks(draws: Sequence[Draw], seeds: Sequence[int]) -> list[Tensor]:
 def with_masks(masks: Sequence[Tensor]) -> TorchFunctionMode:
     """A context in which a network takes these masks, one after the other, instead of drawing its own."""
     left: Iterator[Tensor] = iter(masks)
-    return _Asked(lambda _, __: next(left))
+    return _GivenMasks(lambda _, __: next(left))
