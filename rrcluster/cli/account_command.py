@@ -1,5 +1,6 @@
 """`rrcluster account`: epsilon from noise, or noise from epsilon, by every accountant that applies; runs together."""
 
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +9,7 @@ import tyro
 
 from rrcluster.cli.terminal import parse, print_json, print_whole, say
 from rrcluster.errors import PrivacyError
+from rrcluster.privacy.cost import rounded_up
 from rrcluster.settings import PrivacySettings
 from rrcluster.storage import printable
 
@@ -87,7 +89,7 @@ def _print(budget: "Budget") -> None:
         table.add_column(name, justify="left" if name == "accountant" else "right", overflow="fold")
     for row in budget.rows:
         shown = (row.noise_multiplier, row.epsilon, row.epsilon_seen, *(row.noise.get(part) for part in parts))
-        table.add_row(row.accountant, *("-" if value is None else f"{value:.4f}" for value in shown))
+        table.add_row(row.accountant, *map(_cell, shown))
     print_whole(table)
     console.print("Noise stds are for clip = 1; the noise multiplier is noise std / sensitivity of the whole round.")
     console.print(
@@ -100,8 +102,13 @@ def _print(budget: "Budget") -> None:
         if row.reason:
             console.print(f"  No answer: {row.reason}", highlight=False)
         if row.least is not None and row.most is not None:
-            span = f"  All rounding included, epsilon is between {row.least:.6f} and {row.most:.6f}."
-            console.print(span, highlight=False)
+            least, most = rounded_up(-row.least, 6).lstrip("-"), rounded_up(row.most, 6)
+            console.print(f"  All rounding included, epsilon is between {least} and {most}.", highlight=False)
+
+
+def _cell(value: float | None) -> str:
+    """Four decimals, rounded up: neither a bound nor noise is printed as less than it is."""
+    return "-" if value is None else str(value) if math.isinf(value) else rounded_up(value, 4)
 
 
 def _runs_together(command: RunsCommand) -> int:

@@ -15,6 +15,7 @@ from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.methods import Tools
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.statement import describe_participation
+from rrcluster.report.values import field_text
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.theory.outlook import outlook
 
@@ -29,7 +30,7 @@ def show(config: RunConfig, *, as_json: bool, make: MakeExperiment = make_experi
     for name, value in answer.items():
         if name == "warnings":
             continue
-        text = f"{value:.4g}" if isinstance(value, float) else str(value)
+        text = field_text(name, value) if isinstance(value, float) else str(value)
         sys.stdout.write(f"{name.replace('_', ' ').ljust(width)}  {text}\n")
     for warning in answer["warnings"]:
         say(warning)

@@ -14,6 +14,7 @@ from rrcluster.federation.agreement import Agreement, Member, SampleShape
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.privacy.cost import epsilon_text
+from rrcluster.report.values import field_text
 from rrcluster.settings import FIELDS
 from rrcluster.storage import parse_json, read_text
 
@@ -243,7 +244,8 @@ def show_agreement(agreed: "AgreedRun") -> None:
     write(f"{agreement.name}, mode {agreement.mode}: {len(agreement.members)} members, digest\n")
     write(f"  {agreement.digest.hex()}\n")
     for name, value in guarantee.items():
-        write(f"  {name.replace('_', ' ')}: {value:.6g}\n" if isinstance(value, float) else f"  {name}: {value}\n")
+        bound = isinstance(value, float)
+        write(f"  {name.replace('_', ' ')}: {field_text(name, value)}\n" if bound else f"  {name}: {value}\n")
     for member in agreement.members:
         write(f"  {member.name}: {member.num_clients} clients, fingerprint {member.fingerprint}\n")
     if guarantee["rehearsal"]:

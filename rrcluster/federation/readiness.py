@@ -17,7 +17,7 @@ from rrcluster.federation.deployment import ask_clocks
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.federation.member_ledger import ledger_of, signed_cost
-from rrcluster.privacy.cost import epsilon_text
+from rrcluster.privacy.cost import digits_up, epsilon_text
 from rrcluster.theory.outlook import HOPELESS, WEAK, outlook
 from rrcluster.version import __version__
 
@@ -103,8 +103,9 @@ def _agreed_lines(agreement: Agreement) -> Iterator[CheckLine]:
     yield CheckLine(
         "guarantee",
         True,
-        f"epsilon = {epsilon_text(stated['epsilon'])}, delta = {stated['delta']:.2g}, {stated['adjacency']}, "
-        f"{stated['num_releases']} releases of {stated['num_clients']} clients, towards {stated['towards']}",
+        f"epsilon = {epsilon_text(stated['epsilon'])}, delta = {digits_up(stated['delta'], 2):.1e}, "
+        f"{stated['adjacency']}, {stated['num_releases']} releases of {stated['num_clients']} clients, "
+        f"towards {stated['towards']}",
     )
     yield _line("signal to noise", lambda: _signal(agreed))
 

@@ -63,10 +63,20 @@ def epsilon_text(epsilon: float | None, *, private: bool = True) -> str:
         return NO_BOUND
     if abs(epsilon) >= 1e9:  # says nothing any more, and has too many digits to write out
         return "more than 1e9" if epsilon > 0 else NO_BOUND
-    exact = Decimal(str(epsilon))
     if epsilon >= 0.01 or epsilon <= 0:
-        return str(exact.quantize(Decimal("0.01"), rounding=ROUND_CEILING))
-    return f"{exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_CEILING):f}"
+        return rounded_up(epsilon, 2)
+    return f"{digits_up(epsilon, 2):f}"
+
+
+def rounded_up(value: float, decimals: int) -> str:
+    """A finite number with so many decimals, never less than it is."""
+    return f"{Decimal(str(value)).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_CEILING):f}"
+
+
+def digits_up(value: float, digits: int) -> Decimal:
+    """A positive number with so many significant digits, never less than it is."""
+    exact = Decimal(str(value))
+    return exact.quantize(Decimal(1).scaleb(exact.adjusted() + 1 - digits), rounding=ROUND_CEILING)
 
 
 def stated_participations(stated: dict[str, Any]) -> int | None:

@@ -6,10 +6,10 @@ An epsilon is never rounded down.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import ROUND_FLOOR, Decimal
 from typing import Any, TypeVar
 
-from rrcluster.privacy.cost import epsilon_text
+from rrcluster.privacy.cost import digits_up, epsilon_text
 
 Point = TypeVar("Point")
 
@@ -103,10 +103,10 @@ def epsilon_name(epsilon: float) -> str:
 
 
 def delta_text(delta: float | None) -> str:
-    """A power of ten where it is one: 1e-4, 2.5e-5."""
+    """A power of ten where it is one: 1e-4, 2.5e-5; six digits, rounded up."""
     if delta is None:
         return NOTHING
-    mantissa, exponent = f"{delta:.6e}".split("e")
+    mantissa, exponent = f"{digits_up(delta, 6):.6e}".split("e")
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
@@ -140,14 +140,13 @@ def value_text(value: object) -> str:
 def field_text(name: str, value: object) -> str:
     """The value of a named field; bounds are rounded to the safe side."""
     known = number(value)
-    if known is None or name not in ("epsilon", "most", "delta", "least"):
-        return value_text(value)
-    if name == "delta":
-        exact = Decimal(str(known))
-        return f"{exact.quantize(Decimal(1).scaleb(exact.adjusted() - 2), rounding=ROUND_CEILING).normalize():g}"
-    if name == "least":
+    if known is not None and name == "delta":
+        return f"{digits_up(known, 3).normalize():g}"
+    if known is not None and name == "least":
         return str(Decimal(str(known)).quantize(Decimal("0.01"), rounding=ROUND_FLOOR))
-    return epsilon_text(known)
+    if known is not None and (name == "most" or name.startswith("epsilon")):
+        return epsilon_text(known)
+    return value_text(value)
 
 
 def words(name: str) -> str:
