@@ -4,6 +4,7 @@ The sample has the shape of the data and none of its values: ids and numbers are
 decided here depends on public shapes alone.
 """
 
+import random
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -46,15 +47,15 @@ def fitted(model: Model, data: FederatedData) -> Model:
         _check_outputs(model, outputs, targets, data)
         _check_alone(model, module, inputs, outputs)
         _check_constant(model, module, inputs)
-        random = _trained_once(model, inputs, targets)
+        draws = _trained_once(model, inputs, targets)
         for called in (model.module, module):
             _check_forgets(model, called, inputs, other=100 * _made_up(data, num_ids=1)[0])
         numbers = _numbers_per_sample(model, inputs, targets)
-    why_not = _why_not_stacked(model, inputs, targets, random=random)
+    why_not = _why_not_stacked(model, inputs, targets, draws=draws)
     return replace(
         model,
-        not_batched="it draws random numbers while it trains" if random else why_not,
-        dropout_only=random and not why_not,
+        not_batched="it draws random numbers while it trains" if draws else why_not,
+        dropout_only=draws and not why_not,
         samples_at_once=min(max(_NUMBERS_AT_ONCE // numbers, 16), model.samples_at_once),
         clients_at_once=min(
             max(_NUMBERS_AT_ONCE // (4 * model.num_parameters + 20 * numbers), 8), model.clients_at_once
@@ -211,12 +212,21 @@ def _check_forgets(model: Model, module: nn.Module, inputs: Tensor, *, other: Te
 
 
 def _trained_once(model: Model, inputs: Tensor, targets: Tensor) -> bool:
-    """Whether a training step draws random numbers; a `ConfigError` if it changes a buffer or moves no parameter."""
+    """Whether a training step draws random numbers; a `ConfigError` if it changes a buffer or moves no parameter.
+
+    Draws by other generators than torch's are refused: clients that are stacked would share them.
+    """
     before = {name: value.clone() for name, value in model.module.named_buffers()}
-    state = torch.get_rng_state()
+    state, others = torch.get_rng_state(), _other_generators()
     losses = model.task.losses(model.task.outputs(model.module, inputs), targets)
+    for name, content in _other_generators().items():
+        if content != others[name]:
+            raise ConfigError(
+                f"model {model.name} draws random numbers by {name}, which clients that are computed together would "
+                "share; draw them by torch."
+            )
     trained = [value for value in model.module.parameters() if value.requires_grad]
-    random = not torch.equal(state, torch.get_rng_state())
+    draws = not torch.equal(state, torch.get_rng_state())
     try:
         gradients = torch.autograd.grad(losses.mean(), trained, allow_unused=True)
     except RuntimeError as error:
@@ -230,7 +240,12 @@ def _trained_once(model: Model, inputs: Tensor, targets: Tensor) -> bool:
                 f"model {model.name} changes its buffer {name} while it trains, which would leave the client "
                 "unclipped; use layers without running statistics, or put that layer into eval mode."
             )
-    return random
+    return draws
+
+
+def _other_generators() -> dict[str, object]:
+    """The states of generators that random layers should not use."""
+    return {"Python's random": random.getstate(), "numpy.random": repr(np.random.get_state())}  # noqa: NPY002
 
 
 def _numbers_per_sample(model: Model, inputs: Tensor, targets: Tensor) -> int:
@@ -247,7 +262,7 @@ def _numbers_per_sample(model: Model, inputs: Tensor, targets: Tensor) -> int:
     return max((sum(kept) - weights) // _SAMPLES, inputs[0].numel(), 1)
 
 
-def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor, *, random: bool) -> str:
+def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor, *, draws: bool) -> str:
     """Why the stacked form fails or differs from the module itself; empty where it is equal."""
     start = torch.cat([value.detach().flatten() for value in model.module.parameters() if value.requires_grad])
     vectors = torch.stack([start, 0.9 * start])
@@ -259,9 +274,7 @@ def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor, *, random: b
             warnings.simplefilter("error")  # torch warns where it loops over clients one at a time
             with embeddings, torch.no_grad():
                 model.task.outputs(stackable(model.module), inputs)
-            masks = (
-                draw_masks(record_draws(partial(model.task.outputs, model.module, inputs)), _SEEDS) if random else []
-            )
+            masks = draw_masks(record_draws(partial(model.task.outputs, model.module, inputs)), _SEEDS) if draws else []
             stacked = _gradients(model, vectors, batches, labels, masks)
     except Exception as error:
         return f"torch cannot stack it ({_first_line(error)})"

@@ -1,5 +1,6 @@
 """Mistakes with networks of one's own: the first line names the value and the way out, and nothing is written."""
 
+import random
 import warnings
 from dataclasses import replace
 
@@ -66,6 +67,23 @@ class Noisy(nn.Linear):
         return super().forward(inputs + 0.0 * torch.rand_like(inputs))
 
 
+class Skipping(nn.Linear):
+    """Leaves its bias out at random, seldom, by Python's or numpy's generator: stacked clients share the draw."""
+
+    draw = random.random
+
+    def forward(self, inputs):
+        if self.training and type(self).draw() < 1e-9:
+            return inputs @ self.weight.T
+        return super().forward(inputs)
+
+
+class NumpySkipping(Skipping):
+    """The same by numpy's."""
+
+    draw = np.random.random_sample
+
+
 class Wrapped(nn.Linear):
     """Takes its input by another name."""
 
@@ -117,6 +135,8 @@ MISTAKES = {
     "lazy": (lambda: nn.LazyLinear(3), {}, "call it once on a sample"),
     "two outputs": (lambda: Pair(4, 3), {}, "returns a tuple; return the tensor"),
     "random in eval mode": (lambda: Noisy(4, 3), {}, "draws random numbers in eval mode"),
+    "random by python": (lambda: Skipping(4, 3), {}, "draws random numbers by Python's random.*torch"),
+    "random by numpy": (lambda: NumpySkipping(4, 3), {}, "draws random numbers by numpy.random.*torch"),
     "nothing trained": (detached, {}, "no parameter that its outputs depend on"),
     "scalar loss": (
         lambda: nn.Linear(4, 3),
