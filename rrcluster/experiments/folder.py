@@ -161,6 +161,11 @@ class RunFolder:
             line["private_evaluation"] = describe_evaluation(release.evaluation)
         append_json(self.path / "rounds.jsonl", line)
 
+    @property
+    def num_released(self) -> int:
+        """Rounds that were released, as far as rounds.jsonl says."""
+        return max((line["round"] + 1 for line in _read_rounds(self.path / "rounds.jsonl")), default=0)
+
     def private_evaluations(self) -> list[NoisyEvaluation]:
         """The evaluations released so far, round by round; a line torn by a full disk does not count."""
         lines = _read_rounds(self.path / "rounds.jsonl")

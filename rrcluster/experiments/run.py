@@ -156,6 +156,7 @@ def _running(experiment: Experiment, folder: RunFolder) -> "Running":
             noise=folder.load_noise() if plan.mechanism.slots.count > 1 else None,
             stored=plan.stores_rounds,
         )
+        ledger.check_covers(folder.num_released)  # before what the checkpoint does not hold is dropped
         running = Running(experiment, folder, ledger)
         ledger.check_model()
         ledger.check_covers(0 if running.state is None else running.state.round_index)

@@ -146,3 +146,22 @@ def test_a_ledger_of_other_releases_is_refused(finished):
 def test_a_lost_ledger_is_refused(finished):
     (finished / "ledger.jsonl").unlink()
     assert "missing, but rounds were released" in refused(finished)
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_run_that_lost_charges_of_released_rounds_is_not_begun_anew(tmp_path, lost):
+    from rrcluster.experiments.run import resume, start
+    from rrcluster.experiments.setup import build_experiment
+
+    folder = tmp_path / "run"
+    rounds = start(build_experiment(**SETTINGS, out=str(folder))).rounds()
+    for _ in range(3):
+        next(rounds)
+    rounds.close()
+    (folder / "checkpoint" / "state.safetensors").unlink()
+    kept = (folder / "ledger.jsonl").read_text().splitlines(keepends=True)[:-lost]
+    (folder / "ledger.jsonl").write_text("".join(kept))
+    released = (folder / "rounds.jsonl").read_text()
+    with pytest.raises(RunFolderError, match="was released, but its charge is missing"):
+        resume(folder)
+    assert (folder / "rounds.jsonl").read_text() == released
