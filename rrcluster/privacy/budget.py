@@ -26,6 +26,7 @@ class BudgetRow:
     profile: tuple[tuple[float, float], ...] = ()  # (epsilon, delta) that hold together with this one
     recompute: dict[str, Any] | None = None  # the event for dp-accounting
     epsilon_seen: float | None = None  # towards somebody who sees who took part
+    most_participations: int = 0  # of one client, that epsilon covers
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Budget:
     delta: float  # as given
     rows: tuple[BudgetRow, ...]  # one per accountant
     participation: str = "poisson"  # as `--participation` names it
-    most_participations: int = 0  # of one client
+    most_participations: int = 0  # of one client, that an epsilon covers
 
     def __getitem__(self, accountant: str) -> BudgetRow:
         """The row of one accountant."""
@@ -58,10 +59,9 @@ def account(
     accountant could accept raises PrivacyError.
     """
     rows = tuple(_row(name, epsilon, noise_multiplier, delta, settings) for name in ACCOUNTANTS)
-    sample = _plan(delta=delta, noise_multiplier=1.0, **settings)
-    event = sample.event
-    name, most = participation_name(sample), sample.num_participations
-    return Budget(sample.mechanism.name, event.adjacency, event.sampling, delta, rows, name, most)
+    sample = _plan(delta=delta, noise_multiplier=1.0, **(settings | {"max_epsilon": None}))
+    event, most = sample.event, max(row.most_participations for row in rows)
+    return Budget(sample.mechanism.name, event.adjacency, event.sampling, delta, rows, participation_name(sample), most)
 
 
 def calibrate(*, epsilon: float, delta: float = 1e-4, accountant: str = "pld", **settings: Any) -> float:
@@ -112,4 +112,5 @@ def _row(
         profile=tuple((pair["epsilon"], pair["delta"]) for pair in shown["profile"]),
         recompute=shown["recompute"],
         epsilon_seen=seen,
+        most_participations=plan.num_participations,
     )

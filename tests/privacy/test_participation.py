@@ -371,6 +371,18 @@ def test_account_gives_both_epsilons_and_the_cap():
     assert secret["rdp"].epsilon < secret["rdp"].epsilon_seen
 
 
+def test_an_account_counts_the_participations_that_its_epsilon_covers():
+    from rrcluster.privacy.budget import account
+
+    settings = {"participation": "schedule", "slots": 7, "num_rounds": 64, "delta": 1e-5, "num_clients": 10_000}
+    budget = account(noise_multiplier=2.2, max_epsilon=6, **settings)
+    covered = [row.recompute["event"]["count"] for row in budget.rows if row.recompute is not None]
+    assert covered == [8, 7]  # max_epsilon ends the plan, later by the tighter accountant
+    assert budget.most_participations == 8
+    ample = account(noise_multiplier=40.0, max_epsilon=1, **settings)  # one round at noise 1 would cost more than that
+    assert ample.most_participations == 10
+
+
 def test_a_run_with_slots_is_composed_by_its_participations(tmp_path):
     """Two runs together: the event of a schedule happens ceil(T / b) times to a client, not T times."""
     import json
