@@ -103,7 +103,7 @@ def lengthened(release: Release, mechanism: Mechanism, *, num_rounds: int, lost:
     signal = release.denominators * mechanism.update_clip if noise else np.ones_like(release.denominators)
     part = signal**2 / (signal**2 + (QUIET * noise) ** 2)
     factors = 1 + part * lost / (num_rounds - lost)
-    return replace(release, cluster_sums=release.cluster_sums * factors[:, None])
+    return replace(release, cluster_sums=release.cluster_sums * factors[:, None], step_factors=factors)
 
 
 def advance(state: ServerState, release: Release, *, settings: ServerSettings, num_rounds: int) -> ServerState:

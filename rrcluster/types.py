@@ -136,6 +136,7 @@ class Release:
     sum_noise_std: float  # of every coordinate of every sum
     size_noise_std: float  # of every size
     evaluation: NoisyEvaluation | None = None  # where the plan has private evaluation
+    step_factors: Array | float = 1.0  # (k,) by which cluster sums were made longer, noise included, after a survey
 
     @property
     def shared_mean(self) -> Array:
@@ -150,7 +151,7 @@ class Release:
     @property
     def noise_std(self) -> Array:
         """(k,) noise std of each coordinate of each cluster mean."""
-        return np.asarray(self.sum_noise_std / self.denominators)
+        return np.asarray(self.sum_noise_std * self.step_factors / self.denominators)
 
     @property
     def num_clusters(self) -> int:

@@ -291,6 +291,7 @@ def test_steps_after_a_survey_make_up_for_its_rounds_where_noise_is_small(noise)
     factors = longer.cluster_sums / sums
     assert np.allclose(factors, 1.25 if noise < 1 else 1.0, atol=1e-3)
     assert np.array_equal(longer.denominators, given.denominators)
+    assert np.allclose(longer.noise_std, factors[:, 0] * given.noise_std)  # of the means, as rounds.jsonl states it
 
 
 def test_a_report_says_what_auto_stood_for():

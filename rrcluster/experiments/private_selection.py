@@ -33,7 +33,6 @@ from rrcluster.privacy.calibrate import calibrate
 from rrcluster.privacy.events import RepeatAndSelect
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.selection import Selection, draw_repetitions, worst_run
-from rrcluster.privacy.statement import statement
 from rrcluster.rng import Streams
 from rrcluster.settings import LocalSettings, MethodSettings, ServerSettings
 from rrcluster.storage import make_folders, sync_folder
@@ -233,7 +232,7 @@ def _repetition(offer: Candidates, path: Path, place: int, streams: StreamSource
     drawn = offer.experiments[int(streams("combination", place).integers(len(offer.experiments), size=1)[0])]
     secure = drawn.plan.secure
     own = SecureStreams() if secure else Streams(int(streams("run", place).integers(2**63, size=1)[0]))
-    folder = RunFolder.create(path, drawn.config, statement(drawn.plan))
+    folder = RunFolder.create(path, drawn.config, drawn.statement())
     ledger = Ledger(secure=secure)  # in memory: the selection was charged as a whole
     running = Running(replace(drawn, streams=own), folder, ledger)
     for _ in running.rounds():

@@ -62,6 +62,7 @@ def test_only_the_winner_is_left_and_everything_states_the_cost_of_the_selection
     assert privacy["epsilon"] == summary["epsilon"] == pytest.approx(total)
     assert "best of a random number of runs" in privacy["selection"]["what"]
     assert "server_lr: 0.5, 1.0" in privacy["selection"]["settings"]
+    assert privacy["initialisation"] == {"init": "independent", "rounds": None}  # what `auto` stood for
     (charge,) = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
     assert charge["event"]["type"] == "RepeatAndSelect"
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
