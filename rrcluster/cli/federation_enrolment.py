@@ -242,8 +242,11 @@ def show_agreement(agreed: "AgreedRun") -> None:
     write = sys.stdout.write
     write(f"{agreement.name}, mode {agreement.mode}: {len(agreement.members)} members, digest\n")
     write(f"  {agreement.digest.hex()}\n")
+    if agreement.secure:
+        guarantee["most_colluders"] = agreement.most_colluders
     for name, value in guarantee.items():
-        write(f"  {name.replace('_', ' ')}: {value:.6g}\n" if isinstance(value, float) else f"  {name}: {value}\n")
+        text = epsilon_text(value) if name.startswith("epsilon") else f"{value:.6g}" if type(value) is float else value
+        write(f"  {name.replace('_', ' ')}: {text}\n")
     for member in agreement.members:
         write(f"  {member.name}: {member.num_clients} clients, fingerprint {member.fingerprint}\n")
     if guarantee["rehearsal"]:
@@ -253,6 +256,8 @@ def show_agreement(agreed: "AgreedRun") -> None:
 def _json(path: Path) -> dict[str, Any]:
     try:
         value = parse_json(read_text(path))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; get it from its sender.") from None
     except (OSError, ValueError):
         value = None
     if not isinstance(value, dict):
