@@ -48,7 +48,7 @@ test-flower: $(FLOWER_READY)
 test-three-nodes: $(FLOWER_READY)
 	$(FLOWER) -m pytest -q --durations=1 tests/federation/test_flower.py -k test_plain_rounds
 
-# Kills in every stage, and nginx in front of the gate: half an hour.
+# Kills in every stage, and nginx in front of the gate: ten minutes.
 slow-flower: $(FLOWER_READY)
 	$(FLOWER) -m pytest -q -m slow tests/federation/test_flower*.py
 

@@ -13,6 +13,7 @@ from rrcluster.cli.terminal import parse
 from rrcluster.errors import ConfigError
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
+from rrcluster.privacy.cost import epsilon_text
 
 if TYPE_CHECKING:
     from rrcluster.federation.readiness import CheckLine
@@ -98,7 +99,7 @@ def status(arguments: list[str]) -> int:
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
         return 0
     for name, value in told.items():
-        text = ", ".join(value) if isinstance(value, list) else f"{value:.6g}" if isinstance(value, float) else value
+        text = ", ".join(value) if isinstance(value, list) else epsilon_text(value) if type(value) is float else value
         sys.stdout.write(f"{name}: {text}\n")
     return 0
 

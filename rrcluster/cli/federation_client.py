@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from rrcluster.cli.terminal import parse, say
+from rrcluster.cli.terminal import log_to, parse, say
 from rrcluster.data_settings import ColumnSettings
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.federation.member_folder import MemberFolder
@@ -100,7 +100,7 @@ def client(arguments: list[str]) -> int:
 
 
 def _listen(folder: MemberFolder, command: ClientCommand) -> None:
-    from rrcluster.federation.member_daemon import LONGEST_TASK, log_to, open_daemon
+    from rrcluster.federation.member_daemon import LONGEST_TASK, open_daemon
     from rrcluster.federation.transports import SOCKET
     from rrcluster.federation.unix_socket import serve
 

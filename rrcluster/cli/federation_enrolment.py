@@ -243,9 +243,12 @@ def show_agreement(agreed: "AgreedRun") -> None:
     write = sys.stdout.write
     write(f"{agreement.name}, mode {agreement.mode}: {len(agreement.members)} members, digest\n")
     write(f"  {agreement.digest.hex()}\n")
+    if agreement.secure:
+        guarantee["most_colluders"] = agreement.most_colluders
     for name, value in guarantee.items():
-        bound = isinstance(value, float)
-        write(f"  {name.replace('_', ' ')}: {field_text(name, value)}\n" if bound else f"  {name}: {value}\n")
+        text = field_text(name, value) if isinstance(value, float) else value
+        write(f"  {name.replace('_', ' ')}: {text}
+")
     for member in agreement.members:
         write(f"  {member.name}: {member.num_clients} clients, fingerprint {member.fingerprint}\n")
     if guarantee["rehearsal"]:
@@ -255,6 +258,8 @@ def show_agreement(agreed: "AgreedRun") -> None:
 def _json(path: Path) -> dict[str, Any]:
     try:
         value = parse_json(read_text(path))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; get it from its sender.") from None
     except (OSError, ValueError):
         value = None
     if not isinstance(value, dict):

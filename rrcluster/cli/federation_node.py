@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from rrcluster.cli.terminal import parse, say
+from rrcluster.cli.terminal import log_to, parse, say
 from rrcluster.errors import ConfigError
 from rrcluster.federation.member_folder import MemberFolder
 
@@ -56,6 +56,7 @@ def node(arguments: list[str]) -> int:
             command.socket or command.folder / "daemon.sock",
             command.poll_seconds,
         )
+        log_to(None)
         say(f"Connecting to {command.server}; stop with Ctrl-C.")
         pipe.run(stop)
     return 0

@@ -99,18 +99,19 @@ def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", 
     folder, agreement = FederationFolder(command.folder), agreed.agreement
     here = greet(agreement, transport)
     needed = max(agreement.least_survivors, 1)
-    names = [agreement.members[place].name for place in sorted(here) if here[place]]
-    if len(names) < needed:
+    away = ", ".join(member.name for place, member in enumerate(agreement.members) if not here.get(place))
+    num_here = sum(here.values())
+    if num_here < needed:
         raise ConfigError(
-            f"{len(names)} of {len(agreement.members)} members answer with their signature, and {needed} are needed; "
-            "start the daemons (`rrcluster federation client MEMBER`), then serve again."
+            f"{num_here} of {len(agreement.members)} members answer with their signature, and {needed} are needed; "
+            f"start the daemons of {away} (`rrcluster federation client MEMBER`), then serve again."
         )
-    say(f"{len(names)} of {len(agreement.members)} members are here.")
+    say(f"{num_here} of {len(agreement.members)} members are here{away and '; not here: '}{away}.")
     running = _start(Deployment(agreed, transport, folder.next_attempt), run, adopt=command.adopt)
     try:
         return watch(running, progress="auto" if not command.quiet else False).models
     except KeyboardInterrupt:
-        say(f"Stopped. Continue with: rrcluster federation serve {folder.path}")
+        say("Stopped. The same command continues.")
         raise SystemExit(130) from None
     except RoundError:
         raise RoundError(

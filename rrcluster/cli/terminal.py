@@ -6,6 +6,7 @@ A mistake in a flag is reported on the first line, with the way out.
 import contextlib
 import io
 import json
+import logging
 import os
 import re
 import sys
@@ -154,3 +155,12 @@ def follow_sweep(steps: "Iterable[Step]", jobs: "Sequence[Job]", *, hidden: bool
             say("Interrupted. Run the same command again to resume.")
             raise SystemExit(130) from None
     return in_order(outcomes, jobs)
+
+
+def log_to(path: Path | None) -> None:
+    """What a member's programs have to say, for its operator alone: to a file of its own, or the terminal."""
+    handler: logging.Handler = logging.StreamHandler() if path is None else logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger("rrcluster")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

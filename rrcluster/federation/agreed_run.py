@@ -65,6 +65,7 @@ class AgreedRun:
             raise PrivacyError("mechanism = none adds no noise, and a federation states a guarantee; use joint.")
         secure = SecurePlan.build(experiment.plan, agreement) if agreement.secure else None
         if secure is not None:
+            _check_forgets(experiment)
             experiment = replace(experiment, plan=secure.plan)
         side = ClientSide(
             experiment.algorithm,
@@ -219,6 +220,16 @@ def check_data(data: FederatedData, agreement: Agreement, place: int) -> Federat
             "some out, or enrol again with more in the next training."
         )
     return data
+
+
+def _check_forgets(experiment: Experiment) -> None:
+    """Refuse methods whose clients remember: masks bind what is told in one attempt, not what was told before."""
+    if experiment.algorithm.memory_width(experiment.model):
+        raise PrivacyError(
+            f"algorithm = {experiment.algorithm.name}: clients remember what they were told, so a server that tells "
+            "members different things, and then all the same, could tell their sums apart; use a method without "
+            "memory, as ifca, fesem-memoryless or fedper-memoryless, or mode = plain."
+        )
 
 
 def _check_guarantee(stated: Mapping[str, Any], computed: Mapping[str, Any]) -> None:

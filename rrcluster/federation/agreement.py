@@ -129,7 +129,8 @@ class Agreement:
         if self.least_survivors > len(self.members):
             raise ConfigError(
                 f"least_honest = {self.least_honest} and most_colluders = {self.most_colluders} need "
-                f"{self.least_survivors} members, and {len(self.members)} are enrolled; lower them or enrol more."
+                f"{self.least_survivors} members, and {len(self.members)} are enrolled; enrol more, or init another "
+                "folder with lower ones, which takes the same requests."
             )
 
     @property

@@ -53,7 +53,9 @@ class FederationFolder:
     ) -> "FederationFolder":
         """A new federation without members, and its certificates."""
         if (path / _DRAFT).exists():
-            raise RunFolderError(f"{path} holds a federation already; choose another folder.")
+            raise RunFolderError(
+                f"{path} holds a federation already; choose another folder, and accept the requests there."
+            )
         with explain_write(path):
             make_folders(path)
             private = make_subfolder(path / "server", private=True)

@@ -1,6 +1,5 @@
 """A member's daemon from its folder: what was signed, the member's data, its ledger and what its clients remember."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +66,3 @@ def _recall(path: Path, name: str, agreed: AgreedRun) -> ClientMemory:
     except Exception:  # a damaged file fails in many ways inside the reader
         raise RunFolderError(f"{path}: is damaged; remove it, and the clients start afresh.") from None
     return memory if metadata.get("federation") == name and memory.width == fresh.width else fresh
-
-
-def log_to(path: Path | None) -> None:
-    """Why messages were refused, for the operator alone: to a file of its own, or the terminal."""
-    handler: logging.Handler = logging.StreamHandler() if path is None else logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logger = logging.getLogger("rrcluster")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)

@@ -94,7 +94,7 @@ class MemberFolder:
 
     def agreement(self) -> Agreement:
         """What the operator signed; ConfigError where the signature is missing or of another agreement."""
-        path = self.path / "agreement.json"
+        identity, path = self.identity(), self.path / "agreement.json"
         if not path.exists():
             raise ConfigError(
                 f"{self.path}: nothing was signed yet; get agreement.json, then `rrcluster federation enrol "
@@ -102,7 +102,7 @@ class MemberFolder:
             )
         agreement = Agreement.parse(read_text(path), source=str(path))
         consent = read_mapping(self.path / "consent.json")
-        place = agreement.place_of(self.identity().public_key().public_bytes_raw())
+        place = agreement.place_of(identity.public_key().public_bytes_raw())
         agreement.check_consent(place, signature_of(consent))
         return agreement
 

@@ -121,8 +121,9 @@ def _signal(agreed: AgreedRun) -> str:
     over_run, size = min(prospect.over_run) / extra, min(prospect.sizes)
     one_round = size * settings.privacy.update_clip / noise
     text = (
-        f"a cluster of {size:.3g} clients has {over_run:.2g} over the run, and in one round {one_round:.2g} noise stds "
-        f"in a single direction ({clients} clients in all, noise multiplier {plan.noise_multiplier:.3g})"
+        f"a cluster of {size:.0f} clients has {_two_digits(over_run)} over the run, and in one round "
+        f"{_two_digits(one_round)} noise stds in a single direction ({clients} clients in all, noise multiplier "
+        f"{plan.noise_multiplier:.3g})"
     )
     if over_run >= HOPELESS and one_round >= _LEAST_STEP:
         return f"{text}: {'enough' if over_run >= WEAK else f'weak, {WEAK:g} over the run is good'}"
@@ -134,6 +135,10 @@ def _signal(agreed: AgreedRun) -> str:
         f"client{'s' if many > 1 else ''}: with --client-column the unit of privacy is the person in its data, and a "
         "member hosts thousands. Fewer clusters, a smaller network, or a larger epsilon help too."
     )
+
+
+def _two_digits(value: float) -> str:
+    return f"{value:.2g}" if value < 100 else f"{value:.0f}"
 
 
 def _certificates(*paths: Path) -> str:

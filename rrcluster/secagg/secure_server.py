@@ -26,17 +26,18 @@ Envelopes = Mapping[int, Mapping[int, bytes]]
 def secure_sum(attempt: Attempt, ask: Ask, *, charge: Callable[[], None], task_digest: bytes) -> NDArray[np.int64]:
     """The sum of the survivors' values, as whole numbers from -2^31 to 2^31 - 1.
 
-    `task_digest` is of what all of them were told in stage `mask`. Keys and signatures that are not their sender's
-    are left out here, with the sender: passed on they would make everybody else leave.
+    `task_digest` is of what all of them were told in stage `mask`. Who signs wrongly, has a key that nobody can use, or
+    does not send every neighbour its envelope is left out here: passed on, that would make others leave.
 
     `charge` is called before anybody is asked to reveal: from then on the server may know the sum. ProtocolError, and
     no charge, where too few are left to be unmasked; the next attempt has new keys and new noise.
     """
     terms = attempt.terms
     advertised = ask("advertise", dict.fromkeys(range(terms.num_clients)))
-    keys = {place: own for place, own in advertised.items() if attempt.has_signed_keys(place, own)}
-    sent = ask("share", {place: _among(keys, terms.neighbourhoods[place]) for place in keys})
-    delivered = deliver(sent)
+    keys = {place: own for place, own in advertised.items() if attempt.has_signed_keys(place, own) and _usable(own)}
+    shown = {place: _among(keys, terms.neighbourhoods[place]) for place in keys}
+    shared = ask("share", shown)
+    delivered = deliver({place: own for place, own in shared.items() if {*own, place} == set(shown[place])})
     masked = ask("mask", delivered)
     alive = survivors(attempt, masked)
     signed, message = ask("sign", dict.fromkeys(alive, alive)), attempt.signed_survivors(alive)
@@ -106,6 +107,17 @@ def unmask(
                 pairwise = expand(key, terms.width)
                 (np.add if place < survivor else np.subtract)(total, pairwise, out=total)
     return total.astype(np.int32).astype(np.int64)
+
+
+def _usable(keys: AdvertisedKeys) -> bool:
+    """Whether a secret can be agreed on with either key: not so with a few that belong to small groups."""
+    probe = X25519PrivateKey.generate()
+    try:
+        for key in (keys.mask_key, keys.envelope_key):
+            agree(probe, key)
+    except ProtocolError:
+        return False
+    return True
 
 
 def _secret(attempt: Attempt, place: int, shares: Mapping[int, Mapping[int, int]]) -> bytes:

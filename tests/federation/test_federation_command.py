@@ -170,6 +170,8 @@ def test_what_was_not_signed_is_not_served(base, capsys):
     do("init", trial, "--close")
     fails(capsys, "m0, m1, m2 have not signed", *serve)
     fails(capsys, "nothing was signed yet", "client", base / "m0")
+    fails(capsys, "trial/identity.key: cannot be read", "client", trial)
+    fails(capsys, "consent.json: no such file", "enrol", trial, "--consent", base / "m0" / "consent.json")
     fails(capsys, "the roster is closed", "enrol", trial, "--accept", base / "m0" / "request.json")
     do("enrol", base / "m0", "--agree", trial / "agreement.json", "--yes")
     forged = json.loads((base / "m0" / "consent.json").read_text()) | {"name": "m1"}
@@ -178,7 +180,13 @@ def test_what_was_not_signed_is_not_served(base, capsys):
     for place in (1, 2):
         do("enrol", base / f"m{place}", "--agree", trial / "agreement.json", "--yes")
     do("enrol", trial, "--consent", *(base / f"m{place}" / "consent.json" for place in range(3)))
-    fails(capsys, "0 of 3 members answer with their signature, and 2 are needed", *serve, "--seconds", "1")
+    fails(
+        capsys,
+        "0 of 3 members answer with their signature, and 2 are needed; start the daemons of m0, m1, m2 (",
+        *serve,
+        "--seconds",
+        "1",
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +194,24 @@ def gate(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gate")
     make_authority(folder, folder, name="link", hosts=["127.0.0.1"])
     return Gate("127.0.0.1:9", folder / "ca.pem", longest=100)
+
+
+def test_a_node_without_a_server_tries_again_and_says_so_once(tmp_path, monkeypatch, caplog):
+    tries, stop = [], threading.Event()
+    node = FleetNode("127.0.0.1:9", tmp_path / "ca.pem", ec.generate_private_key(ec.SECP384R1()), Path(), 0.01, 0.01)
+
+    def fail(*_):
+        tries.append(None)
+        if len(tries) == 5:
+            stop.set()
+        raise httpx.ConnectError("Connection refused")
+
+    monkeypatch.setattr(FleetNode, "client", fail)
+    node.run(stop)
+    assert len(tries) == 5
+    assert [record.message for record in caplog.records] == [
+        "no connection to 127.0.0.1:9, trying every 0.01 s: Connection refused"
+    ]
 
 
 def status(gate, method, path, content=b""):

@@ -9,7 +9,7 @@ from federation_lab import KEYS, SECURE, agree, daemons_of, deployed_rounds, exp
 import rrcluster as rr
 from rrcluster.client import ClientKeys
 from rrcluster.entropy import SecureStreams
-from rrcluster.errors import ConfigError, ProtocolError, RoundError
+from rrcluster.errors import ConfigError, PrivacyError, ProtocolError, RoundError
 from rrcluster.federation.agreed_run import AgreedRun, close
 from rrcluster.federation.agreement import Agreement, SampleShape
 from rrcluster.federation.client_ledger import ClientLedger
@@ -121,6 +121,14 @@ def test_a_member_that_was_sent_other_models_cannot_be_singled_out(rehearsed, mo
         assert transport.shares == 3, "the protocol went through to its end"
         wide = 20 * agreed.secure.sigma + 60 * 2**21  # noise and messages
         assert (np.abs(totals[0]) > wide).any() == spoilt
+
+
+@pytest.mark.parametrize("algorithm", ["fedper", "fesem", "mr-mtl", "fedcam-fesem"])
+def test_members_that_remember_could_be_told_apart_and_are_refused(algorithm):
+    """What one member was told in an attempt that failed would be in its clients' next messages, under common masks."""
+    with pytest.raises(PrivacyError, match="clients remember"):
+        agree(mode="secure", algorithm=algorithm)
+    agree(mode="plain", algorithm=algorithm)
 
 
 @pytest.mark.parametrize(

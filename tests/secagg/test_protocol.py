@@ -176,6 +176,37 @@ def test_one_client_with_wrong_signatures_takes_nobody_else_out(stage):
     np.testing.assert_array_equal(lab.total(), expected)
 
 
+def key_of_low_order(client, name):
+    """Keys signed by their owner, one of which nobody can agree on a secret with."""
+    keys = replace(client.advertise(), **{name: bytes(32)})
+    message = client.attempt.signed_keys(client.place, keys.mask_key, keys.envelope_key)
+    return replace(keys, signature=identities(5)[client.place].sign(message))
+
+
+@pytest.mark.parametrize("name", ["mask_key", "envelope_key"])
+def test_one_client_with_an_unusable_key_takes_nobody_else_out(name):
+    values, lab = values_for(5), Lab(terms_for(5), values_for(5))
+    own = lab.answer
+    lab.answer = lambda stage, place, message: (
+        key_of_low_order(lab.clients[2], name) if (stage, place) == ("advertise", 2) else own(stage, place, message)
+    )
+    np.testing.assert_array_equal(lab.total(), np.delete(values, 2, axis=0).sum(axis=0))
+    assert not any(2 in answers for stage, answers in lab.said if stage != "advertise")
+
+
+def test_a_client_that_keeps_an_envelope_back_is_left_out():
+    """Passed on, one's words would hold the mask of a pair that the other's lack, and the sum would be nonsense."""
+    values, lab = values_for(6), Lab(terms_for(6), values_for(6))
+    own = lab.answer
+
+    def answer(stage, place, message):
+        given = own(stage, place, message)
+        return {to: sent for to, sent in given.items() if to != 4} if (stage, place) == ("share", 2) else given
+
+    lab.answer = answer
+    np.testing.assert_array_equal(lab.total(), np.delete(values, 2, axis=0).sum(axis=0))
+
+
 def test_a_client_that_is_not_enrolled_cannot_take_a_place():
     with pytest.raises(ProtocolError, match="not the one enrolled for client 2"):
         SecureClient(Attempt(terms_for(5), 0, 0), 2, identities(6)[5])

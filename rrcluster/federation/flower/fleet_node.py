@@ -54,12 +54,16 @@ class FleetNode:
 
     def run(self, stop: threading.Event) -> None:
         """Stay connected until `stop` is set; whatever goes wrong is tried again."""
+        said = None
         while not stop.is_set():
             try:
                 with self.client() as client:
                     self._stay(client, stop)
+                said = None
             except Exception as error:
-                _LOG.warning("no connection to %s, trying again: %s", self.server, error)
+                if str(error) != said:  # once, not at every try
+                    said = str(error)
+                    _LOG.warning("no connection to %s, trying every %g s: %s", self.server, self.retry_seconds, said)
             stop.wait(self.retry_seconds)
 
     def client(self) -> Any:
@@ -85,6 +89,7 @@ class FleetNode:
 
     def _stay(self, client: Any, stop: threading.Event) -> None:
         node, ended = self.activate(client), threading.Event()
+        _LOG.info("connected to %s", self.server)
         beating = threading.Thread(target=self._beat, args=(client, node, ended), daemon=True)
         beating.start()
         try:
