@@ -31,8 +31,7 @@ usage: rrcluster COMMAND [OPTIONS]
 
 Start here:
   rrcluster run                                  a private clustering on the bundled data
-  rrcluster run --data clients.csv --client-column client_id --target-column label
-                                                 the same on a table of your own
+  rrcluster run --epsilon 2 -B 15                the same, stricter, with random rebalancing
   rrcluster account --epsilon 2 --rounds 100     how much noise that takes, and why
   rrcluster report runs/*                        compare what you ran
 

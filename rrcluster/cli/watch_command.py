@@ -32,7 +32,7 @@ class WatchCommand:
     port: int = 0
     """Port on this machine; 0 takes a free one."""
     open: bool = True
-    """Open the page in a browser too; --no-open only prints its address."""
+    """Open the page in a browser."""
 
 
 def main(arguments: list[str]) -> int:
