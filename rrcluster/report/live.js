@@ -46,12 +46,12 @@ function sizes(run) {
 function curve(run) {
   const points = run.diagnostic;
   const drawn = shape("svg", { viewBox: "0 0 300 126", role: "img", "aria-label": "accuracy by round, diagnostic, not private" });
-  const across = (round) => 40 + 256 * round / run.rounds, up = (accuracy) => 102 - 92 * accuracy;
+  const across = (round) => 48 + 248 * round / run.rounds, up = (accuracy) => 102 - 92 * accuracy;
   for (const share of [0, 0.5, 1]) {
-    drawn.append(shape("line", { class: "axis", x1: 40, x2: 296, y1: up(share), y2: up(share) }));
-    drawn.append(shape("text", { x: 35, y: up(share) + 4, "text-anchor": "end" }, `${100 * share}%`));
+    drawn.append(shape("line", { class: "axis", x1: 48, x2: 296, y1: up(share), y2: up(share) }));
+    drawn.append(shape("text", { x: 43, y: up(share) + 4, "text-anchor": "end" }, `${100 * share}%`));
   }
-  drawn.append(shape("text", { x: 40, y: 120 }, "round 0"), shape("text", { x: 296, y: 120, "text-anchor": "end" }, run.rounds));
+  drawn.append(shape("text", { x: 48, y: 120 }, "round 0"), shape("text", { x: 296, y: 120, "text-anchor": "end" }, run.rounds));
   drawn.append(shape("polyline", { class: `curve series-${run.colour}`, points: points.map(([round, accuracy]) => `${across(round)},${up(accuracy)}`).join(" ") }));
   const [round, accuracy] = points[points.length - 1];
   drawn.append(shape("circle", { class: `dot series-${run.colour}`, cx: across(round), cy: up(accuracy), r: 3 }));
