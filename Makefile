@@ -83,8 +83,7 @@ bench-gpu: $(READY)
 scaling: $(READY)
 	$(BIN)/python benchmarks/scaling.py
 
-# The site: open site/index.html. It asks for nothing from elsewhere; its search needs a server on top, such as
-# `python3 -m http.server --directory site --bind 127.0.0.1`.
+# The site: open site/index.html. It asks for nothing from elsewhere, and its search works from disk too.
 docs: .venv/.docs-ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 

@@ -26,10 +26,10 @@ LINES = (  # row of the table, column, label, settings of the method
     ("Oracle: true clusters given", OURS, "groups known beforehand", {"algorithm": "oracle"}),
     (DEFAULT, OURS, "rrcluster, the default", IFCA | {"exploration": 1.0}),
     ("DP-FedAvg", OURS, "one model for all", {"algorithm": "fedavg"}),
-    ("RR-Cluster (IFCA)", PUBLISHED, "as published", IFCA | {"min_cluster_size": 15}),
+    ("RR-Cluster (IFCA)", PUBLISHED, "RR-Cluster as published", IFCA | {"min_cluster_size": 15}),
     ("DP-IFCA", PAPER, "the paper's mechanism,\nsoundly accounted", IFCA),
 )
-LABEL_HEIGHT = {"groups known beforehand": 1.6, "rrcluster, the default": -1.8, "as published": 0.9}
+LABEL_HEIGHT = {"groups known beforehand": 1.6, "rrcluster, the default": -1.8, "RR-Cluster as published": 0.9}
 
 
 def read():
@@ -56,7 +56,8 @@ def main():
     plt.rcParams.update(
         {"font.size": 13, "svg.hashsalt": "rrcluster", "svg.fonttype": "none", "font.family": "sans-serif"}
     )
-    figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
     for method, column, label, settings in LINES:
         heights = [value(rows, method, epsilon, column) for epsilon in EPSILONS]
         look = base_look(settings)
@@ -75,8 +76,7 @@ def main():
     axes.set_ylabel("test accuracy, %")
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines["bottom"].set_bounds(-0.15, 2.1)
-    axes.grid(axis="y", color="#dddddd")
-    axes.set_axisbelow(True)
+    axes.hlines(axes.get_yticks(), -0.15, 2.1, color="#dddddd", linewidth=1, zorder=0)
     figure.savefig(DOCS / "results" / "headline.svg", metadata={"Date": None})
 
 

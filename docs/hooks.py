@@ -48,6 +48,13 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_post_build(config: Any) -> None:
+    """The search index as a script, too: from disk a page may load scripts, but no data (docs/disk-search.js)."""
+    folder = Path(config.site_dir) / "search"
+    index = (folder / "search_index.json").read_text(encoding="utf-8")
+    (folder / "search_index.js").write_text(f"var __index = {index}", encoding="utf-8")
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links to ../examples become links to the copies on the site; "1.0 ± 0.2" stays in one line."""
     up = "../" * page.file.src_uri.count("/")

@@ -1,5 +1,6 @@
 """The documentation: pages are reachable, links lead somewhere, code is that of the examples, named tests exist."""
 
+import functools
 import inspect
 import os
 import pydoc
@@ -21,6 +22,7 @@ from rrcluster.settings import FIELDS
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+WRITTEN = [page for page in PAGES if DOCS / "results" not in page.parents]  # those are made of runs
 GENERATED = {
     "changelog.md": ROOT / "CHANGELOG.md",
     "reference/settings.md": ROOT / "rrcluster" / "settings.py",
@@ -28,15 +30,15 @@ GENERATED = {
 }
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 README_WORDS = (
-    *("client", "group", "federated", "server", "federation", "round", "cohort", "update", "joint", "exploration"),
-    *("rebalancing", "noise", "release", "differential privacy", "client-level", "epsilon", "delta", "mechanism"),
-    *("accountant", "budget", "plan", "seed", "secure", "diagnostic", "audit", "threat model", "secure aggregation"),
-    *("private evaluation", "dp-fedavg", "dp-ifca", "rr-cluster", "oracle", "backbone", "edge features"),
-    *("add-on", "accuracy", "clustering accuracy", "worst decile", "t-interval", "run folder", "sweep", "emnist"),
-    *("personalise", "member", "schedule", "calibrate", "convergence bound", "reserve"),
+    *("client", "group", "federated", "server", "federation", "round", "cohort", "update", "joint", "survey"),
+    *("rebalancing", "noise", "release", "differential privacy", "epsilon", "delta", "mechanism", "accountant"),
+    *("budget", "plan", "seed", "secure", "diagnostic", "audit", "threat model", "secure aggregation"),
+    *("private evaluation", "dp-fedavg", "rr-cluster", "oracle", "backbone", "edge features", "add-on", "accuracy"),
+    *("t-interval", "run folder", "sweep", "emnist", "personalise", "member", "schedule", "reserve"),
 )
 FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
-LINK = re.compile(r"\]\(([^)\s]+)\)")
+LINK = re.compile(r"\]\(([^)\s]+)\)|<(?:img|source)\b[^>]*?\ssrc(?:set)?=\"([^\"]+)\"")
+COMMAND = re.compile(r"^(?:\$ )?rrcluster ([a-z]+)(?: ([a-z]+)(?!\S))?(.*)$", re.MULTILINE)
 
 
 def text_of(page):
@@ -68,14 +70,14 @@ def python_blocks(name):
 def test_every_page_is_in_the_navigation_once_and_every_entry_exists():
     nav = list(nav_files(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
     assert len(nav) == len(set(nav))
-    written = {page.relative_to(DOCS).as_posix() for page in PAGES if DOCS / "results" not in page.parents}
+    written = {page.relative_to(DOCS).as_posix() for page in WRITTEN}
     assert written | set(GENERATED) == set(nav)
     assert all(path.is_file() for path in GENERATED.values())
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for link in LINK.findall(text_of(page)):
+    for link in (of_text or of_image for of_text, of_image in LINK.findall(text_of(page))):
         if link.startswith(("http://", "https://")):
             continue
         path, _, anchor = link.partition("#")
@@ -84,6 +86,47 @@ def test_links_lead_somewhere(page):
         assert target.exists(), f"{page.name}: {link}"
         if anchor:
             assert anchor in anchors(target), f"{page.name}: {link}"
+
+
+@pytest.mark.parametrize("page", [*WRITTEN, ROOT / "README.md"], ids=lambda page: page.name)
+def test_lines_of_text_are_at_most_a_hundred_columns(page):
+    lines = [line for line in text_of(page).splitlines() if not line.startswith(("|", "<", "[!", "![")) and " " in line]
+    assert [line for line in lines if len(re.sub(r"\]\(\S+?\)", "]", line)) > 100] == []
+
+
+@pytest.fixture(scope="module")
+def flags_of():
+    """The flags that a command's help names."""
+
+    @functools.cache
+    def known(*command):
+        answer = subprocess.run(
+            [sys.executable, "-m", "rrcluster", *command, "--help"], capture_output=True, text=True, timeout=60
+        )
+        assert answer.returncode == 0, answer.stderr
+        return set(FLAG.findall(answer.stdout)) | {"--help"}
+
+    return known
+
+
+def commands(page):
+    """Every call of the program in a page: its command, and the flags given to it."""
+    source = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    blocks = [line for block in CODE.findall(source) for line in block.splitlines()]
+    inline = re.findall(r"`([^`]+)`", CODE.sub("", source))
+    for line in (*blocks, *(re.sub(r"\s+", " ", text) for text in inline)):
+        for name, action, rest in COMMAND.findall(line):
+            command = (name, action) if name == "federation" and action else (name,)
+            yield command, FLAG.findall(re.sub(r"\s#.*", "", rest))
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+def test_flags_of_commands_on_a_page_exist(page, flags_of):
+    from rrcluster.cli import COMMANDS
+
+    for command, flags in commands(page):
+        assert command[0] in COMMANDS, f"{page.name}: rrcluster {command[0]}"
+        assert set(flags) <= flags_of(*command), f"{page.name}: rrcluster {' '.join(command)}"
 
 
 @pytest.mark.parametrize(

@@ -247,8 +247,7 @@ def show_agreement(agreed: "AgreedRun") -> None:
         guarantee["most_colluders"] = agreement.most_colluders
     for name, value in guarantee.items():
         text = field_text(name, value) if isinstance(value, float) else value
-        write(f"  {name.replace('_', ' ')}: {text}
-")
+        write(f"  {name.replace('_', ' ')}: {text}\n")
     for member in agreement.members:
         write(f"  {member.name}: {member.num_clients} clients, fingerprint {member.fingerprint}\n")
     if guarantee["rehearsal"]:

@@ -46,12 +46,12 @@ function sizes(run) {
 function curve(run) {
   const points = run.diagnostic;
   const drawn = shape("svg", { viewBox: "0 0 300 126", role: "img", "aria-label": "accuracy by round, diagnostic, not private" });
-  const across = (round) => 40 + 256 * round / run.rounds, up = (accuracy) => 102 - 92 * accuracy;
+  const across = (round) => 48 + 248 * round / run.rounds, up = (accuracy) => 102 - 92 * accuracy;
   for (const share of [0, 0.5, 1]) {
-    drawn.append(shape("line", { class: "axis", x1: 40, x2: 296, y1: up(share), y2: up(share) }));
-    drawn.append(shape("text", { x: 35, y: up(share) + 4, "text-anchor": "end" }, `${100 * share}%`));
+    drawn.append(shape("line", { class: "axis", x1: 48, x2: 296, y1: up(share), y2: up(share) }));
+    drawn.append(shape("text", { x: 43, y: up(share) + 4, "text-anchor": "end" }, `${100 * share}%`));
   }
-  drawn.append(shape("text", { x: 40, y: 120 }, "round 0"), shape("text", { x: 296, y: 120, "text-anchor": "end" }, run.rounds));
+  drawn.append(shape("text", { x: 48, y: 120 }, "round 0"), shape("text", { x: 296, y: 120, "text-anchor": "end" }, run.rounds));
   drawn.append(shape("polyline", { class: `curve series-${run.colour}`, points: points.map(([round, accuracy]) => `${across(round)},${up(accuracy)}`).join(" ") }));
   const [round, accuracy] = points[points.length - 1];
   drawn.append(shape("circle", { class: `dot series-${run.colour}`, cx: across(round), cy: up(accuracy), r: 3 }));
@@ -66,26 +66,28 @@ function figure(title, drawn) {
 
 function roundText(run) {
   if (run.status !== "unfinished") return `${run.round} of ${run.rounds}, ${run.status}`;
-  return `${run.round} of ${run.rounds}${run.round ? "" : ": clients of the first are training"}`;
+  const doing = run.round ? "" : ", clients of the first are training";
+  return `${run.round} of ${run.rounds}${run.round < run.survey_rounds ? `, looking for groups until round ${run.survey_rounds}` : doing}`;
 }
 
 function card(run) {
   const made = element("article");
-  made.append(element("h2", run.label ? `${run.label}${run.seed === null ? "" : `, seed ${run.seed}`}` : run.name));
-  if (run.label) made.append(element("div", run.name, "quiet"));
+  const seed = run.secure || run.seed === null ? "" : `, seed ${run.seed}`;
+  made.append(element("h2", run.secure ? "Secure run" : `${run.label}${seed}`), element("div", run.name, "quiet"));
   made.append(progress(run));
   const facts = element("dl");
   const fact = (name, value) => facts.append(element("dt", name), element("dd", value));
   fact("round", roundText(run));
-  fact("epsilon", run.delta === null ? run.epsilon : `${run.epsilon} at delta ${run.delta}, whole plan`);
+  fact("epsilon", run.delta === null ? run.epsilon : `${run.epsilon} at delta ${run.delta}, for the whole plan`);
   if (!run.secure) {
     if (run.seconds_left !== null && run.silent === null) fact("time left", `about ${duration(run.seconds_left)}`);
     if (run.silent !== null) fact("last news", `${duration(run.silent)} ago: slow, or killed`);
+    if (run.groups) fact("groups", run.groups);
     if (run.released_accuracy !== null) fact("accuracy", `${(100 * run.released_accuracy).toFixed(1)}% (released)`);
     const last = run.diagnostic[run.diagnostic.length - 1];
     if (last) fact("accuracy", `${(100 * last[1]).toFixed(1)}% (diagnostic, not private)`);
   } else {
-    fact("secure", "nothing else is shown");
+    fact("more", "nothing else is shown of a secure run");
   }
   const parts = element("div", undefined, "parts");
   parts.append(facts);
@@ -100,9 +102,9 @@ function card(run) {
 function stateText({ runs, not_begun, unread, doing, load, processors }) {
   const texts = [];
   if (runs.length) {
-    const going = runs.filter((run) => run.status === "unfinished").length;
+    const ended = runs.filter((run) => run.status !== "unfinished").length;
     const machine = load === null ? "" : `; load ${load.toFixed(1)} on ${processors} processors`;
-    texts.push(`${runs.length} ${runs.length === 1 ? "run" : "runs"}, ${going} not finished${machine}.`);
+    texts.push(`${ended} of ${runs.length} ${runs.length === 1 ? "run" : "runs"} ended${machine}.`);
   } else {
     texts.push("No run has begun yet.");
   }
@@ -110,6 +112,13 @@ function stateText({ runs, not_begun, unread, doing, load, processors }) {
   if (not_begun.length) texts.push(`Waiting for a run in ${not_begun.join(", ")}.`);
   if (unread.length) texts.push(`Not readable: ${unread.join(", ")}.`);
   return texts.join(" ");
+}
+
+function titleText(runs) {  // how far the run is that has most rounds left
+  const going = runs.filter((run) => run.status === "unfinished" && run.rounds);
+  if (!going.length) return runs.length ? "ended · rrcluster" : "rrcluster";
+  const share = Math.min(...going.map((run) => run.round / run.rounds));
+  return `${Math.floor(100 * share)}% · rrcluster`;
 }
 
 const cards = new Map();  // by name: what was shown, and its card; a card that did not change stays as it is, selected text included
@@ -131,6 +140,8 @@ async function refresh() {
     if (!answer.ok) throw new Error(await answer.text());
     const answered = await answer.json();
     showRuns(answered.runs);
+    document.querySelector("footer").hidden = !answered.runs.length;
+    document.title = titleText(answered.runs);
     state.textContent = stateText(answered);
   } catch (error) {
     state.textContent = `No answer (${error.message}): the command that serves this page has ended. Below is what it said last; \`rrcluster watch\` shows it again.`;

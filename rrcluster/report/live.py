@@ -25,7 +25,7 @@ from rrcluster.privacy.cost import epsilon_text
 from rrcluster.report.explorer import content_hash
 from rrcluster.report.folders import NoRunYet, Run, read_run, run_folders
 from rrcluster.report.looks import base_look
-from rrcluster.report.values import delta_text, thinned
+from rrcluster.report.values import delta_text, groups_text, thinned
 from rrcluster.storage import printable
 
 _POINTS = 200  # of a curve: more do not fit a screen
@@ -114,11 +114,20 @@ def _shown(run: Run) -> dict[str, Any]:
         "label": printable(run.label),
         "colour": base_look(run.config).colour,
         "seed": run.seed,
+        "survey_rounds": _survey_rounds(run),
+        "groups": groups_text(run.summary),
         "sizes": list(run.rounds[-1].sizes) if run.rounds else [],
         "released_accuracy": run.private_accuracy or (released[-1] if run.private and released else None),
         "diagnostic": [[point.round_index + 1, point.accuracy] for point in measured],
         "seconds_left": left,
     }
+
+
+def _survey_rounds(run: Run) -> int:
+    """The rounds in which the run looks for groups; 0 without a survey."""
+    begins = run.privacy.get("initialisation")
+    rounds = begins.get("rounds") if isinstance(begins, dict) and begins.get("init") == "survey" else None
+    return rounds if isinstance(rounds, int) else 0
 
 
 class LivePage(ThreadingHTTPServer):

@@ -58,7 +58,7 @@ function equip(table) {
   table.parentElement.before(element("div", { className: "tools" }, filter, choice));
 }
 
-document.querySelectorAll("main table").forEach(equip);
+document.querySelectorAll("main table:not(.fixed)").forEach(equip);
 
 // Chart
 
@@ -243,6 +243,7 @@ function explore() {
   for (const place of order.slice(0, SHOWN_FIRST)) choose(place, true);
   filter.hidden = data.lines.length < 5;
   document.getElementById("some").hidden = data.lines.length <= SHOWN_FIRST;
+  document.getElementById("surveys").hidden = !data.lines.some((line) => line.label.includes("+ survey"));
   document.getElementById("bands").hidden = !data.lines.some((line) => Object.values(line.values).some(([, , halves]) => halves));
   filter.addEventListener("input", () => [...list.children].forEach((label) => {
     label.hidden = !label.textContent.toLowerCase().includes(filter.value.toLowerCase());

@@ -25,6 +25,8 @@ from rrcluster.report.values import (
     clear_best,
     dead_text,
     delta_text,
+    groups_text,
+    number,
     percent,
     start_text,
     value_text,
@@ -117,9 +119,8 @@ def lead(groups: Sequence[RunGroup]) -> str:
     where += f" ({partition})" if data and partition else ""
     where += f", spread over {clients} clients" if clients else ""
     where += f", for {rounds} rounds" if rounds else ""
-    return " ".join(
-        part for part in (f"This report shows {what}{where}.", _promise(groups), _winner(groups, labels)) if part
-    )
+    parts = (f"This report shows {what}{where}.", _promise(groups), _winner(groups, labels), _surveys(groups, labels))
+    return " ".join(part for part in parts if part)
 
 
 def _promise(groups: Sequence[RunGroup]) -> str:
@@ -149,9 +150,10 @@ def _winner(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
     ]
     if not measured:
         return ""
-    best, label = max(measured, key=lambda entry: entry[0].mean)
+    best = max((value for value, _ in measured), key=lambda value: value.mean)
     if len(measured) == 1:
         return f"Accuracy: {percent(best.mean)}% ({DIAGNOSTIC})."
+    first = [label for value, label in measured if percent(value.mean) == percent(best.mean)]  # as the table shows them
     if best.half_width is None:
         trust = "one seed, so small differences may be chance"
     elif clear_best([value for value, _ in measured]) is not None:
@@ -159,7 +161,17 @@ def _winner(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
     else:
         trust = "not clearly more than the others, given the spread over seeds"
     among = " among the private methods" if private and len(measured) < len(groups) else ""
-    return f"Highest accuracy{among}: {label}, {percent(best.mean)}% ({trust}; {DIAGNOSTIC})."
+    return f"Highest accuracy{among}: {percent(best.mean)}% by {' and '.join(first)} ({trust}; {DIAGNOSTIC})."
+
+
+def _surveys(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
+    """What each survey found, if its runs agree."""
+    texts = []
+    for group, label in zip(groups, labels, strict=True):
+        found = {groups_text(run.summary) for run in group.runs}
+        if len(found) == 1 and (text := found.pop()):
+            texts.append(text if len(groups) == 1 else f"{label}: {text[0].lower()}{text[1:]}")
+    return " ".join(texts) if len(texts) <= _NAMED else ""
 
 
 def _facts(groups: Sequence[RunGroup]) -> dict[str, str]:
@@ -275,7 +287,7 @@ def _differences(groups: Sequence[RunGroup], labels: Sequence[str], names: Seque
     head = "".join(f'<th scope="col">{html.escape(label)}</th>' for label in labels)
     rows = []
     for name in names:
-        values = [_setting(group.first.config.get(name)) for group in groups]
+        values = [_setting(name, group.first.config.get(name)) for group in groups]
         usual, count = Counter(values).most_common(1)[0]
         mark = count > 1 or len(values) == 2
         cells = [_marked(value, stands_out=not mark or value != usual) for value in values]
@@ -283,7 +295,7 @@ def _differences(groups: Sequence[RunGroup], labels: Sequence[str], names: Seque
     return (
         "<h3>Where the methods differ</h3>\n"
         '<div class="scroll" role="region" tabindex="0" aria-label="Settings that differ">\n'
-        '<table aria-label="Settings that differ">\n'
+        '<table aria-label="Settings that differ" class="fixed">\n'
         f'<thead><tr><th scope="col">Setting</th>{head}</tr></thead>\n'
         f"<tbody>\n{chr(10).join(rows)}\n</tbody>\n</table>\n</div>"
     )
@@ -295,11 +307,13 @@ def _marked(value: str, *, stands_out: bool) -> str:
 
 
 def _term(name: str, value: object) -> str:
-    return f"<div><dt>{html.escape(words(name))}</dt><dd>{html.escape(_setting(value))}</dd></div>"
+    return f"<div><dt>{html.escape(words(name))}</dt><dd>{html.escape(_setting(name, value))}</dd></div>"
 
 
-def _setting(value: object) -> str:
-    return "not set" if value is None else value_text(value)
+def _setting(name: str, value: object) -> str:
+    if value is None or value in ((), []):
+        return "not set"
+    return delta_text(number(value)) if name == "delta" else value_text(value)
 
 
 def _command(group: RunGroup, out: Path) -> str:

@@ -60,6 +60,16 @@ def test_of_a_secure_run_round_and_epsilon_alone_are_shown(tmp_path, run_folder)
     assert set(run) == {"name", "secure", "private", "status", "round", "rounds", "epsilon", "delta"}
 
 
+def test_a_survey_is_announced_and_its_answer_shown(tmp_path, run_folder):
+    begins = {"initialisation": {"init": "survey", "rounds": 9}}
+    run_folder(tmp_path / "a", privacy=begins, summary={"groups_found": 3, "num_clusters": 4})
+    (run,) = snapshot([tmp_path])["runs"]
+    assert (run["survey_rounds"], run["groups"]) == (9, "The survey found 3 groups; 1 of 4 clusters stay closed.")
+    run_folder(tmp_path / "a", privacy={"initialisation": {"init": "independent", "rounds": None}})
+    (run,) = snapshot([tmp_path])["runs"]
+    assert (run["survey_rounds"], run["groups"]) == (0, "")
+
+
 def test_an_epsilon_is_not_rounded_down(tmp_path, run_folder):
     run_folder(tmp_path / "a", privacy={"epsilon": 4.0011})
     assert snapshot([tmp_path])["runs"][0]["epsilon"] == "4.01"
@@ -252,13 +262,15 @@ def browser(tmp_path_factory):
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [375, 1280])
 def test_the_page_follows_a_run_in_a_browser(tmp_path, run_folder, served, browser, width, dark):
-    folder = run_folder(tmp_path / "<img src=x onerror=alert(1)>", accuracy=0.7, num_rounds=12)
+    begins = {"initialisation": {"init": "survey", "rounds": 6}}
+    folder = run_folder(tmp_path / "<img src=x onerror=alert(1)>", accuracy=0.7, num_rounds=12, privacy=begins)
     (folder / "summary.json").unlink()
     rounds = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
     (folder / "rounds.jsonl").write_text("".join(rounds[:5]))
     page = served(tmp_path)
     browser.open_address(page.address, width=width, dark=dark, mobile=width < 600)
-    text = wait_for(browser, "round", "5 of 12", "load")
+    text = wait_for(browser, "round", "5 of 12, looking for groups until round 6", "load")
+    assert browser.run("document.title") == "41% · rrcluster"
     assert "<img src=x" in text  # as text
     assert "diagnostic, not private" in text
     run_folder(tmp_path / "secret", accuracy=None, privacy={"secure": True})
@@ -266,7 +278,7 @@ def test_the_page_follows_a_run_in_a_browser(tmp_path, run_folder, served, brows
     with (folder / "rounds.jsonl").open("a") as file:
         file.write(rounds[5])
     began = time.monotonic()
-    wait_for(browser, "round", "6 of 12")
+    assert "looking for groups" not in wait_for(browser, "round", "6 of 12")
     assert time.monotonic() - began < 2
     assert {check: places for check, places in browser.run(CHECKS).items() if places} == {}
     assert browser.complaints == []

@@ -1,11 +1,14 @@
 """The figures under docs/results: drawn from the tables beside them, at most seven lines a panel, no text cut."""
 
+import csv
+import json
 import re
 import runpy
 from pathlib import Path
 
 import pytest
 
+from rrcluster.report.values import estimate
 from tests.report.test_report_looks import _outside, _texts
 
 ROOT = Path(__file__).parents[2]
@@ -50,3 +53,44 @@ def test_the_headline_can_be_read_at_400_pixels():
     sizes += [float(size) for size in re.findall(r"font-size: ?([\d.]+)px", svg)]
     assert len(sizes) >= 10
     assert min(sizes) * 400 / width >= 10
+
+
+def test_the_table_of_the_readme_has_the_numbers_of_the_results():
+    readme = (ROOT / "README.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in readme.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == 5  # at most
+    shown = {name: values for name, *values in rows}
+    first, _, _ = (RESULTS / "fashion" / "table.csv").read_text().partition("\n\n")
+    stored = {row["Method"]: row for row in csv.DictReader(first.splitlines())}
+
+    def cells(method, column):
+        names = [f"epsilon {epsilon}, {column} [diagnostic, not private]" for epsilon in (2, 4, 8)]
+        return [f"{stored[method][name]} ± {stored[method][f'{name} 95% half width']}" for name in names]
+
+    published = [f"{float(stored['RR-Cluster (IFCA)'][f'epsilon {epsilon}, published']):.1f}" for epsilon in (2, 4, 8)]
+    assert shown["RR-Cluster (IFCA), as published"] == published
+    assert shown["the paper's mechanism, soundly accounted"] == cells("RR-Cluster (IFCA)", "identifier")
+    assert shown["one model for all (DP-FedAvg)"] == cells("DP-FedAvg", "joint (ours)")
+    assert shown["the groups known beforehand (oracle)"] == cells("Oracle: true clusters given", "joint (ours)")
+    ours = [estimate(arm["accuracies"]) for arm in _arms("default") if arm["arm"] == "FashionMNIST 1:1:1:1"]
+    assert shown["**rrcluster, its defaults**"] == [f"{entry.mean:.1f} ± {entry.half_width:.1f}" for entry in ours]
+
+
+def test_the_distances_of_the_readme_are_those_of_the_results():
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    claim = r"within ([\d.]+) points of knowing the groups.*within ([\d.]+) of one model"
+    with_groups, without = map(float, re.search(claim, readme).groups())
+    assert _largest_distance("groups", ", k = 4", ", true groups given") <= with_groups
+    assert _largest_distance("default", ", default", ", fedavg") <= without
+
+
+def _arms(name):
+    return json.loads((RESULTS / "groups" / f"{name}.json").read_text())
+
+
+def _largest_distance(name, ours, reference):
+    """By how many points the mean over seeds is below that of the reference, where most."""
+    means = {(arm["arm"], arm["epsilon"]): estimate(arm["accuracies"]).mean for arm in _arms(name)}
+    pairs = [(key, (key[0].removesuffix(ours) + reference, key[1])) for key in means if key[0].endswith(ours)]
+    assert len(pairs) >= 6
+    return max(means[other] - means[key] for key, other in pairs)

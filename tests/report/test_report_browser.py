@@ -48,7 +48,7 @@ def pages(tmp_path_factory, run_folder):
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [375, 1280])
 @pytest.mark.parametrize("which", ["few", "many"])
 def test_the_page_is_whole_and_legible(browser, pages, which, width, dark):
     browser.open(pages[which], width=width, dark=dark, mobile=width < 600)

@@ -11,6 +11,8 @@ import pytest
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.report import find_runs, make_report
 from rrcluster.report.figures import draw_figures
+from rrcluster.report.page import lead, settings_section
+from rrcluster.report.tables import group_labels
 from rrcluster.storage import write_file
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -206,6 +208,33 @@ def test_empty_clusters_of_several_runs_are_one_notice(tmp_path, run_folder, fig
     run_folder(tmp_path / "b", algorithm="fesem", summary={"dead_clusters": [0, 2]})
     page = make_report(tmp_path).page.read_text()
     assert page.count("empty:</strong>") == page.count("some clusters look empty") == 1
+
+
+def test_methods_that_the_table_shows_as_equal_share_the_highest_accuracy(tmp_path, run_folder):
+    run_folder(tmp_path / "a", algorithm="fedavg", accuracy=0.72)
+    run_folder(tmp_path / "b", accuracy=0.8281)
+    run_folder(tmp_path / "c", accuracy=0.8283, rebalance="coin", min_cluster_size=40)
+    text = lead(find_runs([tmp_path]))
+    assert "Highest accuracy: 82.8% by DP-IFCA and RR-Cluster (IFCA), B=40 (one seed" in text
+
+
+def test_the_lead_says_what_a_survey_found(tmp_path, run_folder):
+    found = {"groups_found": 3, "num_clusters": 8}
+    run_folder(tmp_path / "a", init="survey", num_clusters=8, summary=found)
+    text = "The survey found 3 groups; 5 of 8 clusters stay closed."
+    assert lead(find_runs([tmp_path])).endswith(text)
+    run_folder(tmp_path / "b")
+    assert f"DP-IFCA + survey: t{text[1:]}" in lead(find_runs([tmp_path]))
+    run_folder(tmp_path / "c", init="survey", num_clusters=8, seed=1, summary={**found, "groups_found": 2})
+    assert "survey found" not in lead(find_runs([tmp_path]))  # seeds disagree
+
+
+def test_settings_are_written_as_everywhere_on_the_page(tmp_path, run_folder):
+    run_folder(tmp_path / "a", delta=5e-5, ratio=[])
+    groups = find_runs([tmp_path])
+    section = settings_section(groups, group_labels(groups))
+    assert "<dt>delta</dt><dd>5e-5</dd>" in section
+    assert "<dt>ratio</dt><dd>not set</dd>" in section
 
 
 def test_a_run_before_its_first_round(tmp_path, run_folder):

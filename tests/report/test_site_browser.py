@@ -73,8 +73,15 @@ def test_the_picture_of_the_idea_fits_the_window(browser, site):
     assert shown == ["idea-narrow.svg", "idea.svg"]
 
 
+@pytest.mark.parametrize("width", [375, 1280])
+def test_the_search_finds_pages_from_disk(browser, site, width):
+    browser.open(site / "concepts.html", width=width, mobile=width < 600)
+    assert browser.run(SEARCH.replace("WORD", "rebalancing")) >= 3
+    assert browser.complaints == []
+    assert [url for url in browser.requests() if not url.startswith(("file:", "data:", "blob:", "about:"))] == []
+
+
 def test_the_search_finds_pages(browser, site):
-    """From disk a browser allows no search; over HTTP it answers."""
     handler = functools.partial(QuietHandler, directory=str(site))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
