@@ -87,8 +87,8 @@ def _population(config: "RunConfig", command: AssignCommand) -> "RunConfig":
             )
         if data.num_clients == config.data.num_clients:
             data = replace(data, num_clients=None)  # they are counted
-    changed = replace(config, data=data, columns=columns, privacy=replace(config.privacy, secure=False))
-    return replace(changed, output=replace(config.output, seed=config.output.seed or 0)).resolved()
+    privacy, output = replace(config.privacy, secure=False), replace(config.output, seed=config.output.seed or 0)
+    return replace(config, data=data, columns=columns, privacy=privacy, output=output).resolved()
 
 
 def _table(run: Path, config: "RunConfig") -> "Assignment":

@@ -548,6 +548,18 @@ def test_clients_of_a_file_are_assigned_by_name(here, capsys):
         assert len(table) == (len({*columns(seed=5)["who"][:9]}) if flags else CLIENTS)
 
 
+def test_clients_of_a_secure_run_are_assigned(here, capsys):
+    write_csv(here / "clients.csv")
+    flags = ["--data", "clients.csv", *FLAGS, "--clients", str(CLIENTS), *SMALL, "--secure", "--out", "run"]
+    assert main(["run", *flags]) == 0
+    assert main(["assign", "run", "--out", "clusters.csv"]) == 0
+    assert len((here / "clusters.csv").read_text().splitlines()) == 1 + CLIENTS
+    (here / "run" / "models.safetensors").unlink()
+    capsys.readouterr()
+    assert main(["assign", "run", "--out", "none.csv"]) == 2
+    assert "finish the run with `rrcluster run --resume run`" in capsys.readouterr().err
+
+
 def test_a_selection_is_not_repeated_on_other_data(here, capsys, monkeypatch):
     """Seeded, it would add the same noise to other sums and be charged once."""
     from rrcluster.experiments import private_selection
