@@ -31,6 +31,10 @@ class Assignment:
         margin = ordered[:, 1] - ordered[:, 0] if scores.shape[1] > 1 else np.full(len(scores), np.nan)
         return cls(np.asarray(client), scores.argmin(axis=1), margin)
 
+    def __repr__(self) -> str:
+        """Short: how many clients each cluster has, not who they are."""
+        return f"Assignment({len(self)} clients, {np.bincount(self.cluster).tolist()} in clusters 0, 1, ...)"
+
     @property
     def shape(self) -> tuple[int]:
         """(M,)."""

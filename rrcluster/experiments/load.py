@@ -10,7 +10,7 @@ import copy
 import json
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,20 @@ from rrcluster.methods import ALGORITHMS, Method, Tools
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import OURS, Model, from_module, make_model
 from rrcluster.simulation.evaluate import score_all
-from rrcluster.storage import parse_json, read_tensors
+from rrcluster.storage import parse_json, read_mapping, read_tensors
 from rrcluster.types import Array, Models
 
 FORMAT = "rrcluster-cluster/1"
+
+
+def module_of(model: Model, vector: Array) -> nn.Module:
+    """A copy of the model's module with the trained weights in `vector` (d,), in eval mode."""
+    module, values = copy.deepcopy(model.module).cpu(), model.unflatten(torch.as_tensor(vector))
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():  # weights that are used twice are named once
+            if name in values:
+                parameter.copy_(values[name])
+    return module.eval()
 
 
 @dataclass(frozen=True)
@@ -51,13 +61,7 @@ class ClusterModels:
 
     def module(self, cluster: int) -> nn.Module:
         """A copy of the module with this cluster's weights, in eval mode."""
-        vector = torch.as_tensor(self.split.vectors(self.models, np.array([cluster]))[0])
-        module, values = copy.deepcopy(self.model.module).cpu(), self.model.unflatten(vector)
-        with torch.no_grad():
-            for name, parameter in module.named_parameters():  # weights that are used twice are named once
-                if name in values:
-                    parameter.copy_(values[name])
-        return module.eval()
+        return module_of(self.model, self.split.vectors(self.models, np.array([cluster]))[0])
 
     @property
     def personal(self) -> list[str]:
@@ -83,6 +87,11 @@ class TrainedModels:
     model: Model  # the network
     algorithm: Method  # by which clients choose
     input_shape: tuple[int, ...] = ()  # of one sample
+    local: LocalSettings = field(default_factory=LocalSettings)  # how clients trained
+
+    def __repr__(self) -> str:
+        """Short: not the weights."""
+        return f"TrainedModels({self.num_clusters} x {self.model.name}, {self.algorithm.name})"
 
     @property
     def num_clusters(self) -> int:
@@ -185,6 +194,7 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
     except Exception as error:  # a damaged file fails in many ways inside the reader
         raise _damaged(path) from error
     _check_known(run, *declared[:2], given=model is not None)
+    local = _local_settings(Path(run) / "config.yaml")
     algorithm = ALGORITHMS[declared[1]]
     if model is not None:
         network = algorithm.adapt(model if isinstance(model, Model) else from_module(model))
@@ -193,7 +203,7 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
         if model is None:
             network = algorithm.adapt(_declared_model(about, models))
         network = network.taking(about.get("inputs"))
-        return TrainedModels(models, network, algorithm, declared[2])._checked()
+        return TrainedModels(models, network, algorithm, declared[2], local)._checked()
     except Exception as error:
         raise _damaged(path) from error
 
@@ -202,6 +212,12 @@ def _damaged(path: Path) -> RunFolderError:
     return RunFolderError(
         f"{path}: cannot be read as models of rrcluster; the file is damaged. Run again with the same settings."
     )
+
+
+def _local_settings(path: Path) -> LocalSettings:
+    """How clients trained, by the run's config.yaml; the defaults where models were passed on without it."""
+    settings = read_mapping(path) if path.exists() else {}
+    return LocalSettings(**{part.name: settings[part.name] for part in fields(LocalSettings) if part.name in settings})
 
 
 def _check_known(run: str | Path, model: str, algorithm: str, *, given: bool) -> None:

@@ -1,17 +1,17 @@
 """`rr.personalise`: a released model, fitted on the client to the client's own data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.pick_engine import stacked_or_single
-from rrcluster.experiments.load import TrainedModels
+from rrcluster.experiments.load import TrainedModels, module_of
 from rrcluster.models import Model, fitted
-from rrcluster.settings import LocalSettings
 from rrcluster.simulation.personalise import personalise_clients
 from rrcluster.types import Array
 
@@ -26,6 +26,14 @@ class PersonalModel:
     epochs: int  # passes over the client's own rows from there; 0: the released model as it is
     head_only: bool  # whether only the last layer was trained
 
+    def __repr__(self) -> str:
+        """Short: not the weights, which are private."""
+        return f"PersonalModel({self.model.name}, from cluster {self.cluster}, {self.epochs} epochs on own rows)"
+
+    def module(self) -> nn.Module:
+        """A plain `nn.Module` with the client's own weights, in eval mode: a copy, yours to use and to change."""
+        return module_of(self.model, self.vector)
+
     def predict(self, inputs: Any) -> Array:
         """Outputs (logits, or values for regression): (s, *input) -> (s, outputs)."""
         with torch.no_grad():
@@ -34,16 +42,19 @@ class PersonalModel:
         return np.asarray(outputs.numpy())
 
 
-def personalise(models: TrainedModels, data: Any, *, local_lr: float = 0.05, batch_size: int = 20) -> Any:
+def personalise(
+    models: TrainedModels, data: Any, *, local_lr: float | None = None, batch_size: int | None = None
+) -> Any:
     """Fit a released model to one's own data, on the client: nothing leaves the caller, so it costs no privacy.
 
     `data` is one client's own training rows, a pair (inputs, targets) of arrays as the model takes them (then the
     answer is one `PersonalModel`), or `FederatedData` (then a list, one for each client). The client starts from the
     model that `assign` would give it. How far it trains (0, 1, 3 or 10 epochs, all parameters or the last layer) it
     decides by cross-validation on its own rows: 0 where no training clearly helps, and with fewer than five rows.
-    `local_lr` and `batch_size` are those of the run; the rate here is a quarter of it.
+    `local_lr` (of which a quarter is used) and `batch_size` are those of the run unless they are given.
     """
-    local = LocalSettings(local_lr=local_lr, batch_size=batch_size)
+    given = {"local_lr": local_lr, "batch_size": batch_size}
+    local = replace(models.local, **{name: value for name, value in given.items() if value is not None})
     alone = not isinstance(data, FederatedData)
     if alone:
         inputs, targets = data

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import rrcluster as rr
 from rrcluster.data import from_arrays
@@ -204,6 +205,12 @@ def test_one_client_alone(rng):
     assert np.mean(own.predict(inputs).argmax(1) == targets) > np.mean(
         models.predict(inputs, cluster=own.cluster).argmax(1) == targets
     )
+    plain = own.module()
+    assert not plain.training
+    np.testing.assert_allclose(
+        plain(torch.as_tensor(inputs, dtype=torch.float32)).detach(), own.predict(inputs), atol=1e-6
+    )
+    assert repr(own) == f"PersonalModel(linear, from cluster {own.cluster}, {own.epochs} epochs on own rows)"
     few = rr.personalise(models, (inputs[:3], targets[:3]))
     assert few.epochs == 0
     assert np.array_equal(few.predict(inputs), models.predict(inputs, cluster=few.cluster))
@@ -220,6 +227,12 @@ def test_a_run_has_the_column_on_request_and_a_secure_one_refuses(tmp_path, rng)
     assert plain.personalised_accuracy is None
     assert personal.personalised_accuracy > personal.accuracy + 0.05
     assert personal.personalised_worst_decile > personal.worst_decile
+    own = rr.personalise(rr.load(tmp_path / "personal"), data)  # at the run's own rate
+    right = [
+        np.mean(mine.predict(test.inputs).argmax(1) == test.targets)
+        for mine, test in zip(own, data.test_sets, strict=True)
+    ]
+    assert np.mean(right) == pytest.approx(personal.personalised_accuracy)
     assert str(replace(personal, personalised_accuracy=None, personalised_worst_decile=None)) == str(plain)
     assert "Personalised accuracy (%)" not in results_table(find_runs([tmp_path / "plain"])).columns
     table = results_table(find_runs([tmp_path / "personal"]))
