@@ -34,17 +34,18 @@ class ColumnRules(TypedDict, total=False):
 
 def from_frame(
     frame: Any,
-    client: str,
+    client: str | None,
     target: str,
     features: Sequence[str] | None = None,
     classes: Sequence[int | str] | None = None,
     *,
-    name: str = OWN_DATA,
+    name: str | None = None,
     **rules: Unpack[ColumnRules],
 ) -> FederatedData:
-    """A population from a pandas, polars or pyarrow table, a `datasets` split, or a mapping of columns.
+    """A population from a pandas, polars or pyarrow table, a `datasets` split, a mapping of columns, or a file's path.
 
-    `client` names the column with the client of each row, `target` the one to predict. `features` are the columns to
+    `client` names the column with the client of each row (None for the path of a folder with one file per client),
+    `target` the one to predict. `features` are the columns to
     predict from, by default all without another role: numbers as they are or mapped to 0..1 by `scale`
     (`{"age": (0, 100)}`), text by the vocabulary in `categories` (`{"colour": ["red", "blue"]}`: one input per value
     and one for all others), lists of numbers of one length. `missing` says what a missing value stands for. `classes`
@@ -57,15 +58,19 @@ def from_frame(
     is a `DataError` that names column, row and client, never the value of a cell.
     """
     columns = declared_columns(client=client, target=target, features=features, classes=classes, **rules)
+    if isinstance(frame, (str, Path)):
+        return load_table(str(frame), columns, name=name)
+    if client is None:
+        raise ConfigError("a table needs the column that names the client of each row; give client=.")
     table = to_table(frame)
     check_columns(table.column_names, columns, source="the table")
-    return _population(table, client, columns, name=name)
+    return _population(table, client, columns, name=name or OWN_DATA)
 
 
-def load_table(path: str, columns: ColumnSettings) -> FederatedData:
+def load_table(path: str, columns: ColumnSettings, *, name: str | None = None) -> FederatedData:
     """The population of a file, or of a folder of files."""
     table, client = read_table(Path(path), columns)
-    return _population(table, client, columns, name=data_label(path))
+    return _population(table, client, columns, name=name or data_label(path))
 
 
 def is_frame(value: Any) -> bool:
@@ -111,7 +116,7 @@ def _no_table(frame: Any) -> DataError:
         return DataError("the columns differ in length, or are splits: give columns of one length, or one split.")
     return DataError(
         f"{type(frame).__name__} cannot be read as a table; give a pandas, polars (collected) or pyarrow table, a "
-        "split of datasets, or a mapping from names to columns."
+        "split of datasets, a mapping from names to columns, or the path of a file."
     )
 
 

@@ -99,6 +99,12 @@ def test_csv_parquet_folder_and_frame_are_one_population(here):
     assert [read(Path(f"{i}/config.yaml"))["data"] for i in (1, 4, 5)] == ["clients.csv", "your-data", "mine"]
     assert {read(Path(f"{i}/config.yaml"))["num_clients"] for i in range(1, 6)} == {CLIENTS}
     assert "partition" not in read(Path("1/config.yaml"))
+    rules = {"target": "label", "classes": ["no", "yes"], "test_share": 0.3, "group": "side"}
+    for path, client, name in (("clients.csv", "who", "clients"), (here / "each", None, "each")):
+        population = rr.from_frame(path, client, **rules)  # of the run, for assign and personalise
+        table = rr.assign(rr.load("1"), population)
+        assert (population.name, repr(table).split(",")[0]) == (name, f"Assignment({CLIENTS} clients")
+    assert repr(rr.load("1")) == "TrainedModels(2 x linear, ifca)"
 
 
 def test_parquet_on_the_command_line_alone(here, capsys):
@@ -129,15 +135,15 @@ PAGE = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text()
 
 
 def test_the_program_of_the_page_is_short_and_runs(here):
-    """CSV to private models to a table."""
+    """CSV to private models to a table, and out again."""
     write_page_example(here / "clients.csv")
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    program, after = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     assert len(program.splitlines()) < 15
-    program = program.replace("num_clusters=2", "num_clusters=2, num_rounds=20, sample_rate=0.5")
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    answer = subprocess.run([sys.executable, "-c", program + after], capture_output=True, text=True, timeout=300)
     assert answer.returncode == 0, answer.stderr
     assert "epsilon 8.0, accuracy" in answer.stdout
     assert "| DP-IFCA + exploration | 8.00 |" in answer.stdout
+    assert (here / "clusters.csv").read_text().startswith("client,cluster,margin\np0,")
 
 
 def test_the_commands_of_the_page_are_understood(here):
@@ -355,6 +361,10 @@ def test_mistakes_of_frames_are_named():
         with pytest.raises(ValueError, match=told) as raised:
             rr.from_frame(frame, "who", "label")
         assert "SECRET" not in str(raised.value)
+    with pytest.raises(ConfigError, match="give client="):
+        rr.from_frame(mixed, None, "label")
+    with pytest.raises(ValueError, match=r"nowhere.csv: no such file"):
+        rr.from_frame("nowhere.csv", "who", "label")
 
 
 def test_without_pyarrow_the_way_out_is_said_and_without_torch(here):
