@@ -256,6 +256,8 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
         )
     if all(run.final is None for group in groups for run in group.runs):
         return [released or "No diagnostics were written, so there is no accuracy to show."]
+    if not metrics:
+        return [released or "No rows were held out to test on (--test-share 0.2), so there is no accuracy to show."]
     names = [name if name == "ARI" else name.removesuffix(" (%)").lower() for name in (_LABELS[key] for key in metrics)]
     listed = _listed(names)
     sentences = [

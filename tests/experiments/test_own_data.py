@@ -558,6 +558,14 @@ def test_clients_of_a_file_are_assigned_by_name(here, capsys):
         assert len(table) == (len({*columns(seed=5)["who"][:9]}) if flags else CLIENTS)
 
 
+def test_one_model_without_test_rows_has_a_report(here, capsys):
+    write_csv(here / "clients.csv")
+    flags = ["--data", "clients.csv", *FLAGS, *SMALL, "--algorithm", "fedavg", "--out", "run"]
+    assert main(["run", *flags]) == 0
+    assert "No rows were held out to test on" in " ".join(capsys.readouterr().out.split())
+    assert main(["report", "run"]) == 0
+
+
 def test_clients_of_a_secure_run_are_assigned(here, capsys):
     write_csv(here / "clients.csv")
     flags = ["--data", "clients.csv", *FLAGS, "--clients", str(CLIENTS), *SMALL, "--secure", "--out", "run"]
