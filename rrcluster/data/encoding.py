@@ -3,7 +3,7 @@
 Errors name the column, and the row and client at fault, never the value of a cell.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,31 @@ _LARGEST = float(np.finfo(np.float32).max)
 def encode_features(table: Any, names: list[str], columns: ColumnSettings, *, row: Row) -> NDArray[np.float32]:
     """(rows, width) the features side by side: a number, a list of numbers, or one-hot values of a vocabulary."""
     parts: list[Numbers] = []
+    _check_missing(table, names, columns, row=row)
     for name in names:
         if name in columns.vocabulary:
             parts.append(_one_hot(table.column(name), name, columns, row=row))
         else:
             parts.append(_scaled(_numbers(table.column(name), name, columns.fills, row=row), name, columns))
     return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def _check_missing(table: Any, names: list[str], columns: ColumnSettings, *, row: Row) -> None:
+    """Refuse missing values without a rule, of all columns at once: a table often has them in many."""
+    empty = {name: _empty_cells(table.column(name)) for name in names if name not in columns.fills}
+    incomplete = [name for name, cells in empty.items() if cells.any()]
+    if incomplete:
+        first, *others = incomplete
+        raise _missing(first, row(int(empty[first].argmax())), others=others)
+
+
+def _empty_cells(column: Any) -> NDArray[np.bool_]:
+    """(rows,) whether a cell is null, NaN or an empty text."""
+    cells = column.is_null(nan_is_null=True).to_numpy()
+    if not _is_text(column.type):
+        return np.asarray(cells, dtype=bool)
+    compute = arrow("pyarrow.compute")
+    return np.asarray(cells | compute.fill_null(compute.equal(column.cast("string"), ""), True).to_numpy(), dtype=bool)
 
 
 def encode_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[Numbers, tuple[str, ...]]:
@@ -41,8 +60,8 @@ def encode_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[Num
         return values if _is_list(column.type) else values[:, 0], ()
     if types.is_floating(column.type) and not columns.classes:
         raise DataError(
-            f"target = {name!r} holds floats, so that it may be a number or a class; set regression to predict a "
-            "number, or declare classes (or make it whole numbers)."
+            f"target = {name!r} holds floats, so that it may be a number or a class; give --regression to predict a "
+            "number (regression=True in Python), or declare --classes (or make it whole numbers)."
         )
     if not (_is_text(column.type) or _is_number(column.type)):
         raise DataError(f"target = {name!r} holds {_kind(column.type)}; give whole numbers or text as classes.")
@@ -177,12 +196,15 @@ def _fill(name: str, text: str) -> float:
     return number
 
 
-def _missing(name: str, where: str, *, declarable: bool = True) -> DataError:
+def _missing(name: str, where: str, *, declarable: bool = True, others: Sequence[str] = ()) -> DataError:
     if not declarable:
         return DataError(f"column {name!r}: {where} has no value; correct or remove the row.")
+    flags, also = "".join(f" {other}=VALUE" for other in others), ""
+    if others:
+        also = f" Rows of {len(others)} other column{'s' * (len(others) > 1)} have none either: {', '.join(others)}."
     return DataError(
         f"column {name!r}: {where} has no value; remove the row, or say what a missing value stands for "
-        f"(--missing {name}=VALUE, missing={{{name!r}: value}} in Python)."
+        f"(--missing {name}=VALUE{flags}, missing={{{name!r}: value}} in Python).{also}"
     )
 
 
@@ -192,7 +214,10 @@ def _no_number(name: str, kind: Any) -> DataError:
             f"column {name!r} holds text; declare its public vocabulary (--categories {name}=VALUE,VALUE, "
             f"categories={{{name!r}: [...]}} in Python), name other --feature-columns, or correct what is no number."
         )
-    return DataError(f"column {name!r} holds {_kind(kind)}; give numbers, or name other feature columns.")
+    return DataError(
+        f"column {name!r} holds {_kind(kind)}; make it a number, or name the columns to predict from without it "
+        "(--feature-columns, features=[...] in Python)."
+    )
 
 
 def _is_text(kind: Any) -> bool:

@@ -48,7 +48,7 @@ def count_clients(path: Path, columns: ColumnSettings) -> int:
     check_table(path, columns)
     if path.is_dir() and columns.client is None:
         return len(_files(path))
-    tables = [_read(file, columns, only=columns.client) for file in _files(path)]
+    tables = [_whole(file, columns, only=columns.client) for file in _files(path)]
     return len(_joined(path, tables).column(0).cast("string").unique())
 
 
@@ -83,6 +83,8 @@ def header(file: Path) -> list[str]:
                 names = rows.schema.names
     except (pa.ArrowException, OSError, EOFError) as error:
         raise _unreadable(file, error) from None
+    if len(names) == 1 and ";" in names[0]:
+        raise DataError(f"{file}: has semicolons between columns; write commas, or tabs in a file that ends in .tsv.")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"{file}: column {twice[0]!r} appears twice; rename one.")
@@ -139,8 +141,8 @@ def _check_names(path: Path, files: list[Path]) -> None:
         seen[client] = file.name
 
 
-def _whole(file: Path, columns: ColumnSettings) -> Any:
-    table = _read(file, columns)
+def _whole(file: Path, columns: ColumnSettings, *, only: str | None = None) -> Any:
+    table = _read(file, columns, only=only)
     if not len(table):
         raise DataError(f"{file}: holds no rows; every file needs at least one.")
     return table
@@ -157,9 +159,13 @@ def _read(file: Path, columns: ColumnSettings, *, only: str | None = None) -> An
         types = {} if columns.client is None else {columns.client: pa.string()}
         convert = csv.ConvertOptions(column_types=types, include_columns=chosen)
         serial = csv.ReadOptions(use_threads=False)  # then errors name the row
-        return csv.read_csv(file, read_options=serial, parse_options=_parsing(file), convert_options=convert)
+        table = csv.read_csv(file, read_options=serial, parse_options=_parsing(file), convert_options=convert)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise _unreadable(file, error) from None
+    for field in table.schema:
+        if pa.types.is_binary(field.type):  # how pyarrow reads text in another encoding
+            raise DataError(f"{file}: column {field.name!r} is not in UTF-8; save the file as UTF-8.")
+    return table
 
 
 def _is_parquet(file: Path) -> bool:

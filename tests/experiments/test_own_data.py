@@ -229,6 +229,13 @@ MISTAKES = {
         ROLE,
         "column 'a': row 4 (client 'c3') has no value; remove the row, or say",
     ),
+    "missing values": (
+        GOOD.replace(",3.5,", ",,").replace(",5\n", ",\n").replace("5.5,5,", "5.5,,"),
+        ROLE,
+        "(--missing a=VALUE b=VALUE, missing={'a': value} in Python). Rows of 1 other column have none either: b.",
+    ),
+    "no rows": ("who,a,label\n", ROLE, "x.csv: holds no rows"),
+    "semicolons": (GOOD.replace(",", ";"), ROLE, "has semicolons between columns; write commas"),
     "NaN": (GOOD.replace(",3.5,", ",nan,"), ROLE, "column 'a': row 4 (client 'c3') has no value"),
     "infinite": (
         GOOD.replace(",3.5,", ",1e39,"),
