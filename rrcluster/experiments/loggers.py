@@ -95,13 +95,14 @@ def watch(
         raise ConfigError(f'progress = {progress!r} should be True, False or "auto".')
     hidden = not (sys.stderr.isatty() or in_notebook()) if progress == "auto" else not progress
     with ExitStack() as stack:
-        bar = stack.enter_context(ProgressBar(config, plan, hidden=hidden))
+        done = 0 if running.state is None else running.state.round_index
+        bar = stack.enter_context(ProgressBar(config, plan, hidden=hidden, rounds_done=done))
         if config.output.tensorboard:
             called = [*called, stack.enter_context(EventWriter(running.folder.path))]
-        for done in running.rounds():
-            bar.update(done)
+        for step in running.rounds():
+            bar.update(step)
             for call in called:
-                call(done.round_index, done.figures)
+                call(step.round_index, step.figures)
     return running.result()
 
 

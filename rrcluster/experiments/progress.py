@@ -35,8 +35,8 @@ _ROOMY = 100  # columns of a terminal that has room for a long bar
 class ProgressBar:
     """Draws on stderr; where stderr is not a terminal, prints a line now and then instead."""
 
-    def __init__(self, config: RunConfig, plan: "PrivacyPlan", *, hidden: bool) -> None:
-        """Prepare; nothing is drawn before `with`."""
+    def __init__(self, config: RunConfig, plan: "PrivacyPlan", *, hidden: bool, rounds_done: int = 0) -> None:
+        """Prepare; nothing is drawn before `with`. A resumed run begins after `rounds_done`."""
         self._console = Console(stderr=True, quiet=hidden)
         self._drawn = (self._console.is_terminal or _has_widgets()) and not hidden
         self._bar_width = 20 if self._console.width >= _ROOMY else 5
@@ -51,7 +51,7 @@ class ProgressBar:
             console=self._console,
             disable=not self._drawn,
         )
-        self._plan, self._label = plan, printable(config.label)
+        self._plan, self._label, self._begins = plan, printable(config.label), rounds_done
         self._source = "secure" if config.seed is None else f"seed {config.seed}"
         self._accuracy = ""
 
@@ -69,10 +69,11 @@ class ProgressBar:
         line = f"{self._label}, {self._source}: {guarantee}"
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         self._bar.start()
-        waiting = "clients of the first round are training"
+        begins, total = self._begins, plan.num_rounds
+        waiting = f"clients of the {'next' if begins else 'first'} round are training"
         if not self._drawn:
-            self._console.print(f"round 0/{plan.num_rounds}  {waiting}", highlight=False, soft_wrap=True)
-        self._task = self._bar.add_task("round", total=plan.num_rounds, sizes=waiting, accuracy="")
+            self._console.print(f"round {begins}/{total}  {waiting}", highlight=False, soft_wrap=True)
+        self._task = self._bar.add_task("round", total=total, completed=begins, sizes=waiting, accuracy="")
         return self
 
     def __exit__(self, *error: object) -> None:

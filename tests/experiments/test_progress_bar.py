@@ -66,3 +66,12 @@ def test_what_the_first_seconds_are_spent_on_is_whole(terminal):
         bar._bar.refresh()
     assert "clients of the first round are training" in last_line(drawn)
     assert "0/400" in last_line(drawn)
+
+
+def test_a_resumed_run_begins_where_it_stopped(terminal):
+    drawn = terminal(80)
+    config, plan = SimpleNamespace(label="run", seed=0), SimpleNamespace(private=False, num_rounds=400)
+    with progress.ProgressBar(config, plan, hidden=False, rounds_done=120) as bar:
+        bar._bar.refresh()
+    assert "clients of the next round are training" in last_line(drawn)
+    assert "120/400" in last_line(drawn)
