@@ -8,7 +8,7 @@ import pytest
 import rrcluster as rr
 from rrcluster.clusters.dead import dead_clusters
 from rrcluster.report import make_report
-from rrcluster.report.values import dead_text
+from rrcluster.report.values import dead_text, groups_text
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,10 @@ def test_words_for_one_and_none():
     assert "cluster 1 looks empty" in dead_text([1])
     for nothing in ([], None, "1", ["<b>"]):
         assert dead_text(nothing) == ""
+
+
+def test_words_for_a_survey():
+    found = {"groups_found": 3, "num_clusters": 4}
+    assert groups_text(found) == "The survey found 3 groups; 1 of 4 clusters stay closed."
+    assert "rehearse with --init independent" in groups_text(found | {"groups_found": 1})
+    assert groups_text({"groups_found": None, "num_clusters": 4}) == ""

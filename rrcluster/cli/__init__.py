@@ -31,7 +31,8 @@ usage: rrcluster COMMAND [OPTIONS]
 
 Start here:
   rrcluster run                                  a private clustering on the bundled data
-  rrcluster run --epsilon 2 -B 15                the same, stricter, with random rebalancing
+  rrcluster run --data clients.csv --client-column client_id --target-column label --test-share 0.2
+                                                 the same on a table of your own (docs/own-data.md)
   rrcluster account --epsilon 2 --rounds 100     how much noise that takes, and why
   rrcluster report runs/*                        compare what you ran
 

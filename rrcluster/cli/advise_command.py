@@ -42,8 +42,8 @@ class AdviseCommand:
     """Exploration of the run; 0 is the published method."""
     average_last: float = 0.5
     """Part of the rounds that the models handed out average."""
-    alternatives: bool = True
-    """Also show what fewer clusters, larger cohorts, fewer rounds and a larger epsilon would give."""
+    no_alternatives: bool = False
+    """Leave out what fewer clusters, larger cohorts, fewer rounds and a larger epsilon would give."""
     json: bool = False
     """Print the answer as JSON."""
 
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
     if command.privacy.mechanism == "none":
         raise PrivacyError("mechanism = none adds no noise: there is nothing to weigh. Use joint or identifier.")
     advice = _ask(command)
-    others = _alternatives(command) if command.alternatives else {}
+    others = {} if command.no_alternatives else _alternatives(command)
     if command.json:
         answer = asdict(advice) | {"alternatives": {name: asdict(other.outlook) for name, other in others.items()}}
         print_json(answer)

@@ -14,7 +14,7 @@ import tyro
 from rrcluster import registry
 from rrcluster.cli import torchrun_rank
 from rrcluster.cli.terminal import parse, print_json, read_yaml, say, say_warnings, waiting
-from rrcluster.data_settings import data_label
+from rrcluster.data_settings import FILE_ENDINGS, data_label
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.storage import read_json_lines, read_mapping
@@ -148,6 +148,11 @@ def read_command(arguments: list[str]) -> RunCommand:
     """Settings from the defaults, then a YAML file, then flags."""
     default = RunCommand()
     if arguments and not arguments[0].startswith("-"):
+        if arguments[0].lower().endswith(FILE_ENDINGS):
+            raise ConfigError(
+                f"{arguments[0]} is a table, and a file of settings is expected here; give it as --data "
+                f"{arguments[0]}, with --client-column and --target-column."
+            )
         settings = read_yaml(arguments[0])
         default = RunCommand(config=from_flat(settings, source=arguments[0], resolved=False))
         arguments = arguments[1:]
@@ -208,6 +213,8 @@ def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Pat
     from rrcluster.experiments.loggers import watch
 
     followed.append(running.folder.path)
+    if running.state is None:
+        _warn_of_noise(running.experiment)
     try:
         watch(running, progress=not (command.quiet or command.json))
     except KeyboardInterrupt:
@@ -218,6 +225,17 @@ def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Pat
     if done < planned:
         say(f"The budget was spent after {done} of {planned} rounds; the models are those of round {done}.")
     return running.folder.path
+
+
+def _warn_of_noise(experiment: "Experiment") -> None:
+    """Say before a run, as --dry-run does, that its noise leaves little to learn."""
+    from rrcluster.theory.outlook import outlook
+
+    plan, config = experiment.plan, experiment.config
+    if plan.private:
+        clip, last = config.privacy.update_clip, config.server.average_last
+        for warning in outlook(plan, update_clip=clip, average_last=last).warnings:
+            say(warning)
 
 
 def _show(command: RunCommand, folders: list[Path]) -> None:

@@ -101,10 +101,18 @@ def say_warnings() -> Iterator[None]:
 def _one_line(message: str, prog: str) -> str:
     """tyro's boxed message as plain sentences."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", message)
-    body = [re.sub(r"[│╭╮╰╯─]", "", line).strip() for line in plain.splitlines()[1:]]
-    words = " ".join(line for line in body if line and "full helptext" not in line)
-    words = re.sub(r"^Error parsing config\.\w+: ", "", words)  # how settings are grouped inside
-    return f"{words.rstrip('.')}. See `{prog} --help`."
+    body = [re.sub(r"[│╭╮╰╯─]", "", line).strip(" |") for line in plain.splitlines()[1:]]
+    words = " ".join(line for line in body if line.strip("+-") and "full helptext" not in line)  # +---+ without Unicode
+    words = re.sub(r"^Error parsing [a-z.]+: ", "", words)  # how settings are grouped inside
+    no_number = re.match(r"Error parsing (-[\w-]+): .*(float|int).*'(.*?)' Argument helptext", words)
+    unknown = re.match(r"Unrecognized options: ([^\s,]+)(?:.* Perhaps you meant: (?:-\w, )?(--[\w-]+))?", words)
+    if no_number:
+        flag, kind, value = no_number.groups()
+        words = f"{flag} {value} should be a {'whole ' if kind == 'int' else ''}number"
+    elif unknown:
+        flag, near = unknown.groups()
+        words = f"{flag} is not an option" + (f"; did you mean {near}?" if near else "")
+    return f"{words}{'' if words.endswith(('.', '?')) else '.'} See `{prog} --help`."
 
 
 _WIDEST = 10_000

@@ -31,8 +31,8 @@ class WatchCommand:
     """Run folders, or folders with runs in them."""
     port: int = 0
     """Port on this machine; 0 takes a free one."""
-    open: bool = True
-    """Open the page in a browser."""
+    no_open: bool = False
+    """Do not open the page in a browser."""
 
 
 def main(arguments: list[str]) -> int:
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
         except NoRunYet:
             say(f"{path}: no run there yet; the page shows it when it begins.")
     with open_page(
-        command.runs, port=command.port, browser=command.open, what=", ".join(map(str, command.runs))
+        command.runs, port=command.port, browser=not command.no_open, what=", ".join(map(str, command.runs))
     ) as page:
         page.serve_forever()
     return 0

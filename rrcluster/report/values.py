@@ -172,7 +172,8 @@ def groups_text(summary: Mapping[str, Any]) -> str:
     if not isinstance(groups, int) or not isinstance(clusters, int):
         return ""
     closed = f"; {clusters - groups} of {clusters} clusters stay closed" if groups < clusters else ""
-    return f"The survey found {groups} group{'' if groups == 1 else 's'}{closed}."
+    missed = " It can miss groups of clients with few rows each: if you expect some, rehearse with --init independent."
+    return f"The survey found {groups} group{'' if groups == 1 else 's'}{closed}.{missed if groups == 1 else ''}"
 
 
 def start_text(started_from: object) -> str:

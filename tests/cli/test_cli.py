@@ -73,6 +73,18 @@ def test_run_help_uses_the_documented_flags():
         assert flag in text, flag
 
 
+def test_switches_say_what_they_do():
+    assert "Do not open the page" in " ".join(rrcluster("watch", "--help").stdout.split())
+    assert "Leave out what fewer clusters" in " ".join(rrcluster("advise", "--help").stdout.split())
+    assert "rrcluster run --data clients.csv" in rrcluster("--help").stdout
+
+
+def test_a_run_that_noise_leaves_nothing_says_so(tmp_path):
+    answer = rrcluster_process("run", *TINY, "--noise-multiplier", "50", "-q", "--out", "here", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert "signal-to-noise ratio" in answer.stderr
+
+
 def test_a_run_prints_a_table_and_names_its_folder(tmp_path):
     answer = rrcluster_process("run", *TINY, "--out", "here", cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
@@ -160,8 +172,10 @@ def test_data_list_and_check():
 
 BAD = {
     "unknown command": (["rum"], "'rum' is not a command; use one of run,"),
-    "unknown flag": (["run", "--epsilom", "3"], "--epsilom.*--epsilon"),
-    "not a number": (["run", "--epsilon", "much"], "--epsilon.*much"),
+    "unknown flag": (["run", "--epsilom", "3"], "--epsilom is not an option; did you mean --epsilon\\? See"),
+    "not a number": (["run", "--epsilon", "much"], "--epsilon much should be a number. See"),
+    "not whole": (["run", "--rounds", "1.5"], "--rounds 1.5 should be a whole number. See"),
+    "a table as settings": (["run", "x.csv"], "x.csv is a table, .*; give it as --data x.csv"),
     "unknown choice": (["run", "--mechanism", "laplace"], "laplace.*joint"),
     "impossible B": (["run", "-B", "30"], "B\\) = 30 needs 120 clients for 4 clusters, but a cohort has 100; lower B"),
     "delta": (["run", "--delta", "0.01"], "delta = 0.01 is more than 1/num_clients"),
@@ -180,7 +194,7 @@ BAD = {
     ),
     "data unknown": (["data", "get", "mnist3d"], "mnist3d.*choose one of"),
     "data unnamed": (["data", "check"], "needs the name of a dataset"),
-    "secure with a seed": (["run", "--secure", "--seed", "3"], "takes no seed"),
+    "secure with a seed": (["run", "--secure", "--seed", "3"], "run: secure .* takes no seed"),
     "secure without noise": (["run", "--secure", "--mechanism", "none"], "adds no noise"),
     "low ceiling": (["run", *TINY, "--max-epsilon", "0.001"], "less than one round costs.*raise it"),
     "a flag that is gone": (["run", "--sampling", "fixed-size"], "sampling"),
