@@ -227,6 +227,8 @@ def _as(hint: Any, value: Any) -> Any:
         return tuple(_as(options[0], item) for item in _checked(value, isinstance(value, (list, tuple))))
     if hint is Path:
         return Path(_checked(value, isinstance(value, (str, Path))))
+    if hint is str and isinstance(value, Path):
+        return str(value) if value.suffix or len(value.parts) > 1 else f"./{value}"  # a dataset has a plain name
     if hint is float:
         return float(_checked(_number(value), isinstance(_number(value), (int, float)) and not isinstance(value, bool)))
     if hint is int:

@@ -173,8 +173,21 @@ class TrainedModels:
         vector = self.split.vectors(self.models, np.array([self._checked_cluster(cluster)]))[0]
         with torch.no_grad():
             parameters = self.model.unflatten(torch.as_tensor(vector))
-            outputs = self.model.single(parameters, self.model.input_tensor(inputs))
+            outputs = self.model.single(parameters, self.checked_inputs(inputs))
         return np.asarray(outputs.numpy())
+
+    def checked_inputs(self, inputs: Any) -> Tensor:
+        """The inputs as the network takes them; ConfigError for samples of a shape that it cannot take."""
+        rows, shape = self.model.input_tensor(inputs), tuple(self.input_shape)
+        if shape and tuple(rows.shape[1:]) != shape:  # sequences may have another length than in the run
+            try:
+                self.module(0)(rows[:1])
+            except (RuntimeError, ValueError, IndexError):
+                raise ConfigError(
+                    f"samples of shape {tuple(rows.shape[1:])} are given, and the run's models take {shape}; encode "
+                    "them by the same rules (rr.from_frame does)."
+                ) from None
+        return rows
 
 
 def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedModels:
@@ -278,7 +291,12 @@ def assign(models: TrainedModels, data: Any) -> Any:
     if isinstance(data, FederatedData):
         scores = score_all(models.models, data, algorithm=models.algorithm, split=models.split, engine=engine)
         return Assignment.of_scores(np.array(data.clients) if data.clients else np.arange(data.num_clients), scores)
-    inputs, targets = models.model.input_tensor(data[0]).numpy(), np.asarray(data[1])
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise ConfigError(
+            f"data = {type(data).__name__} should be one client's (inputs, targets), or a population: "
+            "rr.from_frame makes one of a table or file, rr.from_arrays of arrays."
+        )
+    inputs, targets = models.checked_inputs(data[0]).numpy(), np.asarray(data[1])
     if len(inputs) == 0 or len(inputs) != len(targets):
         raise ConfigError(
             f"data must be (inputs, targets) of equal length above 0; found {len(inputs)}, {len(targets)}."

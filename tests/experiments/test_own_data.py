@@ -87,8 +87,8 @@ def test_csv_parquet_folder_and_frame_are_one_population(here):
     alone = {name: value for name, value in whole.items() if name != "client"}
     results = [
         rr.run(data="clients.csv", **whole, out="1"),
-        rr.run(data="clients.parquet", **whole, out="2"),
-        rr.run(data="each/", **alone, out="3"),
+        rr.run(data=Path("clients.parquet"), **whole, out="2"),
+        rr.run(data=Path("each"), **alone, out="3"),
         rr.run(data=columns(), **whole, out="4"),
         rr.run(data=rr.from_frame(columns(), **ROLES, test_share=0.3, group="side", name="mine"), **RUN, out="5"),
     ]
@@ -104,7 +104,14 @@ def test_csv_parquet_folder_and_frame_are_one_population(here):
         population = rr.from_frame(path, client, **rules)  # of the run, for assign and personalise
         table = rr.assign(rr.load("1"), population)
         assert (population.name, repr(table).split(",")[0]) == (name, f"Assignment({CLIENTS} clients")
-    assert repr(rr.load("1")) == "TrainedModels(2 x linear, ifca)"
+    models = rr.load("1")
+    assert repr(models) == "TrainedModels(2 x linear, ifca)"
+    rows = np.zeros((4, 3), dtype=np.float32), np.zeros(4, dtype=np.int64)
+    for call in (lambda: rr.assign(models, rows), lambda: models.predict(rows[0], cluster=0)):
+        with pytest.raises(ConfigError, match=r"samples of shape \(3,\) are given, and the run's models take \(2,\)"):
+            call()
+    with pytest.raises(ConfigError, match="data = str should be one client's"):
+        rr.assign(models, "clients.csv")
 
 
 def test_parquet_on_the_command_line_alone(here, capsys):
