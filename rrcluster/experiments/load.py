@@ -280,6 +280,21 @@ def _declared_model(about: dict[str, Any], models: Models) -> Model:
     return make_model(about["model"], input_shape=tuple(shape), num_classes=classes)
 
 
+def one_client(models: TrainedModels, data: Any) -> tuple[Array, Array]:
+    """One client's own samples as arrays, if they are (inputs, targets) as the models take them."""
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise ConfigError(
+            f"data = {type(data).__name__} should be one client's (inputs, targets), or a population: "
+            "rr.from_frame makes one of a table or file, rr.from_arrays of arrays."
+        )
+    inputs, targets = models.checked_inputs(data[0]).numpy(), np.asarray(data[1])
+    if len(inputs) == 0 or len(inputs) != len(targets):
+        raise ConfigError(
+            f"data must be (inputs, targets) of equal length above 0; found {len(inputs)}, {len(targets)}."
+        )
+    return inputs, targets
+
+
 def assign(models: TrainedModels, data: Any) -> Any:
     """Which of the k models is mine? The one the run's method would choose for this data.
 
@@ -291,16 +306,7 @@ def assign(models: TrainedModels, data: Any) -> Any:
     if isinstance(data, FederatedData):
         scores = score_all(models.models, data, algorithm=models.algorithm, split=models.split, engine=engine)
         return Assignment.of_scores(np.array(data.clients) if data.clients else np.arange(data.num_clients), scores)
-    if not isinstance(data, (tuple, list)) or len(data) != 2:
-        raise ConfigError(
-            f"data = {type(data).__name__} should be one client's (inputs, targets), or a population: "
-            "rr.from_frame makes one of a table or file, rr.from_arrays of arrays."
-        )
-    inputs, targets = models.checked_inputs(data[0]).numpy(), np.asarray(data[1])
-    if len(inputs) == 0 or len(inputs) != len(targets):
-        raise ConfigError(
-            f"data must be (inputs, targets) of equal length above 0; found {len(inputs)}, {len(targets)}."
-        )
+    inputs, targets = one_client(models, data)
     targets = targets.astype(np.float32 if targets.dtype.kind == "f" else np.int64)
     cohort = Cohort.of_arrays(np.zeros(1, dtype=np.int64), inputs[None], targets[None], np.array([len(inputs)]))
     tools = Tools(models.split, engine, LocalSettings(), key=(0, 0))

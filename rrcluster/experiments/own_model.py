@@ -10,7 +10,7 @@ from torch import nn
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.pick_engine import stacked_or_single
-from rrcluster.experiments.load import TrainedModels, module_of
+from rrcluster.experiments.load import TrainedModels, module_of, one_client
 from rrcluster.models import Model, fitted
 from rrcluster.simulation.personalise import personalise_clients
 from rrcluster.types import Array
@@ -57,6 +57,7 @@ def personalise(
     local = replace(models.local, **{name: value for name, value in given.items() if value is not None})
     alone = not isinstance(data, FederatedData)
     if alone:
+        one_client(models, data)
         inputs, targets = data
         classes = _num_classes(models.model, inputs, np.asarray(targets))
         data = from_arrays([inputs], [targets], num_classes=classes, ids=models.model.takes_ids)

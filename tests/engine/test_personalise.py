@@ -11,7 +11,7 @@ from rrcluster.data import from_arrays
 from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.errors import ConfigError, DataError
+from rrcluster.errors import ConfigError
 from rrcluster.experiments.load import TrainedModels
 from rrcluster.methods import ALGORITHMS
 from rrcluster.models import make_model
@@ -214,7 +214,7 @@ def test_one_client_alone(rng):
     few = rr.personalise(models, (inputs[:3], targets[:3]))
     assert few.epochs == 0
     assert np.array_equal(few.predict(inputs), models.predict(inputs, cluster=few.cluster))
-    with pytest.raises(DataError, match="targets"):
+    with pytest.raises(ConfigError, match="equal length"):
         rr.personalise(models, (inputs, targets[:-1]))
 
 

@@ -107,7 +107,8 @@ def test_csv_parquet_folder_and_frame_are_one_population(here):
     models = rr.load("1")
     assert repr(models) == "TrainedModels(2 x linear, ifca)"
     rows = np.zeros((4, 3), dtype=np.float32), np.zeros(4, dtype=np.int64)
-    for call in (lambda: rr.assign(models, rows), lambda: models.predict(rows[0], cluster=0)):
+    calls = (lambda: rr.assign(models, rows), lambda: rr.personalise(models, rows))
+    for call in (*calls, lambda: models.predict(rows[0], cluster=0)):
         with pytest.raises(ConfigError, match=r"samples of shape \(3,\) are given, and the run's models take \(2,\)"):
             call()
     with pytest.raises(ConfigError, match="data = str should be one client's"):
