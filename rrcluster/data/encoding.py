@@ -199,12 +199,10 @@ def _fill(name: str, text: str) -> float:
 def _missing(name: str, where: str, *, declarable: bool = True, others: Sequence[str] = ()) -> DataError:
     if not declarable:
         return DataError(f"column {name!r}: {where} has no value; correct or remove the row.")
-    flags, also = "".join(f" {other}=VALUE" for other in others), ""
-    if others:
-        also = f" Rows of {len(others)} other column{'s' * (len(others) > 1)} have none either: {', '.join(others)}."
+    flags = "".join(f" {other}=VALUE" for other in others)  # of the other columns that have such rows
     return DataError(
         f"column {name!r}: {where} has no value; remove the row, or say what a missing value stands for "
-        f"(--missing {name}=VALUE{flags}, missing={{{name!r}: value}} in Python).{also}"
+        f"(--missing {name}=VALUE{flags}, missing={{{name!r}: value}} in Python)."
     )
 
 

@@ -240,7 +240,7 @@ MISTAKES = {
     "missing values": (
         GOOD.replace(",3.5,", ",,").replace(",5\n", ",\n").replace("5.5,5,", "5.5,,"),
         ROLE,
-        "(--missing a=VALUE b=VALUE, missing={'a': value} in Python). Rows of 1 other column have none either: b.",
+        "(--missing a=VALUE b=VALUE, missing={'a': value} in Python).",
     ),
     "no rows": ("who,a,label\n", ROLE, "x.csv: holds no rows"),
     "semicolons": (GOOD.replace(",", ";"), ROLE, "has semicolons between columns; write commas"),
