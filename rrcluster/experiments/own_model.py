@@ -53,8 +53,9 @@ def personalise(
     decides by cross-validation on its own rows: 0 where no training clearly helps, and with fewer than five rows.
     `local_lr` (of which a quarter is used) and `batch_size` are those of the run unless they are given.
     """
-    given = {"local_lr": local_lr, "batch_size": batch_size}
-    local = replace(models.local, **{name: value for name, value in given.items() if value is not None})
+    run = models.local
+    rate, size = run.local_lr if local_lr is None else local_lr, run.batch_size if batch_size is None else batch_size
+    local = replace(run, local_lr=rate, batch_size=size)
     alone = not isinstance(data, FederatedData)
     if alone:
         one_client(models, data)
