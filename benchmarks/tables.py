@@ -34,8 +34,8 @@ def population(columns, classes, rows, ratio):
     return rr.from_arrays(
         inputs[:, :rows],
         labels[:, :rows],
-        test_inputs=inputs[:, rows:],
-        test_targets=labels[:, rows:],
+        test_inputs=list(inputs[:, rows:]),
+        test_targets=list(labels[:, rows:]),
         groups=groups,
         num_classes=classes,
         name="tables",

@@ -261,6 +261,11 @@ def test_the_audit_tries_a_survey_and_refutes_nothing(target, monkeypatch):
         ({"mechanism": "identifier", "sample_rate": 0.5}, "independent", None),
         ({"model": "edges-mlp"}, "independent", None),  # several trained layers
         ({"num_clusters": 1}, "independent", None),
+        (
+            {"data": "synthetic", "model": "linear", "samples_per_client": None, "ratio": []},
+            "independent",
+            None,
+        ),  # rows
     ],
 )
 def test_auto_asks_where_it_can_find_groups_and_as_long_as_noise_demands(changes, init, rounds):
