@@ -12,14 +12,14 @@ import rrcluster as rr
 from rrcluster.report import make_figures
 
 GALLERY = Path(__file__).parent.parent / "docs" / "gallery"
-POPULATION = {"data": "fashion-mini", "num_clients": 500, "num_rounds": 25, "delta": 1e-3, "evaluate_every": 2}
+POPULATION = {"data": "fashion-mini", "num_clients": 1000, "num_rounds": 30, "delta": 1e-3, "evaluate_every": 2}
 METHODS = {
     "fedavg": {"algorithm": "fedavg"},
     "ifca": {"algorithm": "ifca", "exploration": 0.0},
-    "ifca-exploration": {"algorithm": "ifca"},
-    "rr-cluster": {"algorithm": "ifca", "exploration": 0.0, "min_cluster_size": 10},
+    "default": {"algorithm": "ifca"},
+    "rr-cluster": {"algorithm": "ifca", "exploration": 0.0, "min_cluster_size": 20},
 }
-SIZES = (0, 4, 8, 12)
+SIZES = (0, 8, 16, 24)
 SEEDS = (0, 1, 2)
 
 
