@@ -232,7 +232,7 @@ def lost_seeded_round(tiny, monkeypatch, tmp_path):
 
 def test_a_seeded_round_is_not_repeated_by_another_version(tiny, tmp_path, monkeypatch):
     lost_seeded_round(tiny, monkeypatch, tmp_path)
-    monkeypatch.setattr("rrcluster.version.__version__", "9.9")
+    monkeypatch.setattr("rrcluster.experiments.fingerprint.__version__", "9.9")
     with pytest.raises(PrivacyError, match=r"round 0 was already charged. .*different setup \(rrcluster: "):
         finish(resume(tmp_path / "run"))
 
@@ -242,7 +242,7 @@ def test_another_version_may_go_on_where_nothing_is_repeated(tiny, tmp_path, mon
     rounds = running.rounds()
     next(rounds)
     rounds.close()
-    monkeypatch.setattr("rrcluster.version.__version__", "9.9")
+    monkeypatch.setattr("rrcluster.experiments.fingerprint.__version__", "9.9")
     finish(resume(tmp_path / "run"))
     assert [line["made_by"]["rrcluster"] for line in lines(tmp_path / "run" / "ledger.jsonl")][1:] == ["9.9"] * 3
 

@@ -228,7 +228,7 @@ def test_a_selection_with_other_settings_or_versions_is_not_taken_for_the_one_th
         select(others)
     (charge,) = charges(others.out)
     assert {"config", "rrcluster", "torch", "machine"} <= set(charge["made_by"])
-    monkeypatch.setattr("rrcluster.version.__version__", "9.9")
+    monkeypatch.setattr("rrcluster.experiments.fingerprint.__version__", "9.9")
     with pytest.raises(PrivacyError, match=r"already charged.*rrcluster"):
         select(candidates(grid(settings), SelectSettings()))
     assert len(charges(others.out)) == 1

@@ -140,7 +140,7 @@ def test_keep_probability_table(rho):
 
 
 @given(st.floats(0.12, 50), st.integers(2, 40))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_keep_probability_is_the_integral(s, k):
     direct, _ = integrate.quad(
         lambda x: stats.norm.pdf(x) * stats.norm.cdf(x + 1 / s) ** (k - 1), -12, 12, epsabs=1e-12, limit=200
