@@ -141,7 +141,12 @@ def _promise(groups: Sequence[RunGroup]) -> str:
 
 
 def _winner(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
-    """The private method (or any, if none is private) with the highest accuracy, and whether the lead is clear."""
+    """The private method (or any, if none is private) with the highest accuracy, and whether the lead is clear.
+
+    Empty for runs on different data, whose accuracies say nothing about each other.
+    """
+    if len(arenas(groups)) > 1:
+        return ""
     private = any(group.first.private for group in groups)
     measured = [
         (value, label)
@@ -160,18 +165,22 @@ def _winner(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
         trust = "its interval over seeds lies above all others"
     else:
         trust = "not clearly more than the others, given the spread over seeds"
-    among = " among the private methods" if private and len(measured) < len(groups) else ""
+    among = " among the private methods" if private and any(not group.first.private for group in groups) else ""
     return f"Highest accuracy{among}: {percent(best.mean)}% by {' and '.join(first)} ({trust}; {DIAGNOSTIC})."
 
 
 def _surveys(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
-    """What each survey found, if its runs agree."""
-    texts = []
+    """What surveys found: of each method whose runs agree, or of all methods together where they agree."""
+    found: dict[str, list[str]] = {}
     for group, label in zip(groups, labels, strict=True):
-        found = {groups_text(run.summary) for run in group.runs}
-        if len(found) == 1 and (text := found.pop()):
-            texts.append(text if len(groups) == 1 else f"{label}: {text[0].lower()}{text[1:]}")
-    return " ".join(texts) if len(texts) <= _NAMED else ""
+        texts = {groups_text(run.summary) for run in group.runs}
+        if len(texts) == 1 and (text := texts.pop()):
+            found.setdefault(text, []).append(label)
+    if len(found) == 1 and (len(groups) == 1 or max(map(len, found.values())) > 1):
+        return next(iter(found)) if len(groups) == 1 else next(iter(found)).replace("The", "Every", 1)
+    if sum(map(len, found.values())) > _NAMED:
+        return ""
+    return " ".join(f"{', '.join(names)}: {text[0].lower()}{text[1:]}" for text, names in found.items())
 
 
 def _facts(groups: Sequence[RunGroup]) -> dict[str, str]:

@@ -41,7 +41,8 @@ def arenas(groups: Sequence[RunGroup]) -> dict[str, list[RunGroup]]:
     names = [name for name in CONTEXT if name in differing(configs)]
     by_title: dict[str, list[RunGroup]] = {}
     for group in groups:
-        title = ", ".join(_context_text(name, group.first.config) for name in names)
+        config = group.first.config
+        title = ", ".join(_context_text(name, config) for name in names if config.get(name) is not None)
         by_title.setdefault(title, []).append(group)
     return by_title
 

@@ -1,6 +1,7 @@
 import base64
 import hashlib
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -12,6 +13,7 @@ from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.report import find_runs, make_report
 from rrcluster.report.figures import draw_figures
 from rrcluster.report.page import lead, settings_section
+from rrcluster.report.series import arenas
 from rrcluster.report.tables import group_labels
 from rrcluster.storage import write_file
 
@@ -218,6 +220,16 @@ def test_methods_that_the_table_shows_as_equal_share_the_highest_accuracy(tmp_pa
     assert "Highest accuracy: 82.8% by DP-IFCA and RR-Cluster (IFCA), B=40 (one seed" in text
 
 
+def test_accuracies_on_different_data_are_not_compared(tmp_path, run_folder):
+    run_folder(tmp_path / "a", accuracy=0.7)
+    run_folder(tmp_path / "b", accuracy=None, algorithm="fedavg")
+    run_folder(tmp_path / "c", accuracy=0.6, algorithm="fesem")
+    assert "Highest accuracy: 70.0% by DP-IFCA (" in lead(find_runs([tmp_path]))  # all are private
+    run_folder(tmp_path / "d", accuracy=0.9, data="clients.csv", partition=None)
+    assert "Highest accuracy" not in lead(find_runs([tmp_path]))
+    assert list(arenas(find_runs([tmp_path]))) == ["fashion-mini, rotation", "clients.csv"]
+
+
 def test_the_lead_says_what_a_survey_found(tmp_path, run_folder):
     found = {"groups_found": 3, "num_clusters": 8}
     run_folder(tmp_path / "a", init="survey", num_clusters=8, summary=found)
@@ -225,6 +237,9 @@ def test_the_lead_says_what_a_survey_found(tmp_path, run_folder):
     assert lead(find_runs([tmp_path])).endswith(text)
     run_folder(tmp_path / "b")
     assert f"DP-IFCA + survey: t{text[1:]}" in lead(find_runs([tmp_path]))
+    run_folder(tmp_path / "d", init="survey", num_clusters=8, epsilon=8.0, summary=found)
+    assert lead(find_runs([tmp_path])).endswith(f"Every {text[4:]}")
+    shutil.rmtree(tmp_path / "d")
     run_folder(tmp_path / "c", init="survey", num_clusters=8, seed=1, summary={**found, "groups_found": 2})
     assert "survey found" not in lead(find_runs([tmp_path]))  # seeds disagree
 
