@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from rrcluster.cli import account_command, dry_run, federation_enrolment
+from rrcluster.federation.agreement import Agreement, SampleShape
 from rrcluster.privacy.budget import account
 from rrcluster.report.values import delta_text, field_text
 
@@ -52,7 +53,7 @@ def test_an_operator_reads_no_epsilon_below_the_one_that_is_signed(capsys):
         "epsilon_towards_members": 5.9900049,
         "rehearsal": False,
     }
-    agreement = SimpleNamespace(name="a", mode="secure", members=(), digest=b"")
+    agreement = Agreement("a", {}, SampleShape((1,), 0), ())
     federation_enrolment.show_agreement(SimpleNamespace(agreement=agreement, guarantee=lambda: guarantee))
     lines = [line.rpartition(": ") for line in capsys.readouterr().out.splitlines()]
     printed = {
