@@ -213,10 +213,11 @@ def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Pat
     from rrcluster.experiments.loggers import watch
 
     followed.append(running.folder.path)
-    if running.state is None:
+    silent = command.quiet or command.json
+    if running.state is None and not silent:
         _warn_of_noise(running.experiment)
     try:
-        watch(running, progress=not (command.quiet or command.json))
+        watch(running, progress=not silent)
     except KeyboardInterrupt:
         again = "the same command" if command.config.output.seeds else f"rrcluster run --resume {running.folder.path}"
         say(f"Stopped. Continue with: {again}")
