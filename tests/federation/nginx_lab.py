@@ -40,6 +40,7 @@ class Nginx:
         for before, after in (
             ("listen 443", f"listen 127.0.0.1:{port}"),
             ("https://127.0.0.1:9092", f"https://{gate}"),
+            ("/var/log/nginx/federation.log", f"{self.own}/error.log"),
             ("/srv/rrcluster/trial/server/", f"{self.folder}/"),
             ("/srv/rrcluster/trial/", f"{self.folder}/"),
         ):

@@ -90,5 +90,5 @@ def test_nginx_passes_what_the_gate_passes_and_keeps_nothing():
     gate = (DEPLOY.parent / "rrcluster" / "federation" / "flower" / "gate.py").read_text()
     listed = re.findall(r'^        "([a-z-]+)",$', gate, flags=re.MULTILINE)
     assert calls.split("|") == listed
-    for setting in ("access_log off", "proxy_request_buffering off", "proxy_max_temp_file_size 0"):
+    for setting in ("access_log off", ".log crit;", "proxy_request_buffering off", "proxy_max_temp_file_size 0"):
         assert setting in text
