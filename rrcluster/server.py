@@ -18,7 +18,7 @@ import numpy as np
 from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_prices, fading
 from rrcluster.clusters.rebalancing import coin_transition
 from rrcluster.clusters.schedule import Schedule, freeze_closed, make_schedule, open_clusters, warm_start
-from rrcluster.clusters.survey import Place, Survey, place_of, survey_size
+from rrcluster.clusters.survey import Place, Survey, survey_size
 from rrcluster.clusters.survey_question import SurveyQuestion
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import PrivacyError, RoundError, RunFolderError
@@ -85,9 +85,9 @@ class Server:
         crash: random ones cannot be drawn again.
         """
         models, t = state.models, state.round_index
-        question = None
-        if self._surveys(t):
-            question = self._survey(state).question(self._place(t).stage, self._answer_scale)
+        question, place = None, self.schedule.place(t)
+        if place is not None and (place.asks or self._num_found(state)):
+            question = self._survey(state).question(place.stage, self._answer_scale)
         if self.schedule.opens_clusters(state.round_index):
             if self.schedule.init == "warm":
                 models = warm_start(models, self.random_models("warm start"))
@@ -110,28 +110,29 @@ class Server:
             release = mechanism.release_sum(reports)
         else:
             release = mechanism.release(reports, rng=rng)  # the only line that sees raw values
-        if self._surveys(t) and self._place(t).asks:
-            return self._after_question(state, release), release
+        place = self.schedule.place(t)
+        if place is not None and place.asks:
+            return self._after_question(state, release, place), release
         if self.schedule.opens_clusters(t):
             state = open_clusters(state, self.schedule, guidance.models)
-        sizes = release.sizes if state.survey is None else only_first(release.sizes, state.survey.num_groups)
+        found = self._num_found(state)
+        sizes = release.sizes if found is None else only_first(release.sizes, found)
         state = replace(state, sizes=state.sizes.updated(sizes, memory=self.settings.memory))
         if release.size_noise_std > 0:
-            used = mechanism.num_clusters if state.survey is None else state.survey.num_groups
+            used = found or mechanism.num_clusters
             release = smooth_sizes(release, state.sizes, guidance.rules.transition, mechanism, num_used=used)
         if state.survey is not None:
             release = lengthened(release, mechanism, num_rounds=self.plan.num_rounds, lost=self.schedule.num_questions)
         release = freeze_closed(release, guidance.rules.num_open or mechanism.num_clusters)
         state = advance(state, release, settings=self.settings, num_rounds=self.plan.num_rounds)
-        return (state if state.survey is None else state.with_open(state.survey.num_groups)), release
+        return (state if found is None else state.with_open(found)), release
 
     def _rules(self, state: ServerState) -> ChoiceRules:
         t, mechanism = state.round_index, self.plan.mechanism
-        if self.schedule.init == "survey":
-            asks = self._surveys(t) and self._place(t).asks  # centres are candidates then, and may be more than k
-            found = None if asks or state.survey is None else state.survey.num_groups or None
+        found = self._num_found(state)
+        if self.schedule.asks(t) or found is not None:
             return replace(ChoiceRules.plain(mechanism.num_clusters), num_open=found)
-        if t < self.schedule.num_rounds:
+        if t < self.schedule.num_rounds and self.schedule.place(t) is None:
             return self.schedule.rules(t)
         strength = self.settings.exploration * fading(t, self.plan.num_rounds) if self.explores else 0.0
         if state.sizes.empty:
@@ -143,11 +144,10 @@ class Server:
             transition=coin_transition(state.sizes.mean, min_cluster_size=least),
         )
 
-    def _surveys(self, t: int) -> bool:
-        return self.schedule.init == "survey" and t < self.schedule.num_rounds
-
-    def _place(self, t: int) -> Place:
-        return place_of(t, self.schedule.num_rounds)
+    def _num_found(self, state: ServerState) -> int | None:
+        """Groups that a survey has found; None without one, while it asks, and where it could not tell."""
+        asks = self.schedule.asks(state.round_index)  # its centres are candidates then, and may be more than k
+        return None if asks or state.survey is None else state.survey.num_groups or None
 
     def _survey(self, state: ServerState) -> Survey:
         return state.survey or Survey.begin(state.models.clustered[0], self.plan.mechanism.num_clusters)
@@ -157,9 +157,9 @@ class Server:
         clip = self.plan.mechanism.update_clip
         return clip if math.isfinite(clip) else 1.0
 
-    def _after_question(self, state: ServerState, release: Release) -> ServerState:
-        """The state after a round in which clients answered: models stay, until all clusters start from one."""
-        place, scale, mechanism = self._place(state.round_index), self._answer_scale, self.plan.mechanism
+    def _after_question(self, state: ServerState, release: Release, place: Place) -> ServerState:
+        """The state after a round in which clients answered: models stay, until clusters of groups start from one."""
+        scale, mechanism = self._answer_scale, self.plan.mechanism
         survey = self._survey(state).updated(
             place,
             release.cluster_sums[0] / scale,
@@ -167,7 +167,7 @@ class Server:
             num_clusters=mechanism.num_clusters,
         )
         state = replace(state, survey=survey, round_index=state.round_index + 1)
-        if not place.last or place.stage != "centres":
+        if not place.last or place.stage != "centres" or not survey.num_groups:
             return state
         same = np.tile(survey.start, (mechanism.num_clusters, 1))
         return replace(state, models=Models(state.models.shared, same), average=Models(state.models.shared, same))

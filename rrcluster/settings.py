@@ -211,7 +211,7 @@ class ServerSettings:
     init: Init = "auto"
     """First models: one for each group that early rounds find, at most k (survey); independent random ones; opened one
     after another (kmeans++); copies of a FedAvg model (warm). auto: survey for ifca with one trained layer and B = 0
-    on images or text where noise leaves enough to find groups, else independent."""
+    where noise leaves enough to find groups, else independent."""
     init_rounds: int | None = None
     """How many of the run's rounds the initialisation takes; default: a tenth, kmeans++ at least one per cluster, a
     survey as many as the noise asks for, 9 to 22%."""

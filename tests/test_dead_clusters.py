@@ -73,5 +73,6 @@ def test_words_for_one_and_none():
 def test_words_for_a_survey():
     found = {"groups_found": 3, "num_clusters": 4}
     assert groups_text(found) == "The survey found 3 groups; 1 of 4 clusters stay closed."
-    assert "rehearse with --init independent" in groups_text(found | {"groups_found": 1})
+    assert groups_text(found | {"groups_found": 1}) == "The survey found 1 group; 3 of 4 clusters stay closed."
+    assert "could not tell groups" in groups_text(found | {"groups_found": 0})
     assert groups_text({"groups_found": None, "num_clusters": 4}) == ""

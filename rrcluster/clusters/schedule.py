@@ -23,7 +23,7 @@ from functools import cached_property
 import numpy as np
 
 from rrcluster.clusters.choice import ChoiceRules
-from rrcluster.clusters.survey import PARTS, SHARE, place_of, survey_signal, survey_size, usual_rounds
+from rrcluster.clusters.survey import PARTS, SHARE, Place, place_of, survey_signal, survey_size, usual_rounds
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.server_state import RunningMean, ServerState
@@ -49,10 +49,20 @@ class Schedule:
             return self.num_clusters
         return 1 if self.init == "warm" else 1 + round_index * self.num_clusters // self.num_rounds
 
+    def place(self, round_index: int) -> Place | None:
+        """Where in a survey a round is; None outside of one."""
+        surveys = self.init == "survey" and round_index < self.num_rounds
+        return place_of(round_index, self.num_rounds) if surveys else None
+
+    def asks(self, round_index: int) -> bool:
+        """Whether clients answer a survey's question in a round, and train nothing."""
+        place = self.place(round_index)
+        return place is not None and place.asks
+
     @cached_property
     def num_questions(self) -> int:
         """Rounds in which clients answer and nothing is trained."""
-        return sum(place_of(t, self.num_rounds).asks for t in range(self.num_rounds)) if self.init == "survey" else 0
+        return sum(map(self.asks, range(self.num_rounds)))
 
     def opens_clusters(self, round_index: int) -> bool:
         """Whether clusters open as this round begins."""

@@ -100,7 +100,7 @@ def _dead(experiment: Experiment, state: ServerState) -> list[int]:
     mechanism = experiment.plan.mechanism
     noise = mechanism.describe().noise_per_part.get(SIZE_NOISE) if mechanism.private else 0.0
     memory, weight = experiment.server.memory, state.sizes.weight
-    sizes = state.sizes.mean if state.survey is None else state.sizes.mean[: state.survey.num_groups]
+    sizes = state.sizes.mean if state.survey is None else state.sizes.mean[: state.survey.num_groups or None]
     return dead_clusters(sizes, size_noise_std=noise, memory=memory, weight=weight)
 
 

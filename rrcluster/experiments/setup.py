@@ -198,9 +198,8 @@ def make_experiment(
     if not config.local.plain_sgd:
         model = replace(model, accelerated=None)  # its own code computes plain SGD alone
     plan = plan.with_coordinates(algorithm.split(model).coordinates)
-    # First updates of deep networks, and on few rows of a table, tell groups less clearly: by default no survey.
-    applies = model.one_layer and (ids or len(data.input_shape) > 1)
-    applies = applies and allows_survey(algorithm, config.privacy.mechanism, method.min_cluster_size)
+    # First updates of deep networks tell groups less clearly, so by default there is no survey of them.
+    applies = model.one_layer and allows_survey(algorithm, config.privacy.mechanism, method.min_cluster_size)
     server = resolve_init(config.server, plan, survey_applies=applies)
     first = config.server.start_from
     start = first and load_start(first, method=algorithm, network=network, num_clusters=k, plan=plan)

@@ -16,7 +16,6 @@ import numpy as np
 from rrcluster import registry
 from rrcluster.client import ClientSide
 from rrcluster.clusters.schedule import make_schedule
-from rrcluster.clusters.survey import place_of
 from rrcluster.data.federated import FLOAT, IDS, FederatedData, Inputs, Targets
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
@@ -90,8 +89,8 @@ class AgreedRun:
         """What the agreed survey asks in a round; None where clients train alone."""
         k = self.plan.mechanism.num_clusters
         schedule = make_schedule(self.experiment.server, num_rounds=self.plan.num_rounds, num_clusters=k)
-        surveys = schedule.init == "survey" and round_index < schedule.num_rounds
-        return place_of(round_index, schedule.num_rounds).stage if surveys else None
+        place = schedule.place(round_index)
+        return None if place is None else place.stage
 
     def first_memory(self) -> ClientMemory:
         """What clients remember before their first round."""

@@ -73,6 +73,8 @@ def read_task(
 
     `stage` is what the agreed survey asks in the round.
     """
+    if stage == "start" and "centres" not in letter.arrays:
+        stage = None  # the survey could not tell groups: clients choose and train as without one
     k, width = mechanism.num_clusters, mechanism.coordinates
     models: dict[str, _Shape] = {"shared": ("f4", (width.shared,)), "clustered": ("f4", (k, width.clustered))}
     wanted = models | {"prices": ("f8", (k,)), "transition": ("f8", (k, k))}

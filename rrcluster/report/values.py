@@ -171,9 +171,10 @@ def groups_text(summary: Mapping[str, Any]) -> str:
     groups, clusters = summary.get("groups_found"), summary.get("num_clusters")
     if not isinstance(groups, int) or not isinstance(clusters, int):
         return ""
+    if not groups:
+        return f"The survey could not tell groups by clients' first updates, so all {clusters} clusters were opened."
     closed = f"; {clusters - groups} of {clusters} clusters stay closed" if groups < clusters else ""
-    missed = " It can miss groups of clients with few rows each: if you expect some, rehearse with --init independent."
-    return f"The survey found {groups} group{'' if groups == 1 else 's'}{closed}.{missed if groups == 1 else ''}"
+    return f"The survey found {groups} group{'' if groups == 1 else 's'}{closed}."
 
 
 def start_text(started_from: object) -> str:

@@ -24,6 +24,14 @@ class Listening:
         return self.inner.ask(messages)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def always_tells():
+    """Clients so few, of so few samples, have little in common: the survey claims groups all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rrcluster.clusters.survey.LEAST_AGREEMENT", -9.0)
+        yield
+
+
 @pytest.fixture(scope="module")
 def agreement():
     return agree(**SURVEY)
@@ -51,6 +59,19 @@ def test_a_survey_over_messages_is_the_simulators(over_messages):
         np.testing.assert_array_equal(one.state.models.clustered, other.state.models.clustered)
         np.testing.assert_array_equal(one.state.survey.centres, other.state.survey.centres)
     assert one.state.survey.num_groups >= 1
+
+
+def test_a_survey_that_cannot_tell_groups_asks_no_more(agreement, tmp_path, monkeypatch):
+    """Members then choose and train as without one, and the rounds are the simulator's."""
+    monkeypatch.setattr("rrcluster.clusters.survey.LEAST_AGREEMENT", 2.0)
+    agreed, daemons = daemons_of(agreement, experiment_of().data, tmp_path)
+    transport = Listening(daemons)
+    for one, other in zip(deployed_rounds(agreed, transport), experiment_of(**SURVEY).rounds(), strict=True):
+        np.testing.assert_array_equal(one.release.cluster_sums, other.release.cluster_sums)
+        np.testing.assert_array_equal(one.state.models.clustered, other.state.models.clustered)
+    assert one.state.survey.num_groups == 0
+    asked = ["basis" in decode(messages[0], longest=10**9).arrays for messages in transport.passed]
+    assert asked == [True] * 5 + [False] * 3
 
 
 def test_members_know_what_is_asked_when(over_messages, daemon):
