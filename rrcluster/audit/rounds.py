@@ -11,10 +11,12 @@ from rrcluster import registry
 from rrcluster.audit.probes import Recorder, Reported, WatchedLedger
 from rrcluster.audit.statistics import SIGNIFICANCE, correlation_p_value
 from rrcluster.audit.targets import CLIP, AuditSetting, Finding, Target, plan_of
+from rrcluster.clusters.survey import survey_size
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.entropy import SecureStreams
+from rrcluster.errors import ConfigError
 from rrcluster.methods import ALGORITHMS
 from rrcluster.models import Model, from_module, make_model
 from rrcluster.privacy.accounting import epsilon
@@ -128,6 +130,15 @@ def check_messages(training: Training) -> Finding:
     return Finding(training.subject, "messages", "a report depends on nobody else", measured, worst < 1e-4)
 
 
+def _fits_survey(plan: PrivacyPlan) -> bool:
+    """Whether a survey's answers fit into an update."""
+    try:
+        survey_size(plan.mechanism.coordinates.clustered, plan.mechanism.num_clusters)
+    except ConfigError:
+        return False
+    return True
+
+
 def check_postprocessing(training: Training) -> Finding:
     """Models, denominators and all the server remembers are functions of releases: equal releases, equal state.
 
@@ -139,7 +150,7 @@ def check_postprocessing(training: Training) -> Finding:
     method = ALGORITHMS[training.algorithm]
     clustered = method.compares_models and not method.one_model
     inits: list[Init] = ["independent", "warm", "kmeans++"] if clustered else ["independent"]
-    inits += ["survey"] if method.chooses_by_loss else []
+    inits += ["survey"] if method.chooses_by_loss and _fits_survey(plan) else []
     for init in inits:
         server = ServerSettings(init=init, server_momentum=0.3, average_last=0.5)
         times = 2 if init == "survey" else 1  # it needs more rounds: the releases once more
