@@ -59,10 +59,11 @@ def table(done):
     return rows
 
 
-def run(study, arms, given):
+def run(study, arms, given, executor=None):
+    """Run the arms, and write and print their table. `executor`: the usual one if left out."""
     todo, done = jobs(study, arms, seeds=given.seeds, device=given.device, out=given.out), {}
     given.out.mkdir(parents=True, exist_ok=True)
-    for step in pick_executor(todo)(todo):
+    for step in (executor or pick_executor(todo))(todo):
         if not isinstance(step, Outcome):
             continue
         if step.status != FINISHED:
