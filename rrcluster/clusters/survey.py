@@ -16,8 +16,8 @@ without it the same message says more.
 - *start*: as many clusters are open as centres are left. Clients choose the nearest centre, and train.
 
 Afterwards choices are plain. k is the *largest* number of clusters; the others stay closed. Where the clients of what
-would be a group do not pull the same way, first updates cannot tell groups: then all k clusters compete, as without a
-survey.
+would be the largest group do not pull the same way, first updates cannot tell groups: then all k clusters compete, as
+without a survey.
 
 Privacy: an answer is a function of the client's own data and of earlier releases, and it travels as the client's
 update, under the same clip, in the same message: Theorem 1 of docs/privacy.md covers it, nothing is added to the
@@ -45,7 +45,7 @@ SMALL_GROUP_SHARE, CLEAR_SIGNAL = 0.1, 0.95  # a group of this share of the clie
 GROUP_PART = 0.5  # of the squared length of an update that its group explains, about
 CENTRE_MEMORY = 0.8  # weight of a centre's earlier rounds
 LEAST_SHARE, LEAST_SIGMAS = 0.04, 3.0  # a centre is dropped below this share of the clients, or this many noise stds
-LEAST_AGREEMENT = 0.25  # squared length of the mean of a group's directions: below it, they have little in common
+LEAST_AGREEMENT = 0.25  # squared length of the largest group's mean direction: below it, too little is in common
 SAME_GROUP = 3.2  # centres nearer than this, in standard deviations of clients within a group, are one (halves: 1.6)
 
 
@@ -200,7 +200,7 @@ class Survey:
     def _distinct(self, num_clusters: int, noise: float) -> "Survey":
         """Without centres that are nearly empty, and with those that are no farther apart than clients of one group.
 
-        Without any where the clients of a group have too little in common.
+        Without any where the clients of the largest group have too little in common.
         """
         r, sum_noise = self.basis.shape[1], self._sum_noise(noise)
         counts = np.maximum(self.sums[:, 0], 1e-9)
@@ -226,7 +226,8 @@ class Survey:
             (n, a), (m, b) = groups.pop(first), groups.pop(second)  # second is the smaller place
             groups.append((n + m, (n * a + m * b) / (n + m)))
         groups.sort(key=lambda group: -group[0])
-        agreement = min(centre @ centre - r * (sum_noise / count) ** 2 for count, centre in groups)
+        most, largest = groups[0]
+        agreement = largest @ largest - r * (sum_noise / most) ** 2
         centres = [centre for _, centre in groups] if agreement >= LEAST_AGREEMENT else []
         return replace(self, centres=np.array(centres).reshape(-1, r))
 
