@@ -213,11 +213,10 @@ def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Pat
     from rrcluster.experiments.loggers import watch
 
     followed.append(running.folder.path)
-    silent = command.quiet or command.json
-    if running.state is None and not silent:
+    if running.state is None and not command.json:
         _warn_of_noise(running.experiment)
     try:
-        watch(running, progress=not silent)
+        watch(running, progress=not (command.quiet or command.json))
     except KeyboardInterrupt:
         again = "the same command" if command.config.output.seeds else f"rrcluster run --resume {running.folder.path}"
         say(f"Stopped. Continue with: {again}")
