@@ -97,7 +97,7 @@ def test_groups_beside_which_clients_differ_more_are_not_called_one(rng):
 
 
 def test_a_run_that_cannot_tell_groups_opens_all_clusters_and_explores(monkeypatch):
-    monkeypatch.setattr("rrcluster.clusters.survey.LEAST_AGREEMENT", 2.0)
+    monkeypatch.setattr("rrcluster.clusters.survey.least_agreement", lambda _: 9.0)
     experiment = make_experiment(settings(num_clusters=3, num_rounds=20))
     whole = list(experiment.rounds())
     assert whole[-1].state.survey.num_groups == 0

@@ -45,7 +45,6 @@ SMALL_GROUP_SHARE, CLEAR_SIGNAL = 0.1, 0.95  # a group of this share of the clie
 GROUP_PART = 0.5  # of the squared length of an update that its group explains, about
 CENTRE_MEMORY = 0.8  # weight of a centre's earlier rounds
 LEAST_SHARE, LEAST_SIGMAS = 0.04, 3.0  # a centre is dropped below this share of the clients, or this many noise stds
-LEAST_AGREEMENT = 0.25  # squared length of the largest group's mean direction: below it, too little is in common
 SAME_GROUP = 3.2  # centres nearer than this, in standard deviations of clients within a group, are one (halves: 1.6)
 
 
@@ -68,6 +67,14 @@ def survey_size(num_coordinates: int, num_clusters: int) -> tuple[int, int]:
 def _longest_answer(directions: int) -> int:
     """Of the skew, or of the centres."""
     return max(math.comb(directions + 2, 3), directions * (1 + directions))
+
+
+def least_agreement(directions: int) -> float:
+    """Squared length of the largest group's mean direction, below which its clients have too little in common.
+
+    The mean over as many perpendicular groups as there are directions has one of 1 / directions.
+    """
+    return min(2 / directions, 0.6)
 
 
 def survey_signal(num_rounds: int, *, clients: float, noise: float, width: int) -> float:
@@ -228,7 +235,7 @@ class Survey:
         groups.sort(key=lambda group: -group[0])
         most, largest = groups[0]
         agreement = largest @ largest - r * (sum_noise / most) ** 2
-        centres = [centre for _, centre in groups] if agreement >= LEAST_AGREEMENT else []
+        centres = [centre for _, centre in groups] if agreement >= least_agreement(r) else []
         return replace(self, centres=np.array(centres).reshape(-1, r))
 
     def _within(self, groups: list[tuple[float, Array]], way: Array, sum_noise: float) -> float:
