@@ -128,7 +128,6 @@ def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int
 
 def _table(folders: list[Path]) -> Any:
     """The results table, which says that choosing a row of it is not covered; None without any run."""
-
     from rrcluster.report import UNCOVERED_TUNING, find_runs, results_table
 
     if not folders:

@@ -58,7 +58,7 @@ def personalise(
     local = replace(run, local_lr=rate, batch_size=size)
     alone = not isinstance(data, FederatedData)
     if alone:
-        one_client(models, data)
+        one_client(models, data)  # refuses what the models do not take; samples of several arrays stay as they are
         inputs, targets = data
         classes = _num_classes(models.model, inputs, np.asarray(targets))
         data = from_arrays([inputs], [targets], num_classes=classes, ids=models.model.takes_ids)

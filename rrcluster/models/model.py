@@ -118,9 +118,7 @@ class Model:
     fresh: bool = True  # starts from random weights; else from those of `module`
     task: Task = field(default_factory=Task)  # its inputs, its loss and its metric
     not_batched: str = ""  # why clients have to run one at a time; empty: they can be stacked
-    dropout_only: bool = (
-        False  # on a CPU they can be stacked all the same: it draws masks of dropout alone (dropout.py)
-    )
+    dropout_only: bool = False  # it draws masks of dropout alone: stacked on a CPU all the same (dropout.py)
 
     def __post_init__(self) -> None:
         check_parameters(self.name, self.module)

@@ -105,10 +105,10 @@ def _outputs(model: Model, module: nn.Module, inputs: Tensor, data: FederatedDat
             outputs = model.task.outputs(module, inputs)
     except Exception as error:  # whatever a network may raise
         embeds = any(isinstance(part, nn.Embedding) for part in module.modules())
-        fix = "give numbers of tokens as ids (ids=True), " if embeds and data.input_dtype != IDS else ""
+        tokens = " Numbers of tokens are given as ids (ids=True)." if embeds and data.input_dtype != IDS else ""
         raise ConfigError(
-            f"model {model.name} cannot take {_described(data)}: {_first_line(error)}. Way out: {fix}change its first "
-            "layer or forward, or the shape of the data."
+            f"model {model.name} cannot take {_described(data)}: {_first_line(error)}. Change its first layer or "
+            f"forward, or the shape of the data.{tokens}"
         ) from error
     if not isinstance(outputs, Tensor):
         raise ConfigError(f"model {model.name} returns a {type(outputs).__name__}; return the tensor of outputs alone.")
@@ -279,7 +279,7 @@ def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor, *, draws: bo
     except Exception as error:
         return f"torch cannot stack it ({_first_line(error)})"
     if embeddings.options:
-        return f"torch cannot stack an embedding with {embeddings.options.pop()}"
+        return f"torch cannot stack an embedding with {min(embeddings.options)}"
     with _own_generator():
         one_by_one = [_own_gradient(model, *one) for one in zip(vectors, batches, labels, _SEEDS, strict=True)]
     return "" if _equal(stacked, torch.stack(one_by_one)) else "stacked clients differ from single ones"
