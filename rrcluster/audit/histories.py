@@ -6,6 +6,7 @@ bit.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from rrcluster.audit.probes import Recorder
-from rrcluster.audit.rounds import Init, Training, around
+from rrcluster.audit.rounds import Init, Training, around, surveys_find_groups
 from rrcluster.audit.targets import AuditSetting, Finding, Target, plan_of
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
@@ -89,38 +90,35 @@ def check_histories(training: Training) -> Finding:
     hostile. Where the guarantee does not cover memory, clients report the same as well if it is their first round.
     """
     target, wrong = training.target, ""
-    everyone = np.arange(NUM_CLIENTS)
-    even, odd = everyone[::2], everyone[1::2]
     for scene in _scenes(target):
-        plan, seed = _plan(target, scene), training.seed
-        first = _run(training, scene, plan, _population(seed))
-        releases = [made for _, made in first.raw]
-        others = {
-            "half of the clients are gone": (
-                even,
-                0,
-                _run(training, scene, plan, _population(seed), releases, absent=odd),
-            ),
-            "every second client has other data": (
-                even,
-                0,
-                _run(training, scene, plan, _population(seed, odd), releases),
-            ),
-            "every other client has other data": (
-                odd,
-                0,
-                _run(training, scene, plan, _population(seed, even), releases),
-            ),
-        }
-        if not _covers_memory(target):
-            last = scene.num_rounds - 1
-            late = _run(training, scene, plan, _population(seed), releases, first_round=last)
-            others["nobody took part before"] = (everyone, last, late)
-        for how, (same, since, recorder) in others.items():
-            changed = _changed(_answers(first), _answers(recorder), same, since)
-            wrong = wrong or (f"{changed} when {how} ({scene})" if changed else "")
+        plan, data = _plan(target, scene), _population(training.seed)
+        for way in (nullcontext(), surveys_find_groups()) if scene.init == "survey" else (nullcontext(),):
+            with way:
+                wrong = wrong or _influence(training, scene, plan, _run(training, scene, plan, data))
     claim = "given the releases, reports of a whole run depend on nobody else"
     return Finding(target.name, "histories", claim, wrong or "so, to the last bit", not wrong)
+
+
+def _influence(training: Training, scene: Scene, plan: PrivacyPlan, first: Recorder) -> str:
+    """What of a client's reports changes with the others, where the releases are those of `first`; empty: nothing."""
+    seed, everyone, releases = training.seed, np.arange(NUM_CLIENTS), [made for _, made in first.raw]
+    even, odd = everyone[::2], everyone[1::2]
+
+    def rerun(data: FederatedData, **changes: Any) -> Recorder:
+        return _run(training, scene, plan, data, releases, **changes)
+
+    others = {
+        "half of the clients are gone": (even, 0, rerun(_population(seed), absent=odd)),
+        "every second client has other data": (even, 0, rerun(_population(seed, odd))),
+        "every other client has other data": (odd, 0, rerun(_population(seed, even))),
+    }
+    if not _covers_memory(training.target):
+        last = scene.num_rounds - 1
+        others["nobody took part before"] = (everyone, last, rerun(_population(seed), first_round=last))
+    for how, (same, since, recorder) in others.items():
+        if changed := _changed(_answers(first), _answers(recorder), same, since):
+            return f"{changed} when {how} ({scene})"
+    return ""
 
 
 def _scenes(target: Target) -> tuple[Scene, ...]:
