@@ -114,7 +114,10 @@ class Correlation:
         if not past.vectors:
             return fresh
         if fresh.dtype.kind == "f":
-            return np.asarray(fresh - self.relative[1:] @ np.stack(past.vectors))
+            noise, share = fresh.copy(), np.empty_like(fresh)  # no room for all vectors side by side: that takes longer
+            for part, vector in zip(self.parts[1:], past.vectors, strict=True):
+                noise -= np.multiply(vector, part / FINER, out=share)
+            return noise
         owed = np.zeros_like(fresh)
         for part, vector in zip(self.parts[1:], past.vectors, strict=True):
             owed += part * vector

@@ -105,7 +105,8 @@ def only_from_slot(reports: Reports, slots: Slots, round_index: int) -> Reports:
     if not _listed(ids):
         raise ConfigError("client_ids must hold one id per update; give as many as there are updates.")
     ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
-    eligible = [slots.slot(_identity(client)) == round_index % slots.count for client in ids]
+    slot = round_index % slots.count
+    eligible = [slots.slot(_identity(client)) == slot for client in ids]
     if all(eligible):
         return reports
     choices = _unmasked(as_numpy(reports.choices))
@@ -243,6 +244,8 @@ def _first_of_each(client_ids: Any, length: int) -> Array | None:
 
 def _identity(value: Any) -> int | str | bytes:
     """The canonical form of an id, the same for every type it may have."""
+    if type(value) is str or type(value) is int:  # nearly always, and once for each client of a round
+        return value
     value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, str, bytes)):
         raise ConfigError("client_ids must be whole numbers or texts; give each client one.")
