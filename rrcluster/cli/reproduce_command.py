@@ -111,13 +111,17 @@ def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: flo
 
 
 def _run(plan: "Reproduction", command: ReproduceCommand) -> "list[Outcome]":
-    from rrcluster.experiments.executors import pick_executor
-    from rrcluster.paper.reproduce import reproduce
+    from rrcluster.experiments.early import accounting_ahead, early_processes
 
     for reason in plan.absent.values():
         say(f"Left out: {reason}")
-    steps = reproduce(plan, executor=pick_executor(plan.jobs))
-    return follow_sweep(steps, plan.jobs, hidden=command.quiet or command.json)
+    with accounting_ahead(plan.jobs) as take_values, early_processes(plan.jobs) as early:
+        from rrcluster.experiments.executors import pick_executor
+        from rrcluster.paper.reproduce import reproduce
+
+        take_values()
+        steps = reproduce(plan, executor=pick_executor(plan.jobs, early))
+        return follow_sweep(steps, plan.jobs, hidden=command.quiet or command.json)
 
 
 def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: ReproduceCommand) -> int:

@@ -1,6 +1,6 @@
 """`rrcluster sweep`: every combination of the settings that a file lists, or the best of them chosen privately."""
 
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from rrcluster.cli.terminal import follow_sweep, parse, print_json, print_results, read_yaml, say
-from rrcluster.errors import ConfigError, RRClusterError, RunFolderError
+from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.storage import read_mapping, write_file
 
@@ -79,18 +79,16 @@ def _refuse_selection_flags(command: SweepCommand) -> None:
 
 
 def _sweep(grid: "Grid", command: SweepCommand, file: str) -> int:
-    from rrcluster.experiments.early import AccountingAhead, early_processes
+    from rrcluster.experiments.early import accounting_ahead, early_processes
     from rrcluster.experiments.grid import jobs
 
     todo = jobs(grid)
-    with AccountingAhead() as ahead, early_processes(todo) as early:
-        with suppress(RRClusterError):  # the sweep reports it
-            ahead.ask(todo[0].config)
+    with accounting_ahead(todo) as take_values, early_processes(todo) as early:
         _check_own_data(grid, file)
         from rrcluster.experiments.executors import pick_executor
         from rrcluster.experiments.sweep import sweep
 
-        ahead.take()
+        take_values()
         steps = sweep(grid, executor=pick_executor(todo, early))
         outcomes = follow_sweep(steps, todo, hidden=command.quiet or command.json)
     return _show(grid, outcomes, command)

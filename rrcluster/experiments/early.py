@@ -4,8 +4,9 @@ Values computed ahead are those that the run itself would compute. Where the pro
 run computes them, or is refused, as if nothing had been started.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from rrcluster.privacy.account_cache import CachedValues, add_values, cached_val
 
 JOB_MODULE = "rrcluster.experiments.executors"  # whose `main` is a process that runs jobs
 _CLIENTS_TO_REPAY = 10_000  # to train, over all rounds of all runs, for each process: starting one takes seconds
+_CORES_EACH = 2  # of a process that accounts, or that runs jobs on a GPU
+_LARGEST_STACK, _MOST_STACKS = 6, 8  # runs on a GPU for which one process is enough; processes
 
 
 class AccountingAhead:
@@ -63,6 +66,35 @@ def main(socket: int) -> None:
         connection.send(cached_values())
 
 
+@contextmanager
+def accounting_ahead(todo: Sequence[Job]) -> Iterator[Callable[[], None]]:
+    """Account for the plans of jobs, each of a few in a process of its own; yields a function that waits for them.
+
+    One plan alone where there are few cores, which the runs need themselves.
+    """
+    plans: dict[object, RunConfig] = {}
+    for job in todo:
+        with suppress(RRClusterError):  # it will be refused
+            config = job.config
+            plans.setdefault((replace(config.privacy, update_clip=1.0), config.data.population_size), config)
+    few = list(plans.values())[: max(1, cores() // _CORES_EACH)]
+    with ExitStack() as stack:
+        asked = [stack.enter_context(AccountingAhead()) for _ in few]
+        for ahead, config in zip(asked, few, strict=True):
+            ahead.ask(config)
+
+        def take() -> None:
+            for ahead in asked:
+                ahead.take()
+
+        yield take
+
+
+def stacks_for(todo: Sequence[Job]) -> int:
+    """How many processes run jobs on a GPU: one cannot prepare and finish rounds as fast as it trains them."""
+    return max(1, min(-(-len(todo) // _LARGEST_STACK), cores() // _CORES_EACH, _MOST_STACKS))
+
+
 def processes_for(todo: Sequence[Job]) -> int:
     """How many processes are worth having, this one included: it depends on the jobs and the cores alone.
 
@@ -97,11 +129,14 @@ def _one_by_one(config: RunConfig) -> bool:
 
 @contextmanager
 def early_processes(todo: Sequence[Job]) -> Iterator[list[Spawned]]:
-    """The processes that jobs will run in, beside this one, importing already; none where a GPU may run them.
+    """The processes that jobs will run in, beside this one, importing already.
 
     Leaving the block ends those that are not at work.
     """
-    begun = [] if _gpu_likely(todo) else [spawn(JOB_MODULE) for _ in range(processes_for(todo) - 1)]
+    on_gpu = _gpu_likely(todo)
+    count = stacks_for(todo) if on_gpu else processes_for(todo)
+    beside = count if on_gpu and count > 1 else count - 1  # of several on a GPU, this one runs none
+    begun = [spawn(JOB_MODULE) for _ in range(beside)]
     try:
         yield begun
     finally:

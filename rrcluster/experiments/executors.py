@@ -21,10 +21,10 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.pick_engine import pick_device
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.stacked import Stack, StackedEngine
-from rrcluster.engine.workers.processes import Spawned, cores
+from rrcluster.engine.workers.processes import Spawned
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig
-from rrcluster.experiments.early import processes_for
+from rrcluster.experiments.early import processes_for, stacks_for
 from rrcluster.experiments.grid import Job
 from rrcluster.experiments.job_process import JobProcess
 from rrcluster.experiments.setup import Experiment, engine_for, load_population, make_experiment
@@ -36,15 +36,20 @@ from rrcluster.privacy.account_cache import add_values
 
 LARGEST_STACK = 160  # runs
 _AT_WORK = 2  # runs of a stack: while one waits for the disk, another computes
-_LARGEST_SHARE = 18  # runs for which one process is enough
-_MOST_PROCESSES, _CORES_EACH, _MEMORY_EACH = 8, 2, 12 * 2**30
+_MEMORY_EACH = 12 * 2**30  # of a device, for a process
 _SHARED_OUT = 0.95  # of a device's memory; the rest is for what processes need before they compute
 
 
-def in_processes(shares: Sequence[Sequence[Job]]) -> Iterator[Step]:
-    """Run every share in a process of its own, with an equal part of a device's memory; steps come as they happen."""
+def in_processes(shares: Sequence[Sequence[Job]], early: Sequence[Spawned] = ()) -> Iterator[Step]:
+    """Run every share in a process of its own, with an equal part of a device's memory; steps come as they happen.
+
+    `early`: processes that were started for it.
+    """
+    part, begun = _SHARED_OUT / len(shares), [*early, *[None] * len(shares)]
     with ExitStack() as stack:
-        processes = [stack.enter_context(JobProcess(share, _SHARED_OUT / len(shares))) for share in shares]
+        processes = [
+            stack.enter_context(JobProcess(share, part, spawned=one)) for share, one in zip(shares, begun, strict=False)
+        ]
         while working := {process.connection: process for process in processes if process.left}:
             for ready in wait(list(working)):
                 yield from next(process for connection, process in working.items() if connection is ready).steps()
@@ -72,7 +77,7 @@ def pick_executor(todo: Sequence[Job], early: Sequence[Spawned] = ()) -> Executo
     """
     devices = devices_of(todo)
     if devices and devices[0].type == "cuda":
-        return stacked
+        return partial(stacked, early=early)
     processes = processes_for(todo)
     return partial(side_by_side, processes=processes, early=early) if processes > 1 else InTurn().steps
 
@@ -86,7 +91,7 @@ def devices_of(todo: Sequence[Job]) -> list[torch.device]:
     return devices
 
 
-def stacked(todo: Sequence[Job]) -> Iterator[Step]:
+def stacked(todo: Sequence[Job], early: Sequence[Spawned] = ()) -> Iterator[Step]:
     """Runs of one network at once, in as many processes as their hosts' work needs: a job's numbers are the same.
 
     (To the last bit or within rounding, as engine/stacked.py says.) Networks that keep a device busy by themselves stay
@@ -96,8 +101,11 @@ def stacked(todo: Sequence[Job]) -> Iterator[Step]:
     heavy: list[Job] = []
     for job in todo:
         (heavy if _heavy(job) else light).append(job)
-    shares = shared_out(light, min(_room(devices_of(light)), -(-len(light) // _LARGEST_SHARE)))
-    yield from in_processes(shares) if len(shares) > 1 else in_this_process(light)
+    shares = shared_out(light, min(_room(devices_of(light)), stacks_for(light)))
+    several = len(shares) > 1
+    for connection, _ in early[len(shares) if several else 0 :]:
+        connection.close()  # which ends a process that is not needed
+    yield from in_processes(shares, early) if several else in_this_process(light)
     yield from in_this_process(heavy)
 
 
@@ -124,9 +132,9 @@ def _heavy(job: Job) -> bool:
 
 
 def _room(devices: Sequence[torch.device]) -> int:
-    """How many processes the available cores and the memory of every device allow."""
+    """How many processes the memory of every device allows."""
     memory = [torch.cuda.get_device_properties(device).total_memory for device in devices if device.type == "cuda"]
-    return min(_MOST_PROCESSES, cores() // _CORES_EACH, min(memory, default=0) // _MEMORY_EACH)
+    return int(min(memory, default=0) // _MEMORY_EACH)
 
 
 def in_this_process(todo: Sequence[Job]) -> Iterator[Step]:

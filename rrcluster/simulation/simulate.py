@@ -92,7 +92,9 @@ class SimulatedClients:
         self.incidents = Incidents(dropped=len(sampled) - len(ids), hostile=lying)
         self.reports = None if self.plan.secure else honest
         charge()
-        return replace(reports, client_ids=[names[client] for client in reports.client_ids.tolist()]) if names else reports
+        if not names:
+            return reports
+        return replace(reports, client_ids=[names[client] for client in reports.client_ids.tolist()])
 
     def _compute(self, guidance: Guidance, ids: Array) -> tuple[Reports, ClientMemory]:
         """What these clients report, and what all clients remember afterwards."""

@@ -4,7 +4,8 @@ import sys
 import pytest
 
 from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.early import AccountingAhead
+from rrcluster.experiments.early import AccountingAhead, accounting_ahead
+from rrcluster.experiments.grid import jobs, read_grid
 from rrcluster.experiments.setup import plan_for
 from rrcluster.privacy import account_cache
 from rrcluster.privacy.account_cache import cached, cached_values
@@ -16,7 +17,8 @@ SETTINGS = {"num_clients": 100, "num_rounds": 3, "noise_multiplier": 3.0, "delta
 TAKEN = f"""
 import json, sys
 from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.early import AccountingAhead
+from rrcluster.experiments.early import AccountingAhead, accounting_ahead
+from rrcluster.experiments.grid import jobs, read_grid
 config = from_flat({SETTINGS}, source="test")
 with AccountingAhead() as ahead:
     ahead.ask(config)
@@ -71,3 +73,22 @@ def test_a_full_cache_is_emptied(monkeypatch):
     known = cached(lambda number: computed.append(number) or number)
     assert [known(number) for number in (1, 2, 1, 3, 1)] == [1, 2, 1, 3, 1]
     assert computed == [1, 2, 3, 1]
+
+
+def test_plans_of_a_sweep_are_accounted_side_by_side_each_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(account_cache, "_CACHE", {})
+    monkeypatch.setattr("rrcluster.experiments.early.cores", lambda: 4)  # for two processes
+    grid = {**SETTINGS, "noise_multiplier": [3.0, 4.0, 5.0], "update_clip": [0.1, 0.2], "seeds": [0, 1]}
+    todo = jobs(read_grid(grid, source="test", out=tmp_path))
+    with accounting_ahead(todo) as take_values:
+        take_values()
+    brackets = [values for name, values in cached_values().items() if name.endswith("._bracket")]
+    assert [len(values) for values in brackets] == [2]
+
+
+def test_of_a_sweep_that_is_refused_nothing_is_accounted(tmp_path, monkeypatch):
+    monkeypatch.setattr(account_cache, "_CACHE", {})
+    todo = jobs(read_grid({**SETTINGS, "algorithm": "ifca", "num_clusters": [-1, -2]}, source="test", out=tmp_path))
+    with accounting_ahead(todo) as take_values:
+        take_values()
+    assert cached_values() == {}

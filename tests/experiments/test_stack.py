@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.stacked import Stack, StackedEngine, _in_passes
 from rrcluster.engine.workers import processes as spawned
 from rrcluster.engine.workers.processes import spawn
-from rrcluster.experiments.early import processes_for
+from rrcluster.experiments.early import JOB_MODULE, processes_for, stacks_for
 from rrcluster.experiments.executors import _room, in_processes, pick_executor, shared_out, stacked
 from rrcluster.experiments.grid import jobs, read_grid
 from rrcluster.experiments.load import load
@@ -128,9 +129,15 @@ def test_a_sweep_starts_as_many_processes_as_its_clients_repay(cores, others, ex
     assert processes_for(jobs(grid(tmp_path, "unused", **others))) == expected
 
 
-def test_in_two_processes_runs_give_what_they_give_in_one(both, tmp_path):
+@pytest.mark.parametrize("num_early", [0, 1, 3])
+def test_in_two_processes_runs_give_what_they_give_in_one(num_early, both, tmp_path, monkeypatch):
+    """Also in those that were started before; one that is not needed ends."""
+    monkeypatch.setattr("rrcluster.experiments.executors._room", lambda devices: 2)
+    monkeypatch.setattr("rrcluster.experiments.executors.stacks_for", len)
     _, (_, together) = both
-    found = outcomes(lambda todo: in_processes(shared_out(todo, 2)), grid(tmp_path, "shared out"))
+    early = [spawn(JOB_MODULE) for _ in range(num_early)]
+    found = outcomes(partial(stacked, early=early), grid(tmp_path, "shared out"))
+    assert all(process.wait(20) is not None for _, process in early)
     assert {name: step.status for name, step in found.items()} == {name: step.status for name, step in together.items()}
     for name, step in found.items():
         if step.status == FINISHED:
@@ -170,14 +177,20 @@ def test_jobs_of_a_process_that_dies_have_failed_and_the_others_go_on(tmp_path, 
     assert all(process.poll() is not None for _, process in spawned)
 
 
-@pytest.mark.parametrize(("ours", "gib", "expected"), [(64, 140, 8), (4, 140, 2), (64, 24, 2), (1, 140, 0)])
-def test_a_sweep_starts_no_more_processes_than_it_may_use_cores_for(ours, gib, expected, monkeypatch):
+@pytest.mark.parametrize(
+    ("ours", "runs", "expected"), [(64, 630, 8), (4, 630, 2), (64, 24, 4), (64, 6, 1), (1, 630, 1)]
+)
+def test_a_sweep_starts_no_more_processes_than_it_may_use_cores_for(ours, runs, expected, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(ours)))
-    total = {"cuda:0": 140 * 2**30, "cuda:1": gib * 2**30}
+    assert stacks_for([None] * runs) == expected
+
+
+def test_every_process_has_room_on_every_device(monkeypatch):
+    total = {"cuda:0": 140 * 2**30, "cuda:1": 24 * 2**30}
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda it: SimpleNamespace(total_memory=total[str(it)]))
-    assert _room([torch.device("cuda:1")]) == expected
-    assert _room([torch.device("cuda:0"), torch.device("cuda:1")]) == expected
+    assert _room([torch.device("cuda:0")]) == 11
+    assert _room([torch.device("cuda:0"), torch.device("cuda:1")]) == 2
     assert _room([torch.device("cpu")]) == 0
 
 
