@@ -160,31 +160,15 @@ def backward1(images, where, slopes, partial, ROWS: tl.constexpr, PRECISION: tl.
 def update(vectors, where, rates, h1, dz2, partial, S, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
     """The SGD step of both convolutions: conv2's gradient from h1 and dz2, conv1's from the partial sums.
 
-    Four programs a client, each with one row of conv2's four rows of taps; the first also does conv1, from the partial
-    sum of every image.
+    Five programs a client: one for each of conv2's four rows of taps, and one for conv1, from the partial sum of every
+    image.
     """
-    group, chunk = (tl.program_id(0) // 4).to(tl.int64), tl.program_id(0) % 4
+    group, chunk = (tl.program_id(0) // 5).to(tl.int64), tl.program_id(0) % 5
     if tl.load(where + group * S) >= 0:
         weights, rate = vectors + group * D, tl.load(rates + group)
-        r, out = tl.arange(0, N * 32), tl.arange(0, 32)
-        spot = r % 32
-        tap = chunk * 64 + tl.arange(0, 64)
-        corner = (2 * (spot // 5) * 13 + 2 * (spot % 5)) * 16
-        step = tl.zeros([64, 32], dtype=tl.float32)
-        step_bias = tl.zeros([32], dtype=tl.float32)
-        for block in range((S + N - 1) // N):
-            place = block * N + r // 32
-            row = tl.load(where + group * S + place, mask=place < S, other=-1)
-            ok = ((row >= 0) & (spot < 25))[:, None]
-            slot = group * S + place
-            slope = tl.load((dz2 + slot * Z2 + spot * 32)[:, None] + out[None, :], mask=ok, other=0.0)
-            patch = tl.load((h1 + slot * H1 + corner)[:, None] + near(tap)[None, :], mask=ok, other=0.0)
-            step = dot(tl.trans(patch), slope, step, PRECISION)
-            step_bias += tl.sum(slope, axis=0)
-        target = weights + CONV2 + tap[:, None] * 32 + out[None, :]
-        tl.store(target, tl.load(target) - rate * step)
-        if chunk == 0:
-            tl.store(weights + BIAS2 + out, tl.load(weights + BIAS2 + out) - rate * step_bias)
+        if chunk < 4:
+            _update2(weights, where, rate, h1, dz2, S, group, chunk, N, PRECISION)
+        else:
             place = tl.arange(0, 2048)
             total = tl.zeros([2048], dtype=tl.float32)
             for image in range(S):
@@ -193,3 +177,27 @@ def update(vectors, where, rates, h1, dz2, partial, S, D: tl.constexpr, N: tl.co
                     total += tl.load(source, mask=place < CONV2, other=0.0)
             current = tl.load(weights + place, mask=place < CONV2, other=0.0)
             tl.store(weights + place, current - rate * total, mask=place < CONV2)
+
+
+@triton.jit
+def _update2(weights, where, rate, h1, dz2, S, group, chunk, N: tl.constexpr, PRECISION: tl.constexpr):
+    """The SGD step of one row of conv2's taps; with the first, of its bias."""
+    r, out = tl.arange(0, N * 32), tl.arange(0, 32)
+    spot = r % 32
+    tap = chunk * 64 + tl.arange(0, 64)
+    corner = (2 * (spot // 5) * 13 + 2 * (spot % 5)) * 16
+    step = tl.zeros([64, 32], dtype=tl.float32)
+    step_bias = tl.zeros([32], dtype=tl.float32)
+    for block in range((S + N - 1) // N):
+        place = block * N + r // 32
+        row = tl.load(where + group * S + place, mask=place < S, other=-1)
+        ok = ((row >= 0) & (spot < 25))[:, None]
+        slot = group * S + place
+        slope = tl.load((dz2 + slot * Z2 + spot * 32)[:, None] + out[None, :], mask=ok, other=0.0)
+        patch = tl.load((h1 + slot * H1 + corner)[:, None] + near(tap)[None, :], mask=ok, other=0.0)
+        step = dot(tl.trans(patch), slope, step, PRECISION)
+        step_bias += tl.sum(slope, axis=0)
+    target = weights + CONV2 + tap[:, None] * 32 + out[None, :]
+    tl.store(target, tl.load(target) - rate * step)
+    if chunk == 0:
+        tl.store(weights + BIAS2 + out, tl.load(weights + BIAS2 + out) - rate * step_bias)

@@ -115,7 +115,7 @@ class CnnKernels:
             back.backward1[(count,)](
                 images, rows, slopes, partial, ROWS=BACKWARD1.tile // 16, **BACKWARD1.warps_alone, **precision
             )
-            back.update[(groups * 4,)](vectors, rows, rates, h1, dz2, partial, samples, **UPDATE.options, **options)
+            back.update[(groups * 5,)](vectors, rows, rates, h1, dz2, partial, samples, **UPDATE.options, **options)
 
     def evaluate(
         self, vectors: Tensor, images: Tensor, targets: Tensor, where: Tensor, model_of: Tensor, data_of: Tensor
