@@ -6,8 +6,8 @@
 | --- | --- |
 | choose | ten classes of EMNIST that are often confused, rotated: rounds, clip, momentum and average |
 | fashion | rotated FashionMNIST, four equal groups, delta 1e-3: everybody, and cohorts |
-| cnn-choose | rotated EMNIST, the 26,010-parameter CNN, true clusters given: rounds, clip, momentum, local epochs |
-| cnn | rotated FashionMNIST with what was best there: by survey, and with true clusters given |
+| cnn-choose | the same classes, one group, the 26,010-parameter CNN: first layer, clip, rounds and average |
+| cnn | rotated FashionMNIST with what was best there: true clusters given, exploration, survey |
 
 `choose` has ten classes of EMNIST that are easily confused, about as hard as clothes: on ten classes at random errors
 are four times as rare, and longer steps pay. Writes OUT/STUDY.json: one entry per arm and epsilon, with the accuracy of
@@ -45,13 +45,13 @@ RECIPE = {  # one step of each client per round, on all of its samples, and the 
     "evaluate_every": 1000,
 }
 LOCAL = {"local_epochs": 5, "batch_size": 20, "local_lr": 0.05, "update_clip": 0.4, "server_momentum": 0.0}
-ONE_STEP = {"local_epochs": 1, "batch_size": 1000, "local_lr": 0.3, "server_momentum": 0.9}
 EDGES = {"model": "edges", "update_clip": 0.027}
 DEFAULT = {"algorithm": "ifca", "exploration": 1.0}
 ORACLE = {"algorithm": "oracle", "exploration": 0.0}
 ARMS = {
     "everybody, survey of 8 rounds": {"init": "survey", "init_rounds": 8},
     "everybody, the default's survey": {},
+    "everybody, momentum 0.8": {"server_momentum": 0.8, "update_clip": 0.04},
     "everybody, exploration": {"init": "independent"},
     "everybody, true clusters given": ORACLE,
     "everybody, scattering, true clusters given": {"model": "scattering", "update_clip": 0.027} | ORACLE,
@@ -78,20 +78,18 @@ CHOICES = {  # changes from the recipe; steps by momentum 0.8 are half of those 
     "momentum 0.8, clip 0.04": {"server_momentum": 0.8, "update_clip": 0.04},
     "momentum 0.8, clip 0.06": {"server_momentum": 0.8, "update_clip": 0.06},
 }
-CNN = {"model": "cnn", "local_epochs": 5, "batch_size": 20, "local_lr": 0.03, "update_clip": 0.3, "average_last": 0.5}
-CNN_ARMS = {  # momentum 0.9 makes ten steps of one, so its clip is a tenth of that without
-    "five epochs": {},
-    "five epochs, clip 0.2": {"update_clip": 0.2},
-    "five epochs, clip 0.5": {"update_clip": 0.5},
-    "five epochs, rate 0.1": {"local_lr": 0.1},
-    "momentum 0.9, clip 0.03": {"server_momentum": 0.9, "update_clip": 0.03},
-    "momentum 0.9, clip 0.05": {"server_momentum": 0.9, "update_clip": 0.05},
-    "momentum 0.8, clip 0.08": {"server_momentum": 0.8, "update_clip": 0.08},
-    "one epoch, momentum 0.9, clip 0.03": {"server_momentum": 0.9, "update_clip": 0.03, "local_epochs": 1},
-    "one step, momentum 0.9, clip 0.03": ONE_STEP | {"update_clip": 0.03},
-    "one step, momentum 0.9, clip 0.06": ONE_STEP | {"update_clip": 0.06},
+CNN = {"local_epochs": 5, "batch_size": 20, "local_lr": 0.03, "server_momentum": 0.0}
+CNN_ROUNDS, CNN_CLIPS = {2.0: 60, 4.0: 80, 8.0: 100}, {2.0: 0.2, 4.0: 0.28, 8.0: 0.35}
+CNN_ARMS = {  # network, clip and rounds relative to those above, and part of the rounds that is averaged
+    "cnn": ("cnn", 1.0, 1.0, 0.3),
+    "edges-cnn": ("edges-cnn", 1.0, 1.0, 0.3),
+    "edges-cnn, clip x 0.7": ("edges-cnn", 0.7, 1.0, 0.3),
+    "edges-cnn, clip x 1.4": ("edges-cnn", 1.4, 1.0, 0.3),
+    "edges-cnn, average of half": ("edges-cnn", 1.0, 1.0, 0.5),
+    "edges-cnn, clip x 0.7, 1.5 of the rounds": ("edges-cnn", 0.7, 1.5, 0.3),
+    "edges-cnn, 0.7 of the rounds": ("edges-cnn", 1.0, 0.7, 0.3),
+    "edges-cnn, clip x 0.7, average of half": ("edges-cnn", 0.7, 1.0, 0.5),
 }
-CNN_ROUNDS = {2.0: (50, 100), 4.0: (75, 150), 8.0: (100, 200)}
 
 
 def fashion(_):
@@ -113,29 +111,37 @@ def confused(folder=None):
 
 
 def choose(_):
-    rr.register("dataset", "emnist-confused", confused, num_classes=len(CONFUSED), usual_model="edges")
-    data = {"data": "emnist-confused", "samples_per_client": 60}
     for (name, change), (epsilon, rounds) in itertools.product(CHOICES.items(), ROUNDS.items()):
         changed = {"num_rounds": round(change * rounds)} if isinstance(change, float) else change
-        yield name, RECIPE | ORACLE | data | {"epsilon": epsilon, "num_rounds": rounds} | changed
+        yield name, RECIPE | ORACLE | on_confused() | {"epsilon": epsilon, "num_rounds": rounds} | changed
+
+
+def on_confused():
+    rr.register("dataset", "emnist-confused", confused, num_classes=len(CONFUSED), usual_model="edges")
+    return {"data": "emnist-confused", "samples_per_client": 60}
+
+
+def cnn_settings(name, epsilon):
+    network, clip, rounds, averaged = CNN_ARMS[name]
+    own = {"model": network, "update_clip": clip * CNN_CLIPS[epsilon], "average_last": averaged}
+    return RECIPE | CNN | own | {"epsilon": epsilon, "num_rounds": round(rounds * CNN_ROUNDS[epsilon])}
 
 
 def cnn_choose(_):
-    for (name, arm), (epsilon, lengths) in itertools.product(CNN_ARMS.items(), CNN_ROUNDS.items()):
-        for rounds in lengths:
-            settings = RECIPE | ORACLE | CNN | {"server_momentum": 0.0, "data": "emnist", "epsilon": epsilon} | arm
-            yield f"{name}, {rounds} rounds", settings | {"num_rounds": rounds}
+    one_group = {"ratio": [1], "num_clients": 250, "algorithm": "fedavg", "num_clusters": 1}
+    for name, epsilon in itertools.product(CNN_ARMS, CNN_ROUNDS):
+        yield name, cnn_settings(name, epsilon) | on_confused() | one_group
 
 
 def cnn(out):
     """The arm of cnn-choose, under `out` too, that was best on EMNIST at each epsilon."""
     measured = json.loads((out / "cnn-choose.json").read_text())
-    settings = {(name, chosen["epsilon"]): chosen for name, chosen in cnn_choose(out)}
     for epsilon in CNN_ROUNDS:
         best = max((row for row in measured if row["epsilon"] == epsilon), key=lambda row: row["accuracy"])
-        on_fashion = settings[best["arm"], epsilon] | {"data": "fashion-mnist"}
-        yield f"true clusters given: {best['arm']}", on_fashion
-        yield f"survey: {best['arm']}", on_fashion | {"algorithm": "ifca", "exploration": 1.0, "init": "survey"}
+        on_fashion = cnn_settings(best["arm"], epsilon) | {"data": "fashion-mnist"}
+        yield f"true clusters given: {best['arm']}", on_fashion | ORACLE
+        yield f"exploration: {best['arm']}", on_fashion | DEFAULT | {"init": "independent"}
+        yield f"survey: {best['arm']}", on_fashion | DEFAULT | {"init": "survey"}
 
 
 STUDIES = {"choose": choose, "fashion": fashion, "cnn-choose": cnn_choose, "cnn": cnn}
@@ -148,7 +154,7 @@ def main():
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("runs/frontier"))
     given = parser.parse_args()
-    executor = InTurn().steps if given.study == "choose" else None  # other processes do not know its data
+    executor = InTurn().steps if given.study.endswith("choose") else None  # other processes do not know its data
     run(given.study, STUDIES[given.study](given.out), given, executor)
 
 

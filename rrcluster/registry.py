@@ -146,7 +146,12 @@ METHODS = Registry(
 
 # Networks of a single layer, and what `model = auto` takes instead for methods that split a network.
 _DEEPER = {"linear": "mlp", "pooled-linear": "mlp", "edges": "edges-mlp", "edges-coarse": "edges-mlp"}
-_ONE_BY_ONE = ("cnn", "cifar-cnn", "lstm")  # on a CPU: clients one at a time, in a process per core where that pays
+_ONE_BY_ONE = (
+    "cnn",
+    "edges-cnn",
+    "cifar-cnn",
+    "lstm",
+)  # on a CPU: clients one at a time, in a process per core where that pays
 MODELS = Registry(
     "model",
     "rrcluster.models",
@@ -156,7 +161,7 @@ MODELS = Registry(
             name: (name, {"one_by_one": name in _ONE_BY_ONE} | ({"deeper": _DEEPER[name]} if name in _DEEPER else {}))
             for name in (
                 *("linear", "pooled-linear", "edges", "edges-coarse", "edges-mlp", "scattering", "scattering-pca"),
-                *("mlp", "cnn", "cifar-cnn", "lstm", "bigram", "trigram", "fourgram"),
+                *("mlp", "cnn", "edges-cnn", "cifar-cnn", "lstm", "bigram", "trigram", "fourgram"),
             )
         },
     ),

@@ -277,8 +277,8 @@ class Model:
         """A fresh random vector (d,), float32, that depends only on `rng`, never on data.
 
         Linear, convolutional and recurrent weights and biases: uniform within 1/sqrt(fan in), PyTorch's own default
-        law. Embeddings: standard normal. Both times `init_scale`. Anything else (norm scales, say) keeps the value it
-        has in `module`, or is `elsewhere`.
+        law. Embeddings: standard normal. Both times `init_scale`. Anything else (norm scales, say, or a part that
+        `starts_as_is`) keeps the value it has in `module`, or is `elsewhere`.
         """
         values = {name: value.detach().cpu().numpy() for name, value in self.module.named_parameters()}
         if elsewhere is not None:
@@ -292,6 +292,8 @@ class Model:
 
 
 def _draw(part: nn.Module, shape: tuple[int, ...], rng: Rng) -> Array | None:
+    if getattr(part, "starts_as_is", False):
+        return None
     if isinstance(part, nn.Embedding):
         return rng.standard_normal(shape)
     if isinstance(part, nn.Linear):

@@ -200,7 +200,7 @@ def test_batch_orders_are_permutations_and_follow_the_client():
 
 def test_the_models_have_the_sizes_they_are_known_by():
     assert model_named("linear").num_parameters == 7_850
-    assert model_named("cnn").num_parameters == 26_010
+    assert model_named("cnn").num_parameters == model_named("edges-cnn").num_parameters == 26_010
     assert model_named("pooled-linear").num_parameters == 1_970
     assert model_named("edges").num_parameters == 4_420
     assert model_named("edges-coarse").num_parameters == 1_780
@@ -230,6 +230,24 @@ def test_what_a_module_keeps_is_not_drawn_anew():
     model = from_module(UserNet())
     norm = next(layer for layer in model.layers if layer.name == "norm.weight")
     assert (model.init(rng=np.random.default_rng(0))[norm.start : norm.stop] == 1).all()
+
+
+def test_the_first_layer_of_edges_cnn_starts_as_edges_and_the_rest_at_random():
+    """Each filter is another one's negative, sees no even light, and is best seen by an edge of its own direction."""
+    model = model_named("edges-cnn")
+    first, second = (model.starts(2, rng=np.random.default_rng(0))[place] for place in (0, 1))
+    filters = first[:1024].reshape(8, 2, 64)
+    assert (filters[:, 0] == -filters[:, 1]).all()
+    assert np.abs(filters.sum(axis=-1)).max() < 1e-6
+    assert np.linalg.norm(filters, axis=-1) == pytest.approx(1.0)
+    along = np.arange(8) - 3.5
+    turned = [along[None, :] * np.cos(turn) + along[:, None] * np.sin(turn) for turn in np.pi / 8 * np.arange(8)]
+    steps = np.stack([np.tanh(across) * np.exp(-(across**2) / 8) for across in turned]).reshape(8, 64)
+    assert ((steps @ filters[:, 0].T).argmax(axis=1) == np.arange(8)).all()
+    assert (first[:1024] == second[:1024]).all()
+    assert (first[1024:1040] == 0).all()
+    assert (first[1040:] != second[1040:]).mean() > 0.99
+    assert np.abs(first[1040:9232]).max() <= 256**-0.5
 
 
 def test_models_that_cannot_be_private_are_refused():

@@ -161,7 +161,7 @@ def test_the_packed_layout_holds_every_parameter_once():
     assert num_parameters(62) == cnn(62).num_parameters
 
 
-@pytest.mark.parametrize("name", ["cnn", "cifar-cnn", "lstm", "trigram"])
+@pytest.mark.parametrize("name", ["cnn", "edges-cnn", "cifar-cnn", "lstm", "trigram"])
 def test_pytorch_one_client_at_a_time_equals_the_reference(name, rng):
     shape = {"cifar-cnn": (3, 32, 32), "lstm": (6,), "trigram": (6,)}.get(name, (1, 28, 28))
     model = make_model(name, input_shape=shape, num_classes=12)
