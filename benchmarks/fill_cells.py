@@ -35,7 +35,7 @@ TABLES = {  # folder -> study, and what is changed in it
 }
 NOT_MEASURED, DIAGNOSTIC = "(1)", " [diagnostic, not private]"
 PLUS_MINUS = r"$\pm$"
-MISSING = re.compile(r"\(1\)|[\d.]+( ± [\d.]+)? \[\d of \d seeds\]")  # not measured, or not with all seeds
+MISSING = re.compile(r"\(1\)|[\d.]+( ± [\d.]+)? \\?\[\d of \d seeds\\?\]")  # not measured, or not with all seeds
 
 
 def plan_of(name, given):
@@ -124,6 +124,7 @@ def fill_csv(path, cells, titles):
 def fill_latex(path, filled):
     """The missing cells come in the order of table.md."""
     text, left = path.read_text(encoding="utf-8").replace(PLUS_MINUS, "±"), iter(filled)
+    text = text.replace("{[}", "[").replace("{]}", "]")
     count = len(re.findall(f"(?<=& )({MISSING.pattern})(?= )", text))
     if count != len(filled):
         raise SystemExit(f"{path} has {count} missing cells and table.md {len(filled)}; make both again.")

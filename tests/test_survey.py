@@ -13,7 +13,7 @@ from rrcluster.audit.suite import TARGETS
 from rrcluster.audit.targets import SECURE
 from rrcluster.clusters.choice import TEMPERATURE, fading
 from rrcluster.clusters.schedule import resolve_init
-from rrcluster.clusters.survey import PARTS, Survey, place_of, survey_size
+from rrcluster.clusters.survey import LEAST_ROUNDS, PARTS, Survey, place_of, survey_size
 from rrcluster.clusters.survey_question import SurveyQuestion, sketch
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import from_flat
@@ -164,11 +164,19 @@ def test_an_answer_is_the_clients_own(rng):
 
 
 def test_every_part_has_a_round_and_the_last_one_ends_it():
-    for rounds in range(len(PARTS), 60):
+    for rounds in range(LEAST_ROUNDS, 60):
         places = [place_of(t, rounds) for t in range(rounds)]
+        parts = range(max(len(PARTS) - rounds, 0), len(PARTS))  # the shortest ask for the spread once
         assert [place.part for place in places] == sorted(place.part for place in places)
-        assert sum(place.last for place in places) == len(PARTS)
-        assert {place.part for place in places} == set(range(len(PARTS)))
+        assert sum(place.last for place in places) == len(parts)
+        assert {place.part for place in places} == set(parts)
+    assert [place_of(t, LEAST_ROUNDS).stage for t in range(LEAST_ROUNDS)] == ["spread", "skew", "centres", "start"]
+
+
+def test_the_shortest_survey_finds_clear_groups(rng):
+    centres = np.linalg.qr(rng.normal(size=(WIDTH, 4)))[0].T
+    updates, _ = groups_of(centres, (100, 100, 100, 100), rng)
+    assert surveyed(updates, 8, rng, noise=0.5, rounds=LEAST_ROUNDS).num_groups == 4
 
 
 def test_a_sketch_fits_into_an_update():
@@ -257,7 +265,7 @@ def test_an_update_that_is_no_number_is_no_answer():
             {"data": "synthetic-balanced-easy", "model": "auto", "samples_per_client": None, "ratio": []},
             "needs more than",
         ),
-        ({"init_rounds": 5}, "at least 6 for init = survey"),
+        ({"init_rounds": 3}, "at least 4 for init = survey"),
         ({"ratio": [1, -1]}, "ratio = -1"),
         ({"ratio": [1] * 5}, "at most 4 groups"),
         ({"partition": "dirichlet", "ratio": [1, 1], "init": "independent", "init_rounds": None}, "ratio is not"),
@@ -286,9 +294,10 @@ def test_the_audit_tries_a_survey_and_refutes_nothing(target, monkeypatch):
         ({}, "survey", 9),
         ({"noise_multiplier": 2.5}, "survey", 22),  # as many as small groups need, a fifth of the rounds at most
         ({"num_rounds": 28}, "survey", 6),
+        ({"num_rounds": 10}, "survey", 4),
         ({"mechanism": "none", "noise_multiplier": None}, "survey", 9),
         ({"noise_multiplier": 5.0}, "independent", None),
-        ({"num_rounds": 27}, "independent", None),
+        ({"num_rounds": 9}, "independent", None),
         ({"exploration": 0.0}, "independent", None),
         ({"min_cluster_size": 5}, "independent", None),
         ({"algorithm": "fesem"}, "independent", None),
@@ -324,7 +333,9 @@ def test_steps_after_a_survey_make_up_for_its_rounds_where_noise_is_small(noise)
     given = Release(np.zeros(0), sums, sizes, sizes, 1.0, noise, noise)
     longer = lengthened(given, mechanism, num_rounds=100, lost=20)
     factors = longer.cluster_sums / sums
-    assert np.allclose(factors, 1.25 if noise < 1 else 1.0, atol=1e-3)
+    assert np.allclose(factors, 1.75 if noise < 1 else 1.0, atol=1e-3)
+    at_most = lengthened(given, mechanism, num_rounds=100, lost=60)
+    assert np.allclose(at_most.cluster_sums / sums, 2.0 if noise < 1 else 1.0, atol=1e-3)
     assert np.array_equal(longer.denominators, given.denominators)
     assert np.allclose(longer.noise_std, factors[:, 0] * given.noise_std)  # of the means, as rounds.jsonl states it
 

@@ -23,7 +23,16 @@ from functools import cached_property
 import numpy as np
 
 from rrcluster.clusters.choice import ChoiceRules
-from rrcluster.clusters.survey import PARTS, SHARE, Place, place_of, survey_signal, survey_size, usual_rounds
+from rrcluster.clusters.survey import (
+    LEAST_ROUNDS,
+    SHARE,
+    SHORTEST_RUN,
+    Place,
+    place_of,
+    survey_signal,
+    survey_size,
+    usual_rounds,
+)
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.server_state import RunningMean, ServerState
@@ -100,7 +109,7 @@ def resolve_init(settings: ServerSettings, plan: PrivacyPlan, *, survey_applies:
 def usual_signal(plan: PrivacyPlan, share: float) -> float:
     """Signal to noise of a group of this share of the clients in a survey of the usual length; 0: none is possible."""
     mechanism = plan.mechanism
-    if mechanism.num_clusters == 1 or plan.num_rounds * SHARE < len(PARTS):
+    if mechanism.num_clusters == 1 or plan.num_rounds < SHORTEST_RUN:
         return 0.0
     try:
         width, _ = survey_size(mechanism.coordinates.clustered, mechanism.num_clusters)
@@ -126,7 +135,7 @@ def make_schedule(settings: ServerSettings, *, num_rounds: int, num_clusters: in
     By default an initialisation takes a tenth of the run, kmeans++ at least one round per cluster, a survey what
     `resolve_init` says, a fifth at most.
     """
-    leasts = {"independent": 0, "warm": 1, "kmeans++": num_clusters, "survey": len(PARTS)}
+    leasts = {"independent": 0, "warm": 1, "kmeans++": num_clusters, "survey": LEAST_ROUNDS}
     init = "independent" if settings.init == "auto" else settings.init
     least = leasts[init]
     share = {"independent": 0.0, "survey": SHARE}.get(init, 0.1)

@@ -41,6 +41,8 @@ CANDIDATES = 8  # centres to begin with, and directions left, where k is smaller
 PARTS = (("spread", 3), ("spread", 3), ("spread", 2), ("skew", 3), ("centres", 5), ("start", 6))  # share of the rounds
 SHARE = 0.22  # of a run's rounds that a survey takes at most, by default
 USUAL_LEAST = 9  # rounds that it takes at least, by default, where that share allows
+LEAST_ROUNDS = 4  # that a survey takes in short runs, too: the spread is asked for once
+SHORTEST_RUN = 10  # rounds; shorter ones have no survey by default
 SMALL_GROUP_SHARE, CLEAR_SIGNAL = 0.1, 0.95  # a group of this share of the clients should have this signal to noise
 GROUP_PART = 0.5  # of the squared length of an update that its group explains, about
 CENTRE_MEMORY = 0.8  # weight of a centre's earlier rounds
@@ -89,7 +91,7 @@ def survey_signal(num_rounds: int, *, clients: float, noise: float, width: int) 
 def usual_rounds(num_rounds: int, *, cohort: float, noise: float, width: int) -> int:
     """The rounds of a run of `num_rounds` that a survey takes by default: as few as small groups need, where a fifth
     of the run does not suffice for them a fifth."""
-    most = max(int(num_rounds * SHARE), len(PARTS))
+    most = max(int(num_rounds * SHARE), LEAST_ROUNDS)
     few = range(min(USUAL_LEAST, most), most)
     clients = SMALL_GROUP_SHARE * cohort
     return next((n for n in few if survey_signal(n, clients=clients, noise=noise, width=width) >= CLEAR_SIGNAL), most)
@@ -284,14 +286,16 @@ class Place:
 
 
 def place_of(round_index: int, num_rounds: int) -> Place:
-    """Where a round is in a survey of `num_rounds`, at least one for each part."""
-    shares = np.cumsum([share for _, share in PARTS])
-    ends = np.round(shares * num_rounds / shares[-1]).astype(int)
-    for part in range(1, len(PARTS)):
+    """Where a round is in a survey of `num_rounds`: at least one for each part, but for the first ones, the steps in
+    which the spread gets narrower, which a short survey leaves out."""
+    left_out = max(len(PARTS) - num_rounds, 0)
+    shares = np.cumsum([share for _, share in PARTS[left_out:]])
+    ends = np.maximum(np.round(shares * num_rounds / shares[-1]), 1).astype(int)
+    for part in range(1, len(ends)):
         ends[part] = max(ends[part], ends[part - 1] + 1)
-    ends = np.minimum(ends, num_rounds - np.arange(len(PARTS))[::-1])
+    ends = np.minimum(ends, num_rounds - np.arange(len(ends))[::-1])
     part = int(np.searchsorted(ends, round_index, side="right"))
-    return Place(part, round_index + 1 == ends[part])
+    return Place(left_out + part, round_index + 1 == ends[part])
 
 
 def _power_method(third: Array) -> Array:

@@ -141,8 +141,13 @@ class Model:
 
     @property
     def one_layer(self) -> bool:
-        """Whether a single layer is trained, on the inputs or on fixed features: a linear model."""
-        return sum(len(layer.shape) > 1 for layer in self.layers) <= 1
+        """Whether a single layer is trained, on the inputs or on fixed features: a linear model.
+
+        A table of one row is a bias.
+        """
+        tables = ((name, part) for name, part in self.module.named_modules() if isinstance(part, nn.Embedding))
+        biases = {f"{name}.weight" for name, table in tables if table.num_embeddings == 1}
+        return sum(len(layer.shape) > 1 and layer.name not in biases for layer in self.layers) <= 1
 
     @property
     def num_parameters(self) -> int:

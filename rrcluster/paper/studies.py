@@ -5,7 +5,7 @@ Those on FashionMNIST have a module of their own (study_fashion.py).
 
 from rrcluster.errors import ConfigError
 from rrcluster.paper import recipes
-from rrcluster.paper.recipes import EXPLORING, PUBLISHED, rebalanced, remembering, unrebalanced
+from rrcluster.paper.recipes import PUBLISHED, rebalanced, remembering, unrebalanced
 from rrcluster.paper.study import (
     IDENTIFIER,
     JOINT,
@@ -45,7 +45,7 @@ SHAKESPEARE = Study(
             rebalanced("ifca", exact=_ROLES_EXACT_B, coin=_ROLES_COIN_B),
             padded((13.42, 13.83, 16.25)),
         ),
-        Row("ifca-explore", "Default: DP-IFCA + exploration", {JOINT: {"algorithm": "ifca", **EXPLORING}}),
+        *recipes.ours()[:2],
         Row("ifca-shared", "DP-IFCA, only the bias clustered", {JOINT: _ONLY_BIAS, NO_NOISE: _ONLY_BIAS}),
     ),
     settings=recipes.TEXT,

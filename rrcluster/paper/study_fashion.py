@@ -178,7 +178,7 @@ CURVES = Study(
     title="FashionMNIST: convergence at epsilon 2 and 4",
     source="fig:conv_curve (a figure: no numbers are printed)",
     columns=columns({"balanced": _BALANCED}, (2, 4), no_noise=False),
-    rows=tuple(map(_unpublished, ("fedavg", "ifca", "fesem", "fedcam", "rr-ifca", "ifca-explore"))),
+    rows=tuple(map(_unpublished, ("fedavg", "ifca", "fesem", "fedcam", "rr-ifca", "default", "ifca-explore"))),
     settings=recipes.FASHION,
     by_model=recipes.BY_MODEL,
     choices=("Population: balanced (not stated).", *recipes.EDGES, *recipes.IMAGE_CHOICES),
@@ -229,6 +229,7 @@ ABLATION = Study(
             )
             for floor in (5, 25)
         ),
+        *recipes.ours()[:1],
     ),
     settings=recipes.FASHION,
     by_model=recipes.BY_MODEL,
@@ -286,11 +287,7 @@ CLUSTERING = Study(
             f"RR-Cluster (IFCA), B = {recipes.COIN_B} + exploration",
             {JOINT: rebalanced("ifca", exploration=1.0)[JOINT]},
         ),
-        Row(
-            "ifca-explore",
-            "DP-IFCA + exploration",
-            {mechanism: {"algorithm": "ifca", **recipes.EXPLORING} for mechanism in (JOINT, NO_NOISE)},
-        ),
+        *(Row(row.key, row.name, dict.fromkeys((JOINT, NO_NOISE), row.answers[JOINT])) for row in recipes.ours()[:2]),
     ),
     settings=recipes.FASHION,
     by_model=recipes.BY_MODEL,

@@ -123,6 +123,7 @@ def test_an_ngram_adds_a_row_for_each_of_the_last_characters_and_a_bias(name, be
     (found,) = model.single(model.unflatten(torch.as_tensor(vector)), torch.as_tensor(ids)[None])
     assert found.numpy() == pytest.approx(expected, abs=1e-6)
     assert (model.head == np.arange(len(vector) - 4, len(vector))).all()  # personal in FedPer: the bias alone
+    assert model.one_layer  # so that a survey applies
 
 
 @pytest.mark.parametrize("name", NGRAMS)
