@@ -16,7 +16,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from rrcluster.experiments.executors import pick_executor
+from rrcluster.experiments.executors import run_jobs
 from rrcluster.experiments.sweep import FINISHED, Outcome
 from rrcluster.paper.paper_tables import main_tables, more_tables
 from rrcluster.paper.read_reproduction import read_reproduction
@@ -132,7 +132,7 @@ def check_forms(folder):
 def run_row(plan):
     """The runs of the row; SystemExit unless every one has finished."""
     failed = []
-    for step in pick_executor(plan.jobs)(plan.jobs):
+    for step in run_jobs(plan.jobs):
         if isinstance(step, Outcome):
             print(step.job.name, step.status, flush=True)
             failed += [] if step.status == FINISHED else [f"{step.job.name}: {step.reason}"]

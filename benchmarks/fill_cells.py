@@ -15,7 +15,7 @@ import itertools
 import re
 from pathlib import Path
 
-from rrcluster.experiments.executors import pick_executor
+from rrcluster.experiments.executors import run_jobs
 from rrcluster.experiments.sweep import FINISHED, Outcome
 from rrcluster.paper.paper_tables import significance_table
 from rrcluster.paper.read_reproduction import MEASURES, read_reproduction
@@ -51,7 +51,7 @@ def run_cells(plan):
     """The jobs under identifier, by seed: a table has one seed everywhere before it has two anywhere."""
     jobs = [job for job in plan.jobs if job.values["mechanism"] == "identifier"]
     jobs = sorted(jobs, key=lambda job: job.settings["seed"])
-    for step in pick_executor(jobs)(jobs):
+    for step in run_jobs(jobs):
         if isinstance(step, Outcome):
             print(step.job.name, step.status, "" if step.status == FINISHED else step.reason, flush=True)
 

@@ -3,7 +3,7 @@
 import json
 from statistics import fmean
 
-from rrcluster.experiments.executors import pick_executor
+from rrcluster.experiments.executors import run_jobs
 from rrcluster.experiments.grid import Job
 from rrcluster.experiments.sweep import FINISHED, Outcome
 
@@ -63,7 +63,7 @@ def run(study, arms, given, executor=None):
     """Run the arms, and write and print their table. `executor`: the usual one if left out."""
     todo, done = jobs(study, arms, seeds=given.seeds, device=given.device, out=given.out), {}
     given.out.mkdir(parents=True, exist_ok=True)
-    for step in (executor or pick_executor(todo))(todo):
+    for step in (executor or run_jobs)(todo):
         if not isinstance(step, Outcome):
             continue
         if step.status != FINISHED:

@@ -111,17 +111,12 @@ def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: flo
 
 
 def _run(plan: "Reproduction", command: ReproduceCommand) -> "list[Outcome]":
-    from rrcluster.experiments.early import accounting_ahead, early_processes
+    from rrcluster.experiments.executors import run_jobs
+    from rrcluster.paper.reproduce import reproduce
 
     for reason in plan.absent.values():
         say(f"Left out: {reason}")
-    with accounting_ahead(plan.jobs) as take_values, early_processes(plan.jobs) as early:
-        from rrcluster.experiments.executors import pick_executor
-        from rrcluster.paper.reproduce import reproduce
-
-        take_values()
-        steps = reproduce(plan, executor=pick_executor(plan.jobs, early))
-        return follow_sweep(steps, plan.jobs, hidden=command.quiet or command.json)
+    return follow_sweep(reproduce(plan, executor=run_jobs), plan.jobs, hidden=command.quiet or command.json)
 
 
 def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: ReproduceCommand) -> int:

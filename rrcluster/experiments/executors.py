@@ -24,7 +24,7 @@ from rrcluster.engine.stacked import Stack, StackedEngine
 from rrcluster.engine.workers.processes import Spawned
 from rrcluster.errors import RRClusterError
 from rrcluster.experiments.config import RunConfig
-from rrcluster.experiments.early import processes_for, stacks_for
+from rrcluster.experiments.early import accounting_ahead, early_processes, processes_for, stacks_for
 from rrcluster.experiments.grid import Job
 from rrcluster.experiments.job_process import JobProcess
 from rrcluster.experiments.setup import Experiment, engine_for, load_population, make_experiment
@@ -80,6 +80,13 @@ def pick_executor(todo: Sequence[Job], early: Sequence[Spawned] = ()) -> Executo
         return partial(stacked, early=early)
     processes = processes_for(todo)
     return partial(side_by_side, processes=processes, early=early) if processes > 1 else InTurn().steps
+
+
+def run_jobs(todo: Sequence[Job]) -> Iterator[Step]:
+    """All steps of jobs by the executor that suits them, after their plans were accounted for side by side."""
+    with accounting_ahead(todo) as take_values, early_processes(todo) as early:
+        take_values()
+        yield from pick_executor(todo, early)(todo)
 
 
 def devices_of(todo: Sequence[Job]) -> list[torch.device]:
