@@ -20,7 +20,7 @@ import json
 from pathlib import Path
 from statistics import fmean
 
-from rrcluster.experiments.executors import pick_executor
+from rrcluster.experiments.executors import run_jobs
 from rrcluster.experiments.grid import Job
 from rrcluster.experiments.sweep import FINISHED, Outcome
 
@@ -168,7 +168,7 @@ def main():
     given = parser.parse_args()
     todo = jobs(given.study, seeds=given.seeds, device=given.device, out=given.out)
     measured = {}
-    for step in pick_executor(todo)(todo):
+    for step in run_jobs(todo):
         if isinstance(step, Outcome):
             if step.status == FINISHED:
                 key = json.dumps(dict(step.job.values))
