@@ -19,6 +19,7 @@ import argparse
 import itertools
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,7 @@ def choose(_):
         yield name, RECIPE | ORACLE | on_confused() | {"epsilon": epsilon, "num_rounds": rounds} | changed
 
 
+@cache
 def on_confused():
     rr.register("dataset", "emnist-confused", confused, num_classes=len(CONFUSED), usual_model="edges")
     return {"data": "emnist-confused", "samples_per_client": 60}
