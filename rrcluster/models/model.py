@@ -141,10 +141,7 @@ class Model:
 
     @property
     def one_layer(self) -> bool:
-        """Whether a single layer is trained, on the inputs or on fixed features: a linear model.
-
-        A table of one row is a bias.
-        """
+        """Whether a single layer is trained, on the inputs or on fixed features: a linear model."""
         tables = ((name, part) for name, part in self.module.named_modules() if isinstance(part, nn.Embedding))
         biases = {f"{name}.weight" for name, table in tables if table.num_embeddings == 1}
         return sum(len(layer.shape) > 1 and layer.name not in biases for layer in self.layers) <= 1

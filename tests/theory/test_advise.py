@@ -44,7 +44,7 @@ def test_noise_floor_and_cohort_are_those_of_the_plan():
     assert shared.per_round[0] == pytest.approx(5 * seen.per_round[0])  # everybody's sum
 
 
-INSURED = PLAIN | {"expected_ratio": (1, 1, 1, 1), "noise_multiplier": 0.8, "num_rounds": 20}  # too few to ask
+INSURED = PLAIN | {"expected_ratio": (1, 1, 1, 1), "noise_multiplier": 0.8, "num_rounds": 9}  # too few to ask
 
 
 def test_with_exploration_b_is_below_the_expected_size_by_what_released_sizes_vary():
@@ -128,7 +128,7 @@ def test_old_ways_to_ask_are_named(name):
     [
         ({}, "survey"),
         ({"noise_multiplier": 4.0}, "independent"),
-        ({"num_rounds": 20}, "independent"),
+        ({"num_rounds": 9}, "independent"),
         ({"num_coordinates": 15}, "independent"),
         ({"exploration": 0.0}, "independent"),
         ({"mechanism": "identifier"}, "independent"),
