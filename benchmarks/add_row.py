@@ -161,6 +161,8 @@ def main():
         describe(plan, {}, {})
         reproduced = read_reproduction(plan.out)
         finished = sum(len(cell.runs) for row in reproduced.rows for cell in row.cells.values())
+        if not plan.jobs:
+            raise SystemExit(f"{name}: {next(iter(plan.absent.values()))}")
         if finished < len(plan.jobs):
             raise SystemExit(f"{name}: {finished} of {len(plan.jobs)} runs have finished; run the others first.")
         names = [row.name for row in study.rows]

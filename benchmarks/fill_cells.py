@@ -21,7 +21,7 @@ from rrcluster.paper.paper_tables import significance_table
 from rrcluster.paper.read_reproduction import MEASURES, read_reproduction
 from rrcluster.paper.reproduce import describe, plan_reproduction
 from rrcluster.paper.studies import find_study
-from rrcluster.report.values import percent
+from rrcluster.report.values import NOTHING, percent
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 TABLES = {  # folder -> study, and what is changed in it
@@ -34,6 +34,7 @@ TABLES = {  # folder -> study, and what is changed in it
     "cifar": ("cifar", {}),
 }
 NOT_MEASURED, DIAGNOSTIC = "(1)", " [diagnostic, not private]"
+NOTE = " (1) not measured: the memoryless form that runs here is newer than this table."
 PLUS_MINUS = r"$\pm$"
 MISSING = re.compile(r"\(1\)|[\d.]+( ± [\d.]+)? \\?\[\d of \d seeds\\?\]")  # not measured, or not with all seeds
 
@@ -64,13 +65,15 @@ class Cells:
         for measure, words in MEASURES.items():
             for row in reproduced.rows:
                 for column in reproduced.columns:
+                    key = (f"{column.panel}: {words}", row.name, f"{column.budget}, identifier")
                     value = reproduced.estimate(row, column, "identifier", measure)
                     if value is not None and column.epsilon is not None:
                         short = f" [{value.count} of {reproduced.num_seeds} seeds]"
                         short = short if value.count < reproduced.num_seeds else ""
-                        key = (f"{column.panel}: {words}", row.name, f"{column.budget}, identifier")
                         width = "" if value.half_width is None else percent(value.half_width)
                         self.texts[key] = percent(value.mean), width, short
+                    elif reproduced.runs(row, column, "identifier"):  # such as how one cluster clusters
+                        self.texts[key] = NOTHING, "", ""
 
     def text(self, title, row, head, text):
         """The text of a missing cell, filled in if it was measured."""
@@ -83,6 +86,8 @@ def fill(folder, cells):
     filled, titles = fill_markdown(folder / "table.md", cells)
     fill_csv(folder / "table.csv", cells, titles)
     fill_latex(folder / "table.tex", filled)
+    for name in ("table.md", "table.tex"):
+        drop_notes(folder / name)
     return sum(text != NOT_MEASURED for text in filled)
 
 
@@ -104,6 +109,14 @@ def fill_markdown(path, cells):
     return filled, titles
 
 
+def drop_notes(path):
+    """Take the note off tables that have no missing cell any more: those above it, in LaTeX below."""
+    parts = path.read_text(encoding="utf-8").split(NOTE)
+    tables = parts[1:] if path.suffix == ".tex" else parts[:-1]
+    notes = [NOTE if NOT_MEASURED in table else "" for table in tables]
+    path.write_text("".join(itertools.chain(*zip(parts, [*notes, ""], strict=True))), encoding="utf-8")
+
+
 def fill_csv(path, cells, titles):
     """Cells that have all seeds alone."""
     blocks = path.read_text(encoding="utf-8").split("\n\n")
@@ -112,7 +125,7 @@ def fill_csv(path, cells, titles):
         changed = False
         for row, (place, head) in itertools.product(rows, enumerate(heads)):
             mean, width, short = cells.texts.get((title, row[0], head.removesuffix(DIAGNOSTIC)), ("", "", ""))
-            if mean and not short:
+            if mean not in ("", NOTHING) and not short:
                 row[place : place + 2], changed = [mean, width], True  # its half width is in the next column
         if changed:
             buffer = io.StringIO()

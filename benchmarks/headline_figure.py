@@ -1,12 +1,11 @@
 """Draw docs/results/headline.svg: accuracy over epsilon, five lines.
 
-From docs/results/fashion/table.csv, and for the default from docs/results/groups/default.json.
+From docs/results/fashion/table.csv.
 
 python benchmarks/headline_figure.py
 """
 
 import csv
-import json
 from pathlib import Path
 
 import matplotlib as mpl
@@ -21,10 +20,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 EPSILONS = (2, 4, 8)
 OURS, PAPER, PUBLISHED = "joint (ours)", "identifier", "published"
 IFCA = {"algorithm": "ifca"}
-DEFAULT = "FashionMNIST 1:1:1:1"
 LINES = (  # row of the table, column, label, settings of the method
     ("Oracle: true clusters given", OURS, "groups known beforehand", {"algorithm": "oracle"}),
-    (DEFAULT, OURS, "rrcluster, the default", IFCA | {"exploration": 1.0}),
+    ("Default: DP-IFCA + survey", OURS, "rrcluster, the default", IFCA | {"exploration": 1.0}),
     ("DP-FedAvg", OURS, "one model for all", {"algorithm": "fedavg"}),
     ("RR-Cluster (IFCA)", PUBLISHED, "RR-Cluster as published", IFCA | {"min_cluster_size": 15}),
     ("DP-IFCA", PAPER, "the paper's mechanism,\nsoundly accounted", IFCA),
@@ -38,14 +36,7 @@ def read():
     return {row["Method"]: row for row in csv.DictReader(first.splitlines())}
 
 
-def of_default(epsilon):
-    arms = json.loads((DOCS / "results" / "groups" / "default.json").read_text(encoding="utf-8"))
-    return next(arm["accuracy"] for arm in arms if (arm["arm"], arm["epsilon"]) == (DEFAULT, epsilon))
-
-
 def value(rows, method, epsilon, column):
-    if method == DEFAULT:
-        return of_default(epsilon)
     row = rows[method]
     suffix = "" if column == PUBLISHED else " [diagnostic, not private]"
     return float(row[f"epsilon {epsilon}, {column}{suffix}"])

@@ -83,8 +83,11 @@ def drawn_by(folder):
 
 def main():
     for path in sorted(RESULTS.glob("*/reproduction.json")):
+        figures = drawn_by(path.parent)
+        if not figures:  # such as the map's, which `rrcluster reproduce` draws
+            continue
         shutil.rmtree(path.parent / "figures", ignore_errors=True)
-        for file in save_figures(drawn_by(path.parent), path.parent / "figures"):
+        for file in save_figures(figures, path.parent / "figures"):
             print(file.relative_to(RESULTS))
 
 

@@ -13,9 +13,7 @@ from rrcluster.privacy.mechanism import Mechanism
 from rrcluster.settings import ServerSettings
 from rrcluster.types import Array, Models, Release
 
-CATCH_UP = (
-    3.0  # by how many times the rounds lost to a survey, over those left, steps after it grow where noise is small
-)
+CATCH_UP = 3.0  # times the rounds lost to a survey, over those left, by which steps after it grow where noise is small
 QUIET = 0.35  # signal to noise of a cluster in a round above which steps are made longer after a survey
 
 
@@ -99,10 +97,9 @@ def smooth_sizes(
 def lengthened(release: Release, mechanism: Mechanism, *, num_rounds: int, lost: int) -> Release:
     """The release with longer steps, which make up for rounds that were `lost` to questions.
 
-    Where noise is small, steps grow by three times the rounds lost over those left, and are at most doubled: models are
-    handed out as the mean of the last ones, which lags behind, so that growing by as much as was lost is not enough.
-    Where noise is not small, longer steps would carry more of it: clusters take a part s^4 / (s^4 + s0^4) of that, s
-    their signal to noise in a round.
+    Where noise is small, steps grow by three times the rounds lost over those left, and are at most doubled. Where it
+    is not, longer steps would carry more of it: clusters take a part s^4 / (s^4 + s0^4) of that, s their signal to
+    noise in a round.
     """
     noise = release.sum_noise_std * np.sqrt(mechanism.coordinates.clustered)
     signal = release.denominators * mechanism.update_clip if noise else np.ones_like(release.denominators)
