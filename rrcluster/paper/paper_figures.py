@@ -72,8 +72,8 @@ def _epsilon_panel(reproduced: Reproduced, columns: Sequence[MeasuredColumn], ki
 
 
 def _featured(reproduced: Reproduced) -> tuple[str, ...]:
-    """The rows to name where there are too many: the baseline, those in a spotlight, bounds, then in order."""
-    lit = {key for light in reproduced.about["spotlights"] for key, _ in light["cells"]}
+    """The rows to name where there are too many: baseline, default, those in a spotlight, bounds, then in order."""
+    lit = {"default", *(key for light in reproduced.about["spotlights"] for key, _ in light["cells"])}
     rank = [not (row.key in lit or row.reference or row is reproduced.rows[0]) for row in reproduced.rows]
     order = sorted(zip(rank, reproduced.rows, strict=True), key=lambda pair: pair[0])
     return tuple(row.name for _, row in order[:SERIES]) if len(order) > SERIES else ()
