@@ -98,7 +98,7 @@ def _paint(axes: Any, panel: MapPanel) -> None:
     axes.grid(visible=False)
     for line, place in np.ndindex(panel.behind.shape):
         points = panel.behind[line, place]
-        text = f"{round(points, 1) + 0.0:.1f}" if np.isfinite(points) else "·"  # no minus before 0.0
+        text = f"{np.round(points, 1) + 0.0:.1f}" if np.isfinite(points) else "·"  # no minus before 0.0
         axes.text(
             place, line, text.replace("-", "−"), ha="center", va="center", color="white" if points > _DARK else INK
         )

@@ -114,7 +114,7 @@ class Correlation:
         if not past.vectors:
             return fresh
         if fresh.dtype.kind == "f":
-            noise, share = fresh.copy(), np.empty_like(fresh)  # no room for all vectors side by side: that takes longer
+            noise, share = fresh.copy(), np.empty_like(fresh)  # room for all vectors side by side takes longer to get
             for part, vector in zip(self.parts[1:], past.vectors, strict=True):
                 noise -= np.multiply(vector, part / FINER, out=share)
             return noise

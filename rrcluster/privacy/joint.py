@@ -182,11 +182,11 @@ class JointMechanism:
         step, exact = self.step / self._finer, self.exact_noise
         fresh = grid_noise(self.message_width, noise_std=self.fresh_noise_std, step=step, exact=exact, rng=rng)
         noise = self.correlation.next_noise(fresh, past)
-        later = after(past, noise)
-        reports = only_from_slot(reports, self.slots, past.round_index)
-        noise = noise / self._finer if self._finer > 1 else noise.copy()  # both exact; `later` keeps the noise itself
-        noise += self.sum_messages(reports)
-        return NoisySum(noise), later
+        total = self.sum_messages(only_from_slot(reports, self.slots, past.round_index))
+        total = total + (
+            noise / self._finer if self._finer > 1 else noise
+        )  # exact; a new array: `after` keeps the noise
+        return NoisySum(total), after(past, noise)
 
     def message(self, update: Any, choice: Any, *, destination: Any = None, evaluation: Any = None) -> Array:
         """(message_width,) one client's message in grid units: zero if anything about the report is invalid.

@@ -106,7 +106,7 @@ def only_from_slot(reports: Reports, slots: Slots, round_index: int) -> Reports:
         raise ConfigError("client_ids must hold one id per update; give as many as there are updates.")
     ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
     slot = round_index % slots.count
-    eligible = [slots.slot(_identity(client)) == slot for client in ids]
+    eligible = [found == slot for found in slots.of([_identity(client) for client in ids])]
     if all(eligible):
         return reports
     choices = _unmasked(as_numpy(reports.choices))

@@ -6,6 +6,7 @@ part: at most once in any b rounds, and at most ceil(T / b) times.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -33,9 +34,9 @@ class Slots:
         """R = ceil(T / b): in how many of `num_rounds` rounds a client can take part at most."""
         return -(-num_rounds // self.count)
 
-    def slot(self, client: int | str | bytes) -> int:
-        """The slot of a client, by its id."""
-        return _slot(client, self.key, self.count)
+    def of(self, clients: Sequence[int | str | bytes]) -> list[int]:
+        """The slot of every client, by its id."""
+        return [_slot(client, self.key, self.count) for client in clients]
 
     def eligible(self, population: int | tuple[str, ...], round_index: int) -> Array:
         """Sorted numbers of the clients that may take part in a round; `population` is their number, or their names.

@@ -146,12 +146,12 @@ def test_within_a_slot_everybody_has_a_coin(rng):
 def test_slots_are_those_of_the_key_and_of_the_id_alone():
     """Adding or removing a client changes nobody else's; pinned, because a run goes on with the slots it began with."""
     slots = Slots(5, "rrcluster", 10)
-    assert [slots.slot(client) for client in range(12)] == PINNED_SLOTS
+    assert slots.of(range(12)) == PINNED_SLOTS
     few, many = (np.concatenate([slots.eligible(n, t) for t in range(5)]) for n in (12, 200))
     assert sorted(few) == list(range(12))
     assert {client for client in many.tolist() if client < 12} == set(few.tolist())
-    assert [slots.slot(client) for client in range(200)] != [Slots(5, "other", 10).slot(c) for c in range(200)]
-    assert slots.slot("7") != slots.slot(7) or slots.slot("8") != slots.slot(8)
+    assert slots.of(range(200)) != Slots(5, "other", 10).of(range(200))
+    assert slots.of(["7", "8"]) != slots.of([7, 8])
 
 
 PINNED_SLOTS = [1, 1, 0, 4, 2, 3, 4, 0, 2, 2, 3, 2]
