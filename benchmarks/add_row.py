@@ -105,9 +105,15 @@ def add_row(folder, reproduced, key, following):
         tables.append(table)
     left = iter(tables)
     (folder / "table.md").write_text(TABLE.sub(lambda _: to_markdown(next(left)), text), encoding="utf-8")
-    (folder / "table.csv").write_text("\n".join(map(to_csv, tables)), encoding="utf-8")
-    (folder / "table.tex").write_text("\n".join(map(to_latex, tables)), encoding="utf-8")
+    write_forms(folder)
     describe_row(folder / DESCRIPTION, reproduced, key, following)
+
+
+def write_forms(folder):
+    """Write table.csv and table.tex as table.md has them."""
+    tables = read_tables((folder / "table.md").read_text(encoding="utf-8"))
+    for name, form in {"table.csv": to_csv, "table.tex": to_latex}.items():
+        (folder / name).write_text("\n".join(map(form, tables)), encoding="utf-8")
 
 
 def describe_row(path, reproduced, key, following):

@@ -4,16 +4,14 @@
 
 TABLE: folders of docs/results; all of them unless named. Runs the missing cells alone, which resume when it is called
 again, and writes what has finished in place of "(1)" into table.md, table.csv and table.tex. A cell of fewer seeds than
-the table has says so, and is left out of table.csv, which figures are drawn from. The paired tests of the new cells are
-printed. --no-run fills in what has finished before.
+the table has says so. The paired tests of the new cells are printed. --no-run fills in what has finished before.
 """
 
 import argparse
-import csv
-import io
-import itertools
 import re
 from pathlib import Path
+
+from add_row import write_forms
 
 from rrcluster.experiments.executors import run_jobs
 from rrcluster.experiments.sweep import FINISHED, Outcome
@@ -33,9 +31,8 @@ TABLES = {  # folder -> study, and what is changed in it
     "shakespeare": ("shakespeare", {}),
     "cifar": ("cifar", {}),
 }
-NOT_MEASURED, DIAGNOSTIC = "(1)", " [diagnostic, not private]"
+NOT_MEASURED = "(1)"
 NOTE = " (1) not measured: the memoryless form that runs here is newer than this table."
-PLUS_MINUS = r"$\pm$"
 MISSING = re.compile(r"\(1\)|[\d.]+( ± [\d.]+)? \\?\[\d of \d seeds\\?\]")  # not measured, or not with all seeds
 
 
@@ -83,66 +80,28 @@ class Cells:
 
 def fill(folder, cells):
     """Write the cells into the three tables; how many were filled."""
-    filled, titles = fill_markdown(folder / "table.md", cells)
-    fill_csv(folder / "table.csv", cells, titles)
-    fill_latex(folder / "table.tex", filled)
-    for name in ("table.md", "table.tex"):
-        drop_notes(folder / name)
+    filled = fill_markdown(folder / "table.md", cells)
+    write_forms(folder)
     return sum(text != NOT_MEASURED for text in filled)
 
 
 def fill_markdown(path, cells):
-    """What every missing cell became, in order; and the titles of the tables."""
-    lines, filled, titles, heads = path.read_text(encoding="utf-8").split("\n"), [], [], []
+    """What every missing cell became, in order. Tables without one lose their note."""
+    lines, filled, title, heads = path.read_text(encoding="utf-8").split("\n"), [], "", []
     for place, line in enumerate(lines):
         if line.startswith("**") and not line.startswith("**Quick"):
-            titles, heads = [*titles, line.strip("*")], []
+            title, heads = line.strip("*"), []
         elif line.startswith("| "):
             parts = line.strip("| ").split(" | ")
             heads = heads or parts
             missing = [at for at, part in enumerate(parts) if MISSING.fullmatch(part)]
             for at in missing:
-                parts[at] = cells.text(titles[-1], parts[0], heads[at], parts[at])
+                parts[at] = cells.text(title, parts[0], heads[at], parts[at])
                 filled.append(parts[at])
             lines[place] = f"| {' | '.join(parts)} |" if missing else line
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return filled, titles
-
-
-def drop_notes(path):
-    """Take the note off tables that have no missing cell any more: those above it, in LaTeX below."""
-    parts = path.read_text(encoding="utf-8").split(NOTE)
-    tables = parts[1:] if path.suffix == ".tex" else parts[:-1]
-    notes = [NOTE if NOT_MEASURED in table else "" for table in tables]
-    path.write_text("".join(itertools.chain(*zip(parts, [*notes, ""], strict=True))), encoding="utf-8")
-
-
-def fill_csv(path, cells, titles):
-    """Cells that have all seeds alone."""
-    blocks = path.read_text(encoding="utf-8").split("\n\n")
-    for at, (title, block) in enumerate(zip(titles, blocks, strict=True)):
-        heads, *rows = list(csv.reader(io.StringIO(block)))
-        changed = False
-        for row, (place, head) in itertools.product(rows, enumerate(heads)):
-            mean, width, short = cells.texts.get((title, row[0], head.removesuffix(DIAGNOSTIC)), ("", "", ""))
-            if mean not in ("", NOTHING) and not short:
-                row[place : place + 2], changed = [mean, width], True  # its half width is in the next column
-        if changed:
-            buffer = io.StringIO()
-            csv.writer(buffer, lineterminator="\n").writerows([heads, *rows])
-            blocks[at] = buffer.getvalue().rstrip("\n") + ("\n" if block.endswith("\n") else "")
-    path.write_text("\n\n".join(blocks), encoding="utf-8")
-
-
-def fill_latex(path, filled):
-    """The missing cells come in the order of table.md."""
-    text, left = path.read_text(encoding="utf-8").replace(PLUS_MINUS, "±"), iter(filled)
-    text = text.replace("{[}", "[").replace("{]}", "]")
-    count = len(re.findall(f"(?<=& )({MISSING.pattern})(?= )", text))
-    if count != len(filled):
-        raise SystemExit(f"{path} has {count} missing cells and table.md {len(filled)}; make both again.")
-    text = re.sub(f"(?<=& )({MISSING.pattern})(?= )", lambda _: next(left), text)
-    path.write_text(text.replace("±", PLUS_MINUS), encoding="utf-8")
+    *above, rest = "\n".join(lines).split(NOTE)
+    path.write_text("".join(part + NOTE * (NOT_MEASURED in part) for part in above) + rest, encoding="utf-8")
+    return filled
 
 
 def main():
