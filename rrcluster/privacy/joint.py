@@ -182,10 +182,8 @@ class JointMechanism:
         step, exact = self.step / self._finer, self.exact_noise
         fresh = grid_noise(self.message_width, noise_std=self.fresh_noise_std, step=step, exact=exact, rng=rng)
         noise = self.correlation.next_noise(fresh, past)
-        total = self.sum_messages(only_from_slot(reports, self.slots, past.round_index))
-        total = total + (
-            noise / self._finer if self._finer > 1 else noise
-        )  # exact; a new array: `after` keeps the noise
+        messages = self.sum_messages(only_from_slot(reports, self.slots, past.round_index))
+        total = messages + (noise / self._finer if self._finer > 1 else noise)  # exact, and a new array
         return NoisySum(total), after(past, noise)
 
     def message(self, update: Any, choice: Any, *, destination: Any = None, evaluation: Any = None) -> Array:
