@@ -31,7 +31,7 @@ from rrcluster.types import Array
 
 _SECONDS_TO_START = 3.0  # that importing torch takes, on one core
 _SECONDS_TO_SAY_WHY = 5.0  # to a process that has closed its connection
-_STACKED, _CONVOLVED, _IN_TURN = 25, 13, 4  # clients of a part: stacked, with convolutions, one at a time
+_STACKED, _CONVOLVED, _IN_TURN = 25, 8, 4  # clients of a part: stacked, with convolutions, one at a time
 
 
 class SpreadEngine:
