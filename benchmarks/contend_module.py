@@ -18,6 +18,7 @@ from benchmarks.own_modules import CLIENTS, LOCAL, MODULES, SAMPLES
 from benchmarks.workload import answer
 
 PROCESSES, EDGES = 2, "edges (ours)"
+WARM = 30  # rounds, after which every process has recorded its steps
 
 
 def workload(name):
@@ -64,7 +65,8 @@ def ours(name):
         engine._spent = float("inf")
         while engine._processes > 1 and engine._ready_pool() is None:
             time.sleep(0.05)
-        train()
+        for _ in range(WARM):
+            train()
     answer(train, train)
 
 

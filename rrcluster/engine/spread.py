@@ -31,7 +31,8 @@ from rrcluster.types import Array
 
 _SECONDS_TO_START = 3.0  # that importing torch takes, on one core
 _SECONDS_TO_SAY_WHY = 5.0  # to a process that has closed its connection
-_STACKED, _CONVOLVED, _IN_TURN = 25, 13, 4  # clients of a part: stacked, with convolutions, one at a time
+_STACKED, _CONVOLVED, _IN_TURN = 25, 8, 4  # clients of a part: stacked, with convolutions, one at a time
+_MOST_PARAMETERS = 2**16  # of a stacked network without convolutions (benchmarks/README.md)
 
 
 class SpreadEngine:
@@ -106,7 +107,7 @@ class SpreadEngine:
 
 
 def engine_of(model: Model) -> Engine:
-    """What computes a part: stacked clients, or one at a time where a network cannot be stacked."""
+    """What computes a part: stacked clients, or one at a time where a network cannot be stacked or is large."""
     return BatchedEngine(model) if stacks(model) else ReferenceEngine(model)
 
 
@@ -114,14 +115,20 @@ def _part(model: Model) -> int:
     """How many clients are a part: images between convolutions should stay in a core's cache."""
     if not stacks(model):
         return _IN_TURN
-    return (
-        _CONVOLVED if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.module.modules()) else _STACKED
-    )
+    return _CONVOLVED if _convolves(model) else _STACKED
 
 
 def stacks(model: Model) -> bool:
-    """Whether clients of a network can be stacked on a CPU."""
-    return not model.not_batched or model.dropout_only
+    """Whether clients of a network are stacked on a CPU.
+
+    Weights of many clients leave a core's cache, so large networks without convolutions are faster one at a time.
+    """
+    small = model.num_parameters <= _MOST_PARAMETERS or _convolves(model)
+    return small and (not model.not_batched or model.dropout_only)
+
+
+def _convolves(model: Model) -> bool:
+    return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.module.modules())
 
 
 @contextmanager

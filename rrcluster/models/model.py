@@ -21,6 +21,7 @@ from rrcluster.data.input_layout import Layout
 from rrcluster.errors import ConfigError
 from rrcluster.models.dropout import with_masks
 from rrcluster.models.stackable import stackable
+from rrcluster.models.stacked_images import ChannelsLast, laid_out
 from rrcluster.models.task import PerSample, Task
 from rrcluster.rng import Rng
 from rrcluster.types import Array
@@ -118,6 +119,7 @@ class Model:
     fresh: bool = True  # starts from random weights; else from those of `module`
     task: Task = field(default_factory=Task)  # its inputs, its loss and its metric
     not_batched: str = ""  # why clients have to run one at a time; empty: they can be stacked
+    channels_last: bool = False  # stacked clients' images are laid out so on a CPU (stacked_images.py)
     dropout_only: bool = False  # it draws masks of dropout alone: stacked on a CPU all the same (dropout.py)
 
     def __post_init__(self) -> None:
@@ -183,8 +185,9 @@ class Model:
             with with_masks(drawn) if drawn else nullcontext():
                 return functional_call(self._stackable, {**constants, **own}, *self.task.arguments(batch))
 
-        with sdpa_kernel(SDPBackend.MATH):
-            outputs: Tensor = vmap(call)(dict(parameters), inputs, *masks)
+        last = self.channels_last and not inputs.is_cuda
+        with sdpa_kernel(SDPBackend.MATH), ChannelsLast() if last else nullcontext():
+            outputs: Tensor = vmap(call)(dict(parameters), laid_out(inputs) if last else inputs, *masks)
         return outputs
 
     def single(self, parameters: Parameters, inputs: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ trained.
 """
 
 import copy
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -23,14 +24,15 @@ class UnrolledLSTM(nn.LSTM):
         first = [None] * self.num_layers if hx is None else list(zip(*hx, strict=True))
         ends = []
         for layer in range(self.num_layers):
-            projected, recurrent, bias = _weights(self, layer, sequence)
+            into, recurrent, bias_into, bias_within = _weights(self, layer)
+            projected = flat_linear(sequence, into, bias_into + bias_within)
             zero = projected[0, :, : self.hidden_size] * 0
             state, memory = first[layer] or (zero, zero)
             states = []
             for arriving in projected:
-                gates = arriving + bias + linear(state, recurrent)
+                gates = arriving + linear(state, recurrent)
                 admit, keep, fresh, show = gates.chunk(4, dim=-1)
-                memory = keep.sigmoid() * memory + admit.sigmoid() * fresh.tanh()
+                memory = torch.addcmul(admit.sigmoid() * fresh.tanh(), keep.sigmoid(), memory)
                 state = show.sigmoid() * memory.tanh()
                 states.append(state)
             sequence = torch.stack(states)
@@ -47,7 +49,8 @@ class UnrolledGRU(nn.GRU):
         sequence = inputs.transpose(0, 1) if self.batch_first else inputs
         ends = []
         for layer in range(self.num_layers):
-            projected, recurrent, bias = _weights(self, layer, sequence)
+            into, recurrent, bias_into, bias = _weights(self, layer)
+            projected = flat_linear(sequence, into, bias_into)
             state = projected[0, :, : self.hidden_size] * 0 if hx is None else hx[layer]
             states = []
             for arriving in projected:
@@ -62,12 +65,22 @@ class UnrolledGRU(nn.GRU):
         return sequence.transpose(0, 1) if self.batch_first else sequence, torch.stack(ends)
 
 
-def _weights(cell: nn.RNNBase, layer: int, sequence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs projected for all steps at once, the recurrent weights, and their bias."""
-    into, within, bias_into, bias_within = (
-        getattr(cell, f"{part}_l{layer}") for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    )
-    return linear(sequence, into, bias_into), within, bias_within
+def _weights(cell: nn.RNNBase, layer: int) -> Iterator[Tensor]:
+    """Weights into the layer and within it, and their biases."""
+    return (getattr(cell, f"{part}_l{layer}") for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+
+
+def flat_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`linear` of sequences as one product per client: vmap would copy the weights for every sample."""
+    return linear(inputs.flatten(0, -2), weight, bias).reshape(*inputs.shape[:-1], -1)
+
+
+class FlatLinear(nn.Linear):
+    """A linear layer that is computed so."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As `nn.Linear`."""
+        return flat_linear(input, self.weight, self.bias) if input.dim() > 2 else super().forward(input)
 
 
 class PaddedEmbedding(nn.Embedding):
@@ -80,7 +93,12 @@ class PaddedEmbedding(nn.Embedding):
         return embedding(inputs, torch.where(padding, self.weight.detach(), self.weight))
 
 
-_STACKABLE: dict[type, type] = {nn.LSTM: UnrolledLSTM, nn.GRU: UnrolledGRU, nn.Embedding: PaddedEmbedding}
+_STACKABLE: dict[type, type] = {
+    nn.LSTM: UnrolledLSTM,
+    nn.GRU: UnrolledGRU,
+    nn.Linear: FlatLinear,
+    nn.Embedding: PaddedEmbedding,
+}
 
 
 def stackable(module: nn.Module) -> nn.Module:
@@ -96,6 +114,8 @@ def stackable(module: nn.Module) -> nn.Module:
 
 
 def _is_replaced(part: nn.Module) -> bool:
+    if type(part) is nn.Linear:
+        return True
     if type(part) is nn.Embedding:
         plain = not (part.scale_grad_by_freq or part.sparse or part.max_norm is not None)
         return plain and part.padding_idx is not None

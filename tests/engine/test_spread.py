@@ -107,6 +107,12 @@ def test_auto_computes_a_users_network_in_parts_of_fixed_size(data, monkeypatch)
     assert describe(few).endswith("in parts of 7")
 
 
+def test_large_networks_without_convolutions_are_computed_one_at_a_time(data, monkeypatch):
+    monkeypatch.setattr("rrcluster.engine.spread._MOST_PARAMETERS", 42)
+    engine = pick_engine("auto", model=model_of("stacked", data), device=CPU)
+    assert describe(engine) == "ReferenceEngine, in parts of 4"
+
+
 def test_nobody_in_a_cohort(data):
     model = model_of("stacked", data)
     engine, nobody = SpreadEngine(model, processes=1), data.cohort([])

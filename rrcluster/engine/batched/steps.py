@@ -9,9 +9,9 @@ from torch import Tensor
 
 from rrcluster.engine.batched.cuda_graphs import GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
+from rrcluster.engine.batched.gradients import Gradients
 from rrcluster.engine.optimisers import direction
 from rrcluster.models.dropout import Draw, draw_masks, record_draws
-from rrcluster.models.losses import Losses, plain_losses
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 
@@ -50,27 +50,32 @@ class SgdOptions:
 
 @dataclass(frozen=True, eq=False)
 class StackedSgd:
-    """SGD steps of stacked clients: `model` and its compiled loss, on the samples of a table."""
+    """SGD steps of stacked clients: `model` and its gradients, on the samples of a table."""
 
     model: Model
-    losses_of: Losses
+    gradients: Gradients
     table: SampleTable
 
-    def step(self, params: Tensor, where: Tensor, rates: Tensor, options: SgdOptions) -> None:
+    def step(
+        self, params: Tensor, where: Tensor, rates: Tensor, options: SgdOptions, masks: Sequence[Tensor] = ()
+    ) -> None:
         """One SGD step, in place: params (G, d), rows of the table where (G, S), rates (G, 1).
 
         A row of -1 is padding and has no effect; a client with nothing else does not move. Padding is zeros, not a row
         of the table: that would be another client's sample, and 0 times a result of it may be NaN.
         """
         present, rows, table = where >= 0, where.clamp(min=0), self.table
-        batch = table.inputs.index_select(0, rows.flatten()).reshape(*rows.shape, *table.inputs.shape[1:])
+        if (
+            self.model.channels_last and not rows.is_cuda
+        ):  # clients beside each other in memory, as their channels will be
+            batch = table.inputs[rows.T.contiguous()].transpose(0, 1)
+        else:
+            batch = table.inputs.index_select(0, rows.flatten()).reshape(*rows.shape, *table.inputs.shape[1:])
         targets = table.targets[rows]
         if batch.is_cuda or not present.all():  # a captured step cannot branch on data
             batch = torch.where(present.reshape(*present.shape, *[1] * (batch.ndim - 2)), batch, 0)
             targets = torch.where(present.reshape(*present.shape, *[1] * (targets.ndim - 2)), targets, 0)
-        leaves = {name: value.detach().requires_grad_() for name, value in self.model.unflatten(params).items()}
-        losses = self.losses_of(leaves, batch, targets, present)
-        parts = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
+        parts = self.gradients(params, batch, targets, present, masks)
         with torch.no_grad():
             if options.steps is not None:
                 options.steps.add_(1)
@@ -123,8 +128,7 @@ class DropoutSgd(StackedSgd):
         """One step of some clients, in place."""
         masks = draw_masks(self._draws(rows), seeds)
         own, chosen = params[clients], options.rows(clients)
-        plain = StackedSgd(self.model, plain_losses(self.model, masks), self.table)
-        plain.step(own, rows, rates[clients], chosen)
+        self.step(own, rows, rates[clients], chosen, masks)
         params[clients] = own
         for whole, part in zip(options.remembered, chosen.remembered, strict=True):
             whole[clients] = part

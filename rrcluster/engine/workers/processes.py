@@ -10,6 +10,8 @@ from multiprocessing.connection import Connection
 
 _SECONDS_TO_END = 5.0
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+# Memory that is freed stays with the process: glibc would hand it back, and every step would ask for it again.
+_KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import main; main({descriptors})"
 
 
@@ -29,7 +31,7 @@ def spawn(module: str, files: Sequence[int] = (), *, threads: Mapping[str, str] 
             [sys.executable, "-c", program],
             stdin=subprocess.DEVNULL,
             pass_fds=descriptors,
-            env={**os.environ, **threads},
+            env={**_KEEP_MEMORY, **os.environ, **threads},
             start_new_session=True,
         )
     return ours, process
