@@ -65,9 +65,7 @@ class StackedSgd:
         of the table: that would be another client's sample, and 0 times a result of it may be NaN.
         """
         present, rows, table = where >= 0, where.clamp(min=0), self.table
-        if (
-            self.model.channels_last and not rows.is_cuda
-        ):  # clients beside each other in memory, as their channels will be
+        if self.model.channels_last and not rows.is_cuda:  # clients side by side in memory, as their channels will be
             batch = table.inputs[rows.T.contiguous()].transpose(0, 1)
         else:
             batch = table.inputs.index_select(0, rows.flatten()).reshape(*rows.shape, *table.inputs.shape[1:])
