@@ -121,7 +121,7 @@ class Server:
         if release.size_noise_std > 0:
             used = found or mechanism.num_clusters
             release = smooth_sizes(release, state.sizes, guidance.rules.transition, mechanism, num_used=used)
-        if state.survey is not None:
+        if found is not None:
             release = lengthened(release, mechanism, num_rounds=self.plan.num_rounds, lost=self.schedule.num_questions)
         release = freeze_closed(release, guidance.rules.num_open or mechanism.num_clusters)
         state = advance(state, release, settings=self.settings, num_rounds=self.plan.num_rounds)
