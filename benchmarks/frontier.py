@@ -50,6 +50,12 @@ EDGES = {"model": "edges", "update_clip": 0.027}
 DEFAULT = {"algorithm": "ifca", "exploration": 1.0}
 ORACLE = {"algorithm": "oracle", "exploration": 0.0}
 ARMS = {
+    "everybody, survey of 6 rounds, momentum 0.8, C = 0.03": {
+        "init": "survey",
+        "init_rounds": 6,
+        "server_momentum": 0.8,
+        "update_clip": 0.03,
+    },
     "everybody, survey of 8 rounds": {"init": "survey", "init_rounds": 8},
     "everybody, the default's survey": {},
     "everybody, momentum 0.8": {"server_momentum": 0.8, "update_clip": 0.04},
@@ -78,6 +84,11 @@ CHOICES = {  # changes from the recipe; steps by momentum 0.8 are half of those 
     "clip 0.03, average of half": {"update_clip": 0.03, "average_last": 0.5},
     "momentum 0.8, clip 0.04": {"server_momentum": 0.8, "update_clip": 0.04},
     "momentum 0.8, clip 0.06": {"server_momentum": 0.8, "update_clip": 0.06},
+    **{
+        f"survey of {rounds} rounds, momentum {momentum}, clip {clip}": DEFAULT
+        | {"init": "survey", "init_rounds": rounds, "server_momentum": momentum, "update_clip": clip}
+        for rounds, (momentum, clip) in itertools.product((6, 8), ((0.9, 0.02), (0.8, 0.04), (0.8, 0.03)))
+    },
 }
 CNN = {"local_epochs": 5, "batch_size": 20, "local_lr": 0.03, "server_momentum": 0.0}
 CNN_ROUNDS, CNN_CLIPS = {2.0: 60, 4.0: 80, 8.0: 100}, {2.0: 0.2, 4.0: 0.28, 8.0: 0.35}

@@ -107,7 +107,7 @@ def test_a_run_that_cannot_tell_groups_opens_all_clusters_and_explores(monkeypat
     assert set(np.concatenate([record.reports.choices for record in whole[6:]])) == {0, 1, 2}
     assert len(np.unique(whole[-1].state.models.clustered, axis=0)) == 3
     assert (whole[-1].state.sizes.total > 0).all()
-    assert all(np.all(record.release.step_factors == 1.0) for record in whole)  # longer steps are for groups that it found
+    assert all(np.all(record.release.step_factors == 1.0) for record in whole)  # longer steps need groups
     server = make_server(
         model=experiment.model,
         algorithm=experiment.algorithm,
