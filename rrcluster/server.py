@@ -121,8 +121,9 @@ class Server:
         if release.size_noise_std > 0:
             used = found or mechanism.num_clusters
             release = smooth_sizes(release, state.sizes, guidance.rules.transition, mechanism, num_used=used)
-        if found is not None:
-            release = lengthened(release, mechanism, num_rounds=self.plan.num_rounds, lost=self.schedule.num_questions)
+        if state.survey is not None:
+            lost, rounds = self.schedule.num_questions, self.plan.num_rounds
+            release = lengthened(release, mechanism, num_rounds=rounds, lost=lost, found=found is not None)
         release = freeze_closed(release, guidance.rules.num_open or mechanism.num_clusters)
         state = advance(state, release, settings=self.settings, num_rounds=self.plan.num_rounds)
         return (state if found is None else state.with_open(found)), release

@@ -94,17 +94,17 @@ def smooth_sizes(
     )
 
 
-def lengthened(release: Release, mechanism: Mechanism, *, num_rounds: int, lost: int) -> Release:
+def lengthened(release: Release, mechanism: Mechanism, *, num_rounds: int, lost: int, found: bool) -> Release:
     """The release with longer steps, which make up for rounds that were `lost` to questions.
 
-    Where noise is small, steps grow by three times the rounds lost over those left, and are at most doubled. Where it
-    is not, longer steps would carry more of it: clusters take a part s^4 / (s^4 + s0^4) of that, s their signal to
-    noise in a round.
+    Where noise is small, steps grow by the rounds lost over those left, three times as much where the survey `found`
+    groups, and are at most doubled. Where it is not, longer steps would carry more of it: clusters take a part
+    s^4 / (s^4 + s0^4) of that, s their signal to noise in a round.
     """
     noise = release.sum_noise_std * np.sqrt(mechanism.coordinates.clustered)
     signal = release.denominators * mechanism.update_clip if noise else np.ones_like(release.denominators)
     part = signal**4 / (signal**4 + (QUIET * noise) ** 4)
-    factors = 1 + part * min(CATCH_UP * lost / (num_rounds - lost), 1.0)
+    factors = 1 + part * min((CATCH_UP if found else 1.0) * lost / (num_rounds - lost), 1.0)
     return replace(release, cluster_sums=release.cluster_sums * factors[:, None], step_factors=factors)
 
 
