@@ -18,7 +18,6 @@ from benchmarks.own_modules import CLIENTS, LOCAL, MODULES, SAMPLES
 from benchmarks.workload import answer
 
 PROCESSES, EDGES = 2, "edges (ours)"
-WARM = 30  # rounds, after which every process has recorded its steps
 
 
 def workload(name):
@@ -65,8 +64,7 @@ def ours(name):
         engine._spent = float("inf")
         while engine._processes > 1 and engine._ready_pool() is None:
             time.sleep(0.05)
-        for _ in range(WARM):
-            train()
+        train()
     answer(train, train)
 
 

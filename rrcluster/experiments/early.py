@@ -76,12 +76,14 @@ def accounting_ahead(todo: Sequence[Job]) -> Iterator[Callable[[], None]]:
     for job in todo:
         with suppress(RRClusterError):  # it will be refused
             config = job.config
-            plans.setdefault((replace(config.privacy, update_clip=1.0), config.data.population_size), config)
+            if registry.MECHANISMS.load(config.privacy.mechanism).noisy:
+                plans.setdefault((replace(config.privacy, update_clip=1.0), config.data.population_size), config)
     few = list(plans.values())[: max(1, cores() // _CORES_EACH)]
     with ExitStack() as stack:
         asked = [stack.enter_context(AccountingAhead()) for _ in few]
         for ahead, config in zip(asked, few, strict=True):
-            ahead.ask(config)
+            with suppress(RRClusterError):
+                ahead.ask(config)
 
         def take() -> None:
             for ahead in asked:
@@ -91,7 +93,12 @@ def accounting_ahead(todo: Sequence[Job]) -> Iterator[Callable[[], None]]:
 
 
 def stacks_for(todo: Sequence[Job]) -> int:
-    """How many processes run jobs on a GPU: one cannot prepare and finish rounds as fast as it trains them."""
+    """How many processes run jobs on a GPU: one cannot prepare and finish rounds as fast as it trains them.
+
+    One where a job is secure: ending its process could cost it a round.
+    """
+    if any(job.settings.get("secure") for job in todo):
+        return 1
     return max(1, min(-(-len(todo) // _LARGEST_STACK), cores() // _CORES_EACH, _MOST_STACKS))
 
 

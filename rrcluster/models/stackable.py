@@ -72,7 +72,7 @@ def _weights(cell: nn.RNNBase, layer: int) -> Iterator[Tensor]:
 
 def flat_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`linear` of sequences as one product per client: vmap would copy the weights for every sample."""
-    return linear(inputs.flatten(0, -2), weight, bias).reshape(*inputs.shape[:-1], -1)
+    return linear(inputs.flatten(0, -2), weight, bias).reshape(*inputs.shape[:-1], weight.shape[0])
 
 
 class FlatLinear(nn.Linear):

@@ -247,9 +247,13 @@ def _identity(value: Any) -> int | str | bytes:
     if type(value) is str or type(value) is int:  # nearly always, and once for each client of a round
         return value
     value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, str, bytes)):
-        raise ConfigError("client_ids must be whole numbers or texts; give each client one.")
-    return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes):
+        return bytes(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    raise ConfigError("client_ids must be whole numbers or texts; give each client one.")
 
 
 def _floating_table(updates: Any) -> bool:

@@ -183,7 +183,7 @@ def test_jobs_of_a_process_that_dies_have_failed_and_the_others_go_on(tmp_path, 
 def test_a_sweep_starts_no_more_processes_than_it_may_use_cores_for(ours, runs, expected, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(ours)))
-    assert stacks_for([None] * runs) == expected
+    assert stacks_for([SimpleNamespace(settings={})] * runs) == expected
 
 
 def test_every_process_has_room_on_every_device(monkeypatch):

@@ -1,4 +1,4 @@
-"""Stacked clients of convolutional networks, whose channels lie last, and recorded training steps."""
+"""Stacked clients of convolutional networks, whose channels lie last."""
 
 import numpy as np
 import pytest
@@ -8,11 +8,10 @@ from torch.nn import functional
 
 import rrcluster as rr
 from rrcluster.engine import calls
-from rrcluster.engine.batched import gradients
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.models import fitted
+from rrcluster.models import fitted, from_module
 
 SIZES, KEY = (7, 1, 12, 5), (1, 2)
 LOCAL = LocalSettings(local_lr=0.1, local_epochs=2, batch_size=5)
@@ -102,45 +101,40 @@ def test_numbers_that_are_not_finite_stay_with_their_client(name, bad, rng):
     assert np.array_equal(before[others], after[others])
 
 
-@pytest.mark.parametrize("network", ["functions", "layers"])
-def test_recorded_steps_give_the_same_bits(network, rng, monkeypatch):
-    model, data = made(network, rng)
-    cohort, start = data.cohort(range(4)), np.stack([model.given] * 4)
-    local = LocalSettings(local_lr=0.1, local_epochs=3, batch_size=5, local_momentum=0.5, proximal=0.1)
-    plain = calls.train(BatchedEngine(model), start, cohort, local=local, key=KEY)
-    monkeypatch.setattr(gradients, "_STEPS_BEFORE", 1)
-    engine = BatchedEngine(model)
-    recorded = calls.train(engine, start, cohort, local=local, key=KEY)
-    programs = engine._trainer._gradients._programs
-    assert programs
-    assert None not in programs.values()
-    assert np.array_equal(plain, recorded)
+class Weights(torch.autograd.Function):
+    """Weighs classes outside of torch, as a user's loss may."""
+
+    @staticmethod
+    def forward(ctx, outputs, labels):
+        return torch.as_tensor(np.array([1.0, 5.0, 0.2], dtype=np.float32)[labels.numpy()])
+
+    @staticmethod
+    def backward(ctx, slope):
+        return None, None
 
 
-def test_a_step_that_cannot_be_recorded_is_computed_as_before(rng, monkeypatch):
-    model, data = made("functions", rng)
-    cohort, start = data.cohort(range(4)), np.stack([model.given] * 4)
-    plain = calls.train(BatchedEngine(model), start, cohort, local=LOCAL, key=KEY)
-    monkeypatch.setattr(gradients, "_STEPS_BEFORE", 0)
-    for fault in (_raises, _differs):
-        monkeypatch.setattr(gradients, "make_fx", fault)
-        engine = BatchedEngine(model)
-        assert np.array_equal(calls.train(engine, start, cohort, local=LOCAL, key=KEY), plain)
-        assert set(engine._trainer._gradients._programs.values()) == {None}
+@pytest.mark.parametrize("outside", [False, True], ids=["by numpy", "by a function of its own"])
+def test_what_one_client_s_labels_are_never_shows_in_another_s_update(outside, rng):
+    """However often steps have come before: nothing that is computed for one cohort is kept for the next."""
+    table = torch.tensor([1.0, 5.0, 0.2])
 
+    def loss(outputs, labels):
+        weights = Weights.apply(outputs, labels) if outside else table[labels.numpy()]
+        return nn.functional.cross_entropy(outputs, labels, reduction="none") * weights
 
-def _raises(_):
-    raise RuntimeError("a secret")
-
-
-def _differs(function):
-    made = torch.fx.experimental.proxy_tensor.make_fx(function)
-
-    def record(*arguments):
-        program = made(*arguments)
-        for node in program.graph.nodes:
-            if node.target is torch.ops.aten.threshold_backward.default:
-                node.args = (*node.args[:2], 0.5)
-        return program
-
-    return record
+    inputs = rng.normal(size=(4, 30, 6)).astype(np.float32)
+    labels = rng.integers(3, size=(4, 30))
+    updates = []
+    for changed in (labels[0], (labels[0] + 1) % 3):
+        data = rr.from_arrays(list(inputs), [changed, *labels[1:]], num_classes=3)
+        module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+        with torch.no_grad():
+            for value in module.parameters():
+                value.fill_(0.1)
+        model = fitted(from_module(module, loss=loss), data)
+        engine, start = BatchedEngine(model), np.stack([model.given] * 2)
+        local = LocalSettings(local_lr=0.1, local_epochs=40, batch_size=10)
+        for clients in ([0, 1], [2, 3]):
+            updates.append(calls.train(engine, start, data.cohort(clients), local=local, key=KEY))
+    assert not np.array_equal(updates[0], updates[2])
+    assert np.array_equal(updates[1], updates[3])
