@@ -135,10 +135,9 @@ class Model:
         """Every parameter that is trained, with its place in the flat vector."""
         layers, start = [], 0
         for name, parameter in self.module.named_parameters():
-            if not parameter.requires_grad:
-                continue
-            layers.append(Layer(name, tuple(parameter.shape), start, start + parameter.numel()))
-            start += parameter.numel()
+            if parameter.requires_grad:
+                layers.append(Layer(name, tuple(parameter.shape), start, start + parameter.numel()))
+                start += parameter.numel()
         return tuple(layers)
 
     @property
@@ -164,9 +163,7 @@ class Model:
     def unflatten(self, vectors: Tensor) -> dict[str, Tensor]:
         """(..., d) -> {name: (..., *shape)}."""
         lead = vectors.shape[:-1]
-        return {
-            layer.name: vectors[..., layer.start : layer.stop].reshape(*lead, *layer.shape) for layer in self.layers
-        }
+        return {part.name: vectors[..., part.start : part.stop].reshape(*lead, *part.shape) for part in self.layers}
 
     def flatten(self, parameters: Parameters) -> Tensor:
         """{name: (G, *shape)} -> (G, d)."""

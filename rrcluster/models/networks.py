@@ -71,27 +71,6 @@ def cnn(input_shape: tuple[int, ...], outputs: int) -> Model:  # noqa: ARG001  #
     return Model("cnn", module, grouped_form=_cnn_grouped, convolutional=True, accelerated=fast)
 
 
-def edges_cnn(input_shape: tuple[int, ...], outputs: int) -> Model:
-    """The `cnn`, all of it trained, whose first layer starts as edges: eight directions, each both ways.
-
-    Noise leaves the first layers of a network close to where they start, so they had better start well. The filters are
-    Gabor's, odd, 6 pixels long, of norm 1: a formula, in which nobody's data is.
-    """
-    made = cnn(input_shape, outputs)
-    along = torch.arange(8) - 3.5
-    near = torch.exp(-(along[:, None] ** 2 + along[None, :] ** 2) / 8)
-    turns = [pi / 8 * turn for turn in range(8)]
-    across = torch.stack([along[:, None] * sin(turn) + along[None, :] * cos(turn) for turn in turns])
-    edge = near * torch.sin(2 * pi / 6 * across)
-    edge = edge / edge.flatten(1).norm(dim=1)[:, None, None]
-    first = made.module.get_submodule("0")
-    with torch.no_grad():
-        first.get_parameter("weight").copy_(torch.stack([edge, -edge], dim=1).flatten(0, 1)[:, None])
-        first.get_parameter("bias").zero_()
-    setattr(first, "starts_as_is", True)  # noqa: B010 (of modules, mypy expects tensors)
-    return replace(made, name="edges-cnn")
-
-
 def _cnn_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
     groups, samples = inputs.shape[:2]
     images = inputs.flatten(0, 1).squeeze(1)[:, :, :, None]  # (G s, 28, 28, 1): channels last throughout

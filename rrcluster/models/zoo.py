@@ -7,6 +7,7 @@ import torch
 
 from rrcluster import registry
 from rrcluster.errors import ConfigError
+from rrcluster.models.edges_cnn import edges_cnn
 from rrcluster.models.model import Model, from_module
 from rrcluster.models.networks import (
     bigram,
@@ -14,7 +15,6 @@ from rrcluster.models.networks import (
     cifar_cnn,
     cnn,
     edges,
-    edges_cnn,
     edges_coarse,
     edges_mlp,
     fourgram,
