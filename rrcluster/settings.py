@@ -214,7 +214,7 @@ class ServerSettings:
     where noise leaves enough to find groups, else independent."""
     init_rounds: int | None = None
     """How many of the run's rounds the initialisation takes; default: a tenth, kmeans++ at least one per cluster, a
-    survey as many as the noise asks for, from 9 to 22% of the run, 4 at least."""
+    survey as many as the noise asks for: at least 9 and at most 22% of the run, but 4 in short runs."""
     start_from: Annotated[str | None, Flag(metavar="RUN")] = None
     """Start from the models of this finished run, not from random ones; what both cost adds up, and is stated."""
 

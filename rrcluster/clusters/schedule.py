@@ -133,7 +133,7 @@ def make_schedule(settings: ServerSettings, *, num_rounds: int, num_clusters: in
     """The schedule of a run; ConfigError for one that does not fit into it.
 
     By default an initialisation takes a tenth of the run, kmeans++ at least one round per cluster, a survey what
-    `resolve_init` says, a fifth at most but four rounds.
+    `resolve_init` says: a fifth of the run at most, or four rounds if that is more.
     """
     leasts = {"independent": 0, "warm": 1, "kmeans++": num_clusters, "survey": LEAST_ROUNDS}
     init = "independent" if settings.init == "auto" else settings.init

@@ -68,9 +68,9 @@ def main(socket: int) -> None:
 
 @contextmanager
 def accounting_ahead(todo: Sequence[Job]) -> Iterator[Callable[[], None]]:
-    """Account for the plans of jobs, each of a few in a process of its own; yields a function that waits for them.
+    """Account for the different plans of jobs, each in a process of its own; yields a function that waits for them.
 
-    One plan alone where there are few cores, which the runs need themselves.
+    For as many plans as half of the cores allow, at least one: runs need cores themselves, and account for the rest.
     """
     plans: dict[object, RunConfig] = {}
     for job in todo:

@@ -10,10 +10,10 @@ from rrcluster.models.networks import cnn
 
 
 def edges_cnn(input_shape: tuple[int, ...], outputs: int) -> Model:
-    """The `cnn`, all of it trained, whose first layer starts as edges: eight directions, each both ways.
+    """The `cnn` with a first layer that starts as edge filters: eight directions, each with its negative.
 
-    Noise leaves the first layers of a network close to where they start, so they had better start well. The filters are
-    Gabor's, odd, 6 pixels long, of norm 1: a formula, in which nobody's data is.
+    Noise leaves the first layers of a network close to where they start, so a good start helps. Every layer is trained.
+    The filters are odd Gabor functions of wavelength 6 pixels and norm 1: a formula, which holds nobody's data.
     """
     made = cnn(input_shape, outputs)
     along = torch.arange(8) - 3.5

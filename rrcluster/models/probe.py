@@ -52,12 +52,11 @@ def fitted(model: Model, data: FederatedData) -> Model:
             _check_forgets(model, called, inputs, other=100 * _made_up(data, num_ids=1)[0])
         numbers = _numbers_per_sample(model, inputs, targets)
     why_not = _why_not_stacked(model, inputs, targets, draws=draws)
-    last = replace(model, channels_last=True)
     return replace(
         model,
         not_batched="it draws random numbers while it trains" if draws else why_not,
         dropout_only=draws and not why_not,
-        channels_last=_convolves(model, inputs) and not _why_not_stacked(last, inputs, targets, draws=draws),
+        channels_last=not why_not and _runs_channels_last(model, inputs, targets, draws=draws),
         samples_at_once=min(max(_NUMBERS_AT_ONCE // numbers, 16), model.samples_at_once),
         clients_at_once=min(
             max(_NUMBERS_AT_ONCE // (4 * model.num_parameters + 20 * numbers), 8), model.clients_at_once
@@ -287,8 +286,11 @@ def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor, *, draws: bo
     return "" if _equal(stacked, torch.stack(one_by_one)) else "stacked clients differ from single ones"
 
 
-def _convolves(model: Model, inputs: Tensor) -> bool:
-    return inputs.dim() == 4 and any(isinstance(part, nn.Conv2d) for part in model.module.modules())
+def _runs_channels_last(model: Model, inputs: Tensor, targets: Tensor, *, draws: bool) -> bool:
+    """Whether it convolves images, and stacks with their channels last."""
+    if inputs.dim() != 4 or not any(isinstance(part, nn.Conv2d) for part in model.module.modules()):
+        return False
+    return not _why_not_stacked(replace(model, channels_last=True), inputs, targets, draws=draws)
 
 
 class _Embeddings(TorchFunctionMode):

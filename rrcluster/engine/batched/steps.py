@@ -9,9 +9,9 @@ from torch import Tensor
 
 from rrcluster.engine.batched.cuda_graphs import GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
-from rrcluster.engine.batched.gradients import Gradients
 from rrcluster.engine.optimisers import direction
 from rrcluster.models.dropout import Draw, draw_masks, record_draws
+from rrcluster.models.losses import Losses, plain_losses
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 
@@ -50,10 +50,10 @@ class SgdOptions:
 
 @dataclass(frozen=True, eq=False)
 class StackedSgd:
-    """SGD steps of stacked clients: `model` and its gradients, on the samples of a table."""
+    """SGD steps of stacked clients: `model` and its compiled loss, on the samples of a table."""
 
     model: Model
-    gradients: Gradients
+    losses_of: Losses
     table: SampleTable
 
     def step(
@@ -73,7 +73,10 @@ class StackedSgd:
         if batch.is_cuda or not present.all():  # a captured step cannot branch on data
             batch = torch.where(present.reshape(*present.shape, *[1] * (batch.ndim - 2)), batch, 0)
             targets = torch.where(present.reshape(*present.shape, *[1] * (targets.ndim - 2)), targets, 0)
-        parts = self.gradients(params, batch, targets, present, masks)
+        leaves = {name: value.detach().requires_grad_() for name, value in self.model.unflatten(params).items()}
+        losses_of = plain_losses(self.model, masks) if masks else self.losses_of
+        losses = losses_of(leaves, batch, targets, present)
+        parts = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         with torch.no_grad():
             if options.steps is not None:
                 options.steps.add_(1)
