@@ -6,6 +6,11 @@
  * product keeps its sums in registers over the whole inner loop: one load of a vector, then a multiply-add for each of
  * several broadcast numbers. Written with the vector extension of gcc and clang, so any target will do.
  *
+ * What cannot matter is not computed. The windows of the second convolution end one row and column before its input
+ * does, so the first pool has 12 x 12 places that count, not 13 x 13, and the first convolution 13 x 13, not 14 x 14.
+ * And a maximum hands its gradient to one place of four, or to none below zero: three in four of the gradients of the
+ * second convolution are zero, which its backward pass leaves out.
+ *
  * Parameters come packed (layout.py): the layout below, outputs padded to whole vectors with zeros.
  * Sums have a fixed order that depends on the client's own samples alone.
  */
@@ -15,26 +20,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How wide a vector is; how many vectors, taps across and down, and places of a row are summed at a time: what the
- * registers of the machine can hold. */
+/* How wide a vector is; how many vectors and rows of taps are summed at a time: what the registers of the machine can
+ * hold. */
 #if defined(__AVX512F__)
-enum { LANES = 16, WIDE = 2, ACROSS = 4, DOWN = 2, ROW = 14 };
+enum { LANES = 16, WIDE = 2, DOWN = 2, ROWS = 4, PLACES = 13 };
 #elif defined(__aarch64__)
-enum { LANES = 4, WIDE = 2, ACROSS = 4, DOWN = 2, ROW = 14 };
+enum { LANES = 4, WIDE = 2, DOWN = 2, ROWS = 4, PLACES = 13 };
 #elif defined(__AVX__)
-enum { LANES = 8, WIDE = 1, ACROSS = 2, DOWN = 1, ROW = 7 };
+enum { LANES = 8, WIDE = 1, DOWN = 1, ROWS = 2, PLACES = 7 };
 #else
-enum { LANES = 4, WIDE = 1, ACROSS = 2, DOWN = 1, ROW = 7 };
+enum { LANES = 4, WIDE = 1, DOWN = 1, ROWS = 2, PLACES = 7 };
 #endif
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
-typedef uint8_t bvec __attribute__((vector_size(LANES)));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias)); /* in memory: any alignment */
 
 enum {
     SIDE = 28, PAD = 34,            /* image, and with its border of 3 */
-    C1 = 14, P1 = 13, IN2 = 16,     /* first convolution and pool; its channels */
+    C1 = 13, P1 = 12, IN2 = 16,     /* first convolution and pool, less a last row and column; its channels */
     C2 = 5, P2 = 4, OUT2 = 32,      /* second */
+    ROW2 = 4 * IN2,                 /* taps of one row of the second convolution: neighbours in memory, as is its input */
     FLAT = P2 * P2 * OUT2, HIDDEN = 32,
     TAPS1 = 64, TAPS2 = 16, STRIP = LANES * WIDE,
     W1 = 0, B1 = W1 + TAPS1 * 16,               /* packed layout: w1 (64, 16) */
@@ -53,20 +58,23 @@ INLINE vec pick(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | 
 
 typedef struct {
     float *images;  /* (n, 34, 34) of the whole client */
-    float *conv1;   /* (14, 14, 16) of one image, then its gradient */
-    float *pool1;   /* (batch, 13, 13, 16) */
-    float *dpool1;  /* (13, 13, 16) of one image */
+    uint8_t *drawn; /* (n, 34): rows that are not all zero */
+    float *conv1;   /* (13, 13, 16) of one image, then its gradient */
+    float *pool1;   /* (batch, 12, 12, 16) */
+    float *dpool1;  /* (12, 12, 16) of one image */
     float *conv2;   /* (5, 5, 32) of one image */
     float *dconv2;  /* (batch, 5, 5, 32) */
     float *pool2;   /* (batch, 512) */
     float *dpool2;  /* (512) of one image */
     float *hidden;  /* (batch, 32), then its gradient */
+    float *fixed;   /* (n, 32): hidden values of all samples, where only the last layer moves */
     float *logits;  /* (batch, padded), then their gradient */
-    float *w2t;     /* (16 taps, 32 out, 16 in) */
+    float *w2t;     /* (4 rows of taps, 32 out, 4 taps of 16 in) */
+    float *g2t;     /* its gradient */
     float *w3t;     /* (32, 512) */
     float *gradient;
-    uint8_t *from1; /* (batch, 13, 13, 16) which of the four a maximum came from; 4: below zero */
-    uint8_t *from2; /* (batch, 4, 4, 32) */
+    int32_t *from1; /* (batch, 12, 12, 16) which of the four a maximum came from; 4: below zero */
+    int32_t *from2; /* (batch, 4, 4, 32) */
     void *block;
     size_t bytes;
 } space;
@@ -78,13 +86,13 @@ static size_t rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 /* The buffers of this thread, kept between calls. NULL when there is no memory. */
 static space *reserve(size_t n, size_t batch, size_t padded) {
     const size_t counts[] = {n * PAD * PAD, C1 * C1 * 16, batch * P1 * P1 * 16, P1 * P1 * 16, C2 * C2 * OUT2,
-                             batch * C2 * C2 * OUT2, batch * FLAT, FLAT, batch * HIDDEN, batch * padded,
-                             TAPS2 * IN2 * OUT2, FLAT * HIDDEN, W4 + 33 * padded};
+                             batch * C2 * C2 * OUT2, batch * FLAT, FLAT, batch * HIDDEN, n * HIDDEN, batch * padded,
+                             TAPS2 * IN2 * OUT2, TAPS2 * IN2 * OUT2, FLAT * HIDDEN, W4 + 33 * padded};
     float **places[] = {&shared.images, &shared.conv1, &shared.pool1, &shared.dpool1, &shared.conv2,
-                        &shared.dconv2, &shared.pool2, &shared.dpool2, &shared.hidden, &shared.logits,
-                        &shared.w2t, &shared.w3t, &shared.gradient};
+                        &shared.dconv2, &shared.pool2, &shared.dpool2, &shared.hidden, &shared.fixed, &shared.logits,
+                        &shared.w2t, &shared.g2t, &shared.w3t, &shared.gradient};
     const size_t number = sizeof counts / sizeof *counts;
-    size_t bytes = rounded(batch * P1 * P1 * 16) + rounded(batch * FLAT);
+    size_t bytes = 4 * rounded(batch * P1 * P1 * 16) + 4 * rounded(batch * FLAT) + rounded(n * PAD);
     for (size_t i = 0; i < number; i++) bytes += rounded(4 * counts[i]);
     if (bytes > shared.bytes) {
         free(shared.block);
@@ -94,35 +102,50 @@ static space *reserve(size_t n, size_t batch, size_t padded) {
     }
     char *at = shared.block;
     for (size_t i = 0; i < number; i++) { *places[i] = (float *)at; at += rounded(4 * counts[i]); }
-    shared.from1 = (uint8_t *)at;
-    shared.from2 = (uint8_t *)at + rounded(batch * P1 * P1 * 16);
+    shared.from1 = (int32_t *)at;
+    shared.from2 = shared.from1 + rounded(batch * P1 * P1 * 16);
+    shared.drawn = (uint8_t *)(shared.from2 + rounded(batch * FLAT));
     return &shared;
 }
 
-static void pad_images(const float *inputs, size_t n, float *images) {
+static void pad_images(const float *inputs, size_t n, float *images, uint8_t *drawn) {
     memset(images, 0, n * PAD * PAD * sizeof(float));
+    memset(drawn, 0, n * PAD);
     for (size_t i = 0; i < n; i++)
-        for (int y = 0; y < SIDE; y++)
-            memcpy(images + i * PAD * PAD + (y + 3) * PAD + 3, inputs + (i * SIDE + y) * SIDE, SIDE * sizeof(float));
+        for (int y = 0; y < SIDE; y++) {
+            const float *row = inputs + (i * SIDE + y) * SIDE;
+            int any = 0;
+            for (int x = 0; x < SIDE; x++) any |= row[x] != 0;
+            drawn[i * PAD + y + 3] = any;
+            memcpy(images + i * PAD * PAD + (y + 3) * PAD + 3, row, SIDE * sizeof(float));
+        }
 }
 
 /* ---- forward ---- */
 
-static void convolve1(const float *image, const float *w, float *out) {
-    for (int ch = 0; ch < 16; ch += LANES)
-        for (int place = 0; place < C1 * C1; place += ROW) {
-            const float *corner = image + 2 * (place / C1) * PAD + 2 * (place % C1);
-            vec sum[ROW];
-            UNROLL for (int x = 0; x < ROW; x++) sum[x] = load(w + B1 + ch);
-            for (int r = 0; r < 8; r++) {
-                const float *row = corner + r * PAD;
-                for (int c = 0; c < 8; c++) {
-                    vec tap = load(w + W1 + (r * 8 + c) * 16 + ch);
-                    UNROLL for (int x = 0; x < ROW; x++) sum[x] += tap * row[2 * x + c];
-                }
+/* `count` places of a row, from the `first` on. */
+INLINE void convolve1_places(const float *image, const uint8_t *drawn, const float *w, float *out, const int y,
+                             const int first, const int count) {
+    for (int ch = 0; ch < 16; ch += LANES) {
+        vec sum[C1];
+        UNROLL for (int x = 0; x < count; x++) sum[x] = load(w + B1 + ch);
+        for (int r = 0; r < 8; r++) {
+            const float *row = image + (2 * y + r) * PAD + 2 * first;
+            if (!drawn[2 * y + r]) continue;
+            for (int c = 0; c < 8; c++) {
+                vec tap = load(w + W1 + (r * 8 + c) * 16 + ch);
+                UNROLL for (int x = 0; x < count; x++) sum[x] += tap * row[2 * x + c];
             }
-            UNROLL for (int x = 0; x < ROW; x++) store(out + (place + x) * 16 + ch, sum[x]);
         }
+        UNROLL for (int x = 0; x < count; x++) store(out + (y * C1 + first + x) * 16 + ch, sum[x]);
+    }
+}
+
+static void convolve1(const float *image, const uint8_t *drawn, const float *w, float *out) {
+    for (int y = 0; y < C1; y++) {
+        convolve1_places(image, drawn, w, out, y, 0, PLACES);
+        if (PLACES < C1) convolve1_places(image, drawn, w, out, y, PLACES, C1 - PLACES);
+    }
 }
 
 INLINE void convolve2_places(const float *in, const float *w, float *out, const int first, const int count) {
@@ -166,7 +189,7 @@ INLINE void pool_alone(const float *in, const int side, const int channels, floa
 }
 
 /* The same with a record, the first of equals winning as in PyTorch. */
-INLINE void pool(const float *in, const int side, const int channels, float *out, uint8_t *from) {
+INLINE void pool(const float *in, const int side, const int channels, float *out, int32_t *from) {
     for (int y = 0; y < side - 1; y++)
         for (int x = 0; x < side - 1; x++)
             for (int c = 0; c < channels; c += LANES) {
@@ -183,7 +206,7 @@ INLINE void pool(const float *in, const int side, const int channels, float *out
                 const int place = (y * (side - 1) + x) * channels + c;
                 store(out + place, pick(below, zero(), best));
                 code = (below & 4) | (~below & code);
-                *(bvec *)(from + place) = __builtin_convertvector(code, bvec);
+                *(ivec *)(from + place) = code;
             }
 }
 
@@ -214,10 +237,12 @@ static void dense(const float *in, size_t count, const float *w, float *out) {
     }
 }
 
-INLINE void forward(space *s, const float *w, const int64_t *chosen, size_t batch, size_t padded, const int keep) {
+/* Images to hidden values; `chosen`: which, all in order if NULL; `keep`: what the backward pass needs. */
+INLINE void forward(space *s, const float *w, const int64_t *chosen, size_t batch, const int keep) {
     for (size_t b = 0; b < batch; b++) {
         const size_t b1 = b * P1 * P1 * 16, b2 = b * FLAT;
-        convolve1(s->images + (keep ? (size_t)chosen[b] : b) * PAD * PAD, w, s->conv1);
+        const size_t image = chosen ? (size_t)chosen[b] : b;
+        convolve1(s->images + image * PAD * PAD, s->drawn + image * PAD, w, s->conv1);
         if (keep) pool(s->conv1, C1, 16, s->pool1 + b1, s->from1 + b1);
         else pool_alone(s->conv1, C1, 16, s->pool1 + b1);
         convolve2(s->pool1 + b1, w, s->conv2);
@@ -225,6 +250,10 @@ INLINE void forward(space *s, const float *w, const int64_t *chosen, size_t batc
         else pool_alone(s->conv2, C2, OUT2, s->pool2 + b2);
     }
     dense(s->pool2, batch, w, s->hidden);
+}
+
+/* Hidden values to logits. */
+static void last_forward(space *s, const float *w, size_t batch, size_t padded) {
     const float *w4 = w + W4, *b4 = w4 + HIDDEN * padded;
     for (size_t b = 0; b < batch; b++)
         for (size_t o = 0; o < padded; o += LANES) {
@@ -321,75 +350,80 @@ static void dense_input_backward(const float *hidden, const float *w3t, float *o
     }
 }
 
-INLINE void pool_backward(const float *gradient, const uint8_t *from, const int side, const int channels, float *out) {
-    memset(out, 0, side * side * channels * sizeof(float));
-    for (int y = 0; y < side - 1; y++)
-        for (int x = 0; x < side - 1; x++)
-            for (int c = 0; c < channels; c += LANES) {
-                const int place = (y * (side - 1) + x) * channels + c;
-                ivec code = __builtin_convertvector(*(const bvec *)(from + place), ivec);
-                vec value = load(gradient + place);
-                float *at = out + (y * side + x) * channels + c;
-                UNROLL for (int k = 0; k < 4; k++) {
-                    float *to = at + ((k / 2) * side + k % 2) * channels;
-                    store(to, load(to) + pick(code == k, value, zero()));
-                }
+/* A place takes the gradients of the pools that it is the maximum of: those above it first, then those beside it. */
+INLINE void pool_backward(const float *gradient, const int32_t *from, const int side, const int channels, float *out) {
+    static const int32_t nowhere[P1 * 16] __attribute__((aligned(64))) = {[0 ... P1 * 16 - 1] = 4}; /* outside: no pools */
+    const int pools = side - 1, row = pools * channels;
+    for (int y = 0; y < side; y++) {
+        const int32_t *above = y > 0 ? from + (y - 1) * row : nowhere, *beside = y < pools ? from + y * row : nowhere;
+        const float *of_above = gradient + (y > 0 ? y - 1 : 0) * row, *of_beside = gradient + (y < pools ? y : 0) * row;
+        for (int c = 0; c < channels; c += LANES) {
+            vec left_above = zero(), left_beside = zero();
+            float *to = out + y * side * channels + c;
+            for (int x = 0; x < row; x += channels) {
+                ivec a = *(const ivec *)(above + x + c);
+                ivec b = *(const ivec *)(beside + x + c);
+                vec u = load(of_above + x + c), v = load(of_beside + x + c);
+                store(to + x, left_above + pick(a == 2, u, zero()) + left_beside + pick(b == 0, v, zero()));
+                left_above = pick(a == 3, u, zero());
+                left_beside = pick(b == 1, v, zero());
             }
-}
-
-/* Eight input channels of one tap of the second convolution: their weights' gradients over the whole batch. */
-INLINE void convolve2_tap_backward(const float *in, const float *out, size_t batch, float *to) {
-    vec sum[8][WIDE] = {0};
-    for (size_t b = 0; b < batch; b++, in += P1 * P1 * 16, out += C2 * C2 * OUT2)
-        for (int y = 0; y < C2; y++)
-            UNROLL for (int x = 0; x < C2; x++) {
-                const float *from = in + (2 * y * P1 + 2 * x) * 16;
-                UNROLL for (int v = 0; v < WIDE; v++) {
-                    vec value = load(out + (y * C2 + x) * OUT2 + v * LANES);
-                    UNROLL for (int k = 0; k < 8; k++) sum[k][v] += value * from[k];
-                }
-            }
-    UNROLL for (int k = 0; k < 8; k++)
-        UNROLL for (int v = 0; v < WIDE; v++) store(to + k * OUT2 + v * LANES, sum[k][v]);
-}
-
-static void convolve2_backward(space *s, size_t batch) {
-    sum_rows(s->dconv2, batch * C2 * C2, OUT2, s->gradient + B2);
-    for (int ch = 0; ch < OUT2; ch += STRIP)
-        for (int tap = 0; tap < TAPS2; tap++)
-            for (int half = 0; half < IN2; half += 8)
-                convolve2_tap_backward(s->pool1 + ((tap / 4) * P1 + tap % 4) * 16 + half, s->dconv2 + ch, batch,
-                                       s->gradient + W2 + (tap * IN2 + half) * OUT2 + ch);
-}
-
-/* The gradient of its input, for one image: a row of five places and ACROSS taps of a row at a time. */
-INLINE void convolve2_strip_backward(const float *from, const float *taps, float *to) {
-    vec sum[C2][ACROSS] = {0};
-    for (int o = 0; o < OUT2; o++) {
-        vec w[ACROSS];
-        UNROLL for (int k = 0; k < ACROSS; k++) w[k] = load(taps + (k * OUT2 + o) * IN2);
-        UNROLL for (int x = 0; x < C2; x++)
-            UNROLL for (int k = 0; k < ACROSS; k++) sum[x][k] += w[k] * from[x * OUT2 + o];
-    }
-    UNROLL for (int x = 0; x < C2; x++)
-        UNROLL for (int k = 0; k < ACROSS; k++) {
-            float *at = to + (2 * x + k) * 16;
-            store(at, load(at) + sum[x][k]);
+            store(to + row, left_above + left_beside);
         }
+    }
 }
 
-static void convolve2_input_backward(const float *gradient, const float *w2t, float *out) {
-    memset(out, 0, P1 * P1 * 16 * sizeof(float));
-    for (int ch = 0; ch < IN2; ch += LANES)
-        for (int ky = 0; ky < 4; ky++)
-            for (int y = 0; y < C2; y++)
-                for (int kx = 0; kx < 4; kx += ACROSS)
-                    convolve2_strip_backward(gradient + y * C2 * OUT2, w2t + (ky * 4 + kx) * OUT2 * IN2 + ch,
-                                             out + ((2 * y + ky) * P1 + kx) * 16 + ch);
+typedef struct { int at; float slope; } term; /* where the vectors begin that a gradient is multiplied with */
+
+/* Second convolution, one image: the gradient of its input, and of its weights, added to the batch's. Most gradients of
+ * its output are zero: the others are listed first, by place and by channel, and only they are multiplied. */
+static void convolve2_backward(const float *in, const float *gradient, const float *w2t, float *g2t, float *out) {
+    term by_place[C2 * C2][OUT2 + 1], by_output[OUT2][C2 * C2];
+    int at_place[C2 * C2], of_output[OUT2] = {0};
+    for (int p = 0; p < C2 * C2; p++) {
+        const int corner = 2 * (p / C2 * P1 + p % C2) * IN2;
+        int found = 0;
+        for (int o = 0; o < OUT2; o++) {
+            const float slope = gradient[p * OUT2 + o];
+            by_place[p][found] = (term){o * ROW2, slope};
+            found += slope != 0;
+        }
+        for (int i = 0; i < found; i++) {
+            const int o = by_place[p][i].at / ROW2;
+            by_output[o][of_output[o]++] = (term){corner, by_place[p][i].slope};
+        }
+        at_place[p] = found;
+    }
+    memset(out, 0, P1 * P1 * IN2 * sizeof(float));
+    for (int ky = 0; ky < 4; ky++) /* a row of taps at a time, so that their weights stay near */
+        for (int part = 0; part < ROW2; part += 4 * LANES)
+            for (int p = 0; p < C2 * C2; p++) {
+                const float *taps = w2t + ky * OUT2 * ROW2 + part;
+                float *to = out + ((2 * (p / C2) + ky) * P1 + 2 * (p % C2)) * IN2 + part;
+                vec sum[4] = {0};
+                for (const term *t = by_place[p]; t < by_place[p] + at_place[p]; t++)
+                    UNROLL for (int k = 0; k < 4; k++) sum[k] += load(taps + t->at + k * LANES) * t->slope;
+                UNROLL for (int k = 0; k < 4; k++) store(to + k * LANES, load(to + k * LANES) + sum[k]);
+            }
+    for (int o = 0; o < OUT2; o++)
+        for (int ky = 0; ky < 4; ky += ROWS)
+            for (int part = 0; part < ROW2; part += 4 * LANES) {
+                const float *from = in + ky * P1 * IN2 + part;
+                float *taps = g2t + (ky * OUT2 + o) * ROW2 + part;
+                vec sum[ROWS][4];
+                UNROLL for (int r = 0; r < ROWS; r++)
+                    UNROLL for (int k = 0; k < 4; k++) sum[r][k] = load(taps + r * OUT2 * ROW2 + k * LANES);
+                for (const term *t = by_output[o]; t < by_output[o] + of_output[o]; t++)
+                    UNROLL for (int r = 0; r < ROWS; r++)
+                        UNROLL for (int k = 0; k < 4; k++)
+                            sum[r][k] += load(from + t->at + r * P1 * IN2 + k * LANES) * t->slope;
+                UNROLL for (int r = 0; r < ROWS; r++)
+                    UNROLL for (int k = 0; k < 4; k++) store(taps + r * OUT2 * ROW2 + k * LANES, sum[r][k]);
+            }
 }
 
 /* First convolution, one image: DOWN rows of eight taps at a time, added to the batch's gradient. */
-static void convolve1_backward(const float *image, const float *gradient, float *g) {
+static void convolve1_backward(const float *image, const uint8_t *drawn, const float *gradient, float *g) {
     for (int ch = 0; ch < 16; ch += LANES) {
         vec bias = load(g + B1 + ch);
         for (int p = 0; p < C1 * C1; p++) bias += load(gradient + p * 16 + ch);
@@ -399,6 +433,7 @@ static void convolve1_backward(const float *image, const float *gradient, float 
             UNROLL for (int k = 0; k < 8 * DOWN; k++) sum[k] = load(g + W1 + (r * 8 + k) * 16 + ch);
             for (int y = 0; y < C1; y++) {
                 const float *row = image + (2 * y + r) * PAD;
+                if (!drawn[2 * y + r] && !drawn[2 * y + r + DOWN - 1]) continue;
                 for (int x = 0; x < C1; x++) {
                     vec value = load(gradient + (y * C1 + x) * 16 + ch);
                     UNROLL for (int k = 0; k < 8 * DOWN; k++) sum[k] += value * row[(k / 8) * PAD + 2 * x + k % 8];
@@ -409,22 +444,23 @@ static void convolve1_backward(const float *image, const float *gradient, float 
     }
 }
 
-static void backward(space *s, const float *w, const int64_t *chosen, size_t batch, size_t padded) {
-    last_backward(s, w, batch, padded);
+static void backward(space *s, const float *w, const int64_t *chosen, size_t batch) {
     dense_backward(s, batch);
     transpose(w + W3, FLAT, HIDDEN, s->w3t);
-    for (int tap = 0; tap < TAPS2; tap++)
-        transpose(w + W2 + tap * IN2 * OUT2, IN2, OUT2, s->w2t + tap * IN2 * OUT2);
+    for (int ky = 0; ky < 4; ky++) transpose(w + W2 + ky * ROW2 * OUT2, ROW2, OUT2, s->w2t + ky * ROW2 * OUT2);
     memset(s->gradient + W1, 0, (TAPS1 * 16 + 16) * sizeof(float));
+    memset(s->g2t, 0, TAPS2 * IN2 * OUT2 * sizeof(float));
     for (size_t b = 0; b < batch; b++) {
         float *dconv2 = s->dconv2 + b * C2 * C2 * OUT2;
         dense_input_backward(s->hidden + b * HIDDEN, s->w3t, s->dpool2);
         pool_backward(s->dpool2, s->from2 + b * FLAT, C2, OUT2, dconv2);
-        convolve2_input_backward(dconv2, s->w2t, s->dpool1);
+        convolve2_backward(s->pool1 + b * P1 * P1 * 16, dconv2, s->w2t, s->g2t, s->dpool1);
         pool_backward(s->dpool1, s->from1 + b * P1 * P1 * 16, C1, 16, s->conv1);
-        convolve1_backward(s->images + (size_t)chosen[b] * PAD * PAD, s->conv1, s->gradient);
+        convolve1_backward(s->images + chosen[b] * PAD * PAD, s->drawn + chosen[b] * PAD, s->conv1, s->gradient);
     }
-    convolve2_backward(s, batch);
+    sum_rows(s->dconv2, batch * C2 * C2, OUT2, s->gradient + B2);
+    for (int ky = 0; ky < 4; ky++)
+        transpose(s->g2t + ky * ROW2 * OUT2, OUT2, ROW2, s->gradient + W2 + ky * ROW2 * OUT2);
 }
 
 static void descend(float *w, const float *gradient, size_t count, float rate, float proximal, const float *anchor,
@@ -437,6 +473,14 @@ static void descend(float *w, const float *gradient, size_t count, float rate, f
     }
 }
 
+/* Whether all layers but the last one stay as they are, so that every sample has the same hidden values throughout. */
+static int only_last_moves(const float *moving) {
+    if (!moving) return 0;
+    for (int i = 0; i < W4; i++)
+        if (moving[i] > 0) return 0;
+    return 1;
+}
+
 /* ---- exported functions ---- */
 
 /* SGD from `w`, in place. `orders` (epochs, n): positions of the samples. `anchor` and `moving` are packed or NULL.
@@ -447,14 +491,25 @@ int rrcluster_cnn_train(float *w, const float *inputs, const int64_t *targets, c
     const size_t padded = (outputs + 15) / 16 * 16;
     space *s = reserve(n, batch_size < n ? batch_size : n, padded);
     if (!s) return 1;
-    pad_images(inputs, n, s->images);
+    pad_images(inputs, n, s->images, s->drawn);
+    const int last_alone = only_last_moves(moving);
+    for (size_t first = 0; last_alone && first < n; first += batch_size) {
+        const size_t batch = n - first < batch_size ? n - first : batch_size;
+        forward(s, w, orders + first, batch, 0);
+        for (size_t b = 0; b < batch; b++)
+            memcpy(s->fixed + orders[first + b] * HIDDEN, s->hidden + b * HIDDEN, HIDDEN * sizeof(float));
+    }
     for (size_t epoch = 0; epoch < epochs; epoch++)
         for (size_t first = 0; first < n; first += batch_size) {
             const size_t batch = n - first < batch_size ? n - first : batch_size;
             const int64_t *chosen = orders + epoch * n + first;
-            forward(s, w, chosen, batch, padded, 1);
+            for (size_t b = 0; last_alone && b < batch; b++)
+                memcpy(s->hidden + b * HIDDEN, s->fixed + chosen[b] * HIDDEN, HIDDEN * sizeof(float));
+            if (!last_alone) forward(s, w, chosen, batch, 1);
+            last_forward(s, w, batch, padded);
             softmax_gradient(s->logits, targets, chosen, batch, outputs, padded);
-            backward(s, w, chosen, batch, padded);
+            last_backward(s, w, batch, padded);
+            if (!last_alone) backward(s, w, chosen, batch);
             descend(w, s->gradient, W4 + (HIDDEN + 1) * padded, rate, proximal, anchor, moving);
         }
     return 0;
@@ -483,9 +538,10 @@ int rrcluster_cnn_measure(const float *w, size_t k, const float *inputs, const i
     memset(sums, 0, 2 * k * sizeof(double));
     for (size_t first = 0; first < n; first += AT_ONCE) {
         const size_t batch = n - first < AT_ONCE ? n - first : AT_ONCE;
-        pad_images(inputs + first * SIDE * SIDE, batch, s->images);
+        pad_images(inputs + first * SIDE * SIDE, batch, s->images, s->drawn);
         for (size_t model = 0; model < k; model++) {
-            forward(s, w + model * length, NULL, batch, padded, 0);
+            forward(s, w + model * length, NULL, batch, 0);
+            last_forward(s, w + model * length, batch, padded);
             judge(s->logits, targets + first, batch, outputs, padded, sums + 2 * model);
         }
     }
