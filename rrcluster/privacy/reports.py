@@ -104,10 +104,9 @@ def only_from_slot(reports: Reports, slots: Slots, round_index: int) -> Reports:
     ids = _unmasked(as_numpy(reports.client_ids))
     if not _listed(ids):
         raise ConfigError("client_ids must hold one id per update; give as many as there are updates.")
-    ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
-    slot = round_index % slots.count
-    eligible = [found == slot for found in slots.of([_identity(client) for client in ids])]
-    if all(eligible):
+    numbered = isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu"
+    eligible = slots.of(ids if numbered else [_identity(client) for client in ids]) == round_index % slots.count
+    if eligible.all():
         return reports
     choices = _unmasked(as_numpy(reports.choices))
     if not _listed(choices) or len(choices) != len(eligible):

@@ -146,12 +146,20 @@ def test_within_a_slot_everybody_has_a_coin(rng):
 def test_slots_are_those_of_the_key_and_of_the_id_alone():
     """Adding or removing a client changes nobody else's; pinned, because a run goes on with the slots it began with."""
     slots = Slots(5, "rrcluster", 10)
-    assert slots.of(range(12)) == PINNED_SLOTS
+    assert slots.of(range(12)).tolist() == PINNED_SLOTS
     few, many = (np.concatenate([slots.eligible(n, t) for t in range(5)]) for n in (12, 200))
     assert sorted(few) == list(range(12))
     assert {client for client in many.tolist() if client < 12} == set(few.tolist())
-    assert slots.of(range(200)) != Slots(5, "other", 10).of(range(200))
-    assert slots.of(["7", "8"]) != slots.of([7, 8])
+    assert slots.of(range(200)).tolist() != Slots(5, "other", 10).of(range(200)).tolist()
+    assert slots.of(["7", "8"]).tolist() != slots.of([7, 8]).tolist()
+
+
+@pytest.mark.parametrize("last", [0, 7, 8, 2**16 - 1, 2**16, 2**62, -1])
+def test_arrays_of_ids_have_the_slots_of_the_ids_one_by_one(last):
+    """Small numbers come from a table, others do not: a client's slot must not depend on who reports with it."""
+    slots, ids = Slots(5, "rrcluster", 10), np.array([3, 0, 4, last])
+    assert slots.of(ids).tolist() == slots.of(ids.tolist()).tolist()
+    assert slots.of(ids[:0]).tolist() == []
 
 
 PINNED_SLOTS = [1, 1, 0, 4, 2, 3, 4, 0, 2, 2, 3, 2]
