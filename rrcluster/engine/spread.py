@@ -31,7 +31,7 @@ from rrcluster.types import Array
 
 _SECONDS_TO_START = 3.0  # that importing torch takes, on one core
 _SECONDS_TO_SAY_WHY = 5.0  # to a process that has closed its connection
-_STACKED, _CONVOLVED, _IN_TURN = 25, 8, 4  # clients of a part: stacked, with convolutions, one at a time
+_STACKED, _CONVOLVED, _IN_TURN = 25, 13, 4  # most clients of a part: stacked, with convolutions, one at a time
 _MOST_PARAMETERS = 2**16  # of a stacked network without convolutions (benchmarks/README.md)
 
 
@@ -142,8 +142,12 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _slices(count: int, size: int) -> list[slice]:
-    return [slice(first, first + size) for first in range(0, count, size)]
+def _slices(count: int, most: int) -> list[slice]:
+    """Parts of equal size, at most `most` clients. If several, an even number: two processes end together."""
+    if count <= most:
+        return [slice(0, count)] if count else []
+    parts = 2 * -(-count // (2 * most))
+    return [slice(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
 
 
 def _arrays(cohort: Cohort, rows: slice) -> tuple[Array, ...]:

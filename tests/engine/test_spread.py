@@ -12,7 +12,7 @@ from rrcluster.engine import calls
 from rrcluster.engine.pick_engine import describe, pick_engine
 from rrcluster.engine.protocol import CPU, LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.spread import SpreadEngine
+from rrcluster.engine.spread import SpreadEngine, _slices
 from rrcluster.errors import WorkerError
 from rrcluster.models import fitted
 
@@ -102,15 +102,26 @@ def test_auto_computes_a_users_network_in_parts_of_fixed_size(data, monkeypatch)
     monkeypatch.setattr("rrcluster.engine.pick_engine.cores", lambda: 64)
     engine = pick_engine("auto", model=model_of("stacked", data), device=CPU)
     assert isinstance(engine, SpreadEngine)
-    assert describe(engine) == "batched, cpu, float32, in parts of 25"
+    assert describe(engine) == "batched, cpu, float32, in equal parts of up to 25"
     few = pick_engine("auto", model=model_of("stacked", data), device=CPU, capacity=7)
-    assert describe(few).endswith("in parts of 7")
+    assert describe(few).endswith("in equal parts of up to 7")
+
+
+@pytest.mark.parametrize("most", [1, 4, 13])
+def test_parts_are_equal_and_as_many_for_either_of_two_processes(most):
+    for count in range(60):
+        slices = _slices(count, most)
+        sizes = [part.stop - part.start for part in slices]
+        assert [client for part in slices for client in range(part.start, part.stop)] == list(range(count))
+        assert max(sizes, default=0) <= most
+        assert max(sizes, default=0) - min(sizes, default=0) <= 1
+        assert len(slices) < 2 or len(slices) % 2 == 0
 
 
 def test_large_networks_without_convolutions_are_computed_one_at_a_time(data, monkeypatch):
     monkeypatch.setattr("rrcluster.engine.spread._MOST_PARAMETERS", 42)
     engine = pick_engine("auto", model=model_of("stacked", data), device=CPU)
-    assert describe(engine) == "ReferenceEngine, in parts of 4"
+    assert describe(engine) == "ReferenceEngine, in equal parts of up to 4"
 
 
 def test_nobody_in_a_cohort(data):

@@ -88,17 +88,35 @@ def test_workers_equal_the_reference_on_random_cohorts(engine, seed):
 
 @compiled_only
 @pytest.mark.parametrize("proximal", [0.0, 0.5])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", [None, "half", "last layer", "last bias"])
 def test_anchors_and_masks(engine, proximal, masked, rng):
+    """Where the last layer alone moves, what it reads is computed once."""
     cohort, start = population(rng, [7, 12]).cohort(np.arange(2)), starts(engine.model, 2, rng)
     local = LocalSettings(0.1, 2, 5, proximal)
     given = {"local": local, "key": KEY, "anchor": start + 0.1 * rng.normal(size=start.shape)}
-    given["trainable"] = rng.random(start.shape[1]) < 0.5 if masked else None
+    place = np.arange(start.shape[1])
+    masks = {
+        "half": rng.random(len(place)) < 0.5,
+        "last layer": place >= len(place) - 330,
+        "last bias": place >= 26_000,
+    }
+    given["trainable"] = masks.get(masked)
     expected = calls.train(ReferenceEngine(engine.model), start, cohort, **given)
     trained = calls.train(engine, start, cohort, **given)
     assert np.abs(trained - expected).max() < 1e-5
     if masked:
         assert (trained[:, ~given["trainable"]] == start[:, ~given["trainable"]]).all()
+
+
+@compiled_only
+def test_rows_without_ink_and_empty_images(engine, rng):
+    """They are not computed, which must not show."""
+    cohort, start = population(rng, [9, 7]).cohort(np.arange(2)), starts(engine.model, 2, rng)
+    cohort.inputs[0, :, :, :9], cohort.inputs[0, 1:4, :, 20:], cohort.inputs[1, ::2] = 0, 0, 0
+    expected = calls.train(ReferenceEngine(engine.model), start, cohort, local=LOCAL, key=KEY)
+    assert np.abs(calls.train(engine, start, cohort, local=LOCAL, key=KEY) - expected).max() < 1e-5
+    losses = calls.losses(ReferenceEngine(engine.model), start, cohort)
+    assert np.abs(calls.losses(engine, start, cohort) - losses).max() < 1e-5
 
 
 @compiled_only
