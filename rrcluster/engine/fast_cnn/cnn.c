@@ -32,7 +32,7 @@ enum { LANES = 8, WIDE = 1, DOWN = 1, ROWS = 2, PLACES = 7 };
 enum { LANES = 4, WIDE = 1, DOWN = 1, ROWS = 2, PLACES = 7 };
 #endif
 typedef float vec __attribute__((vector_size(4 * LANES)));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES), may_alias));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias)); /* in memory: any alignment */
 
 enum {
@@ -492,7 +492,8 @@ int rrcluster_cnn_train(float *w, const float *inputs, const int64_t *targets, c
     space *s = reserve(n, batch_size < n ? batch_size : n, padded);
     if (!s) return 1;
     pad_images(inputs, n, s->images, s->drawn);
-    const int last_alone = only_last_moves(moving);
+    const int last_alone = epochs && only_last_moves(moving);
+    const size_t moves = last_alone ? W4 : 0; /* parameters from here on */
     for (size_t first = 0; last_alone && first < n; first += batch_size) {
         const size_t batch = n - first < batch_size ? n - first : batch_size;
         forward(s, w, orders + first, batch, 0);
@@ -510,7 +511,8 @@ int rrcluster_cnn_train(float *w, const float *inputs, const int64_t *targets, c
             softmax_gradient(s->logits, targets, chosen, batch, outputs, padded);
             last_backward(s, w, batch, padded);
             if (!last_alone) backward(s, w, chosen, batch);
-            descend(w, s->gradient, W4 + (HIDDEN + 1) * padded, rate, proximal, anchor, moving);
+            descend(w + moves, s->gradient + moves, W4 + (HIDDEN + 1) * padded - moves, rate, proximal,
+                    anchor ? anchor + moves : NULL, moving ? moving + moves : NULL);
         }
     return 0;
 }
