@@ -411,3 +411,13 @@ def test_a_secure_plan_with_slots_is_calibrated_to_an_epsilon():
     assert made.epsilon() <= 2.0 < 1.001 * made.epsilon()
     with pytest.raises(ConfigError, match="does not fit 64-bit whole numbers"):
         plan(5, 1.0, secure=True, noise_multiplier=1000.0)
+
+
+def test_sums_that_exact_correlated_noise_could_round_are_refused():
+    """The noise is in parts of a step, so it is added to float64 sums: those are exact up to 2^53 steps."""
+    given = {"secure": True, "noise_multiplier": 1.0, "delta": 1e-9}
+    mechanism = plan(4, num_clients=2**23, **given).mechanism
+    assert mechanism.update_clip / mechanism.step * 2**23 == 2**53
+    with pytest.raises(ConfigError, match="64 bits"):
+        plan(4, num_clients=2**23 + 1, **given)
+    assert plan(4, num_clients=2**23 + 1, **given | {"secure": False}).mechanism.num_clients == 2**23 + 1
