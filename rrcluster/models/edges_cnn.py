@@ -26,5 +26,4 @@ def edges_cnn(input_shape: tuple[int, ...], outputs: int) -> Model:
     with torch.no_grad():
         first.get_parameter("weight").copy_(torch.stack([edge, -edge], dim=1).flatten(0, 1)[:, None])
         first.get_parameter("bias").zero_()
-    setattr(first, "starts_as_is", True)  # noqa: B010 (of modules, mypy expects tensors)
-    return replace(made, name="edges-cnn")
+    return replace(made, name="edges-cnn", starts_as_is=("0.weight", "0.bias"))

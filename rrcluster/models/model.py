@@ -109,6 +109,7 @@ class Model:
     convolutional: bool = False
     recurrent: bool = False
     init_scale: float = 1.0  # on the law of `init`
+    starts_as_is: tuple[str, ...] = ()  # parameters that `init` leaves as they are in the module
     takes_ids: bool = False  # inputs are int64 ids, not float32 numbers
     samples_at_once: int = 16384  # most samples of one forward pass without gradients: bounds memory
     clients_at_once: int = 1024  # most clients that train together, likewise
@@ -279,7 +280,7 @@ class Model:
         """A fresh random vector (d,), float32, that depends only on `rng`, never on data.
 
         Linear, convolutional and recurrent weights and biases: uniform within 1/sqrt(fan in), PyTorch's own default
-        law. Embeddings: standard normal. Both times `init_scale`. Anything else (norm scales, say, or a part that
+        law. Embeddings: standard normal. Both times `init_scale`. Anything else (norm scales, say, and what
         `starts_as_is`) keeps the value it has in `module`, or is `elsewhere`.
         """
         values = {name: value.detach().cpu().numpy() for name, value in self.module.named_parameters()}
@@ -287,15 +288,14 @@ class Model:
             values = {name: np.full_like(value, elsewhere) for name, value in values.items()}
         for prefix, part in self.module.named_modules():
             for name, parameter in part.named_parameters(recurse=False):
-                drawn = _draw(part, tuple(parameter.shape), rng)
+                whole = f"{prefix}.{name}" if prefix else name
+                drawn = None if whole in self.starts_as_is else _draw(part, tuple(parameter.shape), rng)
                 if drawn is not None and parameter.requires_grad:
-                    values[f"{prefix}.{name}" if prefix else name] = self.init_scale * drawn
+                    values[whole] = self.init_scale * drawn
         return np.concatenate([values[layer.name].reshape(-1) for layer in self.layers]).astype(np.float32)
 
 
 def _draw(part: nn.Module, shape: tuple[int, ...], rng: Rng) -> Array | None:
-    if getattr(part, "starts_as_is", False):
-        return None
     if isinstance(part, nn.Embedding):
         return rng.standard_normal(shape)
     if isinstance(part, nn.Linear):

@@ -235,7 +235,8 @@ def additive(model: Model) -> Model:
         for place, parameter in module.residual.named_parameters():
             if place in last:
                 nn.init.zeros_(parameter)
-    twice = replace(model, name=name, module=module, grouped_form=grouped, fixed=fixed)
+    started = tuple(f"{half}.{of}" for half in ("common", "residual") for of in model.starts_as_is)
+    twice = replace(model, name=name, module=module, grouped_form=grouped, fixed=fixed, starts_as_is=started)
     return replace(twice, accelerated=None, one_linear_layer=False)
 
 

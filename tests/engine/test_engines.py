@@ -21,6 +21,7 @@ from rrcluster.errors import ConfigError
 from rrcluster.models import OURS as MODELS
 from rrcluster.models import from_module, make_model
 from rrcluster.models.layers import lstm
+from rrcluster.models.networks import additive
 from rrcluster.rng import Streams
 
 KEY = Streams(1).client_key("batches", 0)
@@ -249,6 +250,9 @@ def test_the_first_layer_of_edges_cnn_starts_as_edges_and_the_rest_at_random():
     assert (first[1024:1040] == 0).all()
     assert (first[1040:] != second[1040:]).mean() > 0.99
     assert np.abs(first[1040:9232]).max() <= 256**-0.5
+    twice = additive(model).starts(1, rng=np.random.default_rng(0))[0]
+    assert (twice[:1024] == first[:1024]).all()
+    assert (twice[26_010 : 26_010 + 1024] == first[:1024]).all()
 
 
 def test_models_that_cannot_be_private_are_refused():
