@@ -51,7 +51,7 @@ int main(void) {
         __asm__ volatile("" : "+x"(factor));
     });
     MEASURE("a whole training step", 2 * c1 + 3 * c2 + 3 * d, {
-        forward(s, w, chosen, BATCH, 1);
+        forward(s, w, chosen, 0, BATCH, 1);
         last_forward(s, w, BATCH, PADDED);
         softmax_gradient(s->logits, targets, chosen, BATCH, 10, PADDED);
         last_backward(s, w, BATCH, PADDED);
@@ -63,7 +63,7 @@ int main(void) {
     MEASURE("second convolution, forward", c2, EACH(convolve2(s->pool1 + b * P1 * P1 * 16, w, s->conv2)));
     MEASURE("second pool", 0, EACH(pool(s->conv2, C2, OUT2, s->pool2 + b * FLAT, s->from2 + b * FLAT)));
     MEASURE("dense, forward", d, dense(s->pool2, BATCH, w, s->hidden));
-    MEASURE("forward without records", c1 + c2 + d, forward(s, w, NULL, BATCH, 0));
+    MEASURE("forward without records", c1 + c2 + d, forward(s, w, NULL, 0, BATCH, 0));
     MEASURE("dense, weights", d, dense_backward(s, BATCH));
     MEASURE("dense, input", d, EACH(dense_input_backward(s->hidden + b * HIDDEN, s->w3t, s->dpool2)));
     MEASURE("second pool, backward", 0,

@@ -143,10 +143,10 @@ def one_thread() -> Iterator[None]:
 
 
 def _slices(count: int, most: int) -> list[slice]:
-    """Parts of equal size, at most `most` clients. If several, an even number: two processes end together."""
+    """Parts of equal size, at most `most` clients; if possible one or an even number: two processes end together."""
     if count <= most:
         return [slice(0, count)] if count else []
-    parts = 2 * -(-count // (2 * most))
+    parts = min(2 * -(-count // (2 * most)), count)
     return [slice(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
 
 

@@ -51,27 +51,12 @@ class _ForAllClients(torch.autograd.Function):
             None if value is None else _by_client(value, axis, clients).flatten(0, 1)
             for value, axis in zip((weight, bias), axes[2:], strict=True)
         ]
-        outputs = _slopes_last(call(clients, merged, *vectors))
+        outputs = call(clients, merged, *vectors)
+        if (
+            outputs.requires_grad
+        ):  # slopes in the images' layout, or the backward pass of a pool takes ten times as long
+            outputs.register_hook(lambda slope: slope.contiguous(memory_format=_LAST))
         return outputs.reshape(len(outputs), clients, -1, *outputs.shape[2:]), 1
-
-
-class _SlopesLast(torch.autograd.Function):
-    """The identity; slopes get their channels last, or a pool would take ten times as long."""
-
-    @staticmethod
-    def forward(ctx: Any, images: Tensor) -> Tensor:  # noqa: ARG004 (nothing is kept)
-        """(s, c, h, w), the same."""
-        return images.view_as(images)
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:  # noqa: ARG004 (nothing was kept)
-        """The slope in the images' layout."""
-        return slope.contiguous(memory_format=_LAST)
-
-
-def _slopes_last(images: Tensor) -> Tensor:
-    same: Tensor = _SlopesLast.apply(images)  # type: ignore[no-untyped-call]
-    return same
 
 
 def _by_client(values: Tensor, axis: int | None, clients: int) -> Tensor:

@@ -36,11 +36,12 @@ class Slots:
         return -(-num_rounds // self.count)
 
     def of(self, clients: Array | Sequence[int | str | bytes]) -> Array:
-        """(n,) the slot of every client, by its id; ids in an array must be whole numbers."""
-        if isinstance(clients, np.ndarray) and clients.size and 0 <= clients.min() <= clients.max() < _TABLE:
-            return _slots_of(1 << int(clients.max()).bit_length(), self.key, self.count)[clients]
-        ids = clients.tolist() if isinstance(clients, np.ndarray) else clients
-        return np.array([_slot(client, self.key, self.count) for client in ids], dtype=np.int32)
+        """(n,) the slot of every client, by its id."""
+        if isinstance(clients, np.ndarray):
+            if clients.dtype.kind in "iu" and clients.size and 0 <= clients.min() <= clients.max() < _TABLE:
+                return _slots_of(1 << int(clients.max()).bit_length(), self.key, self.count)[clients]
+            clients = clients.tolist()
+        return np.array([_slot(client, self.key, self.count) for client in clients], dtype=np.int32)
 
     def eligible(self, population: int | tuple[str, ...], round_index: int) -> Array:
         """Sorted numbers of the clients that may take part in a round; `population` is their number, or their names.

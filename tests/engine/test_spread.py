@@ -115,7 +115,8 @@ def test_parts_are_equal_and_as_many_for_either_of_two_processes(most):
         assert [client for part in slices for client in range(part.start, part.stop)] == list(range(count))
         assert max(sizes, default=0) <= most
         assert max(sizes, default=0) - min(sizes, default=0) <= 1
-        assert len(slices) < 2 or len(slices) % 2 == 0
+        assert 0 not in sizes
+        assert len(slices) in (0, 1, count) or len(slices) % 2 == 0
 
 
 def test_large_networks_without_convolutions_are_computed_one_at_a_time(data, monkeypatch):

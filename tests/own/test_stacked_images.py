@@ -59,7 +59,18 @@ def indices():
     return Indices()
 
 
-NETWORKS = {"functions": Functional, "layers": layers, "indices": indices}
+def in_place():
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(36, 3),
+    )
+
+
+NETWORKS = {"functions": Functional, "layers": layers, "indices": indices, "in place": in_place}
 
 
 def population(rng):

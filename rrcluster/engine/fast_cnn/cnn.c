@@ -237,11 +237,11 @@ static void dense(const float *in, size_t count, const float *w, float *out) {
     }
 }
 
-/* Images to hidden values; `chosen`: which, all in order if NULL; `keep`: what the backward pass needs. */
-INLINE void forward(space *s, const float *w, const int64_t *chosen, size_t batch, const int keep) {
+/* Images to hidden values: those `chosen`, or, if NULL, from the `first` on; `keep` what the backward pass needs. */
+INLINE void forward(space *s, const float *w, const int64_t *chosen, size_t first, size_t batch, const int keep) {
     for (size_t b = 0; b < batch; b++) {
         const size_t b1 = b * P1 * P1 * 16, b2 = b * FLAT;
-        const size_t image = chosen ? (size_t)chosen[b] : b;
+        const size_t image = chosen ? (size_t)chosen[b] : first + b;
         convolve1(s->images + image * PAD * PAD, s->drawn + image * PAD, w, s->conv1);
         if (keep) pool(s->conv1, C1, 16, s->pool1 + b1, s->from1 + b1);
         else pool_alone(s->conv1, C1, 16, s->pool1 + b1);
@@ -492,13 +492,12 @@ int rrcluster_cnn_train(float *w, const float *inputs, const int64_t *targets, c
     space *s = reserve(n, batch_size < n ? batch_size : n, padded);
     if (!s) return 1;
     pad_images(inputs, n, s->images, s->drawn);
-    const int last_alone = epochs && only_last_moves(moving);
+    const int last_alone = only_last_moves(moving);
     const size_t moves = last_alone ? W4 : 0; /* parameters from here on */
     for (size_t first = 0; last_alone && first < n; first += batch_size) {
         const size_t batch = n - first < batch_size ? n - first : batch_size;
-        forward(s, w, orders + first, batch, 0);
-        for (size_t b = 0; b < batch; b++)
-            memcpy(s->fixed + orders[first + b] * HIDDEN, s->hidden + b * HIDDEN, HIDDEN * sizeof(float));
+        forward(s, w, NULL, first, batch, 0);
+        memcpy(s->fixed + first * HIDDEN, s->hidden, batch * HIDDEN * sizeof(float));
     }
     for (size_t epoch = 0; epoch < epochs; epoch++)
         for (size_t first = 0; first < n; first += batch_size) {
@@ -506,7 +505,7 @@ int rrcluster_cnn_train(float *w, const float *inputs, const int64_t *targets, c
             const int64_t *chosen = orders + epoch * n + first;
             for (size_t b = 0; last_alone && b < batch; b++)
                 memcpy(s->hidden + b * HIDDEN, s->fixed + chosen[b] * HIDDEN, HIDDEN * sizeof(float));
-            if (!last_alone) forward(s, w, chosen, batch, 1);
+            if (!last_alone) forward(s, w, chosen, 0, batch, 1);
             last_forward(s, w, batch, padded);
             softmax_gradient(s->logits, targets, chosen, batch, outputs, padded);
             last_backward(s, w, batch, padded);
@@ -542,7 +541,7 @@ int rrcluster_cnn_measure(const float *w, size_t k, const float *inputs, const i
         const size_t batch = n - first < AT_ONCE ? n - first : AT_ONCE;
         pad_images(inputs + first * SIDE * SIDE, batch, s->images, s->drawn);
         for (size_t model = 0; model < k; model++) {
-            forward(s, w + model * length, NULL, batch, 0);
+            forward(s, w + model * length, NULL, 0, batch, 0);
             last_forward(s, w + model * length, batch, padded);
             judge(s->logits, targets + first, batch, outputs, padded, sums + 2 * model);
         }
