@@ -58,7 +58,8 @@ int main(void) {
         backward(s, w, chosen, BATCH);
         descend(w, s->gradient, LENGTH, 0, 0, NULL, NULL);
     });
-    MEASURE("first convolution, forward", c1, EACH(convolve1(s->images + chosen[b] * PAD * PAD, s->drawn + chosen[b] * PAD, w, s->conv1)));
+    MEASURE("first convolution, forward", c1,
+            EACH(convolve1(s->images + chosen[b] * PAD * PAD, s->drawn + chosen[b] * PAD, w, s->conv1)));
     MEASURE("first pool", 0, EACH(pool(s->conv1, C1, 16, s->pool1 + b * P1 * P1 * 16, s->from1 + b * P1 * P1 * 16)));
     MEASURE("second convolution, forward", c2, EACH(convolve2(s->pool1 + b * P1 * P1 * 16, w, s->conv2)));
     MEASURE("second pool", 0, EACH(pool(s->conv2, C2, OUT2, s->pool2 + b * FLAT, s->from2 + b * FLAT)));
@@ -68,11 +69,15 @@ int main(void) {
     MEASURE("dense, input", d, EACH(dense_input_backward(s->hidden + b * HIDDEN, s->w3t, s->dpool2)));
     MEASURE("second pool, backward", 0,
             EACH(pool_backward(s->dpool2, s->from2 + b * FLAT, C2, OUT2, s->dconv2 + b * C2 * C2 * OUT2)));
-    MEASURE("second convolution, input and weights", 2 * c2,
-            EACH(convolve2_backward(s->pool1 + b * P1 * P1 * 16, s->dconv2 + b * C2 * C2 * OUT2, s->w2t, s->g2t, s->dpool1)));
+    static terms list;
+    MEASURE("second convolution, lists of terms", 0, EACH(list_terms(s->dconv2 + b * C2 * C2 * OUT2, &list)));
+    MEASURE("second convolution, input", c2, EACH(convolve2_input_backward(&list, s->w2t, s->dpool1)));
+    MEASURE("second convolution, weights", c2,
+            EACH(convolve2_backward(&list, s->pool1 + b * P1 * P1 * 16, s->g2t)));
     MEASURE("first pool, backward", 0, EACH(pool_backward(s->dpool1, s->from1 + b * P1 * P1 * 16, C1, 16, s->conv1)));
     MEASURE("first convolution, weights", c1,
-            EACH(convolve1_backward(s->images + chosen[b] * PAD * PAD, s->drawn + chosen[b] * PAD, s->conv1, s->gradient)));
+            EACH(convolve1_backward(s->images + chosen[b] * PAD * PAD, s->drawn + chosen[b] * PAD, s->conv1,
+                                    s->gradient)));
     MEASURE("SGD step", 0, descend(w, s->gradient, LENGTH, 0, 0, NULL, NULL));
     float left = 0;
     for (int k = 0; k < 14; k++) left += sums[k][0];

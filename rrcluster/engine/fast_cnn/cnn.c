@@ -8,8 +8,8 @@
  *
  * What cannot matter is not computed. The windows of the second convolution end one row and column before its input
  * does, so the first pool has 12 x 12 places that count, not 13 x 13, and the first convolution 13 x 13, not 14 x 14.
- * And a maximum hands its gradient to one place of four, or to none below zero: three in four of the gradients of the
- * second convolution are zero, which its backward pass leaves out.
+ * A maximum hands its gradient to one place of four, or to none below zero: three in four of the gradients of the
+ * second convolution are zero, and are left out. So are rows of images that are zero, as their border is.
  *
  * Parameters come packed (layout.py): the layout below, outputs padded to whole vectors with zeros.
  * Sums have a fixed order that depends on the client's own samples alone.
@@ -20,8 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How wide a vector is; how many vectors and rows of taps are summed at a time: what the registers of the machine can
- * hold. */
+/* How wide a vector is; how many vectors, rows of taps and places are summed at a time: what the registers of the
+ * machine can hold. */
 #if defined(__AVX512F__)
 enum { LANES = 16, WIDE = 2, DOWN = 2, ROWS = 4, PLACES = 13 };
 #elif defined(__aarch64__)
@@ -39,7 +39,7 @@ enum {
     SIDE = 28, PAD = 34,            /* image, and with its border of 3 */
     C1 = 13, P1 = 12, IN2 = 16,     /* first convolution and pool, less a last row and column; its channels */
     C2 = 5, P2 = 4, OUT2 = 32,      /* second */
-    ROW2 = 4 * IN2,                 /* taps of one row of the second convolution: neighbours in memory, as is its input */
+    ROW2 = 4 * IN2,                 /* a row of taps of the second: neighbours in memory, as is its input */
     FLAT = P2 * P2 * OUT2, HIDDEN = 32,
     TAPS1 = 64, TAPS2 = 16, STRIP = LANES * WIDE,
     W1 = 0, B1 = W1 + TAPS1 * 16,               /* packed layout: w1 (64, 16) */
@@ -352,7 +352,7 @@ static void dense_input_backward(const float *hidden, const float *w3t, float *o
 
 /* A place takes the gradients of the pools that it is the maximum of: those above it first, then those beside it. */
 INLINE void pool_backward(const float *gradient, const int32_t *from, const int side, const int channels, float *out) {
-    static const int32_t nowhere[P1 * 16] __attribute__((aligned(64))) = {[0 ... P1 * 16 - 1] = 4}; /* outside: no pools */
+    static const int32_t nowhere[P1 * 16] __attribute__((aligned(64))) = {[0 ... P1 * 16 - 1] = 4}; /* no pools */
     const int pools = side - 1, row = pools * channels;
     for (int y = 0; y < side; y++) {
         const int32_t *above = y > 0 ? from + (y - 1) * row : nowhere, *beside = y < pools ? from + y * row : nowhere;
@@ -373,38 +373,48 @@ INLINE void pool_backward(const float *gradient, const int32_t *from, const int 
     }
 }
 
-typedef struct { int at; float slope; } term; /* where the vectors begin that a gradient is multiplied with */
+/* The gradients of the second convolution's output that are not zero, a quarter of them: by place, for those of its
+ * input, and by channel, for those of its weights. `at`: where the vectors begin that one is multiplied with. */
+typedef struct { int at; float slope; } term;
+typedef struct {
+    term of_place[C2 * C2][OUT2], of_output[OUT2][C2 * C2];
+    int at_place[C2 * C2], at_output[OUT2]; /* how many */
+} terms;
 
-/* Second convolution, one image: the gradient of its input, and of its weights, added to the batch's. Most gradients of
- * its output are zero: the others are listed first, by place and by channel, and only they are multiplied. */
-static void convolve2_backward(const float *in, const float *gradient, const float *w2t, float *g2t, float *out) {
-    term by_place[C2 * C2][OUT2 + 1], by_output[OUT2][C2 * C2];
-    int at_place[C2 * C2], of_output[OUT2] = {0};
+static void list_terms(const float *gradient, terms *list) {
+    memset(list->at_output, 0, sizeof list->at_output);
     for (int p = 0; p < C2 * C2; p++) {
         const int corner = 2 * (p / C2 * P1 + p % C2) * IN2;
         int found = 0;
-        for (int o = 0; o < OUT2; o++) {
-            const float slope = gradient[p * OUT2 + o];
-            by_place[p][found] = (term){o * ROW2, slope};
-            found += slope != 0;
+        for (int o = 0; o < OUT2; o++) { /* without a branch: what is zero is written over by the next */
+            list->of_place[p][found] = (term){o * ROW2, gradient[p * OUT2 + o]};
+            found += gradient[p * OUT2 + o] != 0;
         }
+        list->at_place[p] = found;
         for (int i = 0; i < found; i++) {
-            const int o = by_place[p][i].at / ROW2;
-            by_output[o][of_output[o]++] = (term){corner, by_place[p][i].slope};
+            const int o = list->of_place[p][i].at / ROW2;
+            list->of_output[o][list->at_output[o]++] = (term){corner, list->of_place[p][i].slope};
         }
-        at_place[p] = found;
     }
+}
+
+/* The gradient of its input, for one image: a row of taps at a time, so that their weights stay near. */
+static void convolve2_input_backward(const terms *list, const float *w2t, float *out) {
     memset(out, 0, P1 * P1 * IN2 * sizeof(float));
-    for (int ky = 0; ky < 4; ky++) /* a row of taps at a time, so that their weights stay near */
+    for (int ky = 0; ky < 4; ky++)
         for (int part = 0; part < ROW2; part += 4 * LANES)
             for (int p = 0; p < C2 * C2; p++) {
                 const float *taps = w2t + ky * OUT2 * ROW2 + part;
                 float *to = out + ((2 * (p / C2) + ky) * P1 + 2 * (p % C2)) * IN2 + part;
                 vec sum[4] = {0};
-                for (const term *t = by_place[p]; t < by_place[p] + at_place[p]; t++)
+                for (const term *t = list->of_place[p]; t < list->of_place[p] + list->at_place[p]; t++)
                     UNROLL for (int k = 0; k < 4; k++) sum[k] += load(taps + t->at + k * LANES) * t->slope;
                 UNROLL for (int k = 0; k < 4; k++) store(to + k * LANES, load(to + k * LANES) + sum[k]);
             }
+}
+
+/* The gradient of its weights, for one image, added to the batch's: ROWS rows of taps of a channel at a time. */
+static void convolve2_backward(const terms *list, const float *in, float *g2t) {
     for (int o = 0; o < OUT2; o++)
         for (int ky = 0; ky < 4; ky += ROWS)
             for (int part = 0; part < ROW2; part += 4 * LANES) {
@@ -413,7 +423,7 @@ static void convolve2_backward(const float *in, const float *gradient, const flo
                 vec sum[ROWS][4];
                 UNROLL for (int r = 0; r < ROWS; r++)
                     UNROLL for (int k = 0; k < 4; k++) sum[r][k] = load(taps + r * OUT2 * ROW2 + k * LANES);
-                for (const term *t = by_output[o]; t < by_output[o] + of_output[o]; t++)
+                for (const term *t = list->of_output[o]; t < list->of_output[o] + list->at_output[o]; t++)
                     UNROLL for (int r = 0; r < ROWS; r++)
                         UNROLL for (int k = 0; k < 4; k++)
                             sum[r][k] += load(from + t->at + r * P1 * IN2 + k * LANES) * t->slope;
@@ -445,6 +455,7 @@ static void convolve1_backward(const float *image, const uint8_t *drawn, const f
 }
 
 static void backward(space *s, const float *w, const int64_t *chosen, size_t batch) {
+    terms list;
     dense_backward(s, batch);
     transpose(w + W3, FLAT, HIDDEN, s->w3t);
     for (int ky = 0; ky < 4; ky++) transpose(w + W2 + ky * ROW2 * OUT2, ROW2, OUT2, s->w2t + ky * ROW2 * OUT2);
@@ -454,7 +465,9 @@ static void backward(space *s, const float *w, const int64_t *chosen, size_t bat
         float *dconv2 = s->dconv2 + b * C2 * C2 * OUT2;
         dense_input_backward(s->hidden + b * HIDDEN, s->w3t, s->dpool2);
         pool_backward(s->dpool2, s->from2 + b * FLAT, C2, OUT2, dconv2);
-        convolve2_backward(s->pool1 + b * P1 * P1 * 16, dconv2, s->w2t, s->g2t, s->dpool1);
+        list_terms(dconv2, &list);
+        convolve2_input_backward(&list, s->w2t, s->dpool1);
+        convolve2_backward(&list, s->pool1 + b * P1 * P1 * 16, s->g2t);
         pool_backward(s->dpool1, s->from1 + b * P1 * P1 * 16, C1, 16, s->conv1);
         convolve1_backward(s->images + chosen[b] * PAD * PAD, s->drawn + chosen[b] * PAD, s->conv1, s->gradient);
     }
@@ -517,7 +530,8 @@ int rrcluster_cnn_train(float *w, const float *inputs, const int64_t *targets, c
 }
 
 /* Adds to `sums` (2) the cross-entropy of a batch and how many of it are classified rightly. */
-static void judge(const float *logits, const int64_t *targets, size_t batch, size_t outputs, size_t padded, double *sums) {
+static void judge(const float *logits, const int64_t *targets, size_t batch, size_t outputs, size_t padded,
+                  double *sums) {
     for (size_t b = 0; b < batch; b++) {
         const float *row = logits + b * padded;
         float top, rest = log_sum(row, outputs, &top);
@@ -530,8 +544,8 @@ static void judge(const float *logits, const int64_t *targets, size_t batch, siz
 }
 
 /* Sums over n samples for k models (k, padded parameters): `sums` (k, 2). 0, or 1 when there is no memory. */
-int rrcluster_cnn_measure(const float *w, size_t k, const float *inputs, const int64_t *targets, size_t n, size_t outputs,
-                          double *sums) {
+int rrcluster_cnn_measure(const float *w, size_t k, const float *inputs, const int64_t *targets, size_t n,
+                          size_t outputs, double *sums) {
     enum { AT_ONCE = 20 };
     const size_t padded = (outputs + 15) / 16 * 16, length = W4 + (HIDDEN + 1) * padded;
     space *s = reserve(AT_ONCE, AT_ONCE, padded);
