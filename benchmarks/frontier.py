@@ -56,6 +56,12 @@ ARMS = {
         "server_momentum": 0.8,
         "update_clip": 0.03,
     },
+    "everybody, survey of 8 rounds, momentum 0.8, C = 0.03": {
+        "init": "survey",
+        "init_rounds": 8,
+        "server_momentum": 0.8,
+        "update_clip": 0.03,
+    },
     "everybody, survey of 8 rounds": {"init": "survey", "init_rounds": 8},
     "everybody, the default's survey": {},
     "everybody, momentum 0.8": {"server_momentum": 0.8, "update_clip": 0.04},
