@@ -52,9 +52,7 @@ class _ForAllClients(torch.autograd.Function):
             for value, axis in zip((weight, bias), axes[2:], strict=True)
         ]
         outputs = call(clients, merged, *vectors)
-        if (
-            outputs.requires_grad
-        ):  # slopes in the images' layout, or the backward pass of a pool takes ten times as long
+        if outputs.requires_grad:  # a pool whose slopes have another layout takes ten times as long
             outputs.register_hook(lambda slope: slope.contiguous(memory_format=_LAST))
         return outputs.reshape(len(outputs), clients, -1, *outputs.shape[2:]), 1
 

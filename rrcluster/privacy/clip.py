@@ -51,9 +51,12 @@ def norms_on_device(updates: Any) -> Any:
     return size if updates.dtype == torch.float32 else torch.where(size <= LARGEST_NORM, size, math.inf)
 
 
-def check_sums_fit(num_messages: int, *, largest: float, update_clip: float) -> None:
-    """Refuse more messages than 64-bit sums hold; `largest` is the most that one adds to a coordinate."""
-    most = int(LARGEST_SUM * grid_step(update_clip) / max(largest, update_clip))
+def check_sums_fit(num_messages: int, *, largest: float, update_clip: float, as_float: bool = False) -> None:
+    """Refuse more messages than 64-bit sums hold; `largest` is the most that one adds to a coordinate.
+
+    With `as_float` they must be exact as float64 numbers.
+    """
+    most = int((2**53 if as_float else LARGEST_SUM) * grid_step(update_clip) / max(largest, update_clip))
     if num_messages > most:
         raise ConfigError(
             f"sums of messages with coordinates up to {largest:g} hold {most} clients at most in 64 bits; lower "

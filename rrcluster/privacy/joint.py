@@ -81,8 +81,7 @@ class JointMechanism:
 
     def _check_sums_fit(self, num_messages: int) -> None:
         largest = max(self.update_clip, self.count_weight, self.evaluation_weight / 2)
-        room = 2 * FINER if self._finer > 1 else 1  # correlated exact noise is added to float64 sums: exact below 2^53
-        check_sums_fit(num_messages * room, largest=largest, update_clip=self.update_clip)
+        check_sums_fit(num_messages, largest=largest, update_clip=self.update_clip, as_float=self._finer > 1)
 
     def _check_slots(self) -> None:
         self.slots.check_filled(self.num_clients)

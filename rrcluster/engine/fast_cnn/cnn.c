@@ -378,11 +378,11 @@ INLINE void pool_backward(const float *gradient, const int32_t *from, const int 
 typedef struct { int at; float slope; } term;
 typedef struct {
     term of_place[C2 * C2][OUT2], of_output[OUT2][C2 * C2];
-    int at_place[C2 * C2], at_output[OUT2]; /* how many */
+    int num_of_place[C2 * C2], num_of_output[OUT2];
 } terms;
 
 static void list_terms(const float *gradient, terms *list) {
-    memset(list->at_output, 0, sizeof list->at_output);
+    memset(list->num_of_output, 0, sizeof list->num_of_output);
     for (int p = 0; p < C2 * C2; p++) {
         const int corner = 2 * (p / C2 * P1 + p % C2) * IN2;
         int found = 0;
@@ -390,10 +390,10 @@ static void list_terms(const float *gradient, terms *list) {
             list->of_place[p][found] = (term){o * ROW2, gradient[p * OUT2 + o]};
             found += gradient[p * OUT2 + o] != 0;
         }
-        list->at_place[p] = found;
+        list->num_of_place[p] = found;
         for (int i = 0; i < found; i++) {
             const int o = list->of_place[p][i].at / ROW2;
-            list->of_output[o][list->at_output[o]++] = (term){corner, list->of_place[p][i].slope};
+            list->of_output[o][list->num_of_output[o]++] = (term){corner, list->of_place[p][i].slope};
         }
     }
 }
@@ -407,7 +407,7 @@ static void convolve2_input_backward(const terms *list, const float *w2t, float 
                 const float *taps = w2t + ky * OUT2 * ROW2 + part;
                 float *to = out + ((2 * (p / C2) + ky) * P1 + 2 * (p % C2)) * IN2 + part;
                 vec sum[4] = {0};
-                for (const term *t = list->of_place[p]; t < list->of_place[p] + list->at_place[p]; t++)
+                for (const term *t = list->of_place[p]; t < list->of_place[p] + list->num_of_place[p]; t++)
                     UNROLL for (int k = 0; k < 4; k++) sum[k] += load(taps + t->at + k * LANES) * t->slope;
                 UNROLL for (int k = 0; k < 4; k++) store(to + k * LANES, load(to + k * LANES) + sum[k]);
             }
@@ -423,7 +423,7 @@ static void convolve2_backward(const terms *list, const float *in, float *g2t) {
                 vec sum[ROWS][4];
                 UNROLL for (int r = 0; r < ROWS; r++)
                     UNROLL for (int k = 0; k < 4; k++) sum[r][k] = load(taps + r * OUT2 * ROW2 + k * LANES);
-                for (const term *t = list->of_output[o]; t < list->of_output[o] + list->at_output[o]; t++)
+                for (const term *t = list->of_output[o]; t < list->of_output[o] + list->num_of_output[o]; t++)
                     UNROLL for (int r = 0; r < ROWS; r++)
                         UNROLL for (int k = 0; k < 4; k++)
                             sum[r][k] += load(from + t->at + r * P1 * IN2 + k * LANES) * t->slope;
