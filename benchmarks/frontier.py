@@ -98,6 +98,7 @@ CHOICES = {  # changes from the recipe; steps by momentum 0.8 are half of those 
 }
 CNN = {"local_epochs": 5, "batch_size": 20, "local_lr": 0.03, "server_momentum": 0.0}
 CNN_ROUNDS, CNN_CLIPS = {2.0: 60, 4.0: 80, 8.0: 100}, {2.0: 0.2, 4.0: 0.28, 8.0: 0.35}
+CNN_SURVEY_ROUNDS = {2.0: 27}  # where the default's 18 often take two groups for one: survey_length.py
 CNN_ARMS = {  # network, clip and rounds relative to those above, and part of the rounds that is averaged
     "cnn": ("cnn", 1.0, 1.0, 0.3),
     "edges-cnn": ("edges-cnn", 1.0, 1.0, 0.3),
@@ -160,7 +161,10 @@ def cnn(out):
         on_fashion = cnn_settings(best["arm"], epsilon) | {"data": "fashion-mnist"}
         yield f"true clusters given: {best['arm']}", on_fashion | ORACLE
         yield f"exploration: {best['arm']}", on_fashion | DEFAULT | {"init": "independent"}
-        yield f"survey: {best['arm']}", on_fashion | DEFAULT | {"init": "survey"}
+        survey = on_fashion | DEFAULT | {"init": "survey"}
+        yield f"survey: {best['arm']}", survey
+        if rounds := CNN_SURVEY_ROUNDS.get(epsilon):
+            yield f"survey of {rounds} rounds: {best['arm']}", survey | {"init_rounds": rounds}
 
 
 STUDIES = {"choose": choose, "fashion": fashion, "cnn-choose": cnn_choose, "cnn": cnn}
