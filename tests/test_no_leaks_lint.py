@@ -103,7 +103,7 @@ ALLOWED_IMPORTS = dict.fromkeys(
     ("engine/workers/pool.py", "engine/workers/processes.py", "engine/fast_cnn/native_build.py"), "subprocess"
 )
 ALLOWED_IMPORTS |= {"engine/workers/workers_engine.py": "pickle", "engine/workers/worker.py": "pickle"}
-ALLOWED_IMPORTS |= {"engine/spread.py": "pickle"}
+ALLOWED_IMPORTS |= {"engine/spread.py": "pickle", "engine/workers/shared_arrays.py": "pickle"}
 ALLOWED_IMPORTS |= {"engine/pick_engine.py": "pickle"}  # writes only: can the model be sent to a worker?
 ALLOWED_IMPORTS |= {"data/cifar.py": "pickle"}  # of files with the published digest alone, and restricted names
 ALLOWED_IMPORTS |= {"paper/paper_report.py": "subprocess"}  # asks git for the commit

@@ -95,7 +95,7 @@ def describe(engine: Engine) -> str:
     if isinstance(engine, BatchedEngine):
         return f"batched, {engine.device.type}, {engine.precision}"
     if isinstance(engine, SpreadEngine):
-        return f"{describe(engine.engine)}, in equal parts of up to {engine.part}"
+        return f"{describe(engine.engine)}, in equal parts of up to {engine.part}, larger ones first"
     return engine.name if isinstance(engine, WorkersEngine) else type(engine).__name__
 
 

@@ -6,12 +6,15 @@ by one thread, so no bit of a result depends on the time, on where a part was co
 are; what a part is depends on the cohort alone.
 """
 
+import os
 import pickle
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
+from itertools import cycle, pairwise
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -24,6 +27,7 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import Engine, Measured, Question, TrainingCall, Updates
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.engine.workers.processes import spawn, terminate
+from rrcluster.engine.workers.shared_arrays import SharedArena, open_unnamed_file, receive_shared, send_shared
 from rrcluster.engine.workers.worker import type_and_line
 from rrcluster.errors import WorkerError
 from rrcluster.models.model import Model
@@ -31,7 +35,7 @@ from rrcluster.types import Array
 
 _SECONDS_TO_START = 3.0  # that importing torch takes, on one core
 _SECONDS_TO_SAY_WHY = 5.0  # to a process that has closed its connection
-_STACKED, _CONVOLVED, _IN_TURN = 25, 13, 4  # most clients of a part: stacked, with convolutions, one at a time
+_STACKED, _CONVOLVED, _IN_TURN = 25, 8, 4  # most clients of a part: stacked, with convolutions, one at a time
 _MOST_PARAMETERS = 2**16  # of a stacked network without convolutions (benchmarks/README.md)
 
 
@@ -143,11 +147,16 @@ def one_thread() -> Iterator[None]:
 
 
 def _slices(count: int, most: int) -> list[slice]:
-    """Parts of equal size, at most `most` clients; if possible one or an even number: two processes end together."""
+    """Parts of equal size, or one client more in the first; at most `most` clients.
+
+    One part or, if possible, an even number of them: two processes end together.
+    """
     if count <= most:
         return [slice(0, count)] if count else []
     parts = min(2 * -(-count // (2 * most)), count)
-    return [slice(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
+    size, larger = divmod(count, parts)
+    ends = [size * part + min(part, larger) for part in range(parts + 1)]
+    return [slice(*pair) for pair in pairwise(ends)]
 
 
 def _arrays(cohort: Cohort, rows: slice) -> tuple[Array, ...]:
@@ -192,11 +201,15 @@ class _Pool:
 
     def __init__(self, model: bytes, processes: int) -> None:
         self._processes: dict[Connection, Any] = {}
+        self._next: dict[Connection, Iterator[SharedArena]] = {}  # where the next part for a process is written
+        self._files: list[int] = []
         self._starting: list[Connection] = []
         try:
             for _ in range(processes):
-                connection, process = spawn(__name__)
-                self._processes[connection] = process
+                files = [open_unnamed_file() for _ in range(2)]
+                self._files += files
+                connection, process = spawn(__name__, files)
+                self._processes[connection], self._next[connection] = process, cycle(map(SharedArena, files))
                 self._starting.append(connection)
                 connection.send_bytes(model)
         except OSError as error:
@@ -220,22 +233,23 @@ class _Pool:
         return False
 
     def run(self, parts: "Sequence[_TrainingPart | _MeasuredPart]") -> list[Any]:
-        """The answers to all parts, each process having one at a time."""
+        """The answers to all parts. A process has the next one at hand, but for the last: all shall end together."""
         answers: list[Any] = [None] * len(parts)
-        waiting, working = list(range(len(parts)))[::-1], dict[Connection, int]()
-        idle = list(self._processes)
-        while waiting or working:
-            for connection in idle[: len(waiting)]:
-                working[connection] = waiting.pop()
-                self._send(connection, parts[working[connection]])
-            idle = [connection for connection in wait(list(working)) if isinstance(connection, Connection)]
-            for connection in idle:
-                answers[working.pop(connection)] = self._received(connection)
+        waiting, held = list(range(len(parts)))[::-1], {connection: deque[int]() for connection in self._processes}
+        while waiting or any(held.values()):
+            for ahead in (0, 1):
+                for connection, having in held.items():
+                    if len(having) <= ahead and len(waiting) > ahead * len(held):
+                        having.append(waiting.pop())
+                        self._send(connection, parts[having[-1]])
+            for ready in wait([connection for connection, having in held.items() if having]):
+                if isinstance(ready, Connection):
+                    answers[held[ready].popleft()] = self._received(ready)
         return answers
 
     def _send(self, connection: Connection, part: "_TrainingPart | _MeasuredPart") -> None:
         try:
-            connection.send(part)
+            send_shared(connection, next(self._next[connection]), part)
         except OSError as error:
             raise self._died(connection) from error
 
@@ -260,15 +274,18 @@ class _Pool:
         for connection, process in self._processes.items():
             connection.close()
             terminate(process)
-        self._processes = {}
+        for file in self._files:
+            os.close(file)
+        self._processes, self._files = {}, []
 
 
-def main(socket: int) -> None:
+def main(socket: int, *files: int) -> None:
     """Entry point of a process: compute parts until the connection closes, which it does with the parent.
 
     Errors are reported by type and line only: a message may hold raw values.
     """
     torch.set_num_threads(1)
+    arenas = cycle(map(SharedArena, files))
     with Connection(socket) as connection, suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
             engine = engine_of(pickle.loads(connection.recv_bytes()))
@@ -277,7 +294,7 @@ def main(socket: int) -> None:
             return
         connection.send(True)
         while True:
-            part = connection.recv()
+            part = receive_shared(connection, next(arenas))
             try:
                 answer, failure = part.answer(engine), None
             except Exception as error:  # reported to the parent, which raises it

@@ -102,9 +102,9 @@ def test_auto_computes_a_users_network_in_parts_of_fixed_size(data, monkeypatch)
     monkeypatch.setattr("rrcluster.engine.pick_engine.cores", lambda: 64)
     engine = pick_engine("auto", model=model_of("stacked", data), device=CPU)
     assert isinstance(engine, SpreadEngine)
-    assert describe(engine) == "batched, cpu, float32, in equal parts of up to 25"
+    assert describe(engine) == "batched, cpu, float32, in equal parts of up to 25, larger ones first"
     few = pick_engine("auto", model=model_of("stacked", data), device=CPU, capacity=7)
-    assert describe(few).endswith("in equal parts of up to 7")
+    assert describe(few).endswith("in equal parts of up to 7, larger ones first")
 
 
 @pytest.mark.parametrize("most", [1, 4, 13])
@@ -122,7 +122,7 @@ def test_parts_are_equal_and_as_many_for_either_of_two_processes(most):
 def test_large_networks_without_convolutions_are_computed_one_at_a_time(data, monkeypatch):
     monkeypatch.setattr("rrcluster.engine.spread._MOST_PARAMETERS", 42)
     engine = pick_engine("auto", model=model_of("stacked", data), device=CPU)
-    assert describe(engine) == "ReferenceEngine, in equal parts of up to 4"
+    assert describe(engine) == "ReferenceEngine, in equal parts of up to 4, larger ones first"
 
 
 def test_nobody_in_a_cohort(data):

@@ -81,10 +81,14 @@ class PopulationTable:
 def cohort_table(cohort: Cohort, device: torch.device, *, fixed: FixedPart | None = None) -> SampleTable:
     """The clients of one cohort, without padding; features instead of samples where the model begins with `fixed`."""
     real = np.arange(cohort.inputs.shape[1])[None, :] < cohort.sizes[:, None]
-    inputs = torch.as_tensor(cohort.inputs[real], device=device)
+    every = bool(real.all())  # then nothing has to be copied
+    inputs, targets = (
+        torch.as_tensor(values.reshape(-1, *values.shape[2:]) if every else values[real], device=device)
+        for values in (cohort.inputs, cohort.targets)
+    )
     return SampleTable(
         inputs=inputs if fixed is None else fixed.of(inputs),
-        targets=torch.as_tensor(cohort.targets[real], device=device),
+        targets=targets,
         offsets=np.cumsum(cohort.sizes) - cohort.sizes,
         of_population=False,
     )

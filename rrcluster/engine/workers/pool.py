@@ -8,7 +8,8 @@ from multiprocessing.connection import Connection, wait
 import numpy as np
 
 from rrcluster.engine.workers.processes import spawn, terminate
-from rrcluster.engine.workers.worker import ArraySpec, SharedArena, TrainerSpec, WorkerJob, open_unnamed_file
+from rrcluster.engine.workers.shared_arrays import ArraySpec, SharedArena, open_unnamed_file
+from rrcluster.engine.workers.worker import TrainerSpec, WorkerJob
 from rrcluster.errors import WorkerError
 from rrcluster.types import Array
 
