@@ -184,7 +184,7 @@ class Model:
                 return functional_call(self._stackable, {**constants, **own}, *self.task.arguments(batch))
 
         last = self.channels_last and not inputs.is_cuda
-        with sdpa_kernel(SDPBackend.MATH), ChannelsLast() if last else nullcontext():
+        with sdpa_kernel(SDPBackend.MATH), ChannelsLast(len(inputs)) if last else nullcontext():
             outputs: Tensor = vmap(call)(dict(parameters), laid_out(inputs) if last else inputs, *masks)
         return outputs
 

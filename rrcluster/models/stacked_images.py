@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import _add_batch_dim, _remove_batch_dim, current_level
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -21,52 +23,56 @@ def laid_out(images: Tensor) -> Tensor:
 
 
 class ChannelsLast(TorchFunctionMode):
-    """A context in which vmap computes the functions below for all clients at once."""
+    """A context in which vmap over `clients` computes the functions below for all of them at once."""
+
+    def __init__(self, clients: int) -> None:
+        """To be entered outside of vmap."""
+        super().__init__()
+        self._clients = clients
 
     def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         ours = _OURS.get(function)
-        if ours is None or not args or not isinstance(args[0], Tensor) or args[0].dim() != 4:
+        if ours is None or not args or not isinstance(args[0], Tensor) or args[0].dim() != 4 or current_level() != 1:
             return function(*args, **(kwargs or {}))
-        return ours(*args, **(kwargs or {}))
+        return ours(self._clients, *args, **(kwargs or {}))
 
 
-class _ForAllClients(torch.autograd.Function):
-    """`call` on the images and weights of all clients; only ever computed under vmap."""
+def _apply(call: Callable[..., Tensor], clients: int, images: Tensor, *weights: Tensor | None) -> Tensor:
+    """`call` on the images and weights of all clients, under vmap."""
+    merged = _remove_batch_dim(images, 1, clients, 1).flatten(1, 2).contiguous(memory_format=_LAST)
+    vectors = [None if value is None else _remove_batch_dim(value, 1, clients, 0).flatten(0, 1) for value in weights]
+    with temporarily_pop_interpreter_stack():
+        outputs = call(merged, *vectors)
+    return _add_batch_dim(outputs.reshape(len(outputs), clients, -1, *outputs.shape[2:]), 1, 1)
+
+
+def _laid_out_slope(outputs: Tensor, biases: Tensor | None = None) -> Tensor:
+    same: Tensor = _LaidOutSlope.apply(outputs, biases)  # type: ignore[no-untyped-call]
+    return same
+
+
+class _LaidOutSlope(torch.autograd.Function):
+    """The outputs of a convolution or pool as they are, with a faster way back.
+
+    A pool whose slopes have another layout takes ten times as long. The slopes of biases, which the outputs include
+    already, are sums that torch takes five times as long for.
+    """
 
     @staticmethod
-    def forward(call: Callable[..., Tensor], images: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        """Neither images nor weights are a client's own, which the networks that we expect do not do."""
-        raise NotImplementedError
+    def forward(ctx: Any, outputs: Tensor, _: Tensor | None) -> Tensor:
+        """(s, c, h, w), (c,) -> (s, c, h, w)."""
+        ctx.mark_dirty(outputs)  # not changed, but so that layers in place may follow, which they may not on a view
+        return outputs
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing is kept: autograd records what `vmap` computes."""
-
-    @staticmethod
-    def vmap(info: Any, axes: Any, call: Any, images: Tensor, weight: Any, bias: Any) -> tuple[Tensor, int]:
-        """As torch asks: which axis of each argument counts clients, None for one that all of them share."""
-        clients = info.batch_size
-        merged = _by_client(images, axes[1], clients).movedim(0, 1).flatten(1, 2).contiguous(memory_format=_LAST)
-        vectors = [
-            None if value is None else _by_client(value, axis, clients).flatten(0, 1)
-            for value, axis in zip((weight, bias), axes[2:], strict=True)
-        ]
-        outputs = call(clients, merged, *vectors)
-        if outputs.requires_grad:  # a pool whose slopes have another layout takes ten times as long
-            outputs.register_hook(lambda slope: slope.contiguous(memory_format=_LAST))
-        return outputs.reshape(len(outputs), clients, -1, *outputs.shape[2:]), 1
-
-
-def _by_client(values: Tensor, axis: int | None, clients: int) -> Tensor:
-    return values.expand(clients, *values.shape) if axis is None else values.movedim(axis, 0)
-
-
-def _apply(call: Callable[..., Tensor], images: Tensor, weight: Any = None, bias: Any = None) -> Tensor:
-    outputs: Tensor = _ForAllClients.apply(call, images, weight, bias)  # type: ignore[no-untyped-call]
-    return outputs
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The slopes of outputs and biases."""
+        slope = slope.contiguous(memory_format=_LAST)
+        return slope, slope.sum((0, 2, 3)) if ctx.needs_input_grad[1] else None
 
 
 def _conv2d(
+    clients: int,
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -75,28 +81,35 @@ def _conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    def call(clients: int, images: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:
-        return torch.conv2d(images, weights, biases, stride, padding, dilation, groups * clients)
+    def call(images: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:
+        added = None if biases is None else biases.detach()
+        outputs = torch.conv2d(images, weights, added, stride, padding, dilation, groups * clients)
+        return _laid_out_slope(outputs, biases)
 
-    return _apply(call, input, weight, bias)
+    return _apply(call, clients, input, weight, bias)
 
 
 def _group_norm(
-    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    clients: int,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
 ) -> Tensor:
-    def call(clients: int, images: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor:
+    def call(images: Tensor, scale: Tensor | None, shift: Tensor | None) -> Tensor:
         channels = images.shape[1]
         scale = images.new_ones(channels) if scale is None else scale
         shift = images.new_zeros(channels) if shift is None else shift
         normal: Tensor = _GroupNorm.apply(images, scale, shift, num_groups * clients, eps)  # type: ignore[no-untyped-call]
         return normal
 
-    return _apply(call, input, weight, bias)
+    return _apply(call, clients, input, weight, bias)
 
 
 def _pooled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def pool(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return _apply(lambda _, images, *__: function(images, *args, **kwargs), input)
+    def pool(clients: int, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return _apply(lambda images: _laid_out_slope(function(images, *args, **kwargs)), clients, input)
 
     return pool
 
