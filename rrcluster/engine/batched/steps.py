@@ -9,9 +9,9 @@ from torch import Tensor
 
 from rrcluster.engine.batched.cuda_graphs import GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
+from rrcluster.engine.batched.gradients import Gradients
 from rrcluster.engine.optimisers import direction
 from rrcluster.models.dropout import Draw, draw_masks, record_draws
-from rrcluster.models.losses import Losses, plain_losses
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 
@@ -50,10 +50,10 @@ class SgdOptions:
 
 @dataclass(frozen=True, eq=False)
 class StackedSgd:
-    """SGD steps of stacked clients: `model` and its compiled loss, on the samples of a table."""
+    """SGD steps of stacked clients: `model` and its gradients, on the samples of a table."""
 
     model: Model
-    losses_of: Losses
+    gradients: Gradients
     table: SampleTable
 
     def step(
@@ -65,32 +65,28 @@ class StackedSgd:
         of the table: that would be another client's sample, and 0 times a result of it may be NaN.
         """
         present, rows, table = where >= 0, where.clamp(min=0), self.table
-        if self.model.channels_last and not rows.is_cuda:  # clients side by side in memory, as their channels will be
-            batch = table.inputs[rows.T.contiguous()].transpose(0, 1)
-        else:
-            batch = table.inputs.index_select(0, rows.flatten()).reshape(*rows.shape, *table.inputs.shape[1:])
+        last = (
+            self.model.channels_last and not rows.is_cuda
+        )  # clients side by side in memory, as their channels will be
+        order = rows.T if last else rows
+        batch = table.inputs.index_select(0, order.flatten()).reshape(*order.shape, *table.inputs.shape[1:])
+        batch = batch.transpose(0, 1) if last else batch
         targets = table.targets[rows]
         if batch.is_cuda or not present.all():  # a captured step cannot branch on data
             batch = torch.where(present.reshape(*present.shape, *[1] * (batch.ndim - 2)), batch, 0)
             targets = torch.where(present.reshape(*present.shape, *[1] * (targets.ndim - 2)), targets, 0)
-        leaves = {name: value.detach().requires_grad_() for name, value in self.model.unflatten(params).items()}
-        losses_of = plain_losses(self.model, masks) if masks else self.losses_of
-        losses = losses_of(leaves, batch, targets, present)
-        parts = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
+        parts = self.gradients(params, batch, targets, present, masks)
         with torch.no_grad():
+            gradient = torch.cat([part.flatten(1) for part in parts], dim=1)
+            if options.anchors is not None:
+                towards = options.proximal * (params - options.anchors)
+                gradient += torch.where(present.any(1)[:, None], towards, 0.0)
+            if options.trainable is not None:
+                gradient = torch.where(options.trainable, gradient, 0.0)
             if options.steps is not None:
                 options.steps.add_(1)
-            for layer, part in zip(self.model.layers, parts, strict=True):
-                place, gradient = slice(layer.start, layer.stop), part.flatten(1)
-                if options.anchors is not None:
-                    towards = options.proximal * (params[:, place] - options.anchors[:, place])
-                    gradient = gradient + torch.where(present.any(1)[:, None], towards, 0.0)
-                if options.trainable is not None:
-                    gradient = torch.where(options.trainable[place], gradient, 0.0)
-                if options.state:
-                    state = [values[:, place] for values in options.state]
-                    gradient = direction(options.momentum, state, gradient, options.steps)
-                params[:, place].addcmul_(gradient, rates, value=-1.0)
+                gradient = direction(options.momentum, options.state, gradient, options.steps)
+            params.addcmul_(gradient, rates, value=-1.0)
 
     def run(self, params: Tensor, where: Tensor, active: Sequence[int], rates: Tensor, options: SgdOptions) -> None:
         """All steps, in place: where (steps, G, S). Clients come largest first: step t is for the first active[t].

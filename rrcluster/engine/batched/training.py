@@ -11,13 +11,13 @@ from torch import Tensor
 
 from rrcluster.engine.batched.cuda_graphs import GraphCache, GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
+from rrcluster.engine.batched.gradients import Gradients
 from rrcluster.engine.batched.linear_kernels import LinearKernels, linear_kernels
 from rrcluster.engine.batched.sample_order import step_rows
 from rrcluster.engine.batched.steps import CapturedSgd, DropoutSgd, SgdOptions, StackedSgd
 from rrcluster.engine.fast_cnn.gpu import CnnKernels, cnn_kernels
 from rrcluster.engine.optimisers import state_size, step_seeds
 from rrcluster.engine.protocol import LocalSettings, TrainingCall
-from rrcluster.models.losses import losses_of
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 
@@ -122,7 +122,7 @@ class Trainer:
         """Nothing is captured or compiled before the first use."""
         self._model, self._device, self._capacity = model, device, capacity
         self._kernels = own_kernels(model, device, precision)
-        self._pool, self._losses_of = GraphPool(), losses_of(model, device)
+        self._pool, self._gradients = GraphPool(), Gradients(model, device)
         self._graphs = GraphCache(self._pool)
         self._captured: OrderedDict[object, CapturedSgd] = OrderedDict()
 
@@ -189,10 +189,10 @@ class Trainer:
     def _dropout_sgd(self, batch: ClientBatch, table: SampleTable) -> DropoutSgd:
         count = batch.local.local_epochs * -(-int(batch.sizes.max()) // batch.local.batch_size)
         seeds = step_seeds((batch.keys[:, :1], batch.keys[:, 1:]), batch.clients, count)
-        return DropoutSgd(self._model, self._losses_of, table, seeds)
+        return DropoutSgd(self._model, self._gradients, table, seeds)
 
     def _sgd(self, table: SampleTable, count: int, step: int, options: SgdOptions) -> StackedSgd | CapturedSgd:
-        sgd = StackedSgd(self._model, self._losses_of, table)
+        sgd = StackedSgd(self._model, self._gradients, table)
         if self._device.type != "cuda" or count > _LARGEST_CAPTURED or not table.of_population or options.state:
             return sgd
         bucket = 2 * _BUCKET if self._model.convolutional else _BUCKET

@@ -1,0 +1,231 @@
+"""Programs recorded from training steps: the same bits, nothing of any client in them, nothing left behind."""
+
+import ctypes
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import rrcluster as rr
+from benchmarks.own_modules import MODULES
+from rrcluster.engine import calls
+from rrcluster.engine.batched import gradients
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.batched.recording import recorded
+from rrcluster.engine.protocol import LocalSettings
+from rrcluster.models import fitted
+
+SIZES, KEY = (7, 1, 12, 5), (1, 2)
+LOCAL = LocalSettings(local_lr=0.1, local_epochs=3, batch_size=5, local_momentum=0.5, proximal=0.1)
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Steps are recorded when they have been computed once."""
+    monkeypatch.setattr(gradients, "_SECONDS_BEFORE", 0.0)
+
+
+def population(rng, shape, ids=0):
+    inputs = [rng.integers(ids, size=(n, *shape)) if ids else rng.normal(size=(n, *shape)) for n in SIZES]
+    return rr.from_arrays(inputs, [rng.integers(4, size=n) for n in SIZES], num_classes=4, ids=ids > 0)
+
+
+def trained(engine, model, data, clients=(0, 1, 2, 3)):
+    start = np.stack([model.given] * len(clients))
+    return calls.train(engine, start, data.cohort(clients), local=LOCAL, key=KEY)
+
+
+def programs(engine):
+    return engine._trainer._gradients._programs
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_recorded_steps_give_the_same_bits(name, rng, at_once):
+    make, shape, ids = MODULES[name]
+    data = population(rng, shape, ids)
+    torch.manual_seed(3)
+    model = fitted(rr.from_module(make()), data)
+    engine = BatchedEngine(model)
+    first, again = trained(engine, model, data), trained(engine, model, data)
+    assert programs(engine)
+    assert None not in programs(engine).values()
+    assert np.array_equal(first, again)
+    assert np.abs(first - model.given).max() > 1e-3
+
+
+def weighed(weights):
+    """Cross-entropy times what `weights` makes of the labels."""
+    table = torch.tensor([1.0, 5.0, 0.2, 3.0])
+
+    def loss(outputs, labels):
+        return nn.functional.cross_entropy(outputs, labels, reduction="none") * weights(table, labels)
+
+    return loss
+
+
+class OfItsOwn(torch.autograd.Function):
+    """Leaves torch where autograd does not look."""
+
+    @staticmethod
+    def forward(ctx, table, labels):
+        return torch.as_tensor(table.numpy()[labels.numpy()])
+
+    @staticmethod
+    def backward(ctx, slope):
+        return None, None
+
+
+LEAVES_TORCH = {
+    "numpy": lambda table, labels: table[labels.numpy()],
+    "an array": lambda table, labels: table[np.asarray(labels)],
+    "a list": lambda table, labels: table[labels.tolist()],
+    "items": lambda table, labels: torch.stack([table[label.item()] for label in labels]),
+    "a branch": lambda table, labels: torch.stack([table[0] if label > 1 else table[1] for label in labels]),
+    "a function of its own": lambda table, labels: OfItsOwn.apply(table, labels),
+    "a cast": lambda table, labels: torch.tensor([float(table[int(label)]) for label in labels]),
+    "a mask": lambda table, labels: torch.ones(len(labels)).index_put((labels > 1,), table[labels[labels > 1]]),
+    "dlpack": lambda table, labels: table[torch.as_tensor(np.from_dlpack(labels))],
+    "an address": lambda table, labels: table[list((ctypes.c_int64 * len(labels)).from_address(labels.data_ptr()))],
+    "its storage": lambda table, labels: table[np.frombuffer(bytes(labels.clone().untyped_storage()), np.int64)],
+    "pickling": lambda table, labels: table[pickle.loads(pickle.dumps(labels.clone())).numpy()],
+}
+
+
+@pytest.mark.parametrize("kind", LEAVES_TORCH)
+def test_what_one_client_s_labels_are_never_shows_in_another_s_update(kind, rng, at_once):
+    """Steps of clients 0 and 1 come first, and are recorded if they can be; those of 2 and 3 have the same shapes."""
+    inputs, labels = rng.normal(size=(4, 20, 6)).astype(np.float32), rng.integers(4, size=(4, 20))
+    updates = []
+    for changed in (labels[0], (labels[0] + 1) % 4):
+        data = rr.from_arrays(list(inputs), [changed, *labels[1:]], num_classes=4)
+        torch.manual_seed(3)
+        module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+        model = fitted(rr.from_module(module, loss=weighed(LEAVES_TORCH[kind])), data)
+        engine = BatchedEngine(model)
+        updates += [trained(engine, model, data, clients) for clients in ([0, 1], [2, 3])]
+        assert set(programs(engine).values()) == {None}, "a step that needs values cannot be recorded"
+    assert not np.array_equal(updates[0], updates[2])
+    assert np.array_equal(updates[1], updates[3])
+
+
+def test_a_loss_within_torch_is_recorded_and_follows_the_labels(rng, at_once):
+    inputs, labels = rng.normal(size=(4, 20, 6)).astype(np.float32), rng.integers(4, size=(4, 20))
+    data = rr.from_arrays(list(inputs), list(labels), num_classes=4)
+    module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    model = fitted(rr.from_module(module, loss=weighed(lambda table, labels: table[labels])), data)
+    engine = BatchedEngine(model)
+    trained(engine, model, data, [0, 1])
+    assert None not in programs(engine).values()
+    assert np.array_equal(trained(engine, model, data, [2, 3]), trained(BatchedEngine(model), model, data, [2, 3]))
+
+
+class KeepsMask(nn.Module):
+    """Keeps a mask for the number of samples it saw last, as implementations of attention do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.mask = nn.Linear(6, 4), None
+
+    def forward(self, inputs):
+        if self.mask is None or len(self.mask) != len(inputs):
+            self.mask = torch.ones(len(inputs), 1)
+        return self.layer(inputs) * self.mask
+
+
+def test_what_a_network_keeps_of_a_call_is_not_what_was_recorded(rng, at_once):
+    data = population(rng, (6,))
+    torch.manual_seed(3)
+    model = fitted(rr.from_module(KeepsMask()), data)
+    engine = BatchedEngine(model)
+    first = trained(engine, model, data)
+    assert any(programs(engine).values())
+    programs(engine).clear()
+    assert np.array_equal(first, trained(engine, model, data))
+
+
+class Counts(nn.Module):
+    """Computes something else in every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = nn.Linear(3, 2), 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        return self.layer(inputs) * self.calls
+
+
+def test_a_program_that_gives_other_bits_is_not_used():
+    module, inputs = Counts(), torch.ones(2, 3)
+
+    def function(given):
+        return torch.autograd.grad(module(given).sum(), list(module.parameters()))
+
+    assert recorded(function, [inputs], function(inputs)) is None
+
+
+def test_a_network_that_cannot_be_copied_is_not_recorded(rng, at_once, monkeypatch):
+    data = population(rng, (6,))
+    model = fitted(rr.from_module(nn.Linear(6, 4)), data)
+    engine = BatchedEngine(model)
+
+    def refuses(*_):
+        raise RuntimeError
+
+    monkeypatch.setattr(type(model), "__deepcopy__", refuses, raising=False)
+    trained(engine, model, data)
+    assert set(programs(engine).values()) == {None}
+
+
+OPERATIONS = [torch.relu, torch.tanh, lambda x: x + 1.5, lambda x: x * 2, lambda x: x.T, lambda x: x.reshape(-1, 128)]
+OPERATIONS += [lambda x: x.unsqueeze(0)[0], lambda x: x.flip(0), lambda x: x[1:], lambda x: x.expand(x.shape)]
+OPERATIONS += [lambda x: x.chunk(2)[1], lambda x: x.unfold(0, 2, 1)[..., 0], lambda x: x.softmax(1), torch.sigmoid]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_writing_over_operands_changes_nothing(seed):
+    """Random programs whose values are used again and again; arguments stay as they are."""
+    draws = random.Random(seed)
+    plan = [(draws.randrange(len(OPERATIONS)), draws.random(), draws.random(), draws.random()) for _ in range(25)]
+
+    def function(first, second):
+        values = [first, second]
+        for chosen, place, other, kind in plan:
+            value = OPERATIONS[chosen](values[int(place * len(values))])
+            alike = [known for known in values if known.shape == value.shape and known is not value]
+            if alike and kind < 0.7:
+                partner = alike[int(other * len(alike))]
+                value = value + partner if kind < 0.4 else torch.where(partner > 0, value, partner)
+            if value.numel() >= 2**14:
+                values.append(value)
+        return tuple(value.contiguous() for value in draws_of(values))
+
+    def draws_of(values):
+        return values[-6:]
+
+    arguments = [torch.randn(256, 128, generator=torch.Generator().manual_seed(seed + which)) for which in (0, 1000)]
+    copies = [value.clone() for value in arguments]
+    with torch.no_grad():
+        expected = function(*arguments)
+    program = recorded(function, arguments, expected)
+    assert program is not None
+    other = [torch.randn_like(value) for value in arguments]
+    with torch.no_grad():
+        wanted = function(*other)
+        found = program(*other)
+    assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
+    assert all(torch.equal(*pair) for pair in zip(arguments, copies, strict=True))
+
+
+def test_results_are_written_over_operands():
+    program = recorded(
+        lambda value: (torch.relu(value + 1) * 2,), [torch.ones(256, 128)], [torch.full((256, 128), 4.0)]
+    )
+    assert [str(node.target) for node in program.graph.nodes][1:-1] == [
+        "aten.add.Tensor",
+        "aten.relu_.default",
+        "aten.mul_.Tensor",
+    ]
