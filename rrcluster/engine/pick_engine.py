@@ -13,7 +13,7 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine, pick_precisio
 from rrcluster.engine.fast_cnn.native_build import native_library
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.spread import SpreadEngine, stacks
+from rrcluster.engine.spread import SpreadEngine
 from rrcluster.engine.workers.processes import cores
 from rrcluster.engine.workers.workers_engine import WorkersEngine
 from rrcluster.errors import ConfigError
@@ -53,12 +53,12 @@ def pick_engine(
 ) -> Engine:
     """The engine called `name`; `auto` picks the fastest.
 
-    `auto` is `batched`, except for networks that cannot be stacked, and for our convolutions and recurrences on a CPU,
-    which are as fast one client at a time: then `workers` if a round trains on enough `samples` (all epochs of all
-    clients) to repay starting the processes, and there is a second core or compiled code to gain from, else
-    `reference`. A network that a user brings is computed in parts, stacked or one at a time, and by several processes
-    once it has shown how long it takes (spread.py). `capacity` bounds how many clients are in memory together, by
-    default as many as suit the model; `precision` is for CUDA.
+    `auto` is `batched`, on a GPU `reference` for networks that cannot be stacked. On a CPU, a network that a user
+    brings is computed in parts, stacked or one at a time, and by several processes once it has shown how long it takes
+    (spread.py). Our convolutions and recurrences are as fast one client at a time there: `workers` if a round trains on
+    enough `samples` (all epochs of all clients) to repay starting the processes, and there is a second core or compiled
+    code to gain from, else `reference`. `capacity` bounds how many clients are in memory together, by default as many
+    as suit the model; `precision` is for CUDA.
     """
     checks.one_of(get_args(EngineName), engine=name)
     checks.one_of(get_args(Precision), precision=precision)
@@ -70,16 +70,17 @@ def pick_engine(
         )
     if name == "batched" and model.not_batched:
         raise ConfigError(f"engine = batched cannot train {model.name}: {model.not_batched}; use engine = auto.")
-    one_by_one = device.type == "cpu" and (model.convolutional or model.recurrent)
-    spread = name == "auto" and model.own and device.type == "cpu"
-    if name == "auto" and (one_by_one or model.not_batched) and not (spread and stacks(model)):
-        name = "workers" if device.type == "cpu" and _workers_pay_off(model, samples) else "reference"
-        if model.not_batched:
-            _say(f"model {model.name}: clients run one at a time (engine = {name}): {model.not_batched}.")
+    on_cpu = device.type == "cpu"
+    if name == "auto" and model.not_batched and not (on_cpu and model.dropout_only):
+        _say(f"model {model.name}: clients run one at a time: {model.not_batched}.")
+    if name == "auto" and model.own and on_cpu:
+        return SpreadEngine(model, processes=cores() if _model_pickles(model) else 1, capacity=capacity)
+    if name == "auto" and on_cpu and (model.convolutional or model.recurrent):
+        name = "workers" if _workers_pay_off(model, samples) else "reference"
+    if name == "auto" and model.not_batched:
+        name = "reference"
     if name == "workers":
         return WorkersEngine(model, capacity=capacity)
-    if spread:
-        return SpreadEngine(model, processes=cores() if _model_pickles(model) else 1, capacity=capacity)
     if name == "reference":
         return ReferenceEngine(model, device)
     return BatchedEngine(model, device, capacity, pick_precision(precision, device))
@@ -101,7 +102,7 @@ def describe(engine: Engine) -> str:
 
 def _workers_pay_off(model: Model, samples: float) -> bool:
     work = samples * model.num_parameters
-    if not _has_workers() or work < _WORK_FOR_COMPILED or not _module_pickles(model):
+    if not _has_workers() or work < _WORK_FOR_COMPILED:
         return False
     compiled = model.accelerated is not None and native_library() is not None
     return compiled or (cores() > 1 and work >= _WORK_FOR_TORCH)
@@ -111,13 +112,8 @@ def _say(line: str) -> None:
     logging.getLogger("rrcluster").warning(line)
 
 
-def _module_pickles(model: Model) -> bool:
-    """Whether a worker process can be sent the model: what a script defines itself, it cannot import."""
-    return not model.own or _pickles((model.module, model.task))
-
-
 def _model_pickles(model: Model) -> bool:
-    """Whether a process can be sent the whole model, its stacked form included."""
+    """Whether a process can be sent the model: what a script defines itself, it cannot import."""
     return _has_workers() and _pickles(replace(model))
 
 

@@ -67,6 +67,11 @@ class Measured(NamedTuple):
     loss: Array  # (n, k)
     accuracy: Array  # (n, k)
 
+    @classmethod
+    def of_sums(cls, sums: Array, sizes: Array) -> "Measured":
+        """From sums over each client's samples, (n, k, 2), and how many it has, (n,)."""
+        return cls(*np.moveaxis(sums, -1, 0) / np.maximum(sizes, 1)[:, None])
+
 
 class Engine(Protocol):
     """Computes clients. Every implementation gives the same numbers (float32, within 1e-4 after one round)."""

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
-from itertools import cycle, pairwise
+from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -24,10 +24,10 @@ from torch import nn
 
 from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.in_turn import InTurnEngine
 from rrcluster.engine.protocol import Engine, Measured, Question, TrainingCall, Updates
-from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.engine.workers.processes import spawn, terminate
-from rrcluster.engine.workers.shared_arrays import SharedArena, open_unnamed_file, receive_shared, send_shared
+from rrcluster.engine.workers.shared_arrays import SharedConnection, open_unnamed_file
 from rrcluster.engine.workers.worker import type_and_line
 from rrcluster.errors import WorkerError
 from rrcluster.models.model import Model
@@ -35,8 +35,10 @@ from rrcluster.types import Array
 
 _SECONDS_TO_START = 3.0  # that importing torch takes, on one core
 _SECONDS_TO_SAY_WHY = 5.0  # to a process that has closed its connection
-_STACKED, _CONVOLVED, _IN_TURN = 25, 8, 4  # most clients of a part: stacked, with convolutions, one at a time
+_STACKED, _CONVOLVED, _IN_TURN = 25, 8, 13  # most clients of a part: stacked, with convolutions, one at a time
+_MOST_SENT = 2**24  # numbers that a process sends at once, of clients one at a time
 _MOST_PARAMETERS = 2**16  # of a stacked network without convolutions (benchmarks/README.md)
+_MOST_RECURRENT = 20_000  # of one with recurrent layers
 
 
 class SpreadEngine:
@@ -67,27 +69,33 @@ class SpreadEngine:
         self._pool = None
 
     def _train(self, call: TrainingCall) -> Array:
-        parts = [_TrainingPart.of(call, rows) for rows in _slices(len(call.model_of), self.part)]
-        return np.concatenate([np.zeros((0, self.model.num_parameters), np.float32), *self._answers(parts)])
+        slices = _slices(len(call.model_of), self.part)
+        result = np.empty((len(call.model_of), self.model.num_parameters), np.float32)
+        for place, updates in self._answers([_TrainingPart.of(call, rows) for rows in slices]):
+            result[slices[place]] = updates
+        return result
 
     def _measure(self, question: Question) -> Measured:
         samples = question.samples
         if isinstance(samples, TestSet) or not len(samples.clients):
             return self.engine.measure([question])[0]
         slices = _slices(len(samples.clients), self.part)
-        answers = self._answers([_MeasuredPart(question.models, _arrays(samples, rows)) for rows in slices])
-        loss, accuracy = (np.concatenate(figures) for figures in zip(*answers, strict=True))
+        loss, accuracy = np.empty((2, len(samples.clients), len(question.models)))
+        for place, answer in self._answers([_MeasuredPart(question.models, _arrays(samples, rows)) for rows in slices]):
+            loss[slices[place]], accuracy[slices[place]] = answer
         return Measured(loss, accuracy)
 
-    def _answers(self, parts: "Sequence[_TrainingPart | _MeasuredPart]") -> list[Any]:
+    def _answers(self, parts: "Sequence[_TrainingPart | _MeasuredPart]") -> Iterator[tuple[int, Any]]:
+        """The place of a part and its answer, which has to be copied before the next one."""
         pool = self._ready_pool() if self._processes > 1 and len(parts) > 1 else None
         if pool is not None:
-            return self._in_processes(pool, parts)
+            yield from self._in_processes(pool, parts)
+            return
         began = time.perf_counter()
         with one_thread():
-            answers = [part.answer(self.engine) for part in parts]
+            for place, part in enumerate(parts):
+                yield place, part.answer(self.engine)
         self._spent += time.perf_counter() - began if len(parts) > 1 else 0.0
-        return answers
 
     def _ready_pool(self) -> "_Pool | None":
         """The processes, started when it is time, once all are ready; without them where one cannot start."""
@@ -102,9 +110,11 @@ class SpreadEngine:
             return None
         return self._pool if self._pool.ready else None
 
-    def _in_processes(self, pool: "_Pool", parts: "Sequence[_TrainingPart | _MeasuredPart]") -> list[Any]:
+    def _in_processes(
+        self, pool: "_Pool", parts: "Sequence[_TrainingPart | _MeasuredPart]"
+    ) -> Iterator[tuple[int, Any]]:
         try:
-            return pool.run(parts)
+            yield from pool.run(parts)
         except BaseException:  # answers of this call may still arrive: the next one needs new processes
             self.close()
             raise
@@ -112,14 +122,14 @@ class SpreadEngine:
 
 def engine_of(model: Model) -> Engine:
     """What computes a part: stacked clients, or one at a time where a network cannot be stacked or is large."""
-    return BatchedEngine(model) if stacks(model) else ReferenceEngine(model)
+    return BatchedEngine(model) if stacks(model) else InTurnEngine(model)
 
 
 def _part(model: Model) -> int:
     """How many clients are a part: images between convolutions should stay in a core's cache."""
     if not stacks(model):
-        return _IN_TURN
-    return _CONVOLVED if _convolves(model) else _STACKED
+        return min(_IN_TURN, max(1, _MOST_SENT // model.num_parameters))
+    return _CONVOLVED if _has(model, nn.modules.conv._ConvNd) else _STACKED
 
 
 def stacks(model: Model) -> bool:
@@ -127,12 +137,13 @@ def stacks(model: Model) -> bool:
 
     Weights of many clients leave a core's cache, so large networks without convolutions are faster one at a time.
     """
-    small = model.num_parameters <= _MOST_PARAMETERS or _convolves(model)
+    most = _MOST_RECURRENT if _has(model, nn.RNNBase) else _MOST_PARAMETERS
+    small = model.num_parameters <= most or _has(model, nn.modules.conv._ConvNd)
     return small and (not model.not_batched or model.dropout_only)
 
 
-def _convolves(model: Model) -> bool:
-    return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.module.modules())
+def _has(model: Model, kind: type[nn.Module]) -> bool:
+    return any(isinstance(layer, kind) for layer in model.module.modules())
 
 
 @contextmanager
@@ -201,15 +212,16 @@ class _Pool:
 
     def __init__(self, model: bytes, processes: int) -> None:
         self._processes: dict[Connection, Any] = {}
-        self._next: dict[Connection, Iterator[SharedArena]] = {}  # where the next part for a process is written
+        self._shared: dict[Connection, SharedConnection] = {}
         self._files: list[int] = []
         self._starting: list[Connection] = []
         try:
             for _ in range(processes):
-                files = [open_unnamed_file() for _ in range(2)]
+                files = [open_unnamed_file() for _ in range(4)]
                 self._files += files
                 connection, process = spawn(__name__, files)
-                self._processes[connection], self._next[connection] = process, cycle(map(SharedArena, files))
+                self._processes[connection] = process
+                self._shared[connection] = SharedConnection(connection, files[:2], files[2:])
                 self._starting.append(connection)
                 connection.send_bytes(model)
         except OSError as error:
@@ -232,9 +244,11 @@ class _Pool:
             self._starting.remove(connection)
         return False
 
-    def run(self, parts: "Sequence[_TrainingPart | _MeasuredPart]") -> list[Any]:
-        """The answers to all parts. A process has the next one at hand, but for the last: all shall end together."""
-        answers: list[Any] = [None] * len(parts)
+    def run(self, parts: "Sequence[_TrainingPart | _MeasuredPart]") -> Iterator[tuple[int, Any]]:
+        """The places and answers of all parts, as they come; an answer is there until the next is asked for.
+
+        A process has the next part at hand, but for the last ones: all shall end together.
+        """
         waiting, held = list(range(len(parts)))[::-1], {connection: deque[int]() for connection in self._processes}
         while waiting or any(held.values()):
             for ahead in (0, 1):
@@ -244,18 +258,17 @@ class _Pool:
                         self._send(connection, parts[having[-1]])
             for ready in wait([connection for connection, having in held.items() if having]):
                 if isinstance(ready, Connection):
-                    answers[held[ready].popleft()] = self._received(ready)
-        return answers
+                    yield held[ready].popleft(), self._received(ready)
 
     def _send(self, connection: Connection, part: "_TrainingPart | _MeasuredPart") -> None:
         try:
-            send_shared(connection, next(self._next[connection]), part)
+            self._shared[connection].send(part)
         except OSError as error:
             raise self._died(connection) from error
 
     def _received(self, connection: Connection) -> Any:
         try:
-            failure, answer = connection.recv()
+            failure, answer = self._shared[connection].receive()
         except (EOFError, OSError) as error:
             raise self._died(connection) from error
         if failure is not None:
@@ -276,7 +289,7 @@ class _Pool:
             terminate(process)
         for file in self._files:
             os.close(file)
-        self._processes, self._files = {}, []
+        self._processes, self._shared, self._files = {}, {}, []  # what was shared is unmapped
 
 
 def main(socket: int, *files: int) -> None:
@@ -285,7 +298,6 @@ def main(socket: int, *files: int) -> None:
     Errors are reported by type and line only: a message may hold raw values.
     """
     torch.set_num_threads(1)
-    arenas = cycle(map(SharedArena, files))
     with Connection(socket) as connection, suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
             engine = engine_of(pickle.loads(connection.recv_bytes()))
@@ -293,10 +305,11 @@ def main(socket: int, *files: int) -> None:
             connection.send(False)
             return
         connection.send(True)
+        shared = SharedConnection(connection, files[2:], files[:2])
         while True:
-            part = receive_shared(connection, next(arenas))
+            part = shared.receive()
             try:
                 answer, failure = part.answer(engine), None
             except Exception as error:  # reported to the parent, which raises it
                 answer, failure = None, type_and_line(error)
-            connection.send((failure, answer))
+            shared.send((failure, answer))

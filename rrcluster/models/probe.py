@@ -24,7 +24,9 @@ from rrcluster.models.dropout import draw_masks, record_draws
 from rrcluster.models.model import Model, eval_copy
 from rrcluster.models.stackable import stackable
 
-_SAMPLES, _CLIENTS, _SEEDS = 3, 2, (1, 2)
+_SAMPLES, _SEEDS = 3, (1, 2)
+_KEPT = 64  # made-up samples that stay with a model, or two of each class
+_MOST_KEPT = 1024
 _NUMBERS_AT_ONCE = 2**27  # about half a gigabyte of float32, for samples or clients that are computed together
 _CLOSE = 1e-4  # relative; what two orders of the same float32 sums may differ by
 
@@ -40,7 +42,8 @@ def fitted(model: Model, data: FederatedData) -> Model:
     ids = data.input_dtype == IDS
     model = replace(model, takes_ids=ids, task=replace(model.task, layout=data.layout))
     module = eval_copy(model.module)
-    inputs, targets = _sample(model, module, data)
+    num_ids = _ids(model, module, data)
+    inputs, targets = _made_up(data, num_ids=num_ids)
     with _own_generator(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         outputs = _outputs(model, module, inputs, data)
@@ -55,6 +58,8 @@ def fitted(model: Model, data: FederatedData) -> Model:
     return replace(
         model,
         not_batched="it draws random numbers while it trains" if draws else why_not,
+        trial=_made_up(data, num_ids=num_ids, count=min(max(_KEPT, 2 * (data.num_classes or 0)), _MOST_KEPT)),
+        draws=draws,
         dropout_only=draws and not why_not,
         channels_last=not why_not and _runs_channels_last(model, inputs, targets, draws=draws),
         samples_at_once=min(max(_NUMBERS_AT_ONCE // numbers, 16), model.samples_at_once),
@@ -64,21 +69,20 @@ def fitted(model: Model, data: FederatedData) -> Model:
     )
 
 
-def _sample(model: Model, module: nn.Module, data: FederatedData) -> tuple[Tensor, Tensor]:
-    """Made-up samples, with ids that every embedding has; ids of 0 where the module does not take those."""
+def _ids(model: Model, module: nn.Module, data: FederatedData) -> int:
+    """How many ids every embedding has; 1 where the module does not take all of those."""
     num_ids = min((part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)), default=1)
-    inputs, targets = _made_up(data, num_ids=num_ids)
     try:
         with _own_generator(), torch.no_grad():
-            model.task.outputs(module, inputs)
+            model.task.outputs(module, _made_up(data, num_ids=num_ids)[0])
     except Exception:  # whatever a network may raise; the next call says why
-        return _made_up(data, num_ids=1)
-    return inputs, targets
+        return 1
+    return num_ids
 
 
-def _made_up(data: FederatedData, *, num_ids: int) -> tuple[Tensor, Tensor]:
+def _made_up(data: FederatedData, *, num_ids: int, count: int = _SAMPLES) -> tuple[Tensor, Tensor]:
     generator = np.random.default_rng(0)
-    inputs = generator.normal(size=(_SAMPLES, *data.input_shape)).astype(data.input_dtype)
+    inputs = generator.normal(size=(count, *data.input_shape)).astype(data.input_dtype)
     ids = generator.integers(num_ids, size=inputs.shape)
     if data.input_dtype == IDS:
         inputs[:] = ids
@@ -86,8 +90,8 @@ def _made_up(data: FederatedData, *, num_ids: int) -> tuple[Tensor, Tensor]:
         for part in data.layout.parts:
             if part.ids:
                 inputs[:, part.start : part.stop] = ids[:, part.start : part.stop]
-    labels = np.arange(_SAMPLES) // 2 % (data.num_classes or 2)  # 0, 0, 1: a loss that counts labels shows it
-    targets = np.zeros((_SAMPLES, *data.target_shape), dtype=np.int64 if data.num_classes else np.float32)
+    labels = np.arange(count) // 2 % (data.num_classes or 2)  # 0, 0, 1: a loss that counts labels shows it
+    targets = np.zeros((count, *data.target_shape), dtype=np.int64 if data.num_classes else np.float32)
     targets += labels.reshape(-1, *[1] * len(data.target_shape)).astype(targets.dtype)
     return torch.as_tensor(inputs), torch.as_tensor(targets)
 

@@ -135,7 +135,9 @@ class _GroupNorm(torch.autograd.Function):
         inverse = _per_channel((variance + eps).rsqrt(), pixels)  # of the standard deviation
         ctx.save_for_backward(centred, inverse, scale)
         ctx.groups, ctx.count = groups, count
-        return _as_images(torch.addcmul(shift, centred, inverse * scale), images)
+        outputs = torch.empty(images.shape, memory_format=_LAST)  # not a view: layers in place may follow
+        torch.addcmul(shift, centred, inverse * scale, out=outputs.permute(0, 2, 3, 1).view(centred.shape))
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:

@@ -122,7 +122,7 @@ def test_parts_are_equal_and_as_many_for_either_of_two_processes(most):
 def test_large_networks_without_convolutions_are_computed_one_at_a_time(data, monkeypatch):
     monkeypatch.setattr("rrcluster.engine.spread._MOST_PARAMETERS", 42)
     engine = pick_engine("auto", model=model_of("stacked", data), device=CPU)
-    assert describe(engine) == "ReferenceEngine, in equal parts of up to 4, larger ones first"
+    assert describe(engine) == "InTurnEngine, in equal parts of up to 13, larger ones first"
 
 
 def test_nobody_in_a_cohort(data):

@@ -10,6 +10,7 @@ from torch.nn import functional
 import rrcluster as rr
 from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.in_turn import InTurnEngine
 from rrcluster.engine.pick_engine import pick_engine
 from rrcluster.engine.protocol import CPU, LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
@@ -160,7 +161,7 @@ def test_other_random_numbers_than_masks_are_drawn_one_client_at_a_time(rng):
     model = fitted(rr.from_module(Noisy(4, 3)), data)
     assert model.not_batched
     assert not model.dropout_only
-    assert isinstance(pick_engine("auto", model=model, device=CPU).engine, ReferenceEngine)
+    assert isinstance(pick_engine("auto", model=model, device=CPU).engine, InTurnEngine)
 
 
 def test_the_module_that_was_given_never_changes(rng):
@@ -210,9 +211,9 @@ def test_given_weights_are_those_of_the_sum_under_fedcam(rng):
 
 def test_a_network_that_cannot_be_stacked_says_which_engine_runs(rng, caplog):
     model, _ = make("two directions", rng)
-    assert isinstance(pick_engine("auto", model=model, device=CPU).engine, ReferenceEngine)
+    assert isinstance(pick_engine("auto", model=model, device=CPU).engine, InTurnEngine)
     (line,) = (record.getMessage() for record in caplog.records)
-    assert "one at a time (engine = reference)" in line
+    assert "one at a time" in line
     assert "lstm" in line
     with pytest.raises(ConfigError, match="engine = batched cannot train NextToken"):
         pick_engine("batched", model=model, device=CPU)

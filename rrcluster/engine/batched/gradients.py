@@ -1,62 +1,35 @@
 """Gradients of stacked clients."""
 
 import copy
-import time
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from rrcluster.engine.batched.recording import Program, recorded
+from rrcluster.engine.recording import Arguments, Program, RecordedFunction, in_form_of, made_up_parameters
 from rrcluster.models.losses import losses_of, plain_losses
 from rrcluster.models.model import Model
-
-_SECONDS_BEFORE = 2.0  # on steps of equal shapes: recording the first program takes about one
-_MOST_RECORDED = 32
 
 
 class Gradients:
     """The gradient of each client's mean loss, one tensor (G, *shape) per layer.
 
     Of a network that a user brings, vmap, autograd and the network's own Python code take a large part of a step on a
-    CPU. So what steps of some shapes compute is recorded once they have taken seconds, and then computed without them:
-    the same operations in the same order, hence the same bits, so that it does not matter when that happens.
+    CPU, so its steps are recorded.
     """
 
     def __init__(self, model: Model, device: torch.device) -> None:
         """Nothing is compiled or recorded before it is used."""
         self._model, self._device, self._losses_of = model, device, losses_of(model, device)
-        self._records = model.own and device.type == "cpu"
-        self._spent: defaultdict[Hashable, float] = defaultdict(float)  # seconds on steps of each form
-        self._programs: dict[Hashable, Program | None] = {}  # None: not to be recorded
+        self._compute: Program = self._computed
+        if model.trial is not None and device.type == "cpu":
+            self._compute = RecordedFunction(self._computed, self._copied, self._made_up)
 
     def __call__(
         self, params: Tensor, batch: Tensor, targets: Tensor, present: Tensor, masks: Sequence[Tensor] = ()
     ) -> Sequence[Tensor]:
         """Of params (G, d) on a batch (G, s, ...); `masks` are those of dropout."""
-        arguments = (params, batch, targets, present, *masks)
-        if not self._records:
-            return self._computed(*arguments)
-        form = tuple((value.shape, value.stride()) for value in arguments)
-        program = self._programs.get(form)
-        if program is not None:
-            with torch.no_grad():
-                return program(*arguments)
-        began = time.perf_counter()
-        gradients = self._computed(*arguments)
-        self._spent[form] += time.perf_counter() - began
-        if self._spent[form] > _SECONDS_BEFORE and form not in self._programs and len(self._programs) < _MOST_RECORDED:
-            self._programs[form] = self._recorded(arguments, gradients)
-        return gradients
-
-    def _recorded(self, arguments: Sequence[Tensor], gradients: Sequence[Tensor]) -> Program | None:
-        """Recorded from a copy of the model: what a network keeps of a call (a mask, say) would have no values."""
-        try:
-            aside = Gradients(copy.deepcopy(self._model), self._device)
-        except Exception:  # whatever a network may raise
-            return None
-        return recorded(aside._computed, arguments, gradients)
+        return self._compute(params, batch, targets, present, *masks)
 
     def _computed(
         self, params: Tensor, batch: Tensor, targets: Tensor, present: Tensor, *masks: Tensor
@@ -66,3 +39,18 @@ class Gradients:
             losses_of = plain_losses(self._model, masks) if masks else self._losses_of
             losses = losses_of(leaves, batch, targets, present)
             return torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
+
+    def _copied(self) -> Program:
+        return Gradients(copy.deepcopy(self._model), self._device)._computed
+
+    def _made_up(self, arguments: Arguments, generator: torch.Generator) -> Arguments:
+        assert self._model.trial is not None
+        params, _, _, present, *masks = arguments
+        rows = torch.randint(len(self._model.trial[0]), present.shape, generator=generator)
+        inputs, labels = (values[rows] for values in self._model.trial)
+        given = torch.as_tensor(self._model.given).expand(params.shape)
+        some = torch.rand(present.shape, generator=generator) < 0.8
+        some[:, 0] = True
+        drawn = [made_up_parameters(given, generator), inputs, labels, some]
+        drawn += [1.25 * torch.randint(2, mask.shape, generator=generator) for mask in masks]
+        return [in_form_of(value, new) for value, new in zip(arguments, drawn, strict=True)]

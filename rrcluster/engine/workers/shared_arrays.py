@@ -7,8 +7,9 @@ import mmap
 import os
 import pickle
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from math import prod
 from multiprocessing.connection import Connection
 from typing import Any
@@ -73,24 +74,35 @@ class SharedArena:
         return np.frombuffer(self._memory, dtype=spec.dtype, count=count, offset=spec.offset).reshape(spec.shape)
 
 
-def send_shared(connection: Connection, arena: SharedArena, message: object) -> None:
-    """Send a message through the arena, where the next one overwrites it.
+class SharedConnection:
+    """A connection whose messages lie in shared memory: only their places go through the connection itself.
 
-    Only places in the arena go through the connection, so this does not wait for a receiver that is busy.
+    So sending does not wait for a receiver that is busy. Each direction has two arenas, used in turn: what was received
+    is overwritten by the second message after it. Whoever sends must not be more than one message ahead.
     """
-    buffers: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)  # contiguous arrays are left out of it
-    whole = (memoryview(head), *(buffer.raw() for buffer in buffers))
-    contents = [np.frombuffer(content, dtype=np.uint8) for content in whole]
-    specs = arena.allocate({str(place): (content.shape, "|u1") for place, content in enumerate(contents)}).values()
-    for spec, content in zip(specs, contents, strict=True):
-        arena.view(spec)[...] = content
-    connection.send((arena.size, list(specs)))
 
+    def __init__(self, connection: Connection, outgoing: Sequence[int], incoming: Sequence[int]) -> None:
+        """Over open files, two for each direction, which the caller closes."""
+        self._connection = connection
+        self._outgoing, self._incoming = (
+            cycle([SharedArena(file) for file in files]) for files in (outgoing, incoming)
+        )
 
-def receive_shared(connection: Connection, arena: SharedArena) -> Any:
-    """A message that was sent so; its arrays are views of the arena."""
-    size, specs = connection.recv()
-    arena.attach(size)
-    head, *buffers = (arena.view(spec) for spec in specs)
-    return pickle.loads(head.tobytes(), buffers=buffers)
+    def send(self, message: object) -> None:
+        """Any message that can be pickled."""
+        buffers: list[pickle.PickleBuffer] = []
+        head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)  # arrays are left out of it
+        whole, arena = (memoryview(head), *(buffer.raw() for buffer in buffers)), next(self._outgoing)
+        contents = [np.frombuffer(content, dtype=np.uint8) for content in whole]
+        specs = arena.allocate({str(place): (content.shape, "|u1") for place, content in enumerate(contents)}).values()
+        for spec, content in zip(specs, contents, strict=True):
+            arena.view(spec)[...] = content
+        self._connection.send((arena.size, list(specs)))
+
+    def receive(self) -> Any:
+        """The next message; its arrays are views of shared memory."""
+        size, specs = self._connection.recv()
+        arena = next(self._incoming)
+        arena.attach(size)
+        head, *buffers = (arena.view(spec) for spec in specs)
+        return pickle.loads(head.tobytes(), buffers=buffers)

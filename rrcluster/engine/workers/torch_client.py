@@ -1,12 +1,17 @@
 """Trains and measures one client with PyTorch on one thread; images and convolution weights are channels last."""
 
+import copy
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from rrcluster.engine.optimisers import direction, seed_step, state_size
+from rrcluster.engine.recording import Arguments, Program, RecordedFunction, in_form_of, made_up_parameters
 from rrcluster.engine.workers.worker import ClientCall, MeasureClient, Steps
 from rrcluster.models.model import eval_copy
 from rrcluster.models.task import Task
@@ -18,13 +23,22 @@ CPU = torch.device("cpu")
 class TorchClientTrainer:
     """A client trainer that reuses one module for every client."""
 
-    def __init__(self, module: nn.Module, task: Task, samples_at_once: int) -> None:
-        """`samples_at_once`: most samples of one forward pass without gradients."""
+    def __init__(
+        self, module: nn.Module, task: Task, samples_at_once: int, *, trial: tuple[Tensor, Tensor] | None = None
+    ) -> None:
+        """`samples_at_once`: most samples of one forward pass without gradients. With a `trial`, made-up samples, steps
+        are recorded; the module may draw no random numbers then.
+        """
         for parameter in module.parameters():
             parameter.data = _channels_last(parameter.data)
         self._module, self._measured, self._task = module, eval_copy(module), task
         self._parameters: list[Tensor] = [part for part in module.parameters() if part.requires_grad]
         self._samples_at_once = samples_at_once
+        self._compute: Program = self._computed
+        if trial is not None:
+            given = [value.detach().clone() for value in self._parameters]
+            made_up = partial(_made_up, given, trial)
+            self._compute = RecordedFunction(self._computed, self._copied, made_up, alike=len(given))
 
     def train(self, call: ClientCall) -> Array:
         """(d,) -> (d,)."""
@@ -38,7 +52,7 @@ class TorchClientTrainer:
         for number, batch in enumerate(batches):
             if call.seeds is not None:
                 seed_step(int(call.seeds[number]), CPU)
-            gradients = self._gradients(_channels_last(inputs[batch]), targets[batch])
+            gradients = self._compute(*self._parameters, _channels_last(inputs[batch]), targets[batch])
             self._move(gradients, steps, anchor, masks, states, number + 1)
         return self._dump()
 
@@ -59,14 +73,40 @@ class TorchClientTrainer:
                 sums[row, 1] += self._task.metrics(outputs, truth).double().sum().item()
         return sums
 
-    def _gradients(self, inputs: Tensor, targets: Tensor) -> list[Tensor]:
-        loss = self._task.losses(self._task.outputs(self._module, inputs), targets).mean()
-        return list(torch.autograd.grad(loss, self._parameters, materialize_grads=True))
+    def _computed(self, *arguments: Tensor) -> Sequence[Tensor]:
+        """Gradients of parameters, inputs, targets; the parameters are the module's own."""
+        return self._gradients(self._module, self._parameters, *arguments[-2:])
+
+    def _gradients(
+        self, module: Callable[..., Any], parameters: Sequence[Tensor], inputs: Tensor, targets: Tensor
+    ) -> Sequence[Tensor]:
+        with torch.enable_grad():
+            loss = self._task.losses(self._task.outputs(module, inputs), targets).mean()
+            return torch.autograd.grad(loss, parameters, materialize_grads=True)
+
+    def _copied(self) -> Program:
+        """`_computed` as a function of the parameters that it is given; a client's are not in it."""
+        module = copy.deepcopy(self._module)
+        for value in module.parameters():
+            if value.requires_grad:
+                value.data.fill_(torch.nan)
+        names = [name for name, value in module.named_parameters() if value.requires_grad]
+
+        def gradients(*arguments: Tensor) -> Sequence[Tensor]:
+            leaves = [value.detach().requires_grad_() for value in arguments[:-2]]
+            given = dict(zip(names, leaves, strict=True))
+
+            def call(*inputs: Tensor, **named: Tensor) -> Any:
+                return functional_call(module, given, inputs, named)
+
+            return self._gradients(call, leaves, *arguments[-2:])
+
+        return gradients
 
     @torch.no_grad()
     def _move(
         self,
-        gradients: list[Tensor],
+        gradients: Sequence[Tensor],
         steps: Steps,
         anchor: list[Tensor] | None,
         masks: list[Tensor] | None,
@@ -75,13 +115,13 @@ class TorchClientTrainer:
     ) -> None:
         if anchor is not None:
             distances = [parameter - centre for parameter, centre in zip(self._parameters, anchor, strict=True)]
-            torch._foreach_add_(gradients, distances, alpha=steps.proximal)
+            gradients = torch._foreach_add(list(gradients), distances, alpha=steps.proximal)  # two may be one tensor
         if masks is not None:
             gradients = [torch.where(mask, part, 0.0) for mask, part in zip(masks, gradients, strict=True)]
         if states is not None:
             pairs = zip(states, gradients, strict=True)
             gradients = [direction(steps.momentum, state, part, number) for state, part in pairs]
-        torch._foreach_add_(self._parameters, gradients, alpha=-steps.rate)
+        torch._foreach_add_(self._parameters, list(gradients), alpha=-steps.rate)
 
     def _parts(self, vector: Array) -> list[Tensor]:
         """A flat vector in the shapes of the parameters."""
@@ -97,6 +137,15 @@ class TorchClientTrainer:
     def _dump(self) -> Array:
         parts = [parameter.detach().contiguous().reshape(-1) for parameter in self._parameters]
         return np.asarray(torch.cat(parts).numpy())
+
+
+def _made_up(
+    given: Sequence[Tensor], trial: tuple[Tensor, Tensor], arguments: Arguments, generator: torch.Generator
+) -> Arguments:
+    """Parameters around the given ones, and samples of the trial."""
+    rows = torch.randint(len(trial[0]), (len(arguments[-1]),), generator=generator)
+    drawn = [*(made_up_parameters(value, generator) for value in given), *(values[rows] for values in trial)]
+    return [in_form_of(value, new) for value, new in zip(arguments, drawn, strict=True)]
 
 
 def _tensor(values: Array) -> Tensor:

@@ -28,6 +28,12 @@ class Steps:
     optimizer: str = "sgd"
     momentum: float = 0.0
 
+    @classmethod
+    def of(cls, local: Any) -> "Steps":
+        """Of `LocalSettings`."""
+        rate, epochs, batch_size = local.local_lr, local.local_epochs, local.batch_size
+        return cls(rate, epochs, batch_size, local.proximal, local.local_optimizer, local.local_momentum)
+
     @property
     def plain(self) -> bool:
         """SGD without momentum."""

@@ -80,14 +80,7 @@ class WorkersEngine:
 
     def _train(self, call: TrainingCall) -> Array:
         local, trained = call.local, call.start
-        steps = Steps(
-            local.local_lr,
-            local.local_epochs,
-            local.batch_size,
-            local.proximal,
-            local.local_optimizer,
-            local.local_momentum,
-        )
+        steps = Steps.of(local)
         for rows, part in _passes(call.cohort, self.capacity):
             inputs, targets, spans = _flat(part)
             arrays = {"inputs": inputs, "targets": targets, "spans": spans, "start": trained[rows]}
@@ -108,10 +101,10 @@ class WorkersEngine:
             starts = np.arange(0, len(samples.targets), _TEST_SAMPLES)
             spans = np.stack([starts, np.minimum(starts + _TEST_SAMPLES, len(samples.targets))], axis=1)
             sums = self._sums(models, samples.inputs, samples.targets, spans).sum(axis=0, keepdims=True)
-            return _means(sums, np.array([[len(samples.targets)]]))
+            return Measured.of_sums(sums, np.array([len(samples.targets)]))
         parts = [self._sums(models, *_flat(part)) for _, part in _passes(samples, self.capacity)]
         sums = np.concatenate([np.zeros((0, len(models), 2)), *parts])
-        return _means(sums, samples.sizes[:, None])
+        return Measured.of_sums(sums, samples.sizes)
 
     def _sums(self, models: Array, inputs: Array, targets: Array, spans: Array) -> Array:
         """(k, d) -> (P, k, 2): loss and correct answers, summed over the samples of each span."""
@@ -154,9 +147,3 @@ def _flat(cohort: Cohort) -> tuple[Array, Array, Array]:
     spans = np.stack([first, first + cohort.sizes], axis=1)
     inputs = cohort.inputs.reshape(count * longest, *cohort.inputs.shape[2:])
     return inputs, cohort.targets.reshape(count * longest, *cohort.targets.shape[2:]), spans
-
-
-def _means(sums: Array, sizes: Array) -> Measured:
-    """Mean loss and accuracy; 0 for a client without samples."""
-    loss, accuracy = np.moveaxis(sums, -1, 0) / np.maximum(sizes, 1)
-    return Measured(loss, accuracy)
