@@ -8,6 +8,7 @@ Run it from the root of the repository: `python -m benchmarks.own_modules`.
 import platform
 import statistics
 import time
+from functools import partial
 
 import numpy as np
 import torch
@@ -51,9 +52,9 @@ class Encoder(nn.Module):
 class Lstm(nn.Module):
     """The class of a sequence by its last state."""
 
-    def __init__(self):
+    def __init__(self, inputs=32, width=32):
         super().__init__()
-        self.lstm, self.head = nn.LSTM(32, 32, batch_first=True), nn.Linear(32, 4)
+        self.lstm, self.head = nn.LSTM(inputs, width, batch_first=True), nn.Linear(width, 4)
 
     def forward(self, sequence):
         return self.head(self.lstm(sequence)[0][:, -1])
@@ -75,6 +76,10 @@ def resnet():
     return nn.Sequential(nn.Conv2d(3, 16, 3, stride=2), Residual(16), Residual(16), *head)
 
 
+def dense(inputs, first, second):
+    return nn.Sequential(nn.Linear(inputs, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, 4))
+
+
 def embedding():
     return nn.Sequential(nn.Embedding(500, 16), nn.Flatten(), nn.Linear(16 * 12, 32), nn.ReLU(), nn.Linear(32, 4))
 
@@ -86,7 +91,11 @@ MODULES = {
     "LSTM": (Lstm, (12, 32), 0),
     "embedding": (embedding, (12,), 500),
     "small ResNet": (resnet, (3, 32, 32), 0),  # images as CIFAR's
+    "large LSTM": (partial(Lstm, 64, 128), (20, 64), 0),
+    "large dense": (partial(dense, 256, 256, 128), (256,), 0),
+    "very large dense": (partial(dense, 784, 512, 512), (784,), 0),
 }
+LARGE = ("large LSTM", "large dense", "very large dense")  # computed one client at a time
 
 
 def plain_loop(module, start, cohort):
