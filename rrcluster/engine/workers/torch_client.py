@@ -124,8 +124,9 @@ class TorchClientTrainer:
         torch._foreach_add_(self._parameters, list(gradients), alpha=-steps.rate)
 
     def _parts(self, vector: Array) -> list[Tensor]:
-        """A flat vector in the shapes of the parameters."""
-        flat = _tensor(np.asarray(vector, dtype=np.float32))
+        """A flat vector in the shapes of the parameters; to be read at once."""
+        vector = np.asarray(vector, dtype=np.float32)
+        flat = torch.from_numpy(vector if vector.flags.writeable else vector.copy())
         pieces = torch.split(flat, [part.numel() for part in self._parameters])
         return [piece.reshape(part.shape) for piece, part in zip(pieces, self._parameters, strict=True)]
 
