@@ -203,14 +203,19 @@ SECTIONS = {"start": start, "modules": modules, "w": w, "everybody": everybody}
 
 
 def falls(rows, before):
-    """What is slower by more than a tenth: ratios by processor time; seconds only on the same machine."""
+    """What is slower by more than a tenth: ratios by processor time; seconds only on the same machine.
+
+    Not what takes less than ten ticks of processor time.
+    """
     known = {entry["name"]: entry for entry in before.get("rows", [])}
     named = []
     for entry in rows:
         old = known.get(entry["name"], {})
+        if min(entry["cpu"] or 0, old.get("cpu") or 0) < 10 * TICK:
+            continue
         if entry.get("cpu_ratio") and old.get("cpu_ratio"):
             change = entry["cpu_ratio"] / old["cpu_ratio"] - 1
-        elif entry["cpu"] and old.get("cpu") and before.get("machine") == machine() and not entry["peer"]:
+        elif before.get("machine") == machine() and not entry["peer"]:
             change = old["cpu"] / entry["cpu"] - 1
         else:
             continue

@@ -172,6 +172,11 @@ def _check_function(what: str, function: Any, outputs: Tensor, targets: Tensor) 
             f"{what} = {name} gives a sample another number when it is alone than among others: it mixes the samples "
             "of a batch, and clients with them. Let each number depend on its own sample; weights must be constants."
         )
+    if not torch.equal(function(outputs, targets).nan_to_num(), figures.nan_to_num()):
+        raise ConfigError(
+            f"{what} = {name} gives other numbers for samples that it has seen before: it remembers clients, or draws "
+            "random numbers. Compute it from outputs and targets alone."
+        )
 
 
 def _check_alone(model: Model, module: nn.Module, inputs: Tensor, outputs: Tensor) -> None:

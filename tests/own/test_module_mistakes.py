@@ -116,6 +116,17 @@ def computed():
     return module
 
 
+def remembering():
+    """A loss whose weight depends on how much it has seen before, at some point."""
+    seen = []
+
+    def loss(outputs, targets):
+        seen.extend(targets.tolist())
+        return nn.functional.cross_entropy(outputs, targets, reduction="none") * (1 if len(seen) <= 6 else 2)
+
+    return loss
+
+
 MISTAKES = {
     "too wide": (lambda: nn.Linear(4, 5), {}, r"outputs of shape \(s, 5\).*3 classes.*make its last layer 3 wide"),
     "other inputs": (lambda: nn.Linear(7, 3), {}, r"cannot take numbers \(float32\) of shape \(s, 4\).*first layer"),
@@ -157,6 +168,11 @@ MISTAKES = {
     "computed weights": (computed, {}, "cannot be copied.*torch.nn.utils.parametrizations"),
     "words as numbers": (lambda: nn.Sequential(nn.Embedding(9, 3)), {}, "Numbers of tokens are given as ids"),
     "running mean": (lambda: Remembering(4, 3), {}, "remembers samples that it was called with before"),
+    "loss that remembers": (
+        lambda: nn.Linear(4, 3),
+        {"loss": remembering()},
+        "loss = loss gives other numbers for samples that it has seen before",
+    ),
     "loss that fails": (
         lambda: nn.Linear(4, 3),
         {"loss": lambda outputs: outputs},
