@@ -343,10 +343,4 @@ def from_module(
             f"model {name} cannot be copied: {str(error).partition('. ')[0][:200]}. Build it anew, or detach what it "
             "has computed; for weight_norm use torch.nn.utils.parametrizations."
         ) from error
-    return Model(
-        name,
-        copied,
-        own=True,
-        fresh=fresh,
-        task=Task(loss, metric),
-    )
+    return Model(name, copied, own=True, fresh=fresh, task=Task(loss, metric))
