@@ -89,8 +89,10 @@ def recorded(function: Program, draws: Sequence[Arguments]) -> Program | None:
             config.patch(fake_tensor_allow_unsafe_data_ptr_access=False),  # an address of 0, else
             FakeTensorMode(allow_fallback_kernels=False, allow_non_fake_inputs=True) as fake,
         ):
-            program = make_fx(function)(*(fake.from_tensor(value) for value in draws[0]))
-        fake.allow_non_fake_inputs = False  # a fake tensor that was kept raises from here on
+            try:
+                program = make_fx(function)(*(fake.from_tensor(value) for value in draws[0]))
+            finally:
+                fake.allow_non_fake_inputs = False  # a fake tensor that was kept raises from here on
         _drop_aliases(program.graph)
         _reuse_memory(program.graph)
         program.graph.set_codegen(torch.fx.graph.CodeGen())  # plain tuples in and out
