@@ -1,8 +1,7 @@
 """Clients one after another, on one thread: for networks that cannot be stacked, or are too large for it."""
 
 import copy
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +10,7 @@ from rrcluster.data.federated import TestSet
 from rrcluster.engine.batched.sample_order import batch_orders
 from rrcluster.engine.optimisers import step_seeds
 from rrcluster.engine.protocol import Measured, Question, TrainingCall, Updates
+from rrcluster.engine.recording import Form
 from rrcluster.engine.reference import own_generator
 from rrcluster.engine.workers.torch_client import TorchClientTrainer
 from rrcluster.engine.workers.worker import ClientCall, Steps
@@ -33,8 +33,18 @@ class InTurnEngine:
 
     def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
         """(n, d) for each call."""
-        with own_generator() if self.model.draws else nullcontext():
+        with own_generator():
             return [self._train(call) for call in calls]
+
+    @property
+    def forms(self) -> list[Form]:
+        """Of the steps that had no program, the most frequent first."""
+        recorder = self._trainer.recorder
+        return [] if recorder is None else [form for form, _ in recorder.seen.most_common()]
+
+    def record(self, forms: Iterable[Form]) -> None:
+        """Record steps of these forms; only in a process that has seen no client."""
+        self._trainer.record(forms)
 
     def measure(self, questions: Sequence[Question]) -> list[Measured]:
         """Loss and accuracy for each question."""
@@ -44,7 +54,7 @@ class InTurnEngine:
         cohort, steps, models = call.cohort, Steps.of(call.local), np.asarray(call.models, dtype=np.float32)
         orders = batch_orders(call.key, cohort.clients, cohort.sizes, epochs=steps.epochs)
         count = steps.epochs * -(-orders.shape[2] // steps.batch_size)
-        seeds = step_seeds(call.key, cohort.clients, count) if self.model.draws else None
+        seeds = step_seeds(call.key, cohort.clients, count)
         result = np.empty((len(cohort.sizes), models.shape[1]), dtype=np.float32)
         for row, size in enumerate(cohort.sizes.tolist()):
             start = models[call.model_of[row]]
@@ -57,7 +67,7 @@ class InTurnEngine:
                 steps,
                 anchor,
                 call.trainable,
-                None if seeds is None else seeds[row],
+                seeds[row],
             )
             trained = self._trainer.train(client) if size else start
             np.subtract(trained, 0 if call.whole_models else start, out=result[row])

@@ -1,109 +1,88 @@
 """Records what a function of tensors computes: a program of the same operations, without the code around them.
 
-A program holds nothing of any client, and whether there is one depends on no client:
-
-- It is recorded on fake tensors, which have shapes and no values, so whatever would need a value (`labels.numpy()`,
-  `.item()`, a branch on data) raises, and then nothing is recorded.
-- A user's network or loss may keep what it computed (a buffer, a mask), and read it while it is recorded. So it is
-  called on made-up samples before: what it keeps is then of those.
-- The program has to give the bits of the function on other made-up samples; where it does not, it is not used.
+A program holds nothing of any client, and whether there is one depends on no client, because a process records before
+it has seen one (spread.py): whatever a user's network or loss keeps of its calls is of made-up samples then. What is
+recorded are fake tensors, which have shapes and no values, so whatever would need a value (`labels.numpy()`, `.item()`,
+a branch on data) raises, and then nothing is recorded; a program has to give the bits of the function on made-up
+samples.
 """
 
 import operator
-import time
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 Arguments = Sequence[Tensor]
+Form = tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]  # shape, strides and type of each argument
 Program = Callable[..., Sequence[Tensor]]
 _NUMBERS_WORTH_REUSING = 2**14  # of a tensor: a smaller one stays in the fastest cache anyway
-_SECONDS_BEFORE = 2.0  # on calls of one form: recording the first program takes about one
-_MOST_RECORDED = 32
-_COMPARED = 3  # draws of made-up arguments
+_COMPARED = 64  # made-up samples, and three draws of them at least
 
 
 class RecordedFunction:
-    """A function of tensors that is recorded, once calls of some form have taken seconds.
+    """A function of tensors, replaced by a program for arguments of the forms that were recorded.
 
-    A form is the shapes, strides and types of the arguments. Programs give the same bits as the function, so that it
-    does not matter when they are recorded.
+    Programs give the same bits as the function, so that it does not matter which of the two is used.
     """
 
-    def __init__(
-        self,
-        function: Program,
-        make_copy: Callable[[], Program],
-        make_up: Callable[[Arguments, torch.Generator], Arguments],
-        *,
-        alike: int = 0,
-    ) -> None:
-        """`make_copy` makes the function that is recorded, from copies of what it keeps; `make_up` draws arguments of
-        the form of others, and reads none of their values. The first `alike` arguments have one form always.
-        """
-        self._function, self._make_copy, self._make_up, self._alike = function, make_copy, make_up, alike
-        self._spent: defaultdict[Hashable, float] = defaultdict(float)  # seconds on calls of each form
-        self.programs: dict[Hashable, Program | None] = {}  # None: it cannot be recorded
+    def __init__(self, function: Program, make_copy: Callable[[], Program]) -> None:
+        """`make_copy` makes the function that is recorded, from copies of what it keeps."""
+        self._function, self._make_copy = function, make_copy
+        self.programs: dict[Form, Program | None] = {}  # None: it cannot be recorded
+        self.seen: Counter[Form] = Counter()  # calls without a program
 
     def __call__(self, *arguments: Tensor) -> Sequence[Tensor]:
         """As the function."""
-        form = tuple((value.shape, value.stride(), value.dtype) for value in arguments[self._alike :])
+        form = tuple((tuple(value.shape), value.stride(), value.dtype) for value in arguments)
         program = self.programs.get(form)
         if program is not None:
             with torch.no_grad():
                 return program(*arguments)
-        began = time.perf_counter()
-        results = self._function(*arguments)
-        self._spent[form] += time.perf_counter() - began
-        if self._spent[form] > _SECONDS_BEFORE and form not in self.programs and len(self.programs) < _MOST_RECORDED:
-            self.programs[form] = self._recorded(arguments)
-        return results
+        self.seen[form] += 1
+        return self._function(*arguments)
 
-    def _recorded(self, arguments: Arguments) -> Program | None:
+    def record(self, form: Form, make_up: Callable[[Form, torch.Generator], Arguments], samples: int) -> None:
+        """Record a program; only in a process that has seen no client.
+
+        `make_up` draws arguments of a form, with so many samples. Afterwards the function has to work as before;
+        whatever it raises is raised here.
+        """
         generator = torch.Generator().manual_seed(0)
+        draws = [make_up(form, generator) for _ in range(3 + _COMPARED // max(samples, 1))]
         try:
-            function = self._make_copy()
-            draws = [self._make_up(arguments, generator) for _ in range(_COMPARED)]
+            self.programs[form] = recorded(self._make_copy(), self._function, draws)
         except Exception:  # whatever a network may raise
-            return None
-        return recorded(function, draws)
+            self.programs[form] = None
+        for arguments in draws:
+            self._function(*_copies(arguments))
 
 
-def recorded(function: Program, draws: Sequence[Arguments]) -> Program | None:
-    """The operations of `function` on arguments of the form of these, at least two draws of made-up ones.
+def recorded(function: Program, reference: Program, draws: Sequence[Arguments]) -> Program | None:
+    """The operations of `function` on arguments of the form of these: two draws or more of made-up ones.
 
-    None where they cannot be recorded, do not give the bits of the function on all draws, or have nothing to compare:
-    results that are not finite, or all zero. The program changes an argument only where the function does.
+    None where they do not give the bits of `reference` on all draws, or have nothing to compare: results that are not
+    finite, or all zero. Raises what recording raises. The program changes an argument only where `reference` does.
     """
     from torch._functorch import config  # these take a second, and most runs need none of them
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    try:
-        function(*_copies(draws[0]))
-        with (
-            config.patch(fake_tensor_allow_unsafe_data_ptr_access=False),  # an address of 0, else
-            FakeTensorMode(allow_fallback_kernels=False, allow_non_fake_inputs=True) as fake,
-        ):
-            try:
-                program = make_fx(function)(*(fake.from_tensor(value) for value in draws[0]))
-            finally:
-                fake.allow_non_fake_inputs = False  # a fake tensor that was kept raises from here on
-        _drop_aliases(program.graph)
-        _reuse_memory(program.graph)
-        program.graph.set_codegen(torch.fx.graph.CodeGen())  # plain tuples in and out
-        program.recompile()
-        same = all(_agree(program, function, arguments) for arguments in reversed(draws))
-    except Exception:  # whatever a network or its recording may raise
-        for arguments in draws:
-            with suppress(Exception):
-                function(*_copies(arguments))  # so that it keeps no fake tensor
-        return None
-    return program if same else None
+    with (
+        config.patch(fake_tensor_allow_unsafe_data_ptr_access=False),  # an address of 0, else
+        FakeTensorMode(allow_fallback_kernels=False, allow_non_fake_inputs=True) as fake,
+    ):
+        try:
+            program = make_fx(function)(*(fake.from_tensor(value) for value in draws[0]))
+        finally:
+            fake.allow_non_fake_inputs = False  # a fake tensor that was kept raises from here on
+    _drop_aliases(program.graph)
+    _reuse_memory(program.graph)
+    program.graph.set_codegen(torch.fx.graph.CodeGen())  # plain tuples in and out
+    program.recompile()
+    return program if all(_agree(program, reference, arguments) for arguments in reversed(draws)) else None
 
 
 def _agree(program: Program, function: Program, arguments: Arguments) -> bool:
@@ -123,12 +102,25 @@ def _bits(value: Tensor) -> tuple[torch.dtype, torch.Size, bytes]:
 
 
 def _copies(arguments: Arguments) -> list[Tensor]:
-    return [in_form_of(value, value) for value in arguments]
+    return [in_form((tuple(value.shape), value.stride(), value.dtype), value) for value in arguments]
 
 
-def in_form_of(other: Tensor, value: Tensor) -> Tensor:
-    """The value with the shape, strides and type of another tensor."""
-    return torch.empty_strided(other.shape, other.stride(), dtype=other.dtype).copy_(value)
+def in_form(form: tuple[tuple[int, ...], tuple[int, ...], torch.dtype], value: Tensor) -> Tensor:
+    """The value with this shape, strides and type."""
+    shape, strides, dtype = form
+    return torch.empty_strided(shape, strides, dtype=dtype).copy_(value)
+
+
+def resized(form: Form, clients: int) -> Form:
+    """The same for another number of clients, which all arguments have along their first axis."""
+    return tuple(_dense((clients, *shape[1:]), strides, dtype) for shape, strides, dtype in form)
+
+
+def _dense(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Any:
+    new, step = list(strides), 1
+    for axis in sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis)):
+        new[axis], step = step, step * shape[axis]
+    return shape, tuple(new), dtype
 
 
 def made_up_parameters(given: Tensor, generator: torch.Generator) -> Tensor:
@@ -152,6 +144,7 @@ def _reuse_memory(graph: torch.fx.Graph) -> None:
     for node in nodes:
         source = _aliased(node)
         owner[node] = node if source is None else owner[source]
+    unclear = {owner[value] for node in nodes if _is_unclear(node) for value in (node, *node.all_input_nodes)}
     last_read: dict[Any, int] = {}
     for node in nodes:
         last_read[owner[node]] = max([last_read.get(owner[node], -1), *(order[user] for user in node.users)])
@@ -161,7 +154,7 @@ def _reuse_memory(graph: torch.fx.Graph) -> None:
             continue
         memory = owner[operand]
         shares = [value for value in node.all_input_nodes if value is not operand and owner[value] is memory]
-        if memory.op != "call_function" or last_read[memory] > order[node] or shares:
+        if memory.op != "call_function" or memory in unclear or last_read[memory] > order[node] or shares:
             continue
         if node.target is torch.ops.aten.threshold_backward.default:
             node.target, node.kwargs = torch.ops.aten.threshold_backward.grad_input, {"grad_input": operand}
@@ -181,6 +174,14 @@ def _aliased(node: Any) -> Any:
     names = [argument.name for argument in node.target._schema.arguments]
     given = dict(zip(names, node.args, strict=False)) | node.kwargs
     return next((given[name] for name, shared in zip(names, named, strict=True) if shared), node.args[0])
+
+
+def _is_unclear(node: Any) -> bool:
+    """Whether results may lie in the memory of several operands, or it is an operation that may not say where."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.op == "call_function" and node.target is not operator.getitem
+    named = sum(argument.alias_info is not None for argument in node.target._schema.arguments)
+    return named > 1 or node.target.namespace != "aten"
 
 
 def _names_memory(target: Any) -> bool:

@@ -26,6 +26,7 @@ from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.in_turn import InTurnEngine
 from rrcluster.engine.protocol import Engine, Measured, Question, TrainingCall, Updates
+from rrcluster.engine.recording import Form, resized
 from rrcluster.engine.workers.processes import spawn, terminate
 from rrcluster.engine.workers.shared_arrays import SharedConnection, open_unnamed_file
 from rrcluster.engine.workers.worker import type_and_line
@@ -36,6 +37,7 @@ from rrcluster.types import Array
 _SECONDS_TO_START = 3.0  # that importing torch takes, on one core
 _SECONDS_TO_SAY_WHY = 5.0  # to a process that has closed its connection
 _STACKED, _CONVOLVED, _IN_TURN = 25, 8, 13  # most clients of a part: stacked, with convolutions, one at a time
+_MOST_RECORDED = 16  # forms of steps
 _MOST_SENT = 2**24  # numbers that a process sends at once, of clients one at a time
 _MOST_PARAMETERS = 2**16  # of a stacked network without convolutions (benchmarks/README.md)
 _MOST_RECURRENT = 20_000  # of one with recurrent layers
@@ -51,6 +53,7 @@ class SpreadEngine:
         """
         self.engine, self.part = engine_of(model), min(capacity, _part(model))
         self.model, self._processes = model, processes
+        self._pickled = pickle.dumps(replace(model)) if processes > 1 else b""  # before it is computed for any client
         self._spent = 0.0  # seconds here, on what could have been shared
         self._pool: _Pool | None = None
 
@@ -100,7 +103,7 @@ class SpreadEngine:
     def _ready_pool(self) -> "_Pool | None":
         """The processes, started when it is time, once all are ready; without them where one cannot start."""
         if self._pool is None and self._spent > _SECONDS_TO_START:
-            self._pool = _Pool(pickle.dumps(replace(self.model)), self._processes)  # without what was computed from it
+            self._pool = _Pool(self._pickled, self._forms(), self._processes)
             weakref.finalize(self, self._pool.close)
         if self._pool is None:
             return None
@@ -109,6 +112,13 @@ class SpreadEngine:
             self._processes = 1
             return None
         return self._pool if self._pool.ready else None
+
+    def _forms(self) -> list[Form]:
+        """Of steps to record: those that came most often, and those of other numbers of clients that parts may have."""
+        forms = self.engine.forms
+        if isinstance(self.engine, BatchedEngine):
+            forms += [resized(form, count) for form in forms[:1] for count in range(self.part, self.part // 2, -1)]
+        return list(dict.fromkeys(forms))[:_MOST_RECORDED]
 
     def _in_processes(
         self, pool: "_Pool", parts: "Sequence[_TrainingPart | _MeasuredPart]"
@@ -120,7 +130,7 @@ class SpreadEngine:
             raise
 
 
-def engine_of(model: Model) -> Engine:
+def engine_of(model: Model) -> BatchedEngine | InTurnEngine:
     """What computes a part: stacked clients, or one at a time where a network cannot be stacked or is large."""
     return BatchedEngine(model) if stacks(model) else InTurnEngine(model)
 
@@ -210,7 +220,7 @@ class _MeasuredPart:
 class _Pool:
     """Processes with one thread each, which get ready while the parent goes on. They end with it, however it ends."""
 
-    def __init__(self, model: bytes, processes: int) -> None:
+    def __init__(self, model: bytes, forms: Sequence[Form], processes: int) -> None:
         self._processes: dict[Connection, Any] = {}
         self._shared: dict[Connection, SharedConnection] = {}
         self._files: list[int] = []
@@ -224,6 +234,7 @@ class _Pool:
                 self._shared[connection] = SharedConnection(connection, files[:2], files[2:])
                 self._starting.append(connection)
                 connection.send_bytes(model)
+                connection.send(forms)
         except OSError as error:
             self.close()
             raise WorkerError(f"{processes} worker processes could not be started ({error}).") from error
@@ -301,6 +312,7 @@ def main(socket: int, *files: int) -> None:
     with Connection(socket) as connection, suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
             engine = engine_of(pickle.loads(connection.recv_bytes()))
+            engine.record(connection.recv())  # this process has seen no client yet
         except Exception:  # whatever the network's own code raises: the parent then computes by itself
             connection.send(False)
             return

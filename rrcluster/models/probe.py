@@ -4,10 +4,10 @@ The sample has the shape of the data and none of its values: ids and numbers are
 decided here depends on public shapes alone.
 """
 
+import copy
 import random
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,12 +21,11 @@ from torch.overrides import TorchFunctionMode
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.errors import ConfigError
 from rrcluster.models.dropout import draw_masks, record_draws
+from rrcluster.models.made_up import count_ids, made_up_samples, made_up_trial, own_generator
 from rrcluster.models.model import Model, eval_copy
 from rrcluster.models.stackable import stackable
 
 _SAMPLES, _SEEDS = 3, (1, 2)
-_KEPT = 64  # made-up samples that stay with a model, or two of each class
-_MOST_KEPT = 1024
 _NUMBERS_AT_ONCE = 2**27  # about half a gigabyte of float32, for samples or clients that are computed together
 _CLOSE = 1e-4  # relative; what two orders of the same float32 sums may differ by
 
@@ -42,9 +41,9 @@ def fitted(model: Model, data: FederatedData) -> Model:
     ids = data.input_dtype == IDS
     model = replace(model, takes_ids=ids, task=replace(model.task, layout=data.layout))
     module = eval_copy(model.module)
-    num_ids = _ids(model, module, data)
-    inputs, targets = _made_up(data, num_ids=num_ids)
-    with _own_generator(), warnings.catch_warnings():
+    num_ids = count_ids(model, module, data)
+    inputs, targets = made_up_samples(data, num_ids=num_ids, count=_SAMPLES)
+    with own_generator(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         outputs = _outputs(model, module, inputs, data)
         _check_outputs(model, outputs, targets, data)
@@ -52,13 +51,13 @@ def fitted(model: Model, data: FederatedData) -> Model:
         _check_constant(model, module, inputs)
         draws = _trained_once(model, inputs, targets)
         for called in (model.module, module):
-            _check_forgets(model, called, inputs, other=100 * _made_up(data, num_ids=1)[0])
+            _check_forgets(model, called, inputs, other=100 * made_up_samples(data, num_ids=1, count=_SAMPLES)[0])
         numbers = _numbers_per_sample(model, inputs, targets)
     why_not = _why_not_stacked(model, inputs, targets, draws=draws)
     return replace(
         model,
         not_batched="it draws random numbers while it trains" if draws else why_not,
-        trial=_made_up(data, num_ids=num_ids, count=min(max(_KEPT, 2 * (data.num_classes or 0)), _MOST_KEPT)),
+        trial=made_up_trial(model, module, data, num_ids=num_ids),
         draws=draws,
         dropout_only=draws and not why_not,
         channels_last=not why_not and _runs_channels_last(model, inputs, targets, draws=draws),
@@ -67,41 +66,6 @@ def fitted(model: Model, data: FederatedData) -> Model:
             max(_NUMBERS_AT_ONCE // (4 * model.num_parameters + 20 * numbers), 8), model.clients_at_once
         ),
     )
-
-
-def _ids(model: Model, module: nn.Module, data: FederatedData) -> int:
-    """How many ids every embedding has; 1 where the module does not take all of those."""
-    num_ids = min((part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)), default=1)
-    try:
-        with _own_generator(), torch.no_grad():
-            model.task.outputs(module, _made_up(data, num_ids=num_ids)[0])
-    except Exception:  # whatever a network may raise; the next call says why
-        return 1
-    return num_ids
-
-
-def _made_up(data: FederatedData, *, num_ids: int, count: int = _SAMPLES) -> tuple[Tensor, Tensor]:
-    generator = np.random.default_rng(0)
-    inputs = generator.normal(size=(count, *data.input_shape)).astype(data.input_dtype)
-    ids = generator.integers(num_ids, size=inputs.shape)
-    if data.input_dtype == IDS:
-        inputs[:] = ids
-    if data.layout is not None:
-        for part in data.layout.parts:
-            if part.ids:
-                inputs[:, part.start : part.stop] = ids[:, part.start : part.stop]
-    labels = np.arange(count) // 2 % (data.num_classes or 2)  # 0, 0, 1: a loss that counts labels shows it
-    targets = np.zeros((count, *data.target_shape), dtype=np.int64 if data.num_classes else np.float32)
-    targets += labels.reshape(-1, *[1] * len(data.target_shape)).astype(targets.dtype)
-    return torch.as_tensor(inputs), torch.as_tensor(targets)
-
-
-@contextmanager
-def _own_generator() -> Iterator[None]:
-    """torch's generator is as before afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
 
 
 def _outputs(model: Model, module: nn.Module, inputs: Tensor, data: FederatedData) -> Tensor:
@@ -275,12 +239,13 @@ def _numbers_per_sample(model: Model, inputs: Tensor, targets: Tensor) -> int:
 def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor, *, draws: bool) -> str:
     """Why the stacked form fails or differs from the module itself; empty where it is equal."""
     start = torch.cat([value.detach().flatten() for value in model.module.parameters() if value.requires_grad])
-    vectors = torch.stack([start, 0.9 * start])
+    noise = torch.randn(start.shape, generator=torch.Generator().manual_seed(0))
+    vectors = torch.stack([start, 0.9 * start + 0.05 * noise])
     batches = torch.stack([inputs, inputs.flip(0)])
     labels = torch.stack([targets, targets])
     embeddings = _Embeddings()
     try:
-        with _own_generator(), warnings.catch_warnings():
+        with own_generator(), warnings.catch_warnings():
             warnings.simplefilter("error")  # torch warns where it loops over clients one at a time
             with embeddings, torch.no_grad():
                 model.task.outputs(stackable(model.module), inputs)
@@ -290,7 +255,7 @@ def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor, *, draws: bo
         return f"torch cannot stack it ({_first_line(error)})"
     if embeddings.options:
         return f"torch cannot stack an embedding with {min(embeddings.options)}"
-    with _own_generator():
+    with own_generator():
         one_by_one = [_own_gradient(model, *one) for one in zip(vectors, batches, labels, _SEEDS, strict=True)]
     return "" if _equal(stacked, torch.stack(one_by_one)) else "stacked clients differ from single ones"
 
@@ -325,14 +290,15 @@ def _gradients(model: Model, vectors: Tensor, inputs: Tensor, targets: Tensor, m
 
 
 def _own_gradient(model: Model, vector: Tensor, inputs: Tensor, targets: Tensor, seed: int) -> Tensor:
-    leaves = {name: value.detach().clone().requires_grad_() for name, value in model.unflatten(vector).items()}
-
-    def call(*arguments: Tensor, **named: Tensor) -> Any:
-        return torch.func.functional_call(model.module, leaves, arguments, named)
-
+    """Of the module itself with these weights: what it reads by other ways than their names has to be these, too."""
+    module = copy.deepcopy(model.module)
+    leaves = [value for value in module.parameters() if value.requires_grad]
+    with torch.no_grad():
+        for leaf, value in zip(leaves, model.unflatten(vector).values(), strict=True):
+            leaf.copy_(value)
     torch.manual_seed(seed)
-    losses = model.task.losses(model.task.outputs(call, inputs), targets)
-    parts = torch.autograd.grad(losses.mean(), list(leaves.values()), materialize_grads=True)
+    losses = model.task.losses(model.task.outputs(module, inputs), targets)
+    parts = torch.autograd.grad(losses.mean(), leaves, materialize_grads=True)
     return torch.cat([part.flatten() for part in parts])
 
 

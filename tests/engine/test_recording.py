@@ -4,6 +4,7 @@ import ctypes
 import pickle
 import random
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,16 +19,11 @@ from rrcluster.engine.in_turn import InTurnEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.recording import recorded
 from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.errors import ConfigError
 from rrcluster.models import fitted
 
 SIZES, KEY = (7, 1, 12, 5), (1, 2)
 LOCAL = LocalSettings(local_lr=0.1, local_epochs=3, batch_size=5, local_momentum=0.5, proximal=0.1)
-
-
-@pytest.fixture
-def at_once(monkeypatch):
-    """Steps are recorded when they have been computed once."""
-    monkeypatch.setattr("rrcluster.engine.recording._SECONDS_BEFORE", 0.0)
 
 
 def population(rng, shape, ids=0):
@@ -42,7 +38,15 @@ def trained(engine, model, data, clients=(0, 1, 2, 3)):
 
 def programs(engine):
     trainer = engine._trainer
-    return (trainer if isinstance(engine, InTurnEngine) else trainer._gradients)._compute.programs
+    return (trainer if isinstance(engine, InTurnEngine) else trainer.gradients).recorder.programs
+
+
+def recording(kind_of_engine, model, data, clients=(0, 1, 2, 3)):
+    """An engine that has recorded the steps of these clients, as a process does that has seen none of them."""
+    other, engine = kind_of_engine(model), kind_of_engine(model)
+    trained(other, model, data, clients)
+    engine.record(other.forms)
+    return engine
 
 
 both = pytest.mark.parametrize("kind_of_engine", [BatchedEngine, InTurnEngine])
@@ -50,16 +54,20 @@ both = pytest.mark.parametrize("kind_of_engine", [BatchedEngine, InTurnEngine])
 
 @both
 @pytest.mark.parametrize("name", MODULES)
-def test_recorded_steps_give_the_same_bits(name, kind_of_engine, rng, at_once):
+def test_recorded_steps_give_the_same_bits(name, kind_of_engine, rng):
     make, shape, ids = MODULES[name]
     data = population(rng, shape, ids)
     torch.manual_seed(3)
     model = fitted(rr.from_module(make()), data)
     engine = kind_of_engine(model)
-    first, again = trained(engine, model, data), trained(engine, model, data)
-    if kind_of_engine is BatchedEngine or not (model.draws or "LSTM" in name):  # torch's own LSTM cannot be recorded
-        assert programs(engine)
-        assert None not in programs(engine).values()
+    first = trained(engine, model, data)
+    if kind_of_engine is InTurnEngine and (model.draws or "LSTM" in name):  # torch's own LSTM cannot be recorded
+        return
+    engine = recording(kind_of_engine, model, data)
+    again = trained(engine, model, data)
+    assert programs(engine)
+    assert None not in programs(engine).values()
+    assert not engine.forms, "no step is computed without a program"
     assert np.array_equal(first, again)
     assert np.abs(first - trained(ReferenceEngine(model), model, data)).max() < 2e-5
     assert np.abs(first - model.given).max() > 1e-3
@@ -105,7 +113,7 @@ LEAVES_TORCH = {
 
 @both
 @pytest.mark.parametrize("kind", LEAVES_TORCH)
-def test_what_one_client_s_labels_are_never_shows_in_another_s_update(kind, kind_of_engine, rng, at_once):
+def test_what_one_client_s_labels_are_never_shows_in_another_s_update(kind, kind_of_engine, rng):
     """Steps of clients 0 and 1 come first, and are recorded if they can be; those of 2 and 3 have the same shapes."""
     inputs, labels = rng.normal(size=(4, 20, 6)).astype(np.float32), rng.integers(4, size=(4, 20))
     updates = []
@@ -114,9 +122,9 @@ def test_what_one_client_s_labels_are_never_shows_in_another_s_update(kind, kind
         torch.manual_seed(3)
         module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
         model = fitted(rr.from_module(module, loss=weighed(LEAVES_TORCH[kind])), data)
-        engine = kind_of_engine(model)
-        updates += [trained(engine, model, data, clients) for clients in ([0, 1], [2, 3])]
+        engine = recording(kind_of_engine, model, data, [0, 1])
         assert set(programs(engine).values()) == {None}, "a step that needs values cannot be recorded"
+        updates += [trained(engine, model, data, clients) for clients in ([0, 1], [2, 3])]
     assert not np.array_equal(updates[0], updates[2])
     assert np.array_equal(updates[1], updates[3])
 
@@ -153,9 +161,17 @@ def falls_back(table, _):
     return weights
 
 
+def forms_of(kind_of_engine, data):
+    """Of the steps of a network of the same shape, which keeps nothing."""
+    model = fitted(rr.from_module(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))), data)
+    engine = kind_of_engine(model)
+    trained(engine, model, data, [0, 1])
+    return engine.forms
+
+
 @both
 @pytest.mark.parametrize("kind", [keeps_memory, keeps_what_it_can, falls_back])
-def test_neither_a_program_nor_whether_there_is_one_depends_on_clients(kind, kind_of_engine, rng, at_once):
+def test_neither_a_program_nor_whether_there_is_one_depends_on_clients(kind, kind_of_engine, rng):
     """Clients 0 and 1 come first, once with labels below 3 and once with others; updates of 2 and 3 are the same."""
     inputs, labels = rng.normal(size=(4, 20, 6)).astype(np.float32), rng.integers(4, size=(4, 20))
     updates = []
@@ -166,6 +182,42 @@ def test_neither_a_program_nor_whether_there_is_one_depends_on_clients(kind, kin
         module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
         model = fitted(rr.from_module(module, loss=weighed(lambda _, given, weights=weights: weights(given))), data)
         engine = kind_of_engine(model)
+        engine.record(forms_of(kind_of_engine, data))
+        updates += [trained(engine, model, data, clients) for clients in ([0, 1], [2, 3])]
+    assert not np.array_equal(updates[0], updates[2])
+    assert np.array_equal(updates[1], updates[3])
+    assert np.abs(updates[1] - trained(ReferenceEngine(model), model, data, [2, 3])).max() < 2e-5
+
+
+def keeps_some(kept):
+    """Writes and reads entries of a buffer for targets above 5 alone, which need not be among made-up ones."""
+
+    def loss(outputs, targets):
+        memory = kept.setdefault(len(targets), np.ones(len(targets), np.float32))
+        large, values = targets > 5, torch.from_numpy(memory)
+        values.copy_(torch.where(large, 1 / targets, values))
+        weights = torch.where(large, torch.tensor(memory.tolist()), 1.0)
+        return (outputs.reshape(targets.shape) - targets) ** 2 * weights
+
+    return loss
+
+
+@both
+def test_what_a_loss_keeps_of_some_clients_alone_is_in_no_program(kind_of_engine, rng):
+    inputs, targets = rng.normal(size=(4, 20, 6)).astype(np.float32), rng.uniform(0, 10, size=(4, 20))
+    updates, forms = [], None
+    for first in (targets[0], targets[0][::-1].copy()):
+        data = rr.from_arrays(list(inputs), [first, *targets[1:]])
+        torch.manual_seed(3)
+        model = fitted(rr.from_module(nn.Linear(6, 1), loss=keeps_some({})), data)
+        if forms is None:
+            other = kind_of_engine(model)
+            trained(other, model, data, [0, 1])
+            forms = other.forms
+            torch.manual_seed(3)
+            model = fitted(rr.from_module(nn.Linear(6, 1), loss=keeps_some({})), data)
+        engine = kind_of_engine(model)
+        engine.record(forms)
         updates += [trained(engine, model, data, clients) for clients in ([0, 1], [2, 3])]
     assert not np.array_equal(updates[0], updates[2])
     assert np.array_equal(updates[1], updates[3])
@@ -184,25 +236,61 @@ class Refers(nn.Module):
         return self.layer(inputs) / (1 + self.weights[0].detach().norm())
 
 
-def test_the_weights_of_the_client_at_hand_are_no_constants(rng, monkeypatch):
+class Compares(Refers):
+    """The same, so that what is not a number does not show."""
+
+    def forward(self, inputs):
+        return self.layer(inputs) * (self.weights[0].detach() > 0).float().mean()
+
+
+@pytest.mark.parametrize("kind", [Refers, Compares])
+def test_networks_that_read_weights_by_other_ways_are_neither_stacked_nor_recorded(kind, rng):
     data = population(rng, (6,))
     torch.manual_seed(3)
-    model = fitted(rr.from_module(Refers()), data)
+    model = fitted(rr.from_module(kind()), data)
+    assert "stacked clients differ" in model.not_batched
+    engine = recording(InTurnEngine, model, data)
+    assert set(programs(engine).values()) == {None}
+    reference = trained(ReferenceEngine(model), model, data)
+    assert np.abs(trained(engine, model, data) - reference).max() < 1e-6
+
+
+@both
+def test_random_numbers_that_depend_on_labels_are_each_client_s_own(kind_of_engine, rng):
+    """Or refused, where clients are stacked."""
+
+    def loss(outputs, labels):
+        noise, rare = torch.zeros(len(labels)), labels == 3
+        noise[rare] = torch.rand(int(rare.sum()))
+        return nn.functional.cross_entropy(outputs, labels, reduction="none") * (1 + noise)
+
+    inputs, labels = rng.normal(size=(2, 20, 6)).astype(np.float32), rng.integers(3, size=(2, 20))
+    labels[1, :5] = 3
     updates = []
-    for first in (0, 2):
-        engine = InTurnEngine(model)
-        compute, steps = engine._trainer._compute, []
+    for first in (0, 3):
+        labels[0, :5] = first
+        data = rr.from_arrays(list(inputs), list(labels), num_classes=4)
+        torch.manual_seed(3)
+        model = fitted(rr.from_module(nn.Linear(6, 4), loss=loss), data)
+        if kind_of_engine is BatchedEngine:
+            with pytest.raises(ConfigError, match="random numbers for some samples"):
+                trained(BatchedEngine(model), model, data, [0, 1])
+            return
+        updates.append(trained(InTurnEngine(model), model, data, [0, 1]))
+    assert not np.array_equal(updates[0][0], updates[1][0])
+    assert np.array_equal(updates[0][1], updates[1][1])
 
-        def later(*arguments, compute=compute, steps=steps):
-            steps.append(1)
-            monkeypatch.setattr("rrcluster.engine.recording._SECONDS_BEFORE", 0.0 if len(steps) == 4 else 1e9)
-            return compute(*arguments)
 
-        engine._trainer._compute = later
-        trained(engine, model, data, [first])
-        updates.append(trained(engine, model, data, [3]))
-        assert set(compute.programs.values()) == {None}
-    assert np.array_equal(*updates)
+def test_results_of_several_kinds_in_given_memory_are_not_written_over():
+    def function(value):
+        least, most = torch.empty(256, 128), torch.empty(256, 128)
+        flat = most.view(-1)
+        torch.aminmax(value[None], dim=0, out=(least, most))
+        return torch.relu(most), flat * 1
+
+    program = recorded(function, function, [[torch.rand(256, 128) + 0.1] for _ in range(2)])
+    value = torch.randn(256, 128)
+    assert program is None or torch.equal(program(value)[1], function(value)[1])
 
 
 LAST = {}
@@ -216,11 +304,11 @@ def remembers_its_last_call(outputs, labels):
 
 
 @both
-def test_no_tensor_without_values_stays_behind(kind_of_engine, rng, at_once):
+def test_no_tensor_without_values_stays_behind(kind_of_engine, rng):
     data = population(rng, (6,))
     torch.manual_seed(3)
     model = fitted(rr.from_module(nn.Linear(6, 4), loss=remembers_its_last_call), data)
-    engine = kind_of_engine(model)
+    engine = recording(kind_of_engine, model, data, [0, 1])
     for clients in ([0, 1], [2], [3], [0, 1]):
         moved = trained(engine, model, data, clients) - model.given
         assert np.abs(moved).max(axis=1).min() > 1e-3
@@ -228,13 +316,12 @@ def test_no_tensor_without_values_stays_behind(kind_of_engine, rng, at_once):
 
 
 @both
-def test_a_loss_within_torch_is_recorded_and_follows_the_labels(kind_of_engine, rng, at_once):
+def test_a_loss_within_torch_is_recorded_and_follows_the_labels(kind_of_engine, rng):
     inputs, labels = rng.normal(size=(4, 20, 6)).astype(np.float32), rng.integers(4, size=(4, 20))
     data = rr.from_arrays(list(inputs), list(labels), num_classes=4)
     module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
     model = fitted(rr.from_module(module, loss=weighed(lambda table, labels: table[labels])), data)
-    engine = kind_of_engine(model)
-    trained(engine, model, data, [0, 1])
+    engine = recording(kind_of_engine, model, data, [0, 1])
     assert None not in programs(engine).values()
     assert np.array_equal(trained(engine, model, data, [2, 3]), trained(kind_of_engine(model), model, data, [2, 3]))
 
@@ -253,13 +340,13 @@ class KeepsMask(nn.Module):
 
 
 @both
-def test_what_a_network_keeps_of_a_call_is_not_what_was_recorded(kind_of_engine, rng, at_once):
+def test_what_a_network_keeps_of_a_call_is_not_what_was_recorded(kind_of_engine, rng):
     data = population(rng, (6,))
     torch.manual_seed(3)
     model = fitted(rr.from_module(KeepsMask()), data)
-    engine = kind_of_engine(model)
-    first = trained(engine, model, data)
+    engine = recording(kind_of_engine, model, data)
     assert any(programs(engine).values())
+    first = trained(engine, model, data)
     programs(engine).clear()
     assert np.array_equal(first, trained(engine, model, data))
 
@@ -282,27 +369,24 @@ def test_a_program_that_gives_other_bits_is_not_used():
     def function(given):
         return torch.autograd.grad(module(given).sum(), list(module.parameters()))
 
-    assert recorded(function, [[inputs], [2 * inputs]]) is None
+    assert recorded(function, function, [[inputs], [2 * inputs]]) is None
 
 
 def test_a_comparison_that_tells_nothing_is_none():
-    for outcome in (0.0, torch.nan, torch.inf):
-        assert (
-            recorded(lambda value, outcome=outcome: (torch.full_like(value, outcome),), [[torch.ones(3)]] * 2) is None
-        )
-    assert recorded(lambda value: (value + 1,), [[torch.ones(3)]] * 2) is not None
+    for outcome, told in ((0.0, False), (torch.nan, False), (torch.inf, False), (1.0, True)):
+        function = partial(lambda outcome, value: (value * 0 + outcome,), outcome)
+        assert (recorded(function, function, [[torch.ones(3)]] * 2) is not None) == told
 
 
-def test_a_network_that_cannot_be_copied_is_not_recorded(rng, at_once, monkeypatch):
+def test_a_network_that_cannot_be_copied_is_not_recorded(rng, monkeypatch):
     data = population(rng, (6,))
     model = fitted(rr.from_module(nn.Linear(6, 4)), data)
-    engine = BatchedEngine(model)
 
     def refuses(*_):
         raise RuntimeError
 
     monkeypatch.setattr(type(model), "__deepcopy__", refuses, raising=False)
-    trained(engine, model, data)
+    engine = recording(BatchedEngine, model, data)
     assert set(programs(engine).values()) == {None}
 
 
@@ -335,7 +419,7 @@ def test_writing_over_operands_changes_nothing(seed):
 
     arguments = [torch.randn(256, 128, generator=torch.Generator().manual_seed(seed + which)) for which in (0, 1000)]
     positive = [value.abs() for value in arguments]
-    program = recorded(function, [positive, positive])
+    program = recorded(function, function, [positive, positive])
     assert program is not None
     copies = [value.clone() for value in arguments]
     with torch.no_grad():
@@ -346,7 +430,10 @@ def test_writing_over_operands_changes_nothing(seed):
 
 
 def test_results_are_written_over_operands():
-    program = recorded(lambda value: (torch.relu(value + 1) * 2,), [[torch.ones(256, 128)], [torch.zeros(256, 128)]])
+    def function(value):
+        return (torch.relu(value + 1) * 2,)
+
+    program = recorded(function, function, [[torch.ones(256, 128)], [torch.zeros(256, 128)]])
     assert [str(node.target) for node in program.graph.nodes][1:-1] == [
         "aten.add.Tensor",
         "aten.relu_.default",

@@ -82,10 +82,11 @@ def test_parts_give_the_same_bits_here_and_in_other_processes(name, data, monkey
 
 def test_a_network_that_other_processes_cannot_load_stays_here(data, capfd):
     model = model_of("stacked", data)
-    engine, expected = SpreadEngine(model, processes=2), answers(SpreadEngine(model, processes=1), model, data)
+    expected = answers(SpreadEngine(model, processes=1), model, data)
     object.__setattr__(model, "name", _Unreadable())
-    in_processes(engine)
+    engine = SpreadEngine(model, processes=2)
     object.__setattr__(model, "name", "Sequential")
+    in_processes(engine)
     assert engine._processes == 1
     assert engine._pool is None
     assert "a secret" not in capfd.readouterr().err

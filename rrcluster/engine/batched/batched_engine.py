@@ -5,7 +5,7 @@ layers have kernels of their own; updates stay on the device.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from weakref import WeakKeyDictionary
 
@@ -17,6 +17,7 @@ from rrcluster.engine.batched.device_tables import PopulationTable, SampleTable,
 from rrcluster.engine.batched.evaluator import Evaluator
 from rrcluster.engine.batched.training import Trainer, join, program_key
 from rrcluster.engine.protocol import CPU, Measured, Question, TrainingCall, Updates
+from rrcluster.engine.recording import Form
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
 from rrcluster.types import Array
@@ -88,6 +89,16 @@ class BatchedEngine:
                 for position, call, part in zip(positions, together, parts, strict=True):
                     results[position] = self._result(call, part)
         return results
+
+    @property
+    def forms(self) -> list[Form]:
+        """Of the steps that had no program, the most frequent first."""
+        recorder = self._trainer.gradients.recorder
+        return [] if recorder is None else [form for form, _ in recorder.seen.most_common()]
+
+    def record(self, forms: Iterable[Form]) -> None:
+        """Record steps of these forms; only in a process that has seen no client."""
+        self._trainer.gradients.record(forms)
 
     def measure(self, questions: Sequence[Question]) -> list[Measured]:
         """Loss and accuracy for each question; those about one population are answered together."""

@@ -1,12 +1,14 @@
 """Gradients of stacked clients."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import prod
 
 import torch
 from torch import Tensor
 
-from rrcluster.engine.recording import Arguments, Program, RecordedFunction, in_form_of, made_up_parameters
+from rrcluster.engine.recording import Arguments, Form, Program, RecordedFunction, in_form, made_up_parameters
+from rrcluster.errors import ConfigError
 from rrcluster.models.losses import losses_of, plain_losses
 from rrcluster.models.model import Model
 
@@ -21,15 +23,27 @@ class Gradients:
     def __init__(self, model: Model, device: torch.device) -> None:
         """Nothing is compiled or recorded before it is used."""
         self._model, self._device, self._losses_of = model, device, losses_of(model, device)
-        self._compute: Program = self._computed
-        if model.trial is not None and device.type == "cpu":
-            self._compute = RecordedFunction(self._computed, self._copied, self._made_up)
+        self.recorder = RecordedFunction(self._computed, self._copied) if model.trial and device.type == "cpu" else None
+        self._compute: Program = self.recorder or self._computed
+
+    def record(self, forms: Iterable[Form]) -> None:
+        """Record steps of these forms; only in a process that has seen no client."""
+        if self.recorder is not None:
+            for form in forms:
+                self.recorder.record(form, self._made_up, samples=prod(form[3][0]))
 
     def __call__(
         self, params: Tensor, batch: Tensor, targets: Tensor, present: Tensor, masks: Sequence[Tensor] = ()
     ) -> Sequence[Tensor]:
         """Of params (G, d) on a batch (G, s, ...); `masks` are those of dropout."""
-        return self._compute(params, batch, targets, present, *masks)
+        state = torch.get_rng_state() if self._model.own else None
+        gradients = self._compute(params, batch, targets, present, *masks)
+        if state is not None and not torch.equal(state, torch.get_rng_state()):
+            raise ConfigError(
+                f"model {self._model.name} or its loss draws random numbers for some samples, which clients that are "
+                "computed together would share; draw them for all samples alike, or use engine = reference."
+            )
+        return gradients
 
     def _computed(
         self, params: Tensor, batch: Tensor, targets: Tensor, present: Tensor, *masks: Tensor
@@ -43,14 +57,14 @@ class Gradients:
     def _copied(self) -> Program:
         return Gradients(copy.deepcopy(self._model), self._device)._computed
 
-    def _made_up(self, arguments: Arguments, generator: torch.Generator) -> Arguments:
+    def _made_up(self, form: Form, generator: torch.Generator) -> Arguments:
         assert self._model.trial is not None
-        params, _, _, present, *masks = arguments
-        rows = torch.randint(len(self._model.trial[0]), present.shape, generator=generator)
+        (params, _, _), _, _, (present, _, _), *masks = form
+        rows = torch.randint(len(self._model.trial[0]), present, generator=generator)
         inputs, labels = (values[rows] for values in self._model.trial)
-        given = torch.as_tensor(self._model.given).expand(params.shape)
-        some = torch.rand(present.shape, generator=generator) < 0.8
+        given = torch.as_tensor(self._model.given).expand(params)
+        some = torch.rand(present, generator=generator) < 0.8
         some[:, 0] = True
         drawn = [made_up_parameters(given, generator), inputs, labels, some]
-        drawn += [1.25 * torch.randint(2, mask.shape, generator=generator) for mask in masks]
-        return [in_form_of(value, new) for value, new in zip(arguments, drawn, strict=True)]
+        drawn += [1.25 * torch.randint(2, shape, generator=generator) for shape, _, _ in masks]
+        return [in_form(one, new) for one, new in zip(form, drawn, strict=True)]

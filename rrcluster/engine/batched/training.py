@@ -122,7 +122,7 @@ class Trainer:
         """Nothing is captured or compiled before the first use."""
         self._model, self._device, self._capacity = model, device, capacity
         self._kernels = own_kernels(model, device, precision)
-        self._pool, self._gradients = GraphPool(), Gradients(model, device)
+        self._pool, self.gradients = GraphPool(), Gradients(model, device)
         self._graphs = GraphCache(self._pool)
         self._captured: OrderedDict[object, CapturedSgd] = OrderedDict()
 
@@ -189,10 +189,10 @@ class Trainer:
     def _dropout_sgd(self, batch: ClientBatch, table: SampleTable) -> DropoutSgd:
         count = batch.local.local_epochs * -(-int(batch.sizes.max()) // batch.local.batch_size)
         seeds = step_seeds((batch.keys[:, :1], batch.keys[:, 1:]), batch.clients, count)
-        return DropoutSgd(self._model, self._gradients, table, seeds)
+        return DropoutSgd(self._model, self.gradients, table, seeds)
 
     def _sgd(self, table: SampleTable, count: int, step: int, options: SgdOptions) -> StackedSgd | CapturedSgd:
-        sgd = StackedSgd(self._model, self._gradients, table)
+        sgd = StackedSgd(self._model, self.gradients, table)
         if self._device.type != "cuda" or count > _LARGEST_CAPTURED or not table.of_population or options.state:
             return sgd
         bucket = 2 * _BUCKET if self._model.convolutional else _BUCKET

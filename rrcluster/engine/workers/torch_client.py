@@ -1,7 +1,7 @@
 """Trains and measures one client with PyTorch on one thread; images and convolution weights are channels last."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rrcluster.engine.optimisers import direction, seed_step, state_size
-from rrcluster.engine.recording import Arguments, Program, RecordedFunction, in_form_of, made_up_parameters
+from rrcluster.engine.recording import Arguments, Form, Program, RecordedFunction, in_form, made_up_parameters
 from rrcluster.engine.workers.worker import ClientCall, MeasureClient, Steps
 from rrcluster.models.model import eval_copy
 from rrcluster.models.task import Task
@@ -34,11 +34,15 @@ class TorchClientTrainer:
         self._module, self._measured, self._task = module, eval_copy(module), task
         self._parameters: list[Tensor] = [part for part in module.parameters() if part.requires_grad]
         self._samples_at_once = samples_at_once
-        self._compute: Program = self._computed
-        if trial is not None:
-            given = [value.detach().clone() for value in self._parameters]
-            made_up = partial(_made_up, given, trial)
-            self._compute = RecordedFunction(self._computed, self._copied, made_up, alike=len(given))
+        self._given, self._trial = [value.detach().clone() for value in self._parameters], trial
+        self.recorder = None if trial is None else RecordedFunction(self._computed, self._copied)
+        self._compute: Program = self.recorder or self._computed
+
+    def record(self, forms: Iterable[Form]) -> None:
+        """Record steps of these forms; only in a process that has seen no client."""
+        if self.recorder is not None:
+            for form in forms:
+                self.recorder.record(form, self._made_up, samples=form[-1][0][0])
 
     def train(self, call: ClientCall) -> Array:
         """(d,) -> (d,)."""
@@ -74,7 +78,11 @@ class TorchClientTrainer:
         return sums
 
     def _computed(self, *arguments: Tensor) -> Sequence[Tensor]:
-        """Gradients of parameters, inputs, targets; the parameters are the module's own."""
+        """Gradients of parameters, inputs, targets; the module's own parameters become the given ones."""
+        with torch.no_grad():
+            for own, value in zip(self._parameters, arguments, strict=False):
+                if own is not value:
+                    own.copy_(value)
         return self._gradients(self._module, self._parameters, *arguments[-2:])
 
     def _gradients(
@@ -102,6 +110,14 @@ class TorchClientTrainer:
             return self._gradients(call, leaves, *arguments[-2:])
 
         return gradients
+
+    def _made_up(self, form: Form, generator: torch.Generator) -> Arguments:
+        """Parameters around the given ones, and samples of the trial."""
+        assert self._trial is not None
+        rows = torch.randint(len(self._trial[0]), form[-1][0][:1], generator=generator)
+        drawn = [*(made_up_parameters(value, generator) for value in self._given)]
+        drawn += [values[rows] for values in self._trial]
+        return [in_form(one, new) for one, new in zip(form, drawn, strict=True)]
 
     @torch.no_grad()
     def _move(
@@ -138,15 +154,6 @@ class TorchClientTrainer:
     def _dump(self) -> Array:
         parts = [parameter.detach().contiguous().reshape(-1) for parameter in self._parameters]
         return np.asarray(torch.cat(parts).numpy())
-
-
-def _made_up(
-    given: Sequence[Tensor], trial: tuple[Tensor, Tensor], arguments: Arguments, generator: torch.Generator
-) -> Arguments:
-    """Parameters around the given ones, and samples of the trial."""
-    rows = torch.randint(len(trial[0]), (len(arguments[-1]),), generator=generator)
-    drawn = [*(made_up_parameters(value, generator) for value in given), *(values[rows] for values in trial)]
-    return [in_form_of(value, new) for value, new in zip(arguments, drawn, strict=True)]
 
 
 def _tensor(values: Array) -> Tensor:
