@@ -18,7 +18,7 @@ from benchmarks.own_modules import CLIENTS, LOCAL, MODULES, SAMPLES
 from benchmarks.workload import answer
 
 PROCESSES, EDGES = 2, "edges (ours)"
-WARM = 10  # seconds, after which every process has recorded its steps
+WARM = 3  # seconds
 
 
 def workload(name):
