@@ -17,7 +17,7 @@ from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.in_turn import InTurnEngine
 from rrcluster.engine.protocol import LocalSettings
-from rrcluster.engine.recording import recorded
+from rrcluster.engine.recording import recorded, resized
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models import fitted
@@ -439,3 +439,18 @@ def test_results_are_written_over_operands():
         "aten.relu_.default",
         "aten.mul_.Tensor",
     ]
+
+
+@pytest.mark.parametrize("name", ["small ResNet", "transformer encoder", "LSTM"])
+def test_forms_of_other_numbers_of_clients(name, rng):
+    """Processes record the steps of parts that are larger or smaller than those which have come."""
+    make, shape, _ = MODULES[name]
+    data = rr.from_arrays(rng.normal(size=(5, 6, *shape)), rng.integers(4, size=(5, 6)), num_classes=4)
+    model = fitted(rr.from_module(make()), data)
+    forms = {}
+    for count in (1, 2, 5):
+        engine = BatchedEngine(model)
+        trained(engine, model, data, range(count))
+        forms[count] = engine.forms
+    for count, expected in forms.items():
+        assert [resized(form, count) for form in forms[5]] == expected
