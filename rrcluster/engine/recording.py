@@ -1,10 +1,9 @@
 """Records what a function of tensors computes: a program of the same operations, without the code around them.
 
-A program holds nothing of any client, and whether there is one depends on no client, because a process records before
-it has seen one (spread.py): whatever a user's network or loss keeps of its calls is of made-up samples then. What is
-recorded are fake tensors, which have shapes and no values, so whatever would need a value (`labels.numpy()`, `.item()`,
-a branch on data) raises, and then nothing is recorded; a program has to give the bits of the function on made-up
-samples.
+A program holds nothing of any client. Only networks that can be stacked are recorded, whose tensors have no values to
+take out of torch while they train (vmap), with a loss that is ours or torch's own (models/probe.py): neither can keep
+anything of a call. And a process records before it has seen a client (spread.py), on fake tensors, which have shapes
+and no values; a program has to give the bits of the function on made-up samples.
 """
 
 import operator

@@ -121,7 +121,7 @@ class Model:
     task: Task = field(default_factory=Task)  # its inputs, its loss and its metric
     not_batched: str = ""  # why clients have to run one at a time; empty: they can be stacked
     channels_last: bool = False  # stacked clients' images are laid out so on a CPU (stacked_images.py)
-    trial: tuple[Tensor, Tensor] | None = None  # made-up inputs and targets, for a network that a user brings
+    trial: tuple[Tensor, Tensor] | None = None  # made-up inputs and targets, where steps may be recorded
     draws: bool = True  # it may draw random numbers while it trains, as far as is known
     dropout_only: bool = False  # it draws masks of dropout alone: stacked on a CPU all the same (dropout.py)
 

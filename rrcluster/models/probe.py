@@ -57,7 +57,9 @@ def fitted(model: Model, data: FederatedData) -> Model:
     return replace(
         model,
         not_batched="it draws random numbers while it trains" if draws else why_not,
-        trial=made_up_trial(model, module, data, num_ids=num_ids),
+        trial=made_up_trial(model, module, data, num_ids=num_ids)
+        if not why_not and _of_torch(model.task.loss)
+        else None,
         draws=draws,
         dropout_only=draws and not why_not,
         channels_last=not why_not and _runs_channels_last(model, inputs, targets, draws=draws),
@@ -240,7 +242,7 @@ def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor, *, draws: bo
     """Why the stacked form fails or differs from the module itself; empty where it is equal."""
     start = torch.cat([value.detach().flatten() for value in model.module.parameters() if value.requires_grad])
     noise = torch.randn(start.shape, generator=torch.Generator().manual_seed(0))
-    vectors = torch.stack([start, 0.9 * start + 0.05 * noise])
+    vectors = torch.stack([start, 0.9 * start + 0.2 * noise])
     batches = torch.stack([inputs, inputs.flip(0)])
     labels = torch.stack([targets, targets])
     embeddings = _Embeddings()
@@ -258,6 +260,16 @@ def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor, *, draws: bo
     with own_generator():
         one_by_one = [_own_gradient(model, *one) for one in zip(vectors, batches, labels, _SEEDS, strict=True)]
     return "" if _equal(stacked, torch.stack(one_by_one)) else "stacked clients differ from single ones"
+
+
+def _of_torch(loss: Any) -> bool:
+    """Whether a loss is ours or torch's own, which keep nothing and do not leave torch: what is recorded needs that.
+
+    A network that can be stacked does not leave torch either: vmap's tensors have no values to take out.
+    """
+    function = getattr(loss, "func", loss)  # of functools.partial
+    module = getattr(function if hasattr(function, "__name__") else type(function), "__module__", None) or ""
+    return loss is None or module.startswith("torch.")
 
 
 def _runs_channels_last(model: Model, inputs: Tensor, targets: Tensor, *, draws: bool) -> bool:

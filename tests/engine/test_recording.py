@@ -4,6 +4,7 @@ import ctypes
 import pickle
 import random
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,6 +22,8 @@ from rrcluster.engine.recording import recorded, resized
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models import fitted
+from rrcluster.models.made_up import made_up_trial
+from rrcluster.models.model import eval_copy
 
 SIZES, KEY = (7, 1, 12, 5), (1, 2)
 LOCAL = LocalSettings(local_lr=0.1, local_epochs=3, batch_size=5, local_momentum=0.5, proximal=0.1)
@@ -29,6 +32,13 @@ LOCAL = LocalSettings(local_lr=0.1, local_epochs=3, batch_size=5, local_momentum
 def population(rng, shape, ids=0):
     inputs = [rng.integers(ids, size=(n, *shape)) if ids else rng.normal(size=(n, *shape)) for n in SIZES]
     return rr.from_arrays(inputs, [rng.integers(4, size=n) for n in SIZES], num_classes=4, ids=ids > 0)
+
+
+def fit(model, data):
+    """The model, so that it is recorded although its loss or network is not of the kind that is."""
+    model = fitted(model, data)
+    trial = model.trial or made_up_trial(model, eval_copy(model.module), data, num_ids=1)
+    return replace(model, trial=trial)
 
 
 def trained(engine, model, data, clients=(0, 1, 2, 3)):
@@ -58,7 +68,7 @@ def test_recorded_steps_give_the_same_bits(name, kind_of_engine, rng):
     make, shape, ids = MODULES[name]
     data = population(rng, shape, ids)
     torch.manual_seed(3)
-    model = fitted(rr.from_module(make()), data)
+    model = fit(rr.from_module(make()), data)
     engine = kind_of_engine(model)
     first = trained(engine, model, data)
     if kind_of_engine is InTurnEngine and (model.draws or "LSTM" in name):  # torch's own LSTM cannot be recorded
@@ -71,6 +81,40 @@ def test_recorded_steps_give_the_same_bits(name, kind_of_engine, rng):
     assert np.array_equal(first, again)
     assert np.abs(first - trained(ReferenceEngine(model), model, data)).max() < 2e-5
     assert np.abs(first - model.given).max() > 1e-3
+
+
+def of_ones_own(outputs, labels):
+    return nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+
+LOSSES = {  # and whether steps with them may be recorded
+    "none": (None, True),
+    "torch's function": (partial(nn.functional.cross_entropy, reduction="none"), True),
+    "torch's module": (nn.CrossEntropyLoss(reduction="none"), True),
+    "a function": (of_ones_own, False),
+    "a partial one": (partial(of_ones_own), False),
+    "a module": (type("Own", (nn.CrossEntropyLoss,), {"__module__": __name__})(reduction="none"), False),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_only_losses_that_keep_nothing_are_recorded(name, rng):
+    loss, may = LOSSES[name]
+    model = fitted(rr.from_module(nn.Linear(6, 4), loss=loss), population(rng, (6,)))
+    assert (model.trial is not None) == may
+
+
+def test_only_networks_that_do_not_leave_torch_are_recorded(rng):
+    class Leaves(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(torch.as_tensor(inputs.numpy()))
+
+    data = population(rng, (6,))
+    assert fitted(rr.from_module(nn.Linear(6, 4)), data).trial is not None
+    for network in (Leaves(6, 4), Refers()):
+        model = fitted(rr.from_module(network), data)
+        assert model.not_batched
+        assert model.trial is None
 
 
 def weighed(weights):
@@ -121,7 +165,7 @@ def test_what_one_client_s_labels_are_never_shows_in_another_s_update(kind, kind
         data = rr.from_arrays(list(inputs), [changed, *labels[1:]], num_classes=4)
         torch.manual_seed(3)
         module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
-        model = fitted(rr.from_module(module, loss=weighed(LEAVES_TORCH[kind])), data)
+        model = fit(rr.from_module(module, loss=weighed(LEAVES_TORCH[kind])), data)
         engine = recording(kind_of_engine, model, data, [0, 1])
         assert set(programs(engine).values()) == {None}, "a step that needs values cannot be recorded"
         updates += [trained(engine, model, data, clients) for clients in ([0, 1], [2, 3])]
@@ -163,7 +207,7 @@ def falls_back(table, _):
 
 def forms_of(kind_of_engine, data):
     """Of the steps of a network of the same shape, which keeps nothing."""
-    model = fitted(rr.from_module(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))), data)
+    model = fit(rr.from_module(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))), data)
     engine = kind_of_engine(model)
     trained(engine, model, data, [0, 1])
     return engine.forms
@@ -180,7 +224,7 @@ def test_neither_a_program_nor_whether_there_is_one_depends_on_clients(kind, kin
         torch.manual_seed(3)
         weights = kind(torch.tensor([1.0, 5.0, 0.2, 3.0]), {})
         module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
-        model = fitted(rr.from_module(module, loss=weighed(lambda _, given, weights=weights: weights(given))), data)
+        model = fit(rr.from_module(module, loss=weighed(lambda _, given, weights=weights: weights(given))), data)
         engine = kind_of_engine(model)
         engine.record(forms_of(kind_of_engine, data))
         updates += [trained(engine, model, data, clients) for clients in ([0, 1], [2, 3])]
@@ -209,13 +253,13 @@ def test_what_a_loss_keeps_of_some_clients_alone_is_in_no_program(kind_of_engine
     for first in (targets[0], targets[0][::-1].copy()):
         data = rr.from_arrays(list(inputs), [first, *targets[1:]])
         torch.manual_seed(3)
-        model = fitted(rr.from_module(nn.Linear(6, 1), loss=keeps_some({})), data)
+        model = fit(rr.from_module(nn.Linear(6, 1), loss=keeps_some({})), data)
         if forms is None:
             other = kind_of_engine(model)
             trained(other, model, data, [0, 1])
             forms = other.forms
             torch.manual_seed(3)
-            model = fitted(rr.from_module(nn.Linear(6, 1), loss=keeps_some({})), data)
+            model = fit(rr.from_module(nn.Linear(6, 1), loss=keeps_some({})), data)
         engine = kind_of_engine(model)
         engine.record(forms)
         updates += [trained(engine, model, data, clients) for clients in ([0, 1], [2, 3])]
@@ -247,7 +291,7 @@ class Compares(Refers):
 def test_networks_that_read_weights_by_other_ways_are_neither_stacked_nor_recorded(kind, rng):
     data = population(rng, (6,))
     torch.manual_seed(3)
-    model = fitted(rr.from_module(kind()), data)
+    model = fit(rr.from_module(kind()), data)
     assert "stacked clients differ" in model.not_batched
     engine = recording(InTurnEngine, model, data)
     assert set(programs(engine).values()) == {None}
@@ -271,7 +315,7 @@ def test_random_numbers_that_depend_on_labels_are_each_client_s_own(kind_of_engi
         labels[0, :5] = first
         data = rr.from_arrays(list(inputs), list(labels), num_classes=4)
         torch.manual_seed(3)
-        model = fitted(rr.from_module(nn.Linear(6, 4), loss=loss), data)
+        model = fit(rr.from_module(nn.Linear(6, 4), loss=loss), data)
         if kind_of_engine is BatchedEngine:
             with pytest.raises(ConfigError, match="random numbers for some samples"):
                 trained(BatchedEngine(model), model, data, [0, 1])
@@ -307,7 +351,7 @@ def remembers_its_last_call(outputs, labels):
 def test_no_tensor_without_values_stays_behind(kind_of_engine, rng):
     data = population(rng, (6,))
     torch.manual_seed(3)
-    model = fitted(rr.from_module(nn.Linear(6, 4), loss=remembers_its_last_call), data)
+    model = fit(rr.from_module(nn.Linear(6, 4), loss=remembers_its_last_call), data)
     engine = recording(kind_of_engine, model, data, [0, 1])
     for clients in ([0, 1], [2], [3], [0, 1]):
         moved = trained(engine, model, data, clients) - model.given
@@ -320,7 +364,7 @@ def test_a_loss_within_torch_is_recorded_and_follows_the_labels(kind_of_engine, 
     inputs, labels = rng.normal(size=(4, 20, 6)).astype(np.float32), rng.integers(4, size=(4, 20))
     data = rr.from_arrays(list(inputs), list(labels), num_classes=4)
     module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
-    model = fitted(rr.from_module(module, loss=weighed(lambda table, labels: table[labels])), data)
+    model = fit(rr.from_module(module, loss=weighed(lambda table, labels: table[labels])), data)
     engine = recording(kind_of_engine, model, data, [0, 1])
     assert None not in programs(engine).values()
     assert np.array_equal(trained(engine, model, data, [2, 3]), trained(kind_of_engine(model), model, data, [2, 3]))
@@ -343,7 +387,7 @@ class KeepsMask(nn.Module):
 def test_what_a_network_keeps_of_a_call_is_not_what_was_recorded(kind_of_engine, rng):
     data = population(rng, (6,))
     torch.manual_seed(3)
-    model = fitted(rr.from_module(KeepsMask()), data)
+    model = fit(rr.from_module(KeepsMask()), data)
     engine = recording(kind_of_engine, model, data)
     assert any(programs(engine).values())
     first = trained(engine, model, data)
@@ -380,7 +424,7 @@ def test_a_comparison_that_tells_nothing_is_none():
 
 def test_a_network_that_cannot_be_copied_is_not_recorded(rng, monkeypatch):
     data = population(rng, (6,))
-    model = fitted(rr.from_module(nn.Linear(6, 4)), data)
+    model = fit(rr.from_module(nn.Linear(6, 4)), data)
 
     def refuses(*_):
         raise RuntimeError
@@ -446,7 +490,7 @@ def test_forms_of_other_numbers_of_clients(name, rng):
     """Processes record the steps of parts that are larger or smaller than those which have come."""
     make, shape, _ = MODULES[name]
     data = rr.from_arrays(rng.normal(size=(5, 6, *shape)), rng.integers(4, size=(5, 6)), num_classes=4)
-    model = fitted(rr.from_module(make()), data)
+    model = fit(rr.from_module(make()), data)
     forms = {}
     for count in (1, 2, 5):
         engine = BatchedEngine(model)
