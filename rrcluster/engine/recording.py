@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 Arguments = Sequence[Tensor]
-Form = tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]  # shape, strides and type of each argument
+TensorForm = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # shape, strides and type
+Form = tuple[TensorForm, ...]  # of all arguments
 Program = Callable[..., Sequence[Tensor]]
 _NUMBERS_WORTH_REUSING = 2**14  # of a tensor: a smaller one stays in the fastest cache anyway
 _COMPARED = 64  # made-up samples, and three draws of them at least
@@ -104,7 +105,7 @@ def _copies(arguments: Arguments) -> list[Tensor]:
     return [in_form((tuple(value.shape), value.stride(), value.dtype), value) for value in arguments]
 
 
-def in_form(form: tuple[tuple[int, ...], tuple[int, ...], torch.dtype], value: Tensor) -> Tensor:
+def in_form(form: TensorForm, value: Tensor) -> Tensor:
     """The value with this shape, strides and type."""
     shape, strides, dtype = form
     return torch.empty_strided(shape, strides, dtype=dtype).copy_(value)
@@ -115,7 +116,8 @@ def resized(form: Form, clients: int) -> Form:
     return tuple(_dense((clients, *shape[1:]), strides, dtype) for shape, strides, dtype in form)
 
 
-def _dense(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Any:
+def _dense(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> TensorForm:
+    """Without gaps, its axes in memory in the order of these strides."""
     new, step = list(strides), 1
     for axis in sorted(range(len(shape)), key=lambda axis: (strides[axis], -axis)):
         new[axis], step = step, step * shape[axis]
@@ -129,6 +131,7 @@ def made_up_parameters(given: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _drop_aliases(graph: torch.fx.Graph) -> None:
+    """Remove operations that return their operand."""
     for node in graph.nodes:
         if node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
             node.replace_all_uses_with(node.args[0])
@@ -169,10 +172,9 @@ def _aliased(node: Any) -> Any:
         return node.args[0] if _names_memory(node.args[0].target) else None
     if not isinstance(node.target, torch._ops.OpOverload) or not _names_memory(node.target):
         return None
-    named = [argument.alias_info is not None for argument in node.target._schema.arguments]
-    names = [argument.name for argument in node.target._schema.arguments]
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
-    return next((given[name] for name, shared in zip(names, named, strict=True) if shared), node.args[0])
+    arguments = node.target._schema.arguments
+    given = dict(zip((argument.name for argument in arguments), node.args, strict=False)) | node.kwargs
+    return next((given[argument.name] for argument in arguments if argument.alias_info is not None), node.args[0])
 
 
 def _is_unclear(node: Any) -> bool:

@@ -14,8 +14,8 @@ _KEPT, _MOST_KEPT = 64, 1024  # samples that stay with a model: so many, or two 
 
 
 @contextmanager
-def own_generator() -> Iterator[None]:
-    """torch's generator is as before afterwards."""
+def seeded_generator() -> Iterator[None]:
+    """Draw from torch's generator under a fixed seed; it is as before afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
@@ -25,7 +25,7 @@ def count_ids(model: Model, module: nn.Module, data: FederatedData) -> int:
     """How many ids every embedding has; 1 where the module does not take all of those."""
     num_ids = min((part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)), default=1)
     try:
-        with own_generator(), torch.no_grad():
+        with seeded_generator(), torch.no_grad():
             model.task.outputs(module, made_up_samples(data, num_ids=num_ids, count=1)[0])
     except Exception:  # whatever a network may raise; the next call says why
         return 1
@@ -58,7 +58,7 @@ def made_up_trial(model: Model, module: nn.Module, data: FederatedData, *, num_i
         inputs *= sizes.reshape(-1, *[1] * (inputs.dim() - 1))
     if targets.is_floating_point():
         wide = targets + 10 * torch.randn(targets.shape, generator=torch.Generator().manual_seed(0))
-        with suppress(Exception), own_generator(), torch.no_grad():  # it may take numbers from 0 to 1 alone
+        with suppress(Exception), seeded_generator(), torch.no_grad():  # it may take numbers from 0 to 1 alone
             if torch.isfinite(model.task.losses(model.task.outputs(module, inputs), wide)).all():
                 targets[::2] = wide[::2]
     return inputs, targets

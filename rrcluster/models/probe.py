@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.errors import ConfigError
 from rrcluster.models.dropout import draw_masks, record_draws
-from rrcluster.models.made_up import count_ids, made_up_samples, made_up_trial, own_generator
+from rrcluster.models.made_up import count_ids, made_up_samples, made_up_trial, seeded_generator
 from rrcluster.models.model import Model, eval_copy
 from rrcluster.models.stackable import stackable
 
@@ -43,7 +43,7 @@ def fitted(model: Model, data: FederatedData) -> Model:
     module = eval_copy(model.module)
     num_ids = count_ids(model, module, data)
     inputs, targets = made_up_samples(data, num_ids=num_ids, count=_SAMPLES)
-    with own_generator(), warnings.catch_warnings():
+    with seeded_generator(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         outputs = _outputs(model, module, inputs, data)
         _check_outputs(model, outputs, targets, data)
@@ -247,7 +247,7 @@ def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor, *, draws: bo
     labels = torch.stack([targets, targets])
     embeddings = _Embeddings()
     try:
-        with own_generator(), warnings.catch_warnings():
+        with seeded_generator(), warnings.catch_warnings():
             warnings.simplefilter("error")  # torch warns where it loops over clients one at a time
             with embeddings, torch.no_grad():
                 model.task.outputs(stackable(model.module), inputs)
@@ -257,7 +257,7 @@ def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor, *, draws: bo
         return f"torch cannot stack it ({_first_line(error)})"
     if embeddings.options:
         return f"torch cannot stack an embedding with {min(embeddings.options)}"
-    with own_generator():
+    with seeded_generator():
         one_by_one = [_own_gradient(model, *one) for one in zip(vectors, batches, labels, _SEEDS, strict=True)]
     return "" if _equal(stacked, torch.stack(one_by_one)) else "stacked clients differ from single ones"
 

@@ -135,7 +135,7 @@ class _GroupNorm(torch.autograd.Function):
         inverse = _per_channel((variance + eps).rsqrt(), pixels)  # of the standard deviation
         ctx.save_for_backward(centred, inverse, scale)
         ctx.groups, ctx.count = groups, count
-        outputs = torch.empty(images.shape, memory_format=_LAST)  # not a view: layers in place may follow
+        outputs = torch.empty(images.shape, dtype=images.dtype, memory_format=_LAST)  # no view: in place may follow
         torch.addcmul(shift, centred, inverse * scale, out=outputs.permute(0, 2, 3, 1).view(centred.shape))
         return outputs
 

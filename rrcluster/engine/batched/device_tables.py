@@ -81,14 +81,10 @@ class PopulationTable:
 def cohort_table(cohort: Cohort, device: torch.device, *, fixed: FixedPart | None = None) -> SampleTable:
     """The clients of one cohort, without padding; features instead of samples where the model begins with `fixed`."""
     real = np.arange(cohort.inputs.shape[1])[None, :] < cohort.sizes[:, None]
-    every = bool(real.all()) and cohort.inputs.flags.writeable and cohort.targets.flags.writeable  # no copy is needed
-    inputs, targets = (
-        torch.as_tensor(values.reshape(-1, *values.shape[2:]) if every else values[real], device=device)
-        for values in (cohort.inputs, cohort.targets)
-    )
+    inputs = torch.as_tensor(cohort.inputs[real], device=device)
     return SampleTable(
         inputs=inputs if fixed is None else fixed.of(inputs),
-        targets=targets,
+        targets=torch.as_tensor(cohort.targets[real], device=device),
         offsets=np.cumsum(cohort.sizes) - cohort.sizes,
         of_population=False,
     )

@@ -17,7 +17,7 @@ class Gradients:
     """The gradient of each client's mean loss, one tensor (G, *shape) per layer.
 
     Of a network that a user brings, vmap, autograd and the network's own Python code take a large part of a step on a
-    CPU, so its steps are recorded.
+    CPU, so worker processes record its steps (spread.py).
     """
 
     def __init__(self, model: Model, device: torch.device) -> None:
