@@ -5,7 +5,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import ItemsView, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
@@ -14,6 +14,7 @@ import tyro
 
 from rrcluster import checks, registry
 from rrcluster.errors import ConfigError
+from rrcluster.spelling import spelling
 
 Flag = tyro.conf.arg
 
@@ -24,6 +25,7 @@ _BY_COLUMN = {"by_column": True}  # a mapping from columns; on the command line 
 
 USUAL_CLIENTS = 1000
 FILE_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
+KINDS = ("number", "boolean", "text", "date", "list")  # of the columns of a typed table
 
 
 def names_file(data: str) -> bool:
@@ -140,6 +142,9 @@ class ColumnSettings:
     """Share of every client's rows to test on, drawn for each client by itself."""
     group: Annotated[str | None, Flag(name="group-column", metavar="COLUMN")] = None
     """True group of the client, where known: for diagnostics alone."""
+    types: Annotated[tuple[str, ...], Flag(metavar="COLUMN=KIND ...")] = field(default=(), metadata=_BY_COLUMN)
+    """Parquet and data frames: the kind of every column that is not text (number, boolean, date, list). A public
+    constant, which a secure run needs; in CSV every cell is text and read by itself."""
 
     def __post_init__(self) -> None:
         checks.fraction(test_share=self.test_share)
@@ -161,35 +166,42 @@ class ColumnSettings:
         both = sorted(self.vocabulary.keys() & self.ranges.keys())
         if both:
             raise ConfigError(f"column {both[0]!r} has both categories and scale; give one of them.")
-        _ = self.fills
+        _ = self.fills, self.kinds
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The declared classes as text, in the way of a table's cells: 1 and not 1.0, true and not True."""
-        return tuple(_text(value) for value in self.classes)
+        """The declared classes as text, spelled as a table's cells are."""
+        return tuple(spelling(value) or "" for value in self.classes)
 
     @property
     def vocabulary(self) -> dict[str, tuple[str, ...]]:
-        """The values of every text column, none twice."""
-        entries = _entries("categories", self.categories)
+        """The values of every text column, spelled as a table's cells are, none twice."""
+        entries = {column: tuple(map(spelling, values)) for column, values in _entries("categories", self.categories)}
         for column, values in entries.items():
             if len(set(values)) < len(values) or "" in values:
                 raise ConfigError(f"categories of {column!r} have an empty value or one twice; name each value once.")
-        return entries
+        return {column: tuple(map(str, values)) for column, values in entries.items()}
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """The range of every scaled column."""
-        return {column: _range(column, values) for column, values in _entries("scale", self.scale).items()}
+        return {column: _range(column, values) for column, values in _entries("scale", self.scale)}
 
     @property
     def fills(self) -> dict[str, str]:
         """What a missing value stands for, by column, as text."""
-        entries = _entries("missing", self.missing)
-        for column, values in entries.items():
-            if len(values) != 1:
-                raise ConfigError(f"missing = {column}={','.join(values)} must name one value; write column=value.")
-        return {column: value for column, (value,) in entries.items()}
+        return _single_values("missing", self.missing)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The declared kind of every column of a typed table; a column that is not named is text."""
+        kinds = _single_values("types", self.types)
+        for column, kind in kinds.items():
+            if kind not in KINDS:
+                raise ConfigError(
+                    f"types = {column}={kind[:80]} is no kind of column; write one of {', '.join(KINDS)}."
+                )
+        return kinds
 
 
 COLUMN_RULES = frozenset(part.name for part in fields(ColumnSettings) if part.metadata.get("by_column"))
@@ -217,18 +229,19 @@ _LISTS = COLUMN_RULES | {"features", "classes"}
 def _joined(values: Any) -> str:
     parts = [values] if isinstance(values, str) or not isinstance(values, Iterable) else list(values)
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow([_text(part) for part in parts])
-    return text.getvalue()
+    csv.writer(text).writerow([str(part).lower() if isinstance(part, bool) else part for part in parts])
+    return text.getvalue().removesuffix("\r\n")
 
 
-def _text(value: Any) -> str:
-    """A value as a table's cell would be written."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+def _single_values(name: str, texts: tuple[str, ...]) -> dict[str, str]:
+    entries = dict(_entries(name, texts))
+    for column, values in entries.items():
+        if len(values) != 1:
+            raise ConfigError(f"{name} = {column}={','.join(values)} must name one value; write column=value.")
+    return {column: value for column, (value,) in entries.items()}
 
 
-def _entries(name: str, texts: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def _entries(name: str, texts: tuple[str, ...]) -> ItemsView[str, tuple[str, ...]]:
     """`column=value,value` apart; values with commas are in double quotes."""
     entries: dict[str, tuple[str, ...]] = {}
     for text in texts:
@@ -237,8 +250,8 @@ def _entries(name: str, texts: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
             raise ConfigError(f"{name} = {str(text)[:80]!r} must be written column=value,value.")
         if column in entries:
             raise ConfigError(f"{name} names the column {column!r} twice; name it once, with all its values.")
-        entries[column] = tuple(next(csv.reader([values])))
-    return entries
+        entries[column] = tuple(next(csv.reader(io.StringIO(values, newline=""))))
+    return entries.items()
 
 
 def _range(column: str, values: tuple[str, ...]) -> tuple[float, float]:

@@ -48,6 +48,8 @@ class ClientCommand:
     """Column that names the client of a row."""
     test_share: float = 0.0
     """Share of every client's rows that is not trained on."""
+    types: Annotated[tuple[str, ...], Flag(metavar="COLUMN=KIND ...")] = ()
+    """Parquet: the kind of every column that is not text, where it was not agreed on (number, boolean, date, list)."""
     engine: Literal["auto", "batched", "reference", "workers"] = "auto"
     """How clients are run: auto is reference, one client at a time, and workers does that in several processes.
     Clients of a rehearsal may also run batched: together, which is faster, and lets their last bits depend on each
@@ -72,7 +74,7 @@ class ClientCommand:
     @property
     def columns(self) -> ColumnSettings:
         """What is the member's own about its table."""
-        return ColumnSettings(client=self.client_column, test_share=self.test_share)
+        return ColumnSettings(client=self.client_column, test_share=self.test_share, types=self.types)
 
 
 def client(arguments: list[str]) -> int:

@@ -97,7 +97,7 @@ def from_arrays(
         input_dtype=input_dtype,
         target_shape=target_shape,
         layout=layout,
-        counted=() if regression or num_classes is not None else ("num_classes",),
+        counted={} if num_classes is not None else {"num_classes": "declare it (num_classes=..., 0 for regression)"},
     )
 
 

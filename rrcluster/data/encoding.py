@@ -3,87 +3,135 @@
 Errors name the column, and the row and client at fault, never the value of a cell.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rrcluster.data.table_files import arrow
+from rrcluster.data.table_files import FILE_NAME, arrow
 from rrcluster.data_settings import ColumnSettings
 from rrcluster.errors import DataError
+from rrcluster.spelling import MISSING, spelling
 
 Numbers = NDArray[Any]
 Row = Callable[[int], str]  # how errors name a row
 _LARGEST = float(np.finfo(np.float32).max)
+_EXACT = 2.0**53  # the largest of the whole numbers that floats hold without gaps
+_NUMBER = r"^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|inf|Inf|infinity|Infinity)$"
+_WHOLE, _FRACTION = re.compile(r"-?[0-9]+"), re.compile(r"[+-]?[0-9]*\.[0-9]*([eE][+-]?[0-9]+)?")
+_MARKS = {"true": 1, "1": 1, "false": 0, "0": 0}
 
 
 def encode_features(table: Any, names: list[str], columns: ColumnSettings, *, row: Row) -> NDArray[np.float32]:
     """(rows, width) the features side by side: a number, a list of numbers, or one-hot values of a vocabulary."""
-    parts: list[Numbers] = []
-    _check_missing(table, names, columns, row=row)
-    for name in names:
-        if name in columns.vocabulary:
-            parts.append(_one_hot(table.column(name), name, columns, row=row))
-        else:
-            parts.append(_scaled(_numbers(table.column(name), name, columns.fills, row=row), name, columns))
+    cells: dict[str, Names | NDArray[np.float64]] = {
+        name: (read_names if name in columns.vocabulary else read_numbers)(table.column(name), name, columns, row=row)
+        for name in names
+    }
+    missing = {name: own.missing if isinstance(own, Names) else np.isnan(own).any(1) for name, own in cells.items()}
+    incomplete = [name for name in names if name not in columns.fills and missing[name].any()]
+    if incomplete:  # all columns at once: a table often has missing values in many
+        raise _missing(incomplete[0], row(int(missing[incomplete[0]].argmax())), others=incomplete[1:])
+    parts = [
+        _one_hot(own, name, columns) if isinstance(own, Names) else _finite(own, name, columns, row=row)
+        for name, own in cells.items()
+    ]
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
-def _check_missing(table: Any, names: list[str], columns: ColumnSettings, *, row: Row) -> None:
-    """Refuse missing values without a rule, of all columns at once: a table often has them in many."""
-    empty = {name: _empty_cells(table.column(name)) for name in names if name not in columns.fills}
-    incomplete = [name for name, cells in empty.items() if cells.any()]
-    if incomplete:
-        first, *others = incomplete
-        raise _missing(first, row(int(empty[first].argmax())), others=others)
+def undeclared_kinds(table: Any, names: Iterable[str], columns: ColumnSettings) -> list[str]:
+    """`column=kind` for the columns of a typed table that are not text and were not declared to be what they are.
+
+    A `DataError` where one was declared to be something else. A column without any value is of every kind.
+    """
+    found = {name: _family(table.column(name).type) for name in names}
+    found = {name: kind for name, kind in found.items() if kind is not None}
+    for name, kind in found.items():
+        declared = columns.kinds.get(name, kind)
+        if kind != declared:
+            raise DataError(
+                f"types = {name}={declared} was declared, and the column holds {kind}: whatever wrote the table may "
+                f"have inferred that from all rows. Write it as {declared}, or declare another type for a new run."
+            )
+    return [f"{name}={kind}" for name, kind in found.items() if kind != "text" and name not in columns.kinds]
 
 
-def _empty_cells(column: Any) -> NDArray[np.bool_]:
-    """(rows,) whether a cell is null, NaN or an empty text."""
-    cells = column.is_null(nan_is_null=True).to_numpy()
-    if not _is_text(column.type):
-        return np.asarray(cells, dtype=bool)
-    compute = arrow("pyarrow.compute")
-    return np.asarray(cells | compute.fill_null(compute.equal(column.cast("string"), ""), True).to_numpy(), dtype=bool)
+def _family(kind: Any) -> str | None:
+    types = arrow().types
+    families = {
+        "text": _is_text(kind),
+        "boolean": types.is_boolean(kind),
+        "number": _is_number(kind),
+        "list": _is_list(kind),
+        "date": types.is_temporal(kind),
+    }
+    return next((name for name, fits in families.items() if fits), None if types.is_null(kind) else "text")
+
+
+@dataclass(frozen=True)
+class Names:
+    """A column whose cells are names of something, each spelled by its own value."""
+
+    missing: NDArray[np.bool_]  # (rows,) null, NaN or a spelling of `MISSING` that no rule declares
+    codes: NDArray[np.int64]  # (rows,) place of the cell's spelling in `spellings`
+    spellings: tuple[str, ...]
+
+    def places(self, place: Mapping[str, int], default: int = -1) -> NDArray[np.int64]:
+        """(rows,) the number of every cell's spelling."""
+        return np.array([place.get(text, default) for text in self.spellings], dtype=np.int64)[self.codes]
+
+
+def read_names(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> Names:
+    """A column's cells by their spelling; clients and groups that are text by what is written, so that 007 is not 7."""
+    if _is_list(column.type):
+        raise DataError(f"column {name!r} holds {_kind(column.type)}; give text, numbers, or true and false.")
+    verbatim = name in (columns.client, columns.group, FILE_NAME) and _is_text(column.type)
+    codes, values = _distinct(column)
+    if arrow().types.is_floating(column.type):
+        _check_exact(values, codes, name, row=row)
+    spellings = tuple("" if value is None else value for value in (values if verbatim else map(spelling, values)))
+    declared = {*columns.vocabulary.get(name, ()), *(columns.class_names if name == columns.target else ())}
+    marks = {""} if verbatim else MISSING - declared
+    return Names(np.array([text in marks for text in spellings], dtype=bool)[codes], codes, spellings)
+
+
+def _distinct(column: Any) -> tuple[NDArray[np.int64], list[Any]]:
+    """(rows,) the place of every cell's value among the distinct ones, and these; nulls are None."""
+    pa = arrow()
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_temporal(column.type):
+        column = column.cast(pa.string())
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
+
+
+def _check_exact(values: list[Any], codes: NDArray[np.int64], name: str, *, row: Row) -> None:
+    """Refuse names that floats may have rounded: a missing value elsewhere makes whole numbers floats."""
+    rounded = np.array([value is not None and abs(value) > _EXACT for value in values], dtype=bool)[codes]
+    if rounded.any():
+        raise DataError(
+            f"column {name!r}: {row(int(rounded.argmax()))} has a number beyond 2^53 in a column of floats, which "
+            "round whole numbers there; give the column as text."
+        )
 
 
 def encode_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[Numbers, tuple[str, ...]]:
     """(rows,) class numbers and the classes; for regression (rows,) numbers, or (rows, m) of lists, and no classes."""
     name = str(columns.target)
     column = table.column(name)
-    types = arrow().types
     if columns.regression:
-        if not _is_number(column.type) and not _is_list(column.type):
-            raise DataError(f"target = {name!r} holds {_kind(column.type)}; regression predicts numbers.")
-        values = _scaled(_numbers(column, name, {}, row=row), name, columns).astype(np.float32)
-        return values if _is_list(column.type) else values[:, 0], ()
-    if types.is_floating(column.type) and not columns.classes:
-        raise DataError(
-            f"target = {name!r} holds floats, so that it may be a number or a class; give --regression to predict a "
-            "number (regression=True in Python), or declare --classes (or make it whole numbers)."
-        )
-    if not (_is_text(column.type) or _is_number(column.type)):
-        raise DataError(f"target = {name!r} holds {_kind(column.type)}; give whole numbers or text as classes.")
-    labels = _texts(column, name, None, row=row)
-    return _numbered(labels, name, columns, whole=types.is_integer(column.type), row=row)
-
-
-def _numbered(
-    labels: Any, name: str, columns: ColumnSettings, *, whole: bool, row: Row
-) -> tuple[Numbers, tuple[str, ...]]:
-    """Labels by their place among the classes, declared or counted."""
-    codes, present = coded(labels)
-    declared = columns.class_names
-    if not declared:
-        if len(present) < 2:
-            raise DataError(
-                f"target = {name!r} holds one class only, which leaves nothing to learn; declare all classes if there "
-                "are others elsewhere, or choose another target."
-            )
-        declared = tuple(sorted(present, key=int) if whole else sorted(present))
-    place = {value: number for number, value in enumerate(declared)}
-    numbers = np.array([place.get(value, -1) for value in present], dtype=np.int64)[codes]
+        values = read_numbers(column, name, columns, row=row)
+        _refuse_missing(np.asarray(np.isnan(values).any(axis=1)), name, row=row)
+        outputs = _finite(values, name, columns, row=row).astype(np.float32)
+        return outputs if _is_list(column.type) else outputs[:, 0], ()
+    labels = read_names(column, name, columns, row=row)
+    _refuse_missing(labels.missing, name, row=row)
+    declared = columns.class_names or _counted_classes(labels, column, name)
+    numbers = labels.places({value: number for number, value in enumerate(declared)})
     if (numbers < 0).any():
         raise DataError(
             f"target = {name!r}: {row(int((numbers < 0).argmax()))} has a label that is none of the {len(declared)} "
@@ -92,74 +140,91 @@ def _numbered(
     return numbers, declared
 
 
+def _counted_classes(labels: Names, column: Any, name: str) -> tuple[str, ...]:
+    """The classes that occur, in order: for rehearsals alone, since no guarantee covers them."""
+    written = _distinct(column)[1] if _is_text(column.type) else ()
+    if arrow().types.is_floating(column.type) or any(_FRACTION.fullmatch(text.strip()) for text in written):
+        raise DataError(
+            f"target = {name!r} holds floats, so that it may be a number or a class; give --regression to predict a "
+            "number (regression=True in Python), or declare --classes (or make it whole numbers)."
+        )
+    present = set(labels.spellings)
+    if len(present) < 2:
+        raise DataError(
+            f"target = {name!r} holds one class only, which leaves nothing to learn; declare all classes if there "
+            "are others elsewhere, or choose another target."
+        )
+    return tuple(sorted(present, key=int) if all(map(_WHOLE.fullmatch, present)) else sorted(present))
+
+
 def encode_test_rows(table: Any, columns: ColumnSettings, *, row: Row) -> NDArray[np.bool_]:
     """(rows,) whether a row is for testing."""
     name = str(columns.test_column)
-    column = table.column(name)
-    types = arrow().types
-    numbers = np.array([np.nan])
-    if types.is_boolean(column.type) or types.is_integer(column.type):
-        numbers = _numbers(column, name, columns.fills, row=row)[:, 0]
-    if not np.isin(numbers, (0, 1)).all():
-        raise DataError(f"test_column = {name!r} holds {_kind(column.type)}; it must be true or false (or 1 or 0).")
-    return np.asarray(numbers == 1)
+    cells = read_names(table.column(name), name, columns, row=row)
+    marks = cells.places(_MARKS)
+    if name in columns.fills:
+        marks = np.where(cells.missing, _MARKS.get(spelling(columns.fills[name]) or "", -1), marks)
+    elif cells.missing.any():
+        raise _missing(name, row(int(cells.missing.argmax())))
+    if (marks < 0).any():
+        raise DataError(
+            f"test_column = {name!r}: {row(int((marks < 0).argmax()))} is neither true nor false (1 or 0); correct it."
+        )
+    return np.asarray(marks == 1)
 
 
-def coded(texts: Any) -> tuple[NDArray[np.int64], list[str]]:
-    """(rows,) the place of every text among the distinct ones, and these in order of appearance."""
-    encoded = texts.combine_chunks().dictionary_encode()
-    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
+def encode_owners(table: Any, name: str, columns: ColumnSettings, *, row: Row) -> tuple[NDArray[np.int64], list[str]]:
+    """(rows,) the number of the client or group of every row, and their names, shorter ones first."""
+    cells = read_names(table.column(name), name, columns, row=row)
+    _refuse_missing(cells.missing, name, row=row)
+    names = sorted(set(cells.spellings), key=lambda text: (len(text), text))
+    return cells.places({text: number for number, text in enumerate(names)}), names
 
 
-def text_column(table: Any, name: str, *, row: Row) -> Any:
-    """A column of ids or names as text; an empty cell is an error."""
-    return _texts(table.column(name), name, None, row=row)
-
-
-def _one_hot(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> NDArray[np.float32]:
+def _one_hot(cells: Names, name: str, columns: ColumnSettings) -> NDArray[np.float32]:
     """(rows, values + 1) one column per value of the vocabulary, the last for every other value."""
-    if not (_is_text(column.type) or _is_number(column.type)):
-        raise DataError(f"column {name!r} holds {_kind(column.type)}; only text and numbers can have categories.")
-    codes, present = coded(_texts(column, name, columns.fills.get(name), row=row, declarable=True))
     vocabulary = columns.vocabulary[name]
-    place = {value: number for number, value in enumerate(vocabulary)}
-    numbers = np.array([place.get(value, len(vocabulary)) for value in present], dtype=np.int64)[codes]
-    return np.eye(len(vocabulary) + 1, dtype=np.float32)[numbers]
+    place, other = {value: number for number, value in enumerate(vocabulary)}, len(vocabulary)
+    numbers = cells.places(place, other)
+    if name in columns.fills:
+        numbers = np.where(cells.missing, place.get(spelling(columns.fills[name]) or "", other), numbers)
+    return np.eye(other + 1, dtype=np.float32)[numbers]
 
 
-def _texts(column: Any, name: str, fill: str | None, *, row: Row, declarable: bool = False) -> Any:
-    """The cells as text; empty ones are `fill`, or an error, where a rule may be `declarable`."""
+def read_numbers(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> NDArray[np.float64]:
+    """(rows, width) the cells as numbers, missing ones as NaN; text cell by cell: 5, +5.0, 5e-1, and true as 1."""
+    if _is_list(column.type):
+        return _rows_of_lists(column, name)
+    if _is_text(column.type):
+        return _parsed(column, name, columns, row=row)[:, None]
+    if _is_number(column.type) or arrow().types.is_null(column.type):
+        return _cast(column)[:, None]
+    raise _no_number(name, column.type, columns)
+
+
+def _parsed(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> NDArray[np.float64]:
     pa, compute = arrow(), arrow("pyarrow.compute")
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_floating(column.type):
-        column = compute.if_else(compute.is_nan(column), pa.scalar(None, column.type), column)
-    texts = column.cast(pa.string())
-    empty = compute.fill_null(compute.equal(texts, ""), True).to_numpy(zero_copy_only=False)
-    if not empty.any():
-        return texts
-    if fill is None:
-        raise _missing(name, row(int(empty.argmax())), declarable=declarable)
-    return compute.if_else(pa.array(~empty), texts, fill)
+    texts = compute.utf8_trim_whitespace(column.cast(pa.string()))
+    booleans = compute.utf8_lower(texts)
+    for text in ("true", "false"):
+        texts = compute.if_else(compute.equal(booleans, text), str(_MARKS[text]), texts)
+    missing = compute.or_(texts.is_null(), compute.fill_null(compute.is_in(texts, pa.array(sorted(MISSING))), True))
+    odd = compute.and_not(compute.invert(missing), compute.match_substring_regex(texts, _NUMBER)).to_numpy()
+    if (odd == 1).any():
+        raise _no_number(name, column.type, columns, where=row(int((odd == 1).argmax())))
+    return _cast(compute.replace_substring_regex(compute.if_else(missing, None, texts), r"^\+", ""))
 
 
-def _numbers(column: Any, name: str, fills: Mapping[str, str], *, row: Row) -> NDArray[np.float64]:
-    """(rows, width) the cells as finite numbers, missing ones by their rule."""
-    pa = arrow()
-    if not _is_number(column.type) and not _is_list(column.type) and not pa.types.is_null(column.type):
-        raise _no_number(name, column.type)
-    values = _rows_of_lists(column, name) if _is_list(column.type) else _cast(column)[:, None]
-    absent = np.isnan(values).any(axis=1)
-    if absent.any():
-        if name not in fills:
-            raise _missing(name, row(int(absent.argmax())))
-        values = np.where(np.isnan(values), _fill(name, fills[name]), values)
+def _finite(values: NDArray[np.float64], name: str, columns: ColumnSettings, *, row: Row) -> NDArray[np.float64]:
+    """(rows, width) the cells as finite numbers in their declared range, missing ones by their rule."""
+    if name in columns.fills:
+        values = np.where(np.isnan(values), _fill(name, columns.fills[name]), values)
     wild = (np.abs(values) > _LARGEST).any(axis=1)
     if wild.any():
         raise DataError(
             f"column {name!r}: {row(int(wild.argmax()))} has a number that is infinite or beyond float32; correct it."
         )
-    return values
+    return _scaled(values, name, columns)
 
 
 def _cast(column: Any) -> NDArray[np.float64]:
@@ -196,9 +261,13 @@ def _fill(name: str, text: str) -> float:
     return number
 
 
-def _missing(name: str, where: str, *, declarable: bool = True, others: Sequence[str] = ()) -> DataError:
-    if not declarable:
-        return DataError(f"column {name!r}: {where} has no value; correct or remove the row.")
+def _refuse_missing(missing: NDArray[np.bool_], name: str, *, row: Row) -> None:
+    """An error for a missing value where no rule may say what it stands for."""
+    if missing.any():
+        raise DataError(f"column {name!r}: {row(int(missing.argmax()))} has no value; correct or remove the row.")
+
+
+def _missing(name: str, where: str, *, others: Sequence[str] = ()) -> DataError:
     flags = "".join(f" {other}=VALUE" for other in others)  # of the other columns that have such rows
     return DataError(
         f"column {name!r}: {where} has no value; remove the row, or say what a missing value stands for "
@@ -206,11 +275,14 @@ def _missing(name: str, where: str, *, declarable: bool = True, others: Sequence
     )
 
 
-def _no_number(name: str, kind: Any) -> DataError:
+def _no_number(name: str, kind: Any, columns: ColumnSettings, *, where: str = "") -> DataError:
+    if name == columns.target:
+        return DataError(f"target = {name!r} holds {_kind(kind)}; regression predicts numbers.")
     if _is_text(kind):
         return DataError(
             f"column {name!r} holds text; declare its public vocabulary (--categories {name}=VALUE,VALUE, "
-            f"categories={{{name!r}: [...]}} in Python), name other --feature-columns, or correct what is no number."
+            f"categories={{{name!r}: [...]}} in Python), name other --feature-columns, or correct what is no number "
+            f"({where} is the first)."
         )
     return DataError(
         f"column {name!r} holds {_kind(kind)}; make it a number, or name the columns to predict from without it "

@@ -4,8 +4,8 @@ The population lives in a compact store (images once, as bytes, however many cli
 makes the float arrays of the clients it is asked for and of nobody else.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -107,8 +107,8 @@ class FederatedData:
     there is then no clustering accuracy to speak of. `test_of` is the position of a client's test set in
     `test_sets`, -1 where it has none. `input_dtype` is float32, or int64 for ids. `layout` says which arrays a sample
     consists of where that is more than one; `input_shape` is then that of the packed row. `clients` are the clients'
-    names, if they have any: private, and in no file of a run. `counted` lists constants that should be public and were
-    counted from the clients' data instead.
+    names, if they have any: private, and in no file of a run. `counted` names constants that should be public and were
+    taken from the clients' data instead, each with the way to declare it.
     """
 
     name: str
@@ -124,7 +124,7 @@ class FederatedData:
     target_shape: tuple[int, ...] = ()  # of one sample: () for a class or a number
     layout: Layout | None = None
     clients: tuple[str, ...] = ()
-    counted: tuple[str, ...] = ()
+    counted: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_clients(self) -> int:

@@ -9,9 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrcluster.data.arrays import from_arrays
-from rrcluster.data.encoding import Row, coded, encode_features, encode_target, encode_test_rows, text_column
+from rrcluster.data.encoding import (
+    Row,
+    encode_features,
+    encode_owners,
+    encode_target,
+    encode_test_rows,
+    undeclared_kinds,
+)
 from rrcluster.data.federated import FederatedData
-from rrcluster.data.table_files import arrow, check_columns, read_table
+from rrcluster.data.table_files import arrow, check_columns, is_typed, read_table
 from rrcluster.data_settings import ColumnSettings, data_label, declared_columns
 from rrcluster.errors import ConfigError, DataError
 from rrcluster.rng import stream
@@ -30,6 +37,7 @@ class ColumnRules(TypedDict, total=False):
     test_column: str
     test_share: float
     group: str
+    types: Mapping[str, str]
 
 
 def from_frame(
@@ -53,9 +61,13 @@ def from_frame(
     refuses. `regression=True` predicts numbers. `test_share` or `test_column` hold rows of every client out; `group`
     names a column with true groups, for diagnostics.
 
-    Guarantees: nothing else is computed from clients' values; a client's held-out rows depend on its name and its
-    number of rows alone; clients are numbered in order of their names (shorter ones first). Anything that does not fit
-    is a `DataError` that names column, row and client, never the value of a cell.
+    `types` declares the kind of every column that is not text (`{"age": "number"}`), which a secure run needs: programs
+    infer types from all rows.
+
+    Guarantees: every cell is read by its own value (`rrcluster.spelling`), so that at declared types and classes one
+    client's rows change nothing of the others'; nothing else is computed from clients' values; a client's held-out
+    rows depend on its name and its number of rows alone; clients are numbered in order of their names (shorter ones
+    first). Anything that does not fit is a `DataError` that names column, row and client, never the value of a cell.
     """
     columns = declared_columns(client=client, target=target, features=features, classes=classes, **rules)
     if isinstance(frame, (str, Path)):
@@ -64,13 +76,13 @@ def from_frame(
         raise ConfigError("a table needs the column that names the client of each row; give client=.")
     table = to_table(frame)
     check_columns(table.column_names, columns, source="the table")
-    return _population(table, client, columns, name=name or OWN_DATA)
+    return _population(table, client, columns, name=name or OWN_DATA, typed=True)
 
 
 def load_table(path: str, columns: ColumnSettings, *, name: str | None = None) -> FederatedData:
     """The population of a file, or of a folder of files."""
     table, client = read_table(Path(path), columns)
-    return _population(table, client, columns, name=name or data_label(path))
+    return _population(table, client, columns, name=name or data_label(path), typed=is_typed(Path(path)))
 
 
 def is_frame(value: Any) -> bool:
@@ -120,21 +132,24 @@ def _no_table(frame: Any) -> DataError:
     )
 
 
-def _population(table: Any, client: str, columns: ColumnSettings, *, name: str) -> FederatedData:
+def _population(table: Any, client: str, columns: ColumnSettings, *, name: str, typed: bool) -> FederatedData:
     if not len(table):
         raise DataError(f"{name}: the table has no rows; every client needs at least one.")
     if columns.target is None:
         raise ConfigError(f"{name} needs the column to predict; give --target-column (target= in Python).")
-    codes, clients = coded(text_column(table, client, row=lambda place: f"row {place + 1}"))
-    order = sorted(range(len(clients)), key=lambda code: (len(clients[code]), clients[code]))
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    owners, names = rank[codes], tuple(clients[code] for code in order)
+    owners, names = encode_owners(table, client, columns, row=lambda place: f"row {place + 1}")
 
     def row(place: int) -> str:
         return f"row {place + 1} (client {names[owners[place]]!r})"
 
-    inputs = encode_features(table, _feature_names(table, client, columns), columns, row=row)
+    features = _feature_names(table, client, columns)
+    counted: dict[str, str] = {}
+    if typed:
+        used = [client, str(columns.target), columns.test_column, columns.group, *features]
+        counted |= _inferred(undeclared_kinds(table, [own for own in used if own is not None], columns))
+    if not columns.classes and not columns.regression:
+        counted["classes"] = "declare them (--classes; in Python classes=...)"
+    inputs = encode_features(table, features, columns, row=row)
     targets, classes = encode_target(table, columns, row=row)
     rows = np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])
     tested = _test_rows(table, columns, rows, names, row=row)
@@ -148,11 +163,17 @@ def _population(table: Any, client: str, columns: ColumnSettings, *, name: str) 
         num_classes=len(classes),
         name=name,
     )
-    data = replace(data, clients=names, counted=() if columns.classes or columns.regression else ("classes",))
+    data = replace(data, clients=tuple(names), counted=counted)
     if columns.group is None:
         return data
-    groups = _groups(table, columns.group, owners, names, row=row)
-    return replace(data, groups=groups, num_groups=int(groups.max()) + 1)
+    groups, group_names = encode_owners(table, columns.group, columns, row=row)
+    return replace(data, groups=_of_clients(groups, owners, columns.group, row=row), num_groups=len(group_names))
+
+
+def _inferred(kinds: list[str]) -> dict[str, str]:
+    """The kinds of columns as a constant that was not declared."""
+    rules = ", ".join(f"{name!r}: {kind!r}" for name, _, kind in (text.rpartition("=") for text in kinds))
+    return {"types": f"declare them (--types {' '.join(kinds)}; in Python types={{{rules}}})"} if kinds else {}
 
 
 def _feature_names(table: Any, client: str, columns: ColumnSettings) -> list[str]:
@@ -168,7 +189,7 @@ def _feature_names(table: Any, client: str, columns: ColumnSettings) -> list[str
 
 
 def _test_rows(
-    table: Any, columns: ColumnSettings, rows: list[NDArray[np.int64]], names: tuple[str, ...], *, row: Row
+    table: Any, columns: ColumnSettings, rows: list[NDArray[np.int64]], names: list[str], *, row: Row
 ) -> NDArray[np.bool_]:
     """(rows,) whether a row is held out; every client keeps at least one to train on."""
     tested = np.zeros(len(table), dtype=bool)
@@ -188,16 +209,14 @@ def _test_rows(
     return tested
 
 
-def _groups(table: Any, name: str, owners: NDArray[np.int64], names: tuple[str, ...], *, row: Row) -> NDArray[np.int64]:
-    """(clients,) the true group of every client, numbered in order of the groups' names."""
-    codes, groups = coded(text_column(table, name, row=row))
-    rank = {group: number for number, group in enumerate(sorted(groups, key=lambda group: (len(group), group)))}
-    numbers = np.array([rank[group] for group in groups], dtype=np.int64)[codes]
-    first = np.zeros(len(names), dtype=np.int64)
-    first[owners[::-1]] = numbers[::-1]
-    if (numbers != first[owners]).any():
+def _of_clients(groups: NDArray[np.int64], owners: NDArray[np.int64], name: str, *, row: Row) -> NDArray[np.int64]:
+    """(clients,) the true group of every client, from those of the rows."""
+    first = np.zeros(int(owners.max()) + 1, dtype=np.int64)
+    first[owners[::-1]] = groups[::-1]
+    other = groups != first[owners]
+    if other.any():
         raise DataError(
-            f"group = {name!r}: {row(int((numbers != first[owners]).argmax()))} has another group than the client's "
-            "other rows; a client is in one group."
+            f"group = {name!r}: {row(int(other.argmax()))} has another group than the client's other rows; a client "
+            "is in one group."
         )
     return first

@@ -3,8 +3,11 @@
 Light: without torch, so that a wrong path or column is reported at once. No error shows a value of a cell.
 """
 
+import gzip
 import re
 from collections.abc import Sequence
+from csv import Error as CsvError
+from csv import reader
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -31,8 +34,8 @@ def read_table(path: Path, columns: ColumnSettings) -> tuple[Any, str]:
     """All rows of a file or folder as one Arrow table, and the column that has the client of each row."""
     check_table(path, columns)
     if not path.is_dir():
-        return _whole(path, columns), str(columns.client)
-    tables = [_whole(file, columns) for file in _files(path)]
+        return _whole(path), str(columns.client)
+    tables = [_whole(file) for file in _files(path)]
     if columns.client is not None:
         return _joined(path, tables), columns.client
     pa = arrow()
@@ -48,7 +51,7 @@ def count_clients(path: Path, columns: ColumnSettings) -> int:
     check_table(path, columns)
     if path.is_dir() and columns.client is None:
         return len(_files(path))
-    tables = [_whole(file, columns, only=columns.client) for file in _files(path)]
+    tables = [_whole(file, only=columns.client) for file in _files(path)]
     return len(_joined(path, tables).column(0).cast("string").unique())
 
 
@@ -141,31 +144,49 @@ def _check_names(path: Path, files: list[Path]) -> None:
         seen[client] = file.name
 
 
-def _whole(file: Path, columns: ColumnSettings, *, only: str | None = None) -> Any:
-    table = _read(file, columns, only=only)
+def _whole(file: Path, *, only: str | None = None) -> Any:
+    table = _read(file, only=only)
     if not len(table):
         raise DataError(f"{file}: holds no rows; every file needs at least one.")
     return table
 
 
-def _read(file: Path, columns: ColumnSettings, *, only: str | None = None) -> Any:
-    """The rows of one file; a client's id is text, so that 007 and 7 are two clients."""
+def _read(file: Path, *, only: str | None = None) -> Any:
+    """The rows of one file; every cell of a CSV is text, whatever the cells above and below it are."""
     pa = arrow()
-    chosen = None if only is None else [only]
     try:
         if _is_parquet(file):
-            return arrow("pyarrow.parquet").read_table(file, columns=chosen)
+            return arrow("pyarrow.parquet").read_table(file, columns=None if only is None else [only])
         csv = arrow("pyarrow.csv")
-        types = {} if columns.client is None else {columns.client: pa.string()}
-        convert = csv.ConvertOptions(column_types=types, include_columns=chosen)
+        names = header(file) if only is None else [only]
+        convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), include_columns=names)
         serial = csv.ReadOptions(use_threads=False)  # then errors name the row
         table = csv.read_csv(file, read_options=serial, parse_options=_parsing(file), convert_options=convert)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise _unreadable(file, error) from None
-    for field in table.schema:
-        if pa.types.is_binary(field.type):  # how pyarrow reads text in another encoding
-            raise DataError(f"{file}: column {field.name!r} is not in UTF-8; save the file as UTF-8.")
+    _check_quotes(file, rows=len(table))
     return table
+
+
+def _check_quotes(file: Path, *, rows: int) -> None:
+    """Refuse quotation marks that open or close in the middle of a cell: one of them would swallow others' rows."""
+    opened = gzip.open if file.name.lower().endswith(".gz") else open
+    with opened(file, "rt", encoding="utf-8-sig", newline="") as text:
+        lines = reader(text, delimiter=_parsing(file).delimiter, strict=True)
+        try:
+            whole = sum(1 for cells in lines if cells) == rows + 1
+        except CsvError:
+            whole = False
+        if not whole:
+            raise DataError(
+                f"{file}: line {lines.line_num} ends a cell whose quotation marks do not fit; write a quotation mark "
+                'within a cell twice ("") and the whole cell in quotation marks, as programs do that write CSV.'
+            )
+
+
+def is_typed(path: Path) -> bool:
+    """Whether the columns of a file or folder have types, which a program may have inferred from all rows."""
+    return any(_is_parquet(file) for file in _files(path))
 
 
 def _is_parquet(file: Path) -> bool:
@@ -173,7 +194,7 @@ def _is_parquet(file: Path) -> bool:
 
 
 def _parsing(file: Path) -> Any:
-    tabs = ".tsv" in file.name.lower()
+    tabs = file.name.lower().endswith((".tsv", ".tsv.gz"))
     return arrow("pyarrow.csv").ParseOptions(delimiter="\t" if tabs else ",", newlines_in_values=True)
 
 
@@ -188,10 +209,7 @@ def _unreadable(file: Path, error: Exception) -> DataError:
     if row is not None:
         return DataError(f"{file}: line {row[1]} has more or fewer cells than the header; give every row the same.")
     if column is not None:
-        name = header(file)[int(column[1])]
-        return DataError(
-            f"{file}: column {name!r} mixes numbers with other values; correct them, or write all of them as text."
-        )
+        return DataError(f"{file}: column {header(file)[int(column[1])]!r} is not in UTF-8; save the file as UTF-8.")
     return DataError(f"{file}: is damaged or no table; write it again as CSV with a header, or as Parquet.")
 
 

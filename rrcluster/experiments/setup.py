@@ -33,6 +33,7 @@ from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, fitted, from_module, make_model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.statement import OWN_DATA
 from rrcluster.rng import Streams
 from rrcluster.server_state import ServerState
 from rrcluster.settings import FIELDS, LocalSettings, ServerSettings
@@ -113,6 +114,8 @@ class Experiment:
         """What a reviewer needs to check the guarantee, as plain data."""
         begins = {"init": self.server.init, "rounds": self.server.init_rounds}
         stated = full_statement(self.plan, self.start) | {"initialisation": begins}
+        if self.owns_data:
+            stated["not_covered"] = [*stated["not_covered"], OWN_DATA]
         return stated if self.deployed is None else self.deployed.stated(stated)
 
 
@@ -257,13 +260,17 @@ def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData
 
 
 def check_declared(data: FederatedData, *, secure: bool) -> None:
-    """Say in a warning what should be a declared constant and was counted; refuse it in a secure run."""
-    for name in data.counted:
-        way_out = f"declare them ({'--classes; in Python ' if name == 'classes' else ''}{name}=...)"
-        text = f"{name} were counted in the labels of {data.name}, which no guarantee covers; {way_out}"
+    """Say in a warning which constant should be declared and was taken from the data; refuse it in a secure run.
+
+    In a rehearsal the types of a table are not worth a warning: only one made from all of its rows changes with them.
+    """
+    for name, way_out in data.counted.items():
+        taken = "taken from the table" if name == "types" else "counted in the labels"
+        text = f"{name} were {taken} of {data.name}, which no guarantee covers; {way_out}"
         if secure:
             raise ConfigError(f"{text}: a secure run takes nothing from the clients' data that it does not pay for.")
-        warnings.warn(f"{text}.", NotDeclared, stacklevel=3)
+        if name != "types" and data.num_classes:
+            warnings.warn(f"{text}.", NotDeclared, stacklevel=3)
 
 
 def engine_for(config: RunConfig, model: Model, *, samples: float = 0.0) -> Engine:

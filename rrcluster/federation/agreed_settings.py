@@ -88,4 +88,5 @@ def member_columns(samples: SampleShape, own: ColumnSettings) -> ColumnSettings:
         if getattr(own, name) not in (getattr(ColumnSettings(), name), None):
             raise ConfigError(f"{name} was agreed on by everybody; leave it out.")
     agreed = {name: value for name, value in samples.columns.items() if name not in _OWN_COLUMNS}
-    return declared_columns(**agreed, **{name: getattr(own, name) for name in _OWN_COLUMNS if getattr(own, name)})
+    own_rules = {name: getattr(own, name) for name in (*_OWN_COLUMNS, "types") if getattr(own, name)}
+    return declared_columns(**agreed, **own_rules)

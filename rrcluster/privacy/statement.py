@@ -118,6 +118,12 @@ _NOT_COVERED_SECURE = [
 ]
 
 
+OWN_DATA = (
+    "What was decided by looking at all clients' rows before the run read them: types that a program inferred for a "
+    "column (pandas.read_csv does, unless dtype=str), and columns, classes, vocabularies and ranges chosen by their "
+    "values."
+)
+
 _SELECTED = [
     "What settings were on offer, and any choice of settings beyond the selection, such as another sweep after seeing "
     "this result: each costs budget that is not in this epsilon.",

@@ -48,7 +48,10 @@ def as_batches(columns):
 @pytest.mark.parametrize("make", [dict, pa.table, as_pandas, as_polars, as_datasets, as_batches])
 def test_every_kind_of_frame_is_the_same_population(make):
     data = rr.from_frame(make(COLUMNS), **ROLES, **VOCABULARY, scale={"age": (0, 100)}, name="people")
-    assert (data.name, data.clients, data.num_classes, data.counted) == ("people", ("a", "b", "a10"), 2, ())
+    assert (data.name, data.clients, data.num_classes) == ("people", ("a", "b", "a10"), 2)
+    assert data.counted == {"types": "declare them (--types age=number; in Python types={'age': 'number'})"}
+    declared = rr.from_frame(make(COLUMNS), **ROLES, **VOCABULARY, scale={"age": (0, 100)}, types={"age": "number"})
+    assert (samples(declared), declared.counted) == (samples(data), {})
     first, second, third = samples(data)
     assert np.allclose(first[0], [[0.3, 0, 1, 0], [0.6, 1, 0, 0]])
     assert np.allclose(second[0], [[0.2, 1, 0, 0], [0.4, 0, 0, 1]])  # green is not in the vocabulary
@@ -81,7 +84,7 @@ def test_a_missing_value_is_what_was_declared():
 
 def test_counted_classes_are_noted_and_sorted():
     data = rr.from_frame(COLUMNS | {"label": [10, 9, 9, 10, 2]}, "who", "label", ["age"])
-    assert (data.num_classes, data.counted) == (3, ("classes",))
+    assert (data.num_classes, list(data.counted)) == (3, ["types", "classes"])
     assert samples(data)[0][1] == [1, 0]
 
 
@@ -158,7 +161,7 @@ def test_lists_and_tensors_make_populations_too():
     )
     assert samples(lists) == samples(tensors)
     assert tensors.test_of.tolist() == [0, 0]
-    assert (lists.counted, rr.from_arrays([[[1.0]]], [[1]]).counted) == ((), ("num_classes",))
+    assert (lists.counted, list(rr.from_arrays([[[1.0]]], [[1]]).counted)) == ({}, ["num_classes"])
 
 
 def test_settings_of_columns_survive_their_texts():

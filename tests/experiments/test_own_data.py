@@ -33,6 +33,7 @@ RUN = {
     "device": "cpu",
 }
 ROLES = {"client": "who", "target": "label", "classes": ["no", "yes"]}
+TYPES = {"a": "number", "b": "number", "side": "number"}
 FLAGS = ["--client-column", "who", "--target-column", "label", "--classes", "no", "yes"]
 SMALL = ["-k", "2", "--rounds", "3", "--sample-rate", "0.5", "--local-epochs", "1", "--delta", "1e-2", "-q"]
 SMALL += ["--noise-multiplier", "1", "--device", "cpu"]
@@ -186,6 +187,9 @@ def test_classes_that_are_not_declared_are_said(here, capsys):
     with pytest.warns(NotDeclared, match="no guarantee covers"):
         rr.run(data=columns(), client="who", target="label", **RUN, out="2")
     data = rr.from_frame(columns(), "who", "label")
+    with pytest.raises(ConfigError, match=r"types were taken from the table .* secure run"):
+        rr.run(data=data, **RUN, num_clients=CLIENTS, secure=True, out="3")
+    data = rr.from_frame(columns(), "who", "label", types=TYPES)
     with pytest.raises(ConfigError, match=r"classes were counted .* secure run"):
         rr.run(data=data, **RUN, num_clients=CLIENTS, secure=True, out="3")
     assert not (here / "3").exists()
@@ -204,6 +208,23 @@ def test_a_secure_run_is_told_its_constants(flags, text, here, capsys):
     assert main(["run", "--data", "clients.csv", "--secure", *flags, *SMALL]) == 2
     assert text in capsys.readouterr().err
     assert not (here / "runs").exists()
+
+
+def test_a_secure_run_refuses_a_table_of_other_types_than_were_declared(here, capsys):
+    flags = ["run", "--data", "x.parquet", *FLAGS, "--clients", str(CLIENTS), "--secure", *SMALL]
+    write_parquet(here / "x.parquet")
+    assert main(flags) == 2
+    assert "types were taken from the table of x" in capsys.readouterr().err
+    declared = ["--types", *(f"{name}={kind}" for name, kind in TYPES.items()), "--out", "run"]
+    assert main([*flags, *declared]) == 0
+    assert read(here / "run" / "config.yaml")["types"] == ["a=number", "b=number", "side=number"]
+    assert any("types that a program inferred" in line for line in read(here / "run" / "privacy.json")["not_covered"])
+    table = columns()
+    write_parquet(here / "x.parquet", table | {"a": [str(value) for value in table["a"]]})
+    capsys.readouterr()
+    assert main([*flags, *declared[:-1], "again"]) == 2
+    assert "types = a=number was declared, and the column holds text" in capsys.readouterr().err
+    assert not (here / "again").exists()
 
 
 GOOD = "who,a,b,label\n" + "".join(f"c{i},{i}.5,{i},{i % 2}\n" for i in range(8))
@@ -268,7 +289,11 @@ MISTAKES = {
         [*ROLE, "--regression"],
         "'label' holds text; regression predicts numbers",
     ),
-    "test column": (GOOD, [*ROLE, "--test-column", "a"], "test_column = 'a' holds double; it must be true or false"),
+    "test column": (
+        GOOD,
+        [*ROLE, "--test-column", "a"],
+        "test_column = 'a': row 1 (client 'c0') is neither true nor false",
+    ),
     "all rows tested": (
         GOOD.replace("label\n", "label,t\n").replace(",0\n", ",0,false\n").replace(",1\n", ",1,true\n"),
         [*ROLE, "--test-column", "t"],
@@ -334,7 +359,7 @@ FOLDERS = {
         {"a.csv": "x,label\n1,0\n", "b.csv": "z,label\n1,0\n"},
         "b.csv: has no column 'x', which a.csv has",
     ),
-    "mixed types": ({"a.csv": "x,label\n1,0\n", "b.csv": "x,label\nold,1\n"}, "column 'x' has text in some files"),
+    "mixed types": ({"a.csv": "x,label\n1,0\n", "b.csv": "x,label\nold,1\n"}, "'x' holds text; declare its public"),
     "no table": ({"a.csv": GOOD, "notes.txt": ""}, "holds notes.txt, which is no table"),
     "empty": ({}, "is empty"),
 }
@@ -524,6 +549,8 @@ def test_a_secure_run_on_own_data_killed_five_times(here):
         *FLAGS,
         "--data",
         "people.parquet",
+        "--types",
+        *(f"{name}={kind}" for name, kind in TYPES.items()),
         "--clients",
         str(CLIENTS),
         "--secure",
