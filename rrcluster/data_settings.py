@@ -56,8 +56,9 @@ class DataSettings:
     concentration: float = 0.5
     """dirichlet: how even a client's labels are; small values give it few classes."""
     num_clients: Annotated[int | None, Flag(name="clients", metavar="INT")] = None
-    """Clients in the population (M), a declared constant. Default 1000; for your own data their number, which a secure
-    run must be told."""
+    """Clients in the population (M). Default 1000; for your own data as many as it has. A secure run must be told: a
+    declared bound under joint, which any smaller population fits (noise is for as many), the exact number under
+    identifier."""
     samples_per_client: int | None = None
     """Every client draws this many images for itself, by formula, instead of being dealt its share of them: for
     populations of any size. Default: dealt; 40 where fashion-mini has more clients in a group than images."""

@@ -45,19 +45,22 @@ def check_small_cohorts(target: Target, *, rng: Rng) -> Finding:
 
 
 def check_population(target: Target, *, rng: Rng) -> Finding:
-    """A population that is not the declared one: Poisson cohorts follow it, cohorts of fixed size are refused."""
+    """Poisson cohorts follow a population below its declared bound; one beyond it is refused, at fixed size any other."""
     sampler = target.make(AuditSetting(num_clients=DECLARED, num_clusters=1, sample_rate=0.2)).sampler
     fixed, wrong = target.adjacency == "replace-one", ""
     for population in (DECLARED // 3, 3 * DECLARED):
         try:
             sizes = _sizes(sampler, population, target.generator(rng))
         except PrivacyError:
-            wrong = wrong or ("" if fixed else f"a population of {population} is refused")
+            bounded = fixed or population > DECLARED
+            wrong = wrong or ("" if bounded else f"a population of {population} is refused")
             continue
         likely = binomial_p_value(int(sizes.sum()), DRAWS * population, 0.2) >= SIGNIFICANCE
-        if fixed or not likely:
+        if fixed or population > DECLARED or not likely:
             wrong = f"cohorts of {sizes.mean():.2f} from a population of {population}"
-    claim = "a population that was not declared is refused" if fixed else "cohorts follow the population there is"
+    claim = (
+        "a population that was not declared is refused" if fixed else "cohorts follow the population, up to its bound"
+    )
     return Finding(target.name, "population", claim, wrong or "so", not wrong)
 
 

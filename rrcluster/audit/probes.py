@@ -40,6 +40,9 @@ class GivenCohorts:
     expected_size: float  # a public constant, whatever the cohorts are
     drawn: list[int] = field(default_factory=list)
 
+    def check_population(self, population: int) -> None:
+        """Any."""
+
     def draw(
         self,
         population: int,

@@ -122,8 +122,8 @@ class RunConfig:
             return
         if data.num_clients is None:
             raise ConfigError(
-                f"a secure run on data = {data.data} needs --clients (num_clients=), a public constant that you "
-                "declare; counted from the data it would tell how many clients there are."
+                f"a secure run on data = {data.data} needs --clients (num_clients=), a public bound that you declare "
+                "(at least as many as there are); counted from the data it would tell how many clients there are."
             )
         if not columns.classes and not columns.regression:
             raise ConfigError(

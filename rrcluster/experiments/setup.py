@@ -192,6 +192,7 @@ def make_experiment(
     make_schedule(config.server, num_rounds=config.privacy.num_rounds, num_clusters=k)
     plan = plan_for(config)  # refuses a bad budget before any file is read
     data = data or load_population(config)
+    plan.sampler.check_population(data.num_clients)
     algorithm = algorithm.for_population(algorithm, data)
     ids = data.input_dtype == IDS
     chosen = make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
@@ -250,11 +251,6 @@ def load_population(config: RunConfig) -> FederatedData:
 
 def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData:
     """Clients that are ready-made, with at most as many samples as the settings say."""
-    if data.num_clients != config.data.population_size:
-        raise ConfigError(
-            f"num_clients = {config.data.population_size} was declared but {config.data.data} has {data.num_clients}; "
-            "declare that number, a public constant."
-        )
     check_declared(data, secure=config.privacy.secure)
     return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
 

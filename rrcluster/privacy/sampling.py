@@ -23,6 +23,9 @@ class Sampler(Protocol):
     def expected_size(self) -> float:
         """Expected number of clients in a cohort: a public constant."""
 
+    def check_population(self, population: int) -> None:
+        """Refuse a population that the guarantee is not for."""
+
     def draw(self, population: int, *, rng: Rng, round_index: int | None = None, names: tuple[str, ...] = ()) -> Array:
         """Sorted numbers of the cohort of a round; `round_index` matters with several slots only.
 
@@ -34,11 +37,12 @@ class Sampler(Protocol):
 class PoissonSampler:
     """Each client that may take part joins on its own with probability `sample_rate`, not counted from data.
 
-    With several slots, those of slot `round_index` mod b may take part; with one slot everybody may.
+    The guarantee is among populations of at most `num_clients`, whatever their number: it is as private as who is in
+    them. With several slots, those of slot `round_index` mod b may take part; with one slot everybody may.
     """
 
     sample_rate: float
-    num_clients: int  # nominal: used for expectations only
+    num_clients: int  # a declared bound; expectations are those of as many
     secure: bool = False  # draw from the operating system alone: a cohort that can be drawn again is no secret
     slots: Slots = ONE_SLOT
 
@@ -51,8 +55,17 @@ class PoissonSampler:
         """q M / b, from the declared constants."""
         return self.sample_rate * self.num_clients / self.slots.count
 
+    def check_population(self, population: int) -> None:
+        """PrivacyError for more clients than the declared bound."""
+        if population > self.num_clients:
+            raise PrivacyError(
+                f"num_clients = {self.num_clients} was declared as a bound and the population has more clients; "
+                "declare a bound that holds for every population that could have been used."
+            )
+
     def draw(self, population: int, *, rng: Rng, round_index: int | None = None, names: tuple[str, ...] = ()) -> Array:
         """Binomial(population, q) many, then a uniform subset: the law of independent coins at the cohort's cost."""
+        self.check_population(population)
         if self.secure:
             check_secure(rng)
         if self.slots.count > 1:
@@ -81,6 +94,14 @@ class FixedSizeSampler:
         """The cohort's exact size."""
         return float(self.cohort_size)
 
+    def check_population(self, population: int) -> None:
+        """PrivacyError for any number but the declared one: it is part of the event, and public."""
+        if population != self.num_clients:
+            raise PrivacyError(
+                f"num_clients = {self.num_clients} was declared but the population has {population}; fixed-size "
+                "sampling is accounted for the declared number. Declare the true one, or use `joint` (Poisson)."
+            )
+
     def draw(
         self,
         population: int,
@@ -89,12 +110,8 @@ class FixedSizeSampler:
         round_index: int | None = None,  # noqa: ARG002 (all rounds alike)
         names: tuple[str, ...] = (),  # noqa: ARG002 (no slots)
     ) -> Array:
-        """A uniform subset. The population must be the declared one: its size is part of the event."""
-        if population != self.num_clients:
-            raise PrivacyError(
-                f"num_clients = {self.num_clients} was declared but the population has {population}; fixed-size "
-                "sampling is accounted for the declared number. Declare the true one, or use `joint` (Poisson)."
-            )
+        """A uniform subset of the declared population."""
+        self.check_population(population)
         if self.secure:
             check_secure(rng)
         return np.sort(rng.choice(population, size=self.cohort_size, replace=False, shuffle=False))

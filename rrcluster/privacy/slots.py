@@ -17,7 +17,7 @@ from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.types import Array
 
 _TABLE = 2**16  # numbers below this are looked up in a table, a hundred of them in a few microseconds
-_SURELY_FILLED = 100  # clients per slot: a slot without any has a probability below exp(-100)
+_MOST_EMPTY = 0.1  # slots without any client, on average over keys
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,15 @@ class Slots:
             )
 
     def check_filled(self, num_clients: int) -> None:
-        """Refuse slots that none of the declared clients is in. Reads the declared number and the key: both public."""
-        if self.count == 1 or num_clients >= _SURELY_FILLED * self.count:
-            return
-        filled = np.bincount(_slots_of(num_clients, self.key, self.count), minlength=self.count)
-        if not filled.all():
+        """Refuse so many slots that some may well be empty, by the declared number of clients alone.
+
+        Whether one *is* empty depends on who the clients are: a refusal for that would tell.
+        """
+        empty = self.count * (1 - 1 / self.count) ** num_clients
+        if empty > _MOST_EMPTY:
             raise ConfigError(
-                f"slots = {self.count}: slot {int(filled.argmin())} has none of the {num_clients} declared clients; "
-                "use fewer slots, or another slot_key."
+                f"slots = {self.count} for {num_clients} clients would leave {empty:.2g} slots without any client on "
+                "average; use fewer slots."
             )
 
 

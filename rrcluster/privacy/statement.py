@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rrcluster.privacy.events import Event
+from rrcluster.privacy.events import ADD_REMOVE, Event
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.selection import Selection
@@ -75,6 +75,11 @@ SECURE = (
 )
 
 _SECURE_SLOTS = SECURE.replace("was stored.", "is stored once the run has ended.")
+
+_BOUND = (
+    "num_clients is a declared bound. Neighbours are populations of at most so many clients that differ in one; how "
+    "many there are is as private as who they are."
+)
 
 TRUST = [
     "The server is trusted: it sees raw reports in memory. The guarantee is towards everybody who sees releases.",
@@ -174,6 +179,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
         **evidence(event, num_rounds=count, delta=plan.delta, accountant=accountant),
         "notes": [
             *_delta_notes(plan.delta, plan.mechanism.num_clients),
+            *([_BOUND] if plan.event.adjacency == ADD_REMOVE else []),
             *_reserve_notes(plan),
             _STOPPED,
             TRUST[0],

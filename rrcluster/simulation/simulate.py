@@ -192,12 +192,7 @@ def simulate(
 
 def check_parts(data: FederatedData, model: Model, algorithm: Method, plan: PrivacyPlan, engine: Engine) -> None:
     """Refuse parts that were made for another population or model, as after replacing one of them."""
-    declared = getattr(plan.sampler, "num_clients", data.num_clients)
-    if declared != data.num_clients:
-        raise ConfigError(
-            f"the plan is for num_clients = {declared} and {data.name} has {data.num_clients}; build the plan for the "
-            "number that you declare, and give data of that many clients."
-        )
+    plan.sampler.check_population(data.num_clients)
     own, reported = algorithm.split(model).coordinates, plan.mechanism.coordinates
     if own != reported:
         raise ConfigError(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import yaml
 import rrcluster as rr
 from rrcluster.audit.public_files import _unlisted
 from rrcluster.cli import main
-from rrcluster.errors import ConfigError, NotDeclared, RunFolderError
+from rrcluster.errors import ConfigError, NotDeclared, PrivacyError, RunFolderError
 from rrcluster.experiments.own_data import keyed_digest
 from rrcluster.experiments.run import start
 from rrcluster.experiments.setup import build_experiment
@@ -198,7 +199,14 @@ def test_classes_that_are_not_declared_are_said(here, capsys):
 SECURE = {
     "number of clients": (FLAGS, "needs --clients"),
     "classes": (["--client-column", "who", "--target-column", "label", "--clients", "24"], "needs --classes"),
-    "another number": ([*FLAGS, "--clients", "25"], "num_clients = 25 was declared but clients.csv has 24"),
+    "more clients": (
+        [*FLAGS, "--clients", "23"],
+        "num_clients = 23 was declared as a bound and the population has more",
+    ),
+    "an exact number": (
+        [*FLAGS, "--clients", "25", "--mechanism", "identifier"],
+        "num_clients = 25 was declared but the population has 24",
+    ),
 }
 
 
@@ -302,7 +310,7 @@ MISTAKES = {
     "two groups": (GOOD + "c1,9.5,1,1\n", [*ROLE, "--group-column", "a"], "row 9 (client 'c1') has another group"),
     "wrong width": (GOOD, [*ROLE, "--model", "cnn"], "model = cnn"),
     "too few for B": (GOOD, [*ROLE, "-B", "9"], "min_cluster_size"),
-    "other number": (GOOD, [*ROLE, "--clients", "9"], "num_clients = 9 was declared but x.csv has 8"),
+    "too many clients": (GOOD, [*ROLE, "--clients", "7"], "num_clients = 7 was declared as a bound and the population"),
     "a partition": (
         GOOD,
         [*ROLE, "--partition", "dirichlet"],
@@ -531,14 +539,54 @@ def test_tensorboard_and_dry_run_on_a_file(here, capsys):
     assert list((here / "run" / "tensorboard").iterdir())
 
 
-def test_a_plan_of_another_population_is_refused():
-    experiment = rr.experiment(data=rr.from_frame(columns(), **ROLES, name="mine"), **RUN)
+@pytest.mark.parametrize(("mechanism", "fits"), [("joint", True), ("identifier", False)])
+def test_a_plan_is_for_populations_up_to_its_bound(mechanism, fits):
     fewer = {name: column[:40] for name, column in columns().items()}
-    from dataclasses import replace
+    whole, part = (rr.from_frame(table, **ROLES, name="mine") for table in (columns(), fewer))
+    few = part.num_clients
+    experiment = rr.experiment(data=part, **RUN, num_clients=few, mechanism=mechanism)
+    with pytest.raises(PrivacyError, match=f"num_clients = {few} was declared"):
+        next(replace(experiment, data=whole).rounds())
+    experiment = rr.experiment(data=whole, **RUN, num_clients=CLIENTS, mechanism=mechanism)
+    if fits:
+        assert next(replace(experiment, data=part).rounds()).round_index == 0
+    else:
+        with pytest.raises(PrivacyError, match=f"num_clients = {CLIENTS} was declared"):
+            next(replace(experiment, data=part).rounds())
 
-    other = replace(experiment, data=rr.from_frame(fewer, **ROLES, name="fewer"))
-    with pytest.raises(ConfigError, match="the plan is for num_clients = 24 and fewer has"):
-        next(other.rounds())
+
+def test_public_files_of_a_secure_run_do_not_tell_how_many_clients_there_are(here):
+    told = []
+    for number, last in enumerate((None, -1)):
+        table = columns()
+        rows = slice(None) if last is None else [place for place, who in enumerate(table["who"]) if who != "c3"]
+        write_csv(here / "people.csv", {name: np.asarray(column)[rows] for name, column in table.items()})
+        flags = ["--data", "people.csv", *FLAGS, *SMALL, "--clients", "30", "--secure", "--out", f"run{number}"]
+        assert main(["run", *flags]) == 0
+        assert main(["report", f"run{number}"]) == 0
+        run = here / f"run{number}"
+        texts = {
+            name: (run / name).read_text().replace(str(run.name), "run") for name in ("config.yaml", "privacy.json")
+        }
+        lines = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+        told.append((texts, lines, sorted(read(run / "summary.json")), sorted(path.name for path in run.iterdir())))
+    assert told[0] == told[1]
+    assert "populations of at most so many clients" in told[0][0]["privacy.json"]
+
+
+def test_slots_by_name_are_not_refused_for_the_names_there_are(here):
+    """Whether a slot is empty would tell of a client: only the declared number decides."""
+    settings = RUN | {"participation": "schedule", "slots": 3, "num_clusters": 1, "num_clients": CLIENTS}
+    settings.pop("sample_rate")
+    table = columns()
+    data = rr.from_frame(table, **ROLES, name="mine")
+    slots = rr.experiment(data=data, **settings).plan.mechanism.slots
+    first = [place for place, who in enumerate(table["who"]) if slots.of([who])[0] == 0]
+    alone = rr.from_frame({name: np.asarray(column)[first] for name, column in table.items()}, **ROLES, name="first")
+    for _ in rr.experiment(data=alone, **settings).rounds():
+        pass
+    with pytest.raises(ConfigError, match=r"would leave .* slots without any client"):
+        rr.experiment(data=alone, **settings | {"num_clients": 8})
 
 
 @pytest.mark.slow

@@ -127,11 +127,11 @@ def test_replace_one_has_both_epsilons_too():
 
 def test_a_client_takes_part_once_in_b_rounds_and_no_more_than_its_cap(rng):
     sampler = plan(4, 1.0, num_rounds=10).sampler
-    rounds = [sampler.draw(200, rng=rng, round_index=t) for t in range(10)]
-    taken = np.array([[client in set(drawn.tolist()) for client in range(200)] for drawn in rounds])
+    rounds = [sampler.draw(60, rng=rng, round_index=t) for t in range(10)]
+    taken = np.array([[client in set(drawn.tolist()) for client in range(60)] for drawn in rounds])
     assert (taken.sum(axis=0) <= 3).all()
     assert all(taken[start : start + 4].sum(axis=0).max() == 1 for start in range(7))
-    assert taken[:4].sum() == 200, "everybody of a slot"
+    assert taken[:4].sum() == 60, "everybody of a slot"
 
 
 def test_within_a_slot_everybody_has_a_coin(rng):
@@ -350,7 +350,7 @@ def test_bad_input_is_refused_in_one_sentence():
     ):
         with pytest.raises(ConfigError, match=words):
             plan(1, 0.5, **settings)
-    with pytest.raises(ConfigError, match=r"slot \d+ has none of the 8 declared clients"):
+    with pytest.raises(ConfigError, match=r"slots = 8 for 8 clients would leave 2\.7 slots without any"):
         plan(8, 1.0, num_clients=8)
     with pytest.raises(ConfigError, match=r"noise vectors of .* GiB, more than 4 GiB; use fewer slots"):
         plan(8, 1.0, width=10**8)
