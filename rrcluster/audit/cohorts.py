@@ -45,7 +45,7 @@ def check_small_cohorts(target: Target, *, rng: Rng) -> Finding:
 
 
 def check_population(target: Target, *, rng: Rng) -> Finding:
-    """Poisson cohorts follow a population below its declared bound; one beyond it is refused, at fixed size any other."""
+    """Poisson cohorts follow a population below its bound; one beyond it is refused, and at fixed size any other."""
     sampler = target.make(AuditSetting(num_clients=DECLARED, num_clusters=1, sample_rate=0.2)).sampler
     fixed, wrong = target.adjacency == "replace-one", ""
     for population in (DECLARED // 3, 3 * DECLARED):
