@@ -17,7 +17,7 @@ import numpy as np
 
 from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_prices, fading
 from rrcluster.clusters.rebalancing import coin_transition
-from rrcluster.clusters.schedule import Schedule, freeze_closed, make_schedule, open_clusters, warm_start
+from rrcluster.clusters.schedule import Schedule, freeze_closed, make_schedule
 from rrcluster.clusters.survey import Place, Survey, survey_size
 from rrcluster.clusters.survey_question import SurveyQuestion
 from rrcluster.entropy import SecureStreams, StreamSource
@@ -60,39 +60,30 @@ class Server:
     plan: PrivacyPlan
     settings: ServerSettings
     explores: bool  # whether clients choose by loss, which exploration prices and softens
-    random_models: Callable[[str], Models]  # name of a stream -> k random models: the first ones, and a warm start's
+    first_models: Callable[[], Models]  # k models from random numbers alone
 
     def __post_init__(self) -> None:
-        _ = self.schedule  # refuse one that does not fit
-        if self.schedule.init == "survey":
+        if self.schedule.survey_rounds:  # refuses a schedule that does not fit
             survey_size(self.plan.mechanism.coordinates.clustered, self.plan.mechanism.num_clusters)
 
     @cached_property
     def schedule(self) -> Schedule:
         """The rounds that the initialisation takes."""
-        k = self.plan.mechanism.num_clusters
-        return make_schedule(self.settings, num_rounds=self.plan.num_rounds, num_clusters=k)
+        return make_schedule(self.settings, num_rounds=self.plan.num_rounds)
 
     def first_state(self) -> ServerState:
         """The state before the first round, from random numbers alone."""
-        return ServerState.fresh(self.random_models("init"))
+        return ServerState.fresh(self.first_models())
 
-    def tell(self, state: ServerState, *, repeated: Models | None = None) -> Guidance:
+    def tell(self, state: ServerState) -> Guidance:
         """What the clients of this round are told: models, prices and coins, from sizes released earlier.
 
-        Prices are zero and nobody moves before the first release. In the rounds of an initialisation the schedule
-        decides instead, from the round's number alone. `repeated` are the models of a round that was drawn before a
-        crash: random ones cannot be drawn again.
+        Prices are zero and nobody moves before the first release. In the rounds of a survey clients are asked instead.
         """
-        models, t = state.models, state.round_index
-        question, place = None, self.schedule.place(t)
+        question, place = None, self.schedule.place(state.round_index)
         if place is not None and (place.asks or self._num_found(state)):
             question = self._survey(state).question(place.stage, self._answer_scale)
-        if self.schedule.opens_clusters(state.round_index):
-            if self.schedule.init == "warm":
-                models = warm_start(models, self.random_models("warm start"))
-            state = open_clusters(state, self.schedule, models)
-        return Guidance(t, repeated or models, state.average, self._rules(state), question)
+        return Guidance(state.round_index, state.models, state.average, self._rules(state), question)
 
     def finish(
         self, state: ServerState, guidance: Guidance, reports: Reports | NoisySum, *, rng: Rng
@@ -113,8 +104,6 @@ class Server:
         place = self.schedule.place(t)
         if place is not None and place.asks:
             return self._after_question(state, release, place), release
-        if self.schedule.opens_clusters(t):
-            state = open_clusters(state, self.schedule, guidance.models)
         found = self._num_found(state)
         sizes = release.sizes if found is None else only_first(release.sizes, found)
         state = replace(state, sizes=state.sizes.updated(sizes, memory=self.settings.memory))
@@ -133,8 +122,6 @@ class Server:
         found = self._num_found(state)
         if self.schedule.asks(t) or found is not None:
             return replace(ChoiceRules.plain(mechanism.num_clusters), num_open=found)
-        if t < self.schedule.num_rounds and self.schedule.place(t) is None:
-            return self.schedule.rules(t)
         strength = self.settings.exploration * fading(t, self.plan.num_rounds) if self.explores else 0.0
         if state.sizes.empty:
             return replace(ChoiceRules.plain(mechanism.num_clusters), temperature=TEMPERATURE * strength)
@@ -230,11 +217,11 @@ def run_rounds(
     slotted = _SlottedCollect(plan, collect, ledger, streams) if plan.mechanism.slots.count > 1 else None
     while state.round_index < plan.num_rounds and ledger.affords(state.round_index, limit=plan.num_releases):
         t = state.round_index
-        repeated = None if slotted is None else slotted.repeated_models(t)
-        if repeated is not None and t == 0:
-            state = ServerState.fresh(repeated)
+        drawn_with = None if slotted is None else slotted.drawn_with(t)
+        if drawn_with is not None and t == 0:  # a secure run cannot draw its first models again
+            state = ServerState.fresh(drawn_with)
         charge, rng = Charge(ledger, t, plan), streams("release", t)
-        state, release = attempt_round(server, slotted or collect, state, charge, rng, repeated=repeated)
+        state, release = attempt_round(server, slotted or collect, state, charge, rng)
         yield FinishedRound(t, state, release, None if slotted is None else slotted.past)
 
 
@@ -248,7 +235,7 @@ class _SlottedCollect:
         self._plan, self._collect, self._ledger, self._streams = plan, collect, ledger, streams
         self.past = ledger.noise.past  # private
 
-    def repeated_models(self, t: int) -> Models | None:
+    def drawn_with(self, t: int) -> Models | None:
         """The models that a round was drawn with before a crash; None if it was not drawn."""
         drawn = self._recall(t)
         return None if drawn is None else drawn.models
@@ -286,17 +273,15 @@ def attempt_round(
     state: ServerState,
     charge: Charge,
     rng: Rng,
-    *,
-    repeated: Models | None = None,
 ) -> tuple[ServerState, Release]:
     """One round: what clients are told, what they answer, the release, and the state after it."""
-    return (_discreet_attempt if server.plan.secure else _attempt)(server, collect, state, charge, rng, repeated)
+    return (_discreet_attempt if server.plan.secure else _attempt)(server, collect, state, charge, rng)
 
 
 def _attempt(
-    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng, repeated: Models | None
+    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
 ) -> tuple[ServerState, Release]:
-    guidance = server.tell(state, repeated=repeated)
+    guidance = server.tell(state)
     reports = collect(guidance, charge)
     if not charge.made:
         raise PrivacyError(
@@ -306,7 +291,7 @@ def _attempt(
 
 
 def _discreet_attempt(
-    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng, repeated: Models | None
+    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
 ) -> tuple[ServerState, Release]:
     """As `_attempt`, for secure runs: no error says more than that a round failed.
 
@@ -314,7 +299,7 @@ def _discreet_attempt(
     and disk have to say does not, and is let through.
     """
     try:
-        return _attempt(server, collect, state, charge, rng, repeated)
+        return _attempt(server, collect, state, charge, rng)
     except (PrivacyError, RunFolderError):
         raise
     except Exception:  # whatever it was: the error below must not carry it as its context

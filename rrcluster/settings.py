@@ -22,7 +22,7 @@ Participation = Literal["poisson", "schedule", "within-slot", "everybody"]
 Identifier = Literal["gaussian", "kary"]
 Accountant = Literal["pld", "rdp", "paper"]
 Optimizer = Literal["sgd", "adam"]
-Init = Literal["auto", "survey", "independent", "kmeans++", "warm"]
+Init = Literal["auto", "survey", "independent"]
 EngineName = Literal["auto", "batched", "reference", "workers"]
 Precision = Literal["auto", "float32", "tf32", "bfloat16"]
 
@@ -209,12 +209,11 @@ class ServerSettings:
     average_last: float = 0.5
     """Part of the rounds, from the end, over which the final models are averaged; 0: the last models."""
     init: Init = "auto"
-    """First models: one for each group that early rounds find, at most k (survey); independent random ones; opened one
-    after another (kmeans++); copies of a FedAvg model (warm). auto: survey for ifca with one trained layer and B = 0
-    where noise leaves enough to find groups, else independent."""
+    """First models: one for each group that early rounds find, at most k (survey), or independent random ones. auto:
+    survey for ifca with one trained layer and B = 0 where noise leaves enough to find groups, else independent."""
     init_rounds: int | None = None
-    """How many of the run's rounds the initialisation takes; default: a tenth, kmeans++ at least one per cluster, a
-    survey as many as the noise asks for: at least 9 and at most 22% of the run, but 4 in short runs."""
+    """How many of the run's rounds a survey takes; default: as many as the noise asks for: at least 9 and at most 22%
+    of the run, but 4 in short runs."""
     start_from: Annotated[str | None, Flag(metavar="RUN")] = None
     """Start from the models of this finished run, not from random ones; what both cost adds up, and is stated."""
 
@@ -311,7 +310,7 @@ AFFECTS: dict[str, str] = {
     setting.name: setting.metadata.get("affects", "result") for kind in SECTIONS.values() for setting in fields(kind)
 }  # setting -> "result", "place" or "display"
 
-# Settings of version 0.1 that are gone, and what replaces them.
+# Settings that are gone, and what replaces them.
 REMOVED: dict[str, str] = {
     "rebalance": "small clusters are helped by coins under joint and exactly otherwise; set min_cluster_size alone",
     "sampling": "every mechanism has its own sampling; choose the mechanism",
@@ -320,12 +319,25 @@ REMOVED: dict[str, str] = {
 }
 
 
+# Values of settings that are gone, and what replaces them.
+_SURVEY = "use init = survey, which finds the groups first, or init = independent"
+REMOVED_VALUES: dict[str, dict[str, str]] = {"init": {"warm": _SURVEY, "kmeans++": _SURVEY}}
+
+
+def refuse_removed(name: str, value: object = None, *, source: str = "") -> None:
+    """ConfigError for a setting, or a value of one, that is gone: it says what replaces it."""
+    where = f"{source}: " if source else ""
+    if name in REMOVED:
+        raise ConfigError(f"{where}setting {name!r} is gone: {REMOVED[name]}.")
+    if isinstance(value, str) and value in REMOVED_VALUES.get(name, {}):
+        raise ConfigError(f"{where}{name} = {value} is gone: {REMOVED_VALUES[name][value]}.")
+
+
 def changed(section: Section, changes: Mapping[str, Any]) -> Section:
     """A section with some settings changed; ConfigError for a name that it does not have."""
     known = [setting.name for setting in fields(section)]
     for name in changes:
-        if name in REMOVED:
-            raise ConfigError(f"setting {name!r} is gone: {REMOVED[name]}.")
+        refuse_removed(name, changes[name])
         if name not in known:
             near = get_close_matches(name, known, n=1)
             raise ConfigError(
@@ -337,4 +349,9 @@ def changed(section: Section, changes: Mapping[str, Any]) -> Section:
 
 def without_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a run folder that an earlier version wrote, without those that are gone."""
-    return {name: value for name, value in settings.items() if name not in REMOVED}
+    gone = {
+        name
+        for name, value in settings.items()
+        if name in REMOVED or (isinstance(value, str) and value in REMOVED_VALUES.get(name, ()))
+    }
+    return {name: value for name, value in settings.items() if name not in gone}

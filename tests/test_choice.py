@@ -53,7 +53,7 @@ def test_exploration_fades_out_halfway():
 
 def rules(state, *, explores=True, exploration=1.0, **changes):
     settings = ServerSettings(exploration=exploration)
-    return Server(plan(**changes), settings, explores, random_models=pytest.fail).tell(state).rules
+    return Server(plan(**changes), settings, explores, first_models=pytest.fail).tell(state).rules
 
 
 def test_rules_come_from_releases_only_and_are_plain_at_strength_zero(rng):

@@ -117,7 +117,6 @@ RUNS = {
         "--hostile",
         "0.2",
     ],
-    "warm start": ["--mechanism", "joint", "--noise-multiplier", "1", "--init", "warm"],
     "kary": ["--mechanism", "identifier", "--identifier", "kary", "--noise-multiplier", "1", "--json"],
 }
 

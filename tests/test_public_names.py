@@ -73,7 +73,7 @@ def test_registries_hold_what_the_command_line_offers():
     assert offered(PrivacySettings, "identifier") == set(IDENTIFIERS)
     assert offered(PrivacySettings, "accountant") == set(ACCOUNTANTS)
     assert offered(DataSettings, "partition") == set(PARTITIONS)
-    assert offered(ServerSettings, "init") == {"auto", "independent", "kmeans++", "warm", "survey"}
+    assert offered(ServerSettings, "init") == {"auto", "independent", "survey"}
 
 
 def test_error_tree():

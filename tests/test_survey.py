@@ -349,4 +349,5 @@ def test_a_report_says_what_auto_stood_for():
     config = settings(init="auto", init_rounds=None).flat()
     for init, label in (("survey", "DP-IFCA + survey"), ("independent", "DP-IFCA + exploration")):
         assert method_label(_with_init(config, {"initialisation": {"init": init, "rounds": None}})) == label
-    assert _with_init(config | {"init": "warm"}, {"initialisation": {"init": "survey"}})["init"] == "warm"
+    stated = {"initialisation": {"init": "survey"}}
+    assert _with_init(config | {"init": "independent"}, stated)["init"] == "independent"

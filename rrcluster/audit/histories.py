@@ -69,14 +69,12 @@ class RepeatedStreams(SecureStreams):
 WITHOUT_MEMORY = (
     Scene("ifca", exploration=0.0),
     Scene("ifca"),
-    Scene("ifca", "warm"),
-    Scene("ifca", "kmeans++"),
     Scene("ifca", "survey"),
 )
 MEMORYLESS = (Scene("fesem-memoryless"), Scene("fedper-memoryless"))
 WITH_MEMORY = (
-    Scene("fesem", "kmeans++"),
-    Scene("fesem-last", "warm"),
+    Scene("fesem"),
+    Scene("fesem-last"),
     Scene("fedcam-fesem"),
     Scene("fedper"),
     Scene("mr-mtl"),

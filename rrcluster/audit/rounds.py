@@ -29,7 +29,7 @@ from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.types import Array, Release
 
 Simulate = Callable[..., Iterator[RoundRecord]]  # rrcluster.simulation.simulate.simulate, or a stand-in
-Init = Literal["independent", "warm", "kmeans++", "survey"]
+Init = Literal["independent", "survey"]
 NUM_CLIENTS, NUM_ROUNDS, DIMENSION = 40, 4, 30
 
 
@@ -160,10 +160,8 @@ def check_postprocessing(training: Training) -> Finding:
     """
     plan, wrong = training.plan(), ""
     canned = [record.release for record in training.run(plan)]
-    method = ALGORITHMS[training.algorithm]
-    clustered = method.compares_models and not method.one_model
-    inits: list[Init] = ["independent", "warm", "kmeans++"] if clustered else ["independent"]
-    inits += ["survey"] if method.chooses_by_loss and _fits_survey(plan) else []
+    inits: list[Init] = ["independent"]
+    inits += ["survey"] if ALGORITHMS[training.algorithm].chooses_by_loss and _fits_survey(plan) else []
     ways: list[tuple[Init, AbstractContextManager[None]]] = [(init, nullcontext()) for init in inits]
     ways += [("survey", surveys_find_groups())] if "survey" in inits else []
     for init, way in ways:

@@ -60,9 +60,7 @@ def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> di
         "sum_noise_std": plan.mechanism.noise_std,
         "parameters": experiment.model.num_parameters,
         "init": experiment.server.init,
-        "init_rounds": make_schedule(
-            experiment.server, num_rounds=plan.num_rounds, num_clusters=plan.mechanism.num_clusters
-        ).num_rounds,
+        "init_rounds": make_schedule(experiment.server, num_rounds=plan.num_rounds).survey_rounds,
         "expected_cohort": plan.sampler.expected_size,
         "signal_to_noise_per_round": None if seen is None else min(seen.per_round),
         "signal_to_noise_over_run": None if seen is None else min(seen.over_run),

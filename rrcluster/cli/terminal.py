@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import tyro
 
 from rrcluster.errors import ConfigError, NotDeclared
+from rrcluster.settings import refuse_removed
 from rrcluster.storage import parse_yaml, printable, read_text
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ Parsed = TypeVar("Parsed")
 
 def parse(default: Parsed, arguments: Sequence[str], *, prog: str) -> Parsed:
     """`default` with the given flags changed; `--help` prints and exits 0; a mistake raises ConfigError."""
+    _refuse_removed(arguments)
     captured = io.StringIO()
     try:
         with contextlib.redirect_stderr(captured):
@@ -46,6 +48,15 @@ def parse(default: Parsed, arguments: Sequence[str], *, prog: str) -> Parsed:
         if not stop.code:
             raise
         raise ConfigError(_one_line(captured.getvalue(), prog)) from None
+
+
+def _refuse_removed(arguments: Sequence[str]) -> None:
+    """Say what replaces an option, or a value of one, that is gone."""
+    for place, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if flag.startswith("--"):
+            given = value if equals else "".join(arguments[place + 1 : place + 2])
+            refuse_removed(flag.removeprefix("--").replace("-", "_"), given)
 
 
 def read_yaml(path: str) -> dict[str, object]:

@@ -36,12 +36,11 @@ class ChoiceRules:
     temperature: float  # scale of the client's own Gumbel draw
     transition: Array  # (k, k) where the rebalancing coin sends a client
     num_open: int | None = None  # clusters that may be chosen, the first so many; None: all of them
-    newcomer_power: float = 0.0  # above 0: the last open cluster is new, and clients badly served try it
 
     @property
     def uses_chance(self) -> bool:
         """Whether a choice reads the client's own draws."""
-        return self.temperature > 0 or self.newcomer_power > 0
+        return self.temperature > 0
 
     @classmethod
     def plain(cls, num_clusters: int) -> "ChoiceRules":
@@ -94,8 +93,7 @@ def guided_scores(scores: Array, rules: ChoiceRules, *, uniforms: Array) -> Arra
     """(n, k) scores with the round's prices, softened by each client's own draw: what a choice is made from.
 
     `scores` (n, k): less is better. `uniforms` (n, k) are each client's own draws in (0, 1). Without prices and at
-    temperature 0 they are the plain scores, whatever the draws. Clusters that are not open yet are far from everybody;
-    the last open one is nearest for a client that tries it (`newcomer_probability`).
+    temperature 0 they are the plain scores, whatever the draws. Clusters that are not open are far from everybody.
     """
     k = scores.shape[1]
     count = rules.num_open or k
@@ -104,20 +102,4 @@ def guided_scores(scores: Array, rules: ChoiceRules, *, uniforms: Array) -> Arra
         priced = priced + rules.temperature * np.log(-np.log(uniforms))
     if count < k:
         priced = np.where(np.arange(k) < count, priced, FAR)
-    if rules.newcomer_power > 0 and count > 1:
-        trying = uniforms[:, count - 1] < newcomer_probability(scores[:, :count], rules.newcomer_power)
-        priced = np.where(trying[:, None] & (np.arange(k) == count - 1), -FAR, priced)
     return np.asarray(priced)
-
-
-def newcomer_probability(scores: Array, power: float) -> Array:
-    """(n,) how likely a client tries the last of the open clusters: (best other score / its score) ^ power, at most 1.
-
-    This is the draw of k-means++ made by each client alone: the worse the best of the others serves it, the likelier
-    it tries the new one. The new model's own score is the yardstick, so no scale has to be known; scores are losses or
-    distances, at least 0.
-    """
-    best, new = scores[:, :-1].min(axis=1), scores[:, -1]
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        share = np.where(new > 0, best / new, 1.0)
-    return np.asarray(np.clip(np.nan_to_num(share, nan=0.0, posinf=1.0), 0.0, 1.0) ** power)

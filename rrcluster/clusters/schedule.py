@@ -1,20 +1,14 @@
-"""How the k models come to differ: a schedule of the first rounds, not a release of its own.
+"""How the k models come to differ: what happens in the first rounds, never a release of its own.
 
 - `independent`: all k random models compete from the first round on.
-- `warm`: for `init_rounds` rounds one cluster is open and everybody trains it, which is FedAvg. Then all k models
-  become copies of it, each with a small random change, and clustering begins.
-- `kmeans++`: over `init_rounds` rounds clusters open one after another, and clients badly served by the open ones try
-  the new one. Then all compete.
 - `survey`: for `init_rounds` rounds clients answer how their updates differ; then as many clusters open as groups were
   found, k at most (clusters/survey.py).
 - `auto`: a survey where it applies and noise leaves it enough to find groups, else `independent`.
 
-Privacy: the rounds of an initialisation are rounds of the plan, released by the same mechanism and charged the same
-event, so they count towards T and cost nothing extra. The rules of a round follow from its number;
-what a client does is a function of its own data, of released models and of its own coins, which is all that Theorem 1
-of docs/privacy.md asks for (and the soundness of `identifier`). Copying models and holding closed ones still is
-post-processing of releases; the random change is public. The state is a function of releases and of the round's
-number, so a resumed run continues as if it had not been interrupted.
+Privacy: the rounds of a survey are rounds of the plan, released by the same mechanism and charged the same event, so
+they count towards T and cost nothing extra. What is asked in a round follows from its number; what a client does is a
+function of its own data, of released models and of its own coins, which is all that Theorem 1 of docs/privacy.md asks
+for (and the soundness of `identifier`). Holding closed clusters still is post-processing of releases.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +16,6 @@ from functools import cached_property
 
 import numpy as np
 
-from rrcluster.clusters.choice import ChoiceRules
 from rrcluster.clusters.survey import (
     LEAST_ROUNDS,
     SHARE,
@@ -35,33 +28,21 @@ from rrcluster.clusters.survey import (
 )
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.server_state import RunningMean, ServerState
 from rrcluster.settings import ServerSettings
-from rrcluster.types import Models, Release
+from rrcluster.types import Release
 
-NEWCOMER_POWER = 2.0  # how sharply a client's loss decides whether it tries a new cluster
 AUTO_GROUP_SHARE, AUTO_LEAST_SIGNAL = 0.25, 1.2  # `auto`: a survey if a group of this share has this signal to noise
-PERTURBATION = 0.1  # how far each copy of the warm model is drawn towards a random model of its own
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The rounds that an initialisation takes, and what happens in them."""
+    """The first rounds of a run: those of a survey, or none."""
 
-    init: str
-    num_rounds: int  # of the initialisation
-    num_clusters: int
-
-    def num_open(self, round_index: int) -> int:
-        """How many clusters, the first so many, may be chosen in a round."""
-        if round_index >= self.num_rounds or self.init == "survey":
-            return self.num_clusters
-        return 1 if self.init == "warm" else 1 + round_index * self.num_clusters // self.num_rounds
+    survey_rounds: int = 0
 
     def place(self, round_index: int) -> Place | None:
         """Where in a survey a round is; None outside of one."""
-        surveys = self.init == "survey" and round_index < self.num_rounds
-        return place_of(round_index, self.num_rounds) if surveys else None
+        return place_of(round_index, self.survey_rounds) if round_index < self.survey_rounds else None
 
     def asks(self, round_index: int) -> bool:
         """Whether clients answer a survey's question in a round, and train nothing."""
@@ -71,19 +52,7 @@ class Schedule:
     @cached_property
     def num_questions(self) -> int:
         """Rounds in which clients answer and nothing is trained."""
-        return sum(map(self.asks, range(self.num_rounds)))
-
-    def opens_clusters(self, round_index: int) -> bool:
-        """Whether clusters open as this round begins."""
-        return round_index > 0 and self.num_open(round_index) != self.num_open(round_index - 1)
-
-    def rules(self, round_index: int) -> ChoiceRules:
-        """For a round of the initialisation: which clusters are open; no prices, no coins."""
-        return replace(
-            ChoiceRules.plain(self.num_clusters),
-            num_open=self.num_open(round_index),
-            newcomer_power=NEWCOMER_POWER if self.init == "kmeans++" else 0.0,
-        )
+        return sum(map(self.asks, range(self.survey_rounds)))
 
 
 def freeze_closed(release: Release, num_open: int) -> Release:
@@ -129,43 +98,23 @@ def _relative_noise(plan: PrivacyPlan) -> float:
     return plan.mechanism.noise_std / plan.mechanism.update_clip
 
 
-def make_schedule(settings: ServerSettings, *, num_rounds: int, num_clusters: int) -> Schedule:
+def make_schedule(settings: ServerSettings, *, num_rounds: int) -> Schedule:
     """The schedule of a run; ConfigError for one that does not fit into it.
 
-    By default an initialisation takes a tenth of the run, kmeans++ at least one round per cluster, a survey what
-    `resolve_init` says: a fifth of the run at most, or four rounds if that is more.
+    A survey takes as many rounds as `resolve_init` says: a fifth of the run at most, or four rounds if that is more.
     """
-    leasts = {"independent": 0, "warm": 1, "kmeans++": num_clusters, "survey": LEAST_ROUNDS}
-    init = "independent" if settings.init == "auto" else settings.init
-    least = leasts[init]
-    share = {"independent": 0.0, "survey": SHARE}.get(init, 0.1)
-    usual = min(max(int(num_rounds * share), least), num_rounds)
+    if settings.init != "survey":
+        if settings.init_rounds:
+            raise ConfigError(
+                f"init_rounds = {settings.init_rounds} with init = {settings.init}, which takes no rounds by itself; "
+                "remove init_rounds, or use init = survey."
+            )
+        return Schedule()
+    usual = min(max(int(num_rounds * SHARE), LEAST_ROUNDS), num_rounds)
     rounds = usual if settings.init_rounds is None else settings.init_rounds
-    if init == "independent" and rounds:
-        raise ConfigError(f"init_rounds = {rounds} with init = independent, which takes no rounds; remove init_rounds.")
-    if not least <= rounds < max(num_rounds, 1):
+    if not LEAST_ROUNDS <= rounds < max(num_rounds, 1):
         raise ConfigError(
-            f"init_rounds = {rounds} must be at least {least} for init = {init} and less than num_rounds = "
+            f"init_rounds = {rounds} must be at least {LEAST_ROUNDS} for init = survey and less than num_rounds = "
             f"{num_rounds}, which includes them; change either."
         )
-    return Schedule(init, rounds, num_clusters)
-
-
-def warm_start(models: Models, random_models: Models) -> Models:
-    """The models as a warm phase ends: a copy of the warm one for every cluster, each drawn a little towards a random
-    model of its own (public randomness)."""
-    warm = models.clustered[:1]
-    return Models(models.shared, (1 - PERTURBATION) * warm + PERTURBATION * random_models.clustered)
-
-
-def open_clusters(state: ServerState, schedule: Schedule, models: Models) -> ServerState:
-    """The state as a round begins in which clusters open: sizes released while they were closed say nothing.
-
-    After a warm phase everything starts from `models` again.
-    """
-    k = schedule.num_clusters
-    state = replace(state, sizes=RunningMean(np.zeros(k)))
-    if schedule.init != "warm":
-        return state
-    velocity = Models(state.velocity.shared, np.zeros_like(models.clustered))
-    return replace(state, models=models, velocity=velocity, average=models, num_averaged=0)
+    return Schedule(rounds)

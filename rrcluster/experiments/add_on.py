@@ -65,7 +65,7 @@ class AddOnServer:
         self.plan = plan
         self._streams = _streams(plan, seed)
         first = _first_models(models, plan)
-        self._server = Server(plan, _settings(settings), explores=True, random_models=lambda _: first)
+        self._server = Server(plan, _settings(settings), explores=True, first_models=lambda: first)
         made_by = {"config": _digest([asdict(self._server.settings), first.rows.tolist()])}
         self._folder = _open(Path(folder), plan, adopt=adopt)
         try:
@@ -204,8 +204,6 @@ def _streams(plan: PrivacyPlan, seed: int | None) -> StreamSource:
 
 def _settings(changes: dict[str, Any]) -> ServerSettings:
     settings = changed(ServerSettings(), changes)
-    if settings.init == "warm":
-        raise ConfigError("init = warm needs random models to start copies from; use independent or kmeans++.")
     if settings.init == "survey":
         raise ConfigError("init = survey asks clients for more than a choice and an update; use independent.")
     return settings

@@ -16,7 +16,6 @@ from rrcluster.data_settings import ColumnSettings, DataSettings, data_label, sp
 from rrcluster.errors import ConfigError
 from rrcluster.settings import (
     FIELDS,
-    REMOVED,
     SECTIONS,
     FaultSettings,
     LocalSettings,
@@ -24,6 +23,7 @@ from rrcluster.settings import (
     OutputSettings,
     PrivacySettings,
     ServerSettings,
+    refuse_removed,
 )
 
 if TYPE_CHECKING:
@@ -181,8 +181,7 @@ def from_flat(settings: dict[str, Any], *, source: str = "config", resolved: boo
     """
     sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for name, value in settings.items():
-        if name in REMOVED:
-            raise ConfigError(f"{source}: setting {name!r} is gone: {REMOVED[name]}.")
+        refuse_removed(name, value, source=source)
         if name not in FIELDS:
             raise ConfigError(f"{source}: setting {name!r} is not known; {closest(str(name))}")
         sections[FIELDS[name]][name] = coerce(SECTIONS[FIELDS[name]], name, value, source=source)

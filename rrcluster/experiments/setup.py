@@ -189,7 +189,7 @@ def make_experiment(
     check_applies(algorithm, config.privacy.mechanism, method.min_cluster_size)
     check_init(algorithm, config.server.init, config.privacy.mechanism, method.min_cluster_size)
     k = algorithm.num_clusters(method.num_clusters)
-    make_schedule(config.server, num_rounds=config.privacy.num_rounds, num_clusters=k)
+    make_schedule(config.server, num_rounds=config.privacy.num_rounds)
     plan = plan_for(config)  # refuses a bad budget before any file is read
     data = data or load_population(config)
     plan.sampler.check_population(data.num_clients)

@@ -87,9 +87,7 @@ class AgreedRun:
 
     def survey_stage(self, round_index: int) -> str | None:
         """What the agreed survey asks in a round; None where clients train alone."""
-        k = self.plan.mechanism.num_clusters
-        schedule = make_schedule(self.experiment.server, num_rounds=self.plan.num_rounds, num_clusters=k)
-        place = schedule.place(round_index)
+        place = make_schedule(self.experiment.server, num_rounds=self.plan.num_rounds).place(round_index)
         return None if place is None else place.stage
 
     def first_memory(self) -> ClientMemory:

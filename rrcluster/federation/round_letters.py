@@ -49,7 +49,6 @@ def task(
         "round": guidance.round_index,
         "temperature": rules.temperature,
         "num_open": rules.num_open,
-        "newcomer_power": rules.newcomer_power,
         "keys": None if keys is None else asdict(keys),
     }
     return Letter(name, {**own_facts, **facts}, {**arrays, **more})
@@ -94,7 +93,6 @@ def read_task(
             float(facts["temperature"]),
             arrays["transition"],
             None if facts["num_open"] is None else int(facts["num_open"]),
-            float(facts["newcomer_power"]),
         )
         keys = facts["keys"]
         client_keys = (
@@ -125,11 +123,10 @@ def read_task(
 def _check_sensible(name: str, arrays: Mapping[str, Array], rules: ChoiceRules) -> None:
     """Refuse guidance that no server makes which follows the protocol, before it costs an attempt."""
     finite = all(np.isfinite(values).all() for values in arrays.values())
-    numbers = (rules.temperature, rules.newcomer_power)
-    sizes = all(0 <= number < math.inf for number in numbers)
+    sensible = 0 <= rules.temperature < math.inf
     opened = rules.num_open is None or 1 <= rules.num_open <= len(rules.prices)
     coins = finite and (rules.transition >= 0).all() and np.allclose(rules.transition.sum(axis=1), 1.0)
-    if not (finite and sizes and opened and coins):
+    if not (finite and sensible and opened and coins):
         raise ProtocolError(f"the message {name} holds models or rules that no server makes by the settings.")
 
 

@@ -37,34 +37,24 @@ def check_applies(method: Method, mechanism: str, min_cluster_size: int) -> None
 
 
 def check_init(method: Method, init: str, mechanism: str = "joint", min_cluster_size: int = 0) -> None:
-    """Raise where an initialisation other than `independent`, or `auto`, has no meaning (ConfigError).
-
-    | | kmeans++, warm |
-    | --- | --- |
-    | ifca, ifca-shared, fedcam, fesem, fesem-..., fedcam-fesem | yes; survey: those that choose by loss |
-    | fedavg, fedprox, fedper, fedper-memoryless, mr-mtl, local | refused: one model |
-    | oracle | refused: its clusters are given |
-
-    For kmeans++ and warm, mechanism and rebalancing do not matter: the rounds of an initialisation are ordinary rounds.
-    Methods that choose by distance do so here too, once a client remembers something; before that they choose by loss.
-    """
-    if init in ("auto", "independent"):
+    """Raise where a survey has no meaning (ConfigError): only methods that choose by loss open what it finds."""
+    if init != "survey":
         return
     if method.one_model:
         raise ConfigError(f"algorithm = {method.name} has one model, so init = {init} has no effect; remove init.")
     if not method.compares_models:
         raise ConfigError(f"algorithm = {method.name} is given its clusters, so init = {init} does nothing; remove it.")
-    if init == "survey" and mechanism == "identifier":
+    if mechanism == "identifier":
         raise ConfigError(
             "init = survey sums answers by what clients say, and mechanism = identifier moves clients at random; use "
             "mechanism = joint, or another init."
         )
-    if init == "survey" and min_cluster_size:
+    if min_cluster_size:
         raise ConfigError(
             f"min_cluster_size (B) = {min_cluster_size} would fill clusters that init = survey keeps closed; set B to "
             "0, or use another init."
         )
-    if init == "survey" and not method.chooses_by_loss:
+    if not method.chooses_by_loss:
         raise ConfigError(
             f"init = survey opens as many clusters as it finds groups, for methods that choose by loss alone, and "
             f"algorithm = {method.name} does not; use ifca, or another init."

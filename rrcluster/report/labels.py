@@ -7,7 +7,7 @@ from rrcluster.registry import METHODS
 from rrcluster.report.values import epsilon_name, number, value_text
 from rrcluster.settings import AFFECTS
 
-INIT_NAMES = {"warm": " + warm start", "kmeans++": " + k-means++", "survey": " + survey"}
+INIT_NAMES = {"survey": " + survey"}
 # What runs of one method may differ in: their seed, where they are made and what is written beside the result.
 NOT_METHOD = frozenset({name for name, affected in AFFECTS.items() if affected != "result"} | {"seed"})
 _MAX_DIFFERENCES = 3

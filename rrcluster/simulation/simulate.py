@@ -126,13 +126,11 @@ def make_server(
     *, model: Model, algorithm: Method, plan: PrivacyPlan, settings: ServerSettings, streams: StreamSource
 ) -> Server:
     """The server for a method: its first models are the model's own, and it explores if clients choose by loss."""
-    k = plan.mechanism.num_clusters
 
-    def first_or_random(name: str) -> Models:
-        start = model if name == "init" else replace(model, fresh=True)
-        return algorithm.init(start, num_clusters=k, rng=streams(name))
+    def first_models() -> Models:
+        return algorithm.init(model, num_clusters=plan.mechanism.num_clusters, rng=streams("init"))
 
-    return Server(plan, settings, algorithm.chooses_by_loss, first_or_random)
+    return Server(plan, settings, algorithm.chooses_by_loss, first_models)
 
 
 def simulate(

@@ -18,7 +18,7 @@ from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Streams
-from rrcluster.settings import LocalSettings, ServerSettings
+from rrcluster.settings import LocalSettings
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.simulation.evaluate import evaluate
 from rrcluster.simulation.simulate import simulate
@@ -138,29 +138,6 @@ def test_batched_equals_reference_and_the_run_resumes(data, name, mechanism, b):
     assert np.abs(vectors(fast[0]) - vectors(slow)).max() < 1e-4
     resumed = records(data, name, plan, state=fast[0].state, memory=fast[0].memory)
     assert (vectors(resumed[-1]) == vectors(fast[-1])).all()
-
-
-INITIALISED = [
-    pytest.param(name, mechanism, init, id=f"{name}-{mechanism}-{init}")
-    for name in CLUSTERED
-    for mechanism in MECHANISMS
-    for init in ("kmeans++", "warm")
-    if not (mechanism == "identifier" and name in REMEMBERING)
-]
-
-
-@pytest.mark.parametrize(("name", "mechanism", "init"), INITIALISED)
-def test_every_initialisation_has_equal_engines_resumes_and_costs_nothing(data, name, mechanism, init):
-    plan, server = make_plan(name, mechanism), ServerSettings(init=init, init_rounds=2)
-    ledger = Ledger()
-    fast = records(data, name, plan, server=server, ledger=ledger)
-    resumed = records(data, name, plan, server=server, state=fast[0].state, memory=fast[0].memory)
-    assert (vectors(resumed[-1]) == vectors(fast[-1])).all()
-    assert ledger.num_charged == plan.num_rounds
-    assert np.isfinite(vectors(fast[-1])).all()
-    if mechanism == "joint":
-        slow = first_record(data, name, plan, server=server, engine=ReferenceEngine)
-        assert np.abs(vectors(fast[0]) - vectors(slow)).max() < 1e-4
 
 
 @pytest.mark.parametrize(("name", "mechanism", "b"), CASES)

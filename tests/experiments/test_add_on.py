@@ -202,7 +202,7 @@ def test_wrong_models_and_settings_are_refused_before_anything_is_written(tmp_pa
     for models, changes, reason in (
         (np.zeros((K, D + 1)), {}, r"shape \(3, 4\)"),
         (np.full((K, D), np.nan), {}, "finite"),
-        (np.zeros((K, D)), {"init": "warm"}, "needs random models"),
+        (np.zeros((K, D)), {"init": "warm"}, "init = warm is gone"),
         (np.zeros((K, D)), {"server_rl": 1}, "did you mean 'server_lr'"),
     ):
         with pytest.raises(ConfigError, match=reason):

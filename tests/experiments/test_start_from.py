@@ -81,7 +81,7 @@ def test_starts_that_the_statement_could_not_build_on_are_refused(tiny, first, t
         ({"model": "edges"}, ConfigError, "where the run trained"),
         ({"mechanism": "identifier"}, PrivacyError, "different neighbouring relations"),
         ({"secure": True, "evaluate_every": None}, PrivacyError, "a secure run cannot build on it"),
-        ({"init": "warm"}, ConfigError, "leave one out"),
+        ({"init": "survey"}, ConfigError, "leave one out"),
         ({"start_from": str(tmp_path / "nothing")}, RunFolderError, "no models"),
     ):
         with pytest.raises(kind, match=reason):

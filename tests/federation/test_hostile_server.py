@@ -143,7 +143,6 @@ def test_members_that_remember_could_be_told_apart_and_are_refused(algorithm):
         ({}, {"transition": 0.25}),
         ({"temperature": float("nan")}, {}),
         ({"temperature": -1.0}, {}),
-        ({"newcomer_power": float("inf")}, {}),
         ({"num_open": 0}, {}),
         ({"num_open": 3}, {}),
     ],

@@ -154,8 +154,7 @@ def test_checkpoints_are_never_read(tmp_path, run_folder):
         ({"mechanism": "joint", "exploration": 1.0, "algorithm": "fedavg"}, "DP-FedAvg"),
         ({"mechanism": "joint", "exploration": 0.0}, "DP-IFCA"),
         ({"mechanism": "joint", "exploration": 0.0, "init": "independent"}, "DP-IFCA"),
-        ({"mechanism": "joint", "exploration": 1.0, "init": "warm"}, "DP-IFCA + warm start + exploration"),
-        ({"mechanism": "none", "init": "kmeans++"}, "IFCA + k-means++"),
+        ({"mechanism": "none", "init": "survey"}, "IFCA + survey"),
         ({"mechanism": "none", "rebalance": "exact", "min_cluster_size": 8}, "RR-Cluster (IFCA), B=8, no privacy"),
         ({"mechanism": "joint", "min_cluster_size": 15}, "RR-Cluster (IFCA), B=15"),
         ({"mechanism": "joint", "rebalance": "none", "min_cluster_size": 15}, "DP-IFCA"),  # of version 0.1
