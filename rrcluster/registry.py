@@ -48,7 +48,7 @@ class Registry:
 
     def replace(self, entry: Entry) -> None:
         """Add a name, or change what it stands for; one of ours is refused."""
-        if entry.name in self._all() and entry.name in self._ours:
+        if self.ships(entry.name):
             raise ConfigError(f"{self._what} {entry.name!r} is a name of rrcluster's own; give yours another name.")
         self._all()[entry.name] = entry
 
@@ -63,6 +63,10 @@ class Registry:
     def __contains__(self, name: object) -> bool:
         """Whether the name is known."""
         return isinstance(name, str) and name in self._all()
+
+    def ships(self, name: str) -> bool:
+        """Whether the name is one of rrcluster's own."""
+        return name in self._all() and name in self._ours
 
     def __getitem__(self, name: str) -> Entry:
         """The entry of a name; ConfigError with the nearest names for one that is not known."""

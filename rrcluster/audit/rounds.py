@@ -17,6 +17,7 @@ from rrcluster.clusters import survey
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.entropy import SecureStreams
 from rrcluster.errors import ConfigError
 from rrcluster.methods import ALGORITHMS
@@ -70,7 +71,7 @@ class Training:
             "model": model,
             "algorithm": method,
             "plan": plan,
-            "engine": BatchedEngine(model),
+            "engine": ReferenceEngine(model) if model.own else BatchedEngine(model),
             "streams": SecureStreams() if self.target.secure else Streams(self.seed),
             "local": LocalSettings(0.05, 1, 10),
         }

@@ -11,9 +11,9 @@ from rrcluster.engine.batched.sample_order import batch_orders
 from rrcluster.engine.optimisers import step_seeds
 from rrcluster.engine.protocol import Measured, Question, TrainingCall, Updates
 from rrcluster.engine.recording import Form
-from rrcluster.engine.reference import own_generator
 from rrcluster.engine.workers.torch_client import TorchClientTrainer
 from rrcluster.engine.workers.worker import ClientCall, Steps
+from rrcluster.models.client_state import own_generators
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 
@@ -33,7 +33,7 @@ class InTurnEngine:
 
     def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
         """(n, d) for each call."""
-        with own_generator():
+        with own_generators():
             return [self._train(call) for call in calls]
 
     @property

@@ -26,13 +26,6 @@ def step_seeds(key: tuple[Any, Any], clients: Array, count: int) -> Array:
     return np.asarray(words[:, 0::2] | (words[:, 1::2] & 0x7FFFFFFF) << 32)
 
 
-def seed_step(seed: int, device: torch.device) -> None:
-    """Seed the generator that random layers draw from. `torch.manual_seed` seeds every device, at a cost per call."""
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
-    torch.default_generator.manual_seed(seed)
-
-
 def direction(momentum: float, state: Sequence[Tensor], gradient: Tensor, steps: Any) -> Tensor:
     """What a step of size 1 subtracts: SGD with momentum where the state is one tensor, Adam where it is two.
 

@@ -16,7 +16,7 @@ from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.engine.spread import SpreadEngine
 from rrcluster.engine.workers.processes import cores
 from rrcluster.engine.workers.workers_engine import WorkersEngine
-from rrcluster.errors import ConfigError
+from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.models.model import Model
 from rrcluster.settings import EngineName, Precision
 
@@ -50,6 +50,7 @@ def pick_engine(
     samples: float = 0.0,
     capacity: int | None = None,
     precision: str = "auto",
+    alone: bool = False,
 ) -> Engine:
     """The engine called `name`; `auto` picks the fastest.
 
@@ -58,10 +59,18 @@ def pick_engine(
     (spread.py). Our convolutions and recurrences are as fast one client at a time there: `workers` if a round trains on
     enough `samples` (all epochs of all clients) to repay starting the processes, and there is a second core or compiled
     code to gain from, else `reference`. `capacity` bounds how many clients are in memory together, by default as many
-    as suit the model; `precision` is for CUDA.
+    as suit the model; `precision` is for CUDA. `alone` is for runs with a guarantee: clients of a network that a user
+    brings are computed one at a time, with copies of their own, whose bits nobody else's data can change.
     """
     checks.one_of(get_args(EngineName), engine=name)
     checks.one_of(get_args(Precision), precision=precision)
+    if alone and model.own:
+        if name not in ("auto", "reference"):
+            raise PrivacyError(
+                f"engine = {name} computes clients of {model.name} with one copy of the network and the loss, which "
+                "may keep something of a client for the next; a secure run takes engine = reference, or auto."
+            )
+        name = "reference"
     capacity = capacity or model.clients_at_once
     if name == "workers" and (device.type != "cpu" or not _has_workers()):
         raise ConfigError(

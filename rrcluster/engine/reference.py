@@ -1,69 +1,88 @@
-"""Reference engine: trains one client, one batch at a time with the plain `nn.Module`; the tests' oracle."""
+"""Reference engine: trains one client, one batch at a time with the plain `nn.Module`; the tests' oracle.
 
-import copy
+Networks that a user brings are copied anew for every client, so nothing of one client is left for the next: secure runs
+compute those here.
+"""
+
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rrcluster.data.federated import TestSet
 from rrcluster.engine.batched.sample_order import batch_orders
-from rrcluster.engine.optimisers import Optimiser, seed_step, step_seeds
+from rrcluster.engine.optimisers import Optimiser, step_seeds
 from rrcluster.engine.protocol import CPU, Measured, Question, TrainingCall, Updates
-from rrcluster.models.model import Model, eval_copy
+from rrcluster.models.client_state import ClientNetwork, own_generators
+from rrcluster.models.model import Model
 from rrcluster.types import Array
+
+_LARGEST_BY_ONE_THREAD = 2**20  # parameters: threads wait for each other longer than a smaller network takes
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread: how many there are can change the last bits of a sum."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)
 class ReferenceEngine:
-    """A loop over clients. It works on a copy of the module: the model's own is never changed."""
+    """A loop over clients. It works on copies of the module: the model's own is never changed."""
 
     model: Model
     device: torch.device = CPU
 
     def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
         """(n, d) for each call."""
-        return [call.result(self._train(call)) for call in calls]
+        with self._apart():
+            return [call.result(self._train(call)) for call in calls]
 
     def measure(self, questions: Sequence[Question]) -> list[Measured]:
         """Loss and accuracy for each question."""
-        return [self._measure(question) for question in questions]
+        with self._apart():
+            return [self._measure(question) for question in questions]
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        small = self.model.own and self.model.num_parameters <= _LARGEST_BY_ONE_THREAD
+        with own_generators(self.device), one_thread() if small else nullcontext():
+            yield
 
     @cached_property
-    def _module(self) -> nn.Module:
-        return copy.deepcopy(self.model.module).to(self.device)
+    def _trained(self) -> ClientNetwork:
+        return ClientNetwork.of(self.model, self.device)
 
     @cached_property
-    def _measured(self) -> nn.Module:
-        return eval_copy(self._module)
-
-    @cached_property
-    def _parameters(self) -> list[Tensor]:
-        return [parameter for parameter in self._module.parameters() if parameter.requires_grad]
+    def _measured(self) -> ClientNetwork:
+        return ClientNetwork.of(self.model, self.device, measured=True)
 
     def _train(self, call: TrainingCall) -> Array:
         cohort, local, trained = call.cohort, call.local, call.start
         orders = batch_orders(call.key, cohort.clients, cohort.sizes, epochs=local.local_epochs)
         seeds = step_seeds(call.key, cohort.clients, orders.shape[1] * -(-orders.shape[2] // local.batch_size))
         anchors = trained.copy() if call.anchor is None else np.asarray(call.anchor, dtype=np.float32)
-        with own_generator():
-            for row, size in enumerate(cohort.sizes.tolist()):
-                self._load(trained[row])
-                inputs, targets = self._tensor(cohort.inputs[row, :size]), self._tensor(cohort.targets[row, :size])
-                optimiser = Optimiser(self._parameters, local, anchors[row], call.trainable)
-                batches = [batch for order in orders[row, :, :size] for batch in _split(order, local.batch_size)]
-                for seed, batch in zip(seeds[row].tolist(), batches, strict=False):
-                    if self.model.own:  # those we ship draw no random numbers
-                        seed_step(seed, self.device)
-                    chosen = self._tensor(batch)
-                    outputs = self.model.task.outputs(self._module, inputs[chosen])
-                    loss = self.model.task.losses(outputs, targets[chosen]).mean()
-                    optimiser.step(torch.autograd.grad(loss, self._parameters, materialize_grads=True))
-                trained[row] = self._dump()
+        for row, size in enumerate(cohort.sizes.tolist()):
+            if not size:
+                continue
+            network = self._trained.fresh()
+            network.load(trained[row])
+            inputs, targets = self._tensor(cohort.inputs[row, :size]), self._tensor(cohort.targets[row, :size])
+            optimiser = Optimiser(network.parameters, local, anchors[row], call.trainable)
+            batches = [batch for order in orders[row, :, :size] for batch in _split(order, local.batch_size)]
+            for seed, batch in zip(seeds[row].tolist(), batches, strict=False):
+                chosen = self._tensor(batch)
+                optimiser.step(network.gradients(inputs[chosen], targets[chosen], seed=seed))
+            trained[row] = network.dump()
         return trained
 
     def _measure(self, question: Question) -> Measured:
@@ -75,41 +94,18 @@ class ReferenceEngine:
                 (samples.inputs[row, :size], samples.targets[row, :size]) for row, size in enumerate(samples.sizes)
             ]
         figures = np.zeros((len(clients), len(models), 2))
-        for column, model in enumerate(models):
-            self._load(model)
-            for row, (inputs, targets) in enumerate(clients):
-                if len(targets):
-                    figures[row, column] = self._means(self._tensor(inputs), self._tensor(targets))
+        for row, client in enumerate(clients):
+            inputs, targets = (self._tensor(values) for values in client)
+            network = self._measured.fresh()
+            for column, model in enumerate(models if len(targets) else ()):
+                network.load(model)
+                figures[row, column] = [float(part.mean()) for part in network.figures(inputs, targets)]
         return Measured(figures[..., 0], figures[..., 1])
 
-    @torch.no_grad()
-    def _means(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
-        task = self.model.task
-        outputs = task.outputs(self._measured, inputs)
-        return float(task.losses(outputs, targets).mean()), float(task.metrics(outputs, targets).mean())
-
     def _tensor(self, values: Array) -> Tensor:
-        return torch.as_tensor(values, device=self.device)
-
-    @torch.no_grad()
-    def _load(self, vector: Array) -> None:
-        values = self.model.unflatten(torch.as_tensor(np.asarray(vector, dtype=np.float32)))
-        for parameter, value in zip(self._parameters, values.values(), strict=True):
-            parameter.copy_(value)
-
-    def _dump(self) -> Array:
-        return np.asarray(torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters]).cpu().numpy())
+        """A copy: where rows lie in memory depends on the rest of the cohort, and may change the last bits."""
+        return torch.tensor(values, device=self.device)
 
 
 def _split(order: Array, size: int) -> list[Array]:
     return [order[first : first + size] for first in range(0, len(order), size)]
-
-
-@contextmanager
-def own_generator() -> Iterator[None]:
-    """Networks may draw random numbers (dropout) from torch's generator, which is as before afterwards."""
-    state = torch.get_rng_state()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(state)

@@ -12,7 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
@@ -27,6 +27,7 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.in_turn import InTurnEngine
 from rrcluster.engine.protocol import Engine, Measured, Question, TrainingCall, Updates
 from rrcluster.engine.recording import Form, resized
+from rrcluster.engine.reference import one_thread
 from rrcluster.engine.workers.processes import spawn, terminate
 from rrcluster.engine.workers.shared_arrays import SharedConnection, open_unnamed_file
 from rrcluster.engine.workers.worker import type_and_line
@@ -154,17 +155,6 @@ def stacks(model: Model) -> bool:
 
 def _has(model: Model, kind: type[nn.Module]) -> bool:
     return any(isinstance(layer, kind) for layer in model.module.modules())
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread: how many there are can change the last bits of a sum."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _slices(count: int, most: int) -> list[slice]:

@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rrcluster import registry
 from rrcluster.experiments.config import RunConfig
 from rrcluster.settings import AFFECTS
 from rrcluster.version import __version__
@@ -78,6 +79,19 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
         for array in data.store.client(client):
             digest.update(array.tobytes())
     return parts | {"data": digest.hexdigest()}
+
+
+def own_code(experiment: "Experiment") -> list[str]:
+    """What a run calls for several clients and rrcluster does not ship."""
+    config, data, model = experiment.config, experiment.data, experiment.model
+    method, mechanism = config.method.algorithm, config.privacy.mechanism
+    own = {
+        f"the network {model.name}, its loss and its metric": model.own,
+        f"the method {method}": not registry.METHODS.ships(method),
+        f"the mechanism {mechanism}": not registry.MECHANISMS.ships(mechanism),
+        f"what reads {data.name}": not type(data.store).__module__.startswith("rrcluster."),
+    }
+    return [what for what, is_own in own.items() if is_own]
 
 
 def _describe_model(model: "Model") -> str:

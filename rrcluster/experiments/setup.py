@@ -25,7 +25,7 @@ from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError, NotDeclared, PrivacyError, RankError
 from rrcluster.experiments.config import RunConfig, from_flat
-from rrcluster.experiments.fingerprint import fingerprint
+from rrcluster.experiments.fingerprint import fingerprint, own_code
 from rrcluster.experiments.start_from import Start, full_statement, load_start
 from rrcluster.methods import ALGORITHMS, Method
 from rrcluster.methods.compatibility import allows_survey, check_applies, check_init
@@ -33,7 +33,7 @@ from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, fitted, from_module, make_model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.privacy.statement import OWN_DATA
+from rrcluster.privacy.statement import OWN_DATA, trust_in
 from rrcluster.rng import Streams
 from rrcluster.server_state import ServerState
 from rrcluster.settings import FIELDS, LocalSettings, ServerSettings
@@ -116,6 +116,8 @@ class Experiment:
         stated = full_statement(self.plan, self.start) | {"initialisation": begins}
         if self.owns_data:
             stated["not_covered"] = [*stated["not_covered"], OWN_DATA]
+        if self.plan.private and (code := own_code(self)):
+            stated["notes"] = [*stated["notes"], trust_in(code)]
         return stated if self.deployed is None else self.deployed.stated(stated)
 
 
@@ -279,6 +281,7 @@ def engine_for(config: RunConfig, model: Model, *, samples: float = 0.0) -> Engi
         samples=samples,
         capacity=output.capacity,
         precision=output.precision,
+        alone=config.privacy.secure,
     )
 
 

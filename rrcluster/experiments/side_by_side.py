@@ -8,7 +8,7 @@ from multiprocessing.connection import wait
 
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.engine.spread import one_thread
+from rrcluster.engine.reference import one_thread
 from rrcluster.engine.workers.processes import Spawned
 from rrcluster.experiments.config import RunConfig
 from rrcluster.experiments.grid import Job

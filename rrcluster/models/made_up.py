@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rrcluster.data.federated import IDS, FederatedData
+from rrcluster.models.client_state import own_generators, seed_generators
 from rrcluster.models.model import Model
 
 _KEPT, _MOST_KEPT = 64, 1024  # samples that stay with a model: so many, or two of each class
@@ -15,9 +16,9 @@ _KEPT, _MOST_KEPT = 64, 1024  # samples that stay with a model: so many, or two 
 
 @contextmanager
 def seeded_generator() -> Iterator[None]:
-    """Draw from torch's generator under a fixed seed; it is as before afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    """Draw under a fixed seed, by torch, numpy or Python; their generators are as before afterwards."""
+    with own_generators():
+        seed_generators(0)
         yield
 
 

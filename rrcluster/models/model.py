@@ -22,7 +22,7 @@ from rrcluster.errors import ConfigError
 from rrcluster.models.dropout import with_masks
 from rrcluster.models.stackable import stackable
 from rrcluster.models.stacked_images import ChannelsLast, laid_out
-from rrcluster.models.task import PerSample, Task
+from rrcluster.models.task import PerSample, Task, copied
 from rrcluster.rng import Rng
 from rrcluster.types import Array
 
@@ -116,7 +116,7 @@ class Model:
     fixed: FixedPart | None = None  # the same model in two parts, where it begins with an untrained map
     accelerated: FastCnn | None = None  # set only for the exact network that faster code computes
     one_linear_layer: bool = False  # set only for `linear` with classes, for which engine/batched has GPU kernels
-    own: bool = False  # brought by a user, so that anything may be in it
+    own: bool = True  # brought by a user, so that anything may be in it
     fresh: bool = True  # starts from random weights; else from those of `module`
     task: Task = field(default_factory=Task)  # its inputs, its loss and its metric
     not_batched: str = ""  # why clients have to run one at a time; empty: they can be stacked
@@ -201,6 +201,11 @@ class Model:
         values = {**self._constants(inputs.device), **parameters}
         outputs: Tensor = functional_call(self._measured, values, *self.task.arguments(inputs))
         return outputs
+
+    def copied(self) -> "Model":
+        """The same with copies of the network, the loss and the metric, which have seen nothing."""
+        module, task = copied(self.name, self.module, self.task)
+        return replace(self, module=module, task=task)
 
     @cached_property
     def _stackable(self) -> nn.Module:
@@ -326,7 +331,7 @@ def from_module(
     loss: PerSample | None = None,
     metric: PerSample | None = None,
 ) -> Model:
-    """Any `nn.Module` a user brings, as a model: a copy, so that the module itself is never changed.
+    """Any `nn.Module` a user brings, as a model: a copy, so that the module, loss and metric are never changed.
 
     Every cluster starts from the weights that the module has; `fresh` draws new ones from the run's own randomness
     (`Model.init` says which law). `loss` and `metric` are functions of outputs (s, ...) and targets (s, ...) that give
@@ -336,11 +341,5 @@ def from_module(
     name = name or type(module).__name__
     if isinstance(module, torch.jit.ScriptModule):
         raise ConfigError(f"model {name} is a TorchScript program; give the module that it was made from.")
-    try:
-        copied = copy.deepcopy(module)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"model {name} cannot be copied: {str(error).partition('. ')[0][:200]}. Build it anew, or detach what it "
-            "has computed; for weight_norm use torch.nn.utils.parametrizations."
-        ) from error
-    return Model(name, copied, own=True, fresh=fresh, task=Task(loss, metric))
+    module, task = copied(name, module, Task(loss, metric))
+    return Model(name, module, fresh=fresh, task=task)

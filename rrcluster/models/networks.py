@@ -23,6 +23,7 @@ from rrcluster.models.model import FastCnn, FixedPart, Model, Parameters
 HIDDEN = 200  # of the mlp
 NORM_GROUPS = 8  # of the cifar-cnn
 _WIDTHS = (32, 64, 128, 128)
+_shipped = partial(Model, own=False)  # their code is here, and keeps nothing of a client
 
 
 def linear(input_shape: tuple[int, ...], outputs: int) -> Model:
@@ -32,7 +33,7 @@ def linear(input_shape: tuple[int, ...], outputs: int) -> Model:
     that training has to undo, and k close starts are enough to tell clusters apart.
     """
     module = nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), outputs))
-    return Model("linear", module, grouped_form=_linear_grouped, init_scale=0.05, one_linear_layer=outputs > 1)
+    return _shipped("linear", module, grouped_form=_linear_grouped, init_scale=0.05, one_linear_layer=outputs > 1)
 
 
 def _linear_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
@@ -42,7 +43,7 @@ def _linear_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
 def mlp(input_shape: tuple[int, ...], outputs: int) -> Model:
     """Linear(->200) ReLU Linear(200->): IFCA's network; 159,010 parameters on 28 x 28 images with 10 classes."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs))
-    return Model("mlp", module, grouped_form=_mlp_grouped)
+    return _shipped("mlp", module, grouped_form=_mlp_grouped)
 
 
 def _mlp_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
@@ -68,7 +69,7 @@ def cnn(input_shape: tuple[int, ...], outputs: int) -> Model:  # noqa: ARG001  #
         nn.Linear(32, outputs),
     )
     fast = FastCnn(outputs) if outputs > 1 else None  # the fast code computes cross-entropy, not squared error
-    return Model("cnn", module, grouped_form=_cnn_grouped, convolutional=True, accelerated=fast)
+    return _shipped("cnn", module, grouped_form=_cnn_grouped, convolutional=True, accelerated=fast)
 
 
 def _cnn_grouped(parameters: Parameters, inputs: Tensor) -> Tensor:
@@ -92,7 +93,7 @@ def cifar_cnn(input_shape: tuple[int, ...], outputs: int) -> Model:  # noqa: ARG
     for before, after in zip((3, *_WIDTHS), _WIDTHS, strict=False):
         layers += [nn.Conv2d(before, after, 3, padding=1), nn.GroupNorm(NORM_GROUPS, after), nn.ReLU(), nn.MaxPool2d(2)]
     layers += [nn.Flatten(), nn.Linear(512, 128), nn.ReLU(), nn.Linear(128, outputs)]
-    return Model(
+    return _shipped(
         "cifar-cnn", nn.Sequential(*layers), grouped_form=_cifar_cnn_grouped, convolutional=True, clients_at_once=256
     )
 
@@ -136,7 +137,7 @@ def character_lstm(input_shape: tuple[int, ...], outputs: int) -> Model:  # noqa
 
     At 2,048 windows of 80 characters at once, the projected inputs of a layer take 670 MB.
     """
-    return Model(
+    return _shipped(
         "lstm",
         CharacterLSTM(outputs),
         grouped_form=_lstm_grouped,
@@ -187,7 +188,7 @@ def character_ngram(input_shape: tuple[int, ...], outputs: int, *, name: str, be
             "use longer windows."
         )
     form = partial(_ngram_grouped, before)
-    return Model(name, CharacterNgram(outputs, before), grouped_form=form, takes_ids=True, init_scale=0.05)
+    return _shipped(name, CharacterNgram(outputs, before), grouped_form=form, takes_ids=True, init_scale=0.05)
 
 
 bigram = partial(character_ngram, name="bigram", before=1)
@@ -337,4 +338,4 @@ def on_features(
         return rest.grouped({place.removeprefix("1."): value for place, value in parameters.items()}, values)
 
     module = nn.Sequential(features, rest.module)
-    return Model(name, module, grouped_form=grouped, init_scale=rest.init_scale, fixed=FixedPart(features, rest))
+    return _shipped(name, module, grouped_form=grouped, init_scale=rest.init_scale, fixed=FixedPart(features, rest))

@@ -5,14 +5,13 @@ decided here depends on public shapes alone.
 """
 
 import copy
-import random
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -20,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.errors import ConfigError
+from rrcluster.models.client_state import ClientNetwork, generator_states, seed_generators
 from rrcluster.models.dropout import draw_masks, record_draws
 from rrcluster.models.made_up import count_ids, made_up_samples, made_up_trial, seeded_generator
 from rrcluster.models.model import Model, eval_copy
@@ -28,6 +28,8 @@ from rrcluster.models.stackable import stackable
 _SAMPLES, _SEEDS = 3, (1, 2)
 _NUMBERS_AT_ONCE = 2**27  # about half a gigabyte of float32, for samples or clients that are computed together
 _CLOSE = 1e-4  # relative; what two orders of the same float32 sums may differ by
+_SAME = 1e-6  # the same computation twice
+_OTHERS = ((100.0, 3), (0.0, 1), (-1.0, 5), (10.0, 2), (1.0, 4))  # scale and number of samples of other clients
 
 
 def fitted(model: Model, data: FederatedData) -> Model:
@@ -39,7 +41,8 @@ def fitted(model: Model, data: FederatedData) -> Model:
     if not model.own:
         return model
     ids = data.input_dtype == IDS
-    model = replace(model, takes_ids=ids, task=replace(model.task, layout=data.layout))
+    unused = replace(model, takes_ids=ids, task=replace(model.task, layout=data.layout)).copied()
+    model = unused.copied()  # what is tried is not what runs
     module = eval_copy(model.module)
     num_ids = count_ids(model, module, data)
     inputs, targets = made_up_samples(data, num_ids=num_ids, count=_SAMPLES)
@@ -47,21 +50,22 @@ def fitted(model: Model, data: FederatedData) -> Model:
         warnings.simplefilter("ignore")
         outputs = _outputs(model, module, inputs, data)
         _check_outputs(model, outputs, targets, data)
-        _check_alone(model, module, inputs, outputs)
+        drawn = _trained_once(model, inputs, targets)
+        first = _answers(unused, [(inputs, targets)])
         _check_constant(model, module, inputs)
-        draws = _trained_once(model, inputs, targets)
-        for called in (model.module, module):
-            _check_forgets(model, called, inputs, other=100 * made_up_samples(data, num_ids=1, count=_SAMPLES)[0])
         numbers = _numbers_per_sample(model, inputs, targets)
+        _check_forgets(unused, first, [*_others(data), (inputs, targets)])
+        _check_alone(model, module, inputs, outputs)
+    draws = bool(drawn)
     why_not = _why_not_stacked(model, inputs, targets, draws=draws)
     return replace(
-        model,
+        unused,
         not_batched="it draws random numbers while it trains" if draws else why_not,
         trial=made_up_trial(model, module, data, num_ids=num_ids)
         if not why_not and _of_torch(model.task.loss)
         else None,
         draws=draws,
-        dropout_only=draws and not why_not,
+        dropout_only=drawn == {"torch"} and not why_not,
         channels_last=not why_not and _runs_channels_last(model, inputs, targets, draws=draws),
         samples_at_once=min(max(_NUMBERS_AT_ONCE // numbers, 16), model.samples_at_once),
         clients_at_once=min(
@@ -133,15 +137,15 @@ def _check_function(what: str, function: Any, outputs: Tensor, targets: Tensor) 
         alone = torch.stack([function(outputs[i : i + 1], targets[i : i + 1])[0] for i in range(len(outputs))])
     except Exception as error:
         raise ConfigError(f"{what} = {name} cannot take a single sample: {_first_line(error)}.") from error
-    if not torch.allclose(alone, figures, rtol=_CLOSE, atol=_CLOSE, equal_nan=True):
-        raise ConfigError(
-            f"{what} = {name} gives a sample another number when it is alone than among others: it mixes the samples "
-            "of a batch, and clients with them. Let each number depend on its own sample; weights must be constants."
-        )
     if not torch.equal(function(outputs, targets).nan_to_num(), figures.nan_to_num()):
         raise ConfigError(
             f"{what} = {name} gives other numbers for samples that it has seen before: it remembers clients, or draws "
             "random numbers. Compute it from outputs and targets alone."
+        )
+    if not torch.allclose(alone, figures, rtol=_CLOSE, atol=_CLOSE, equal_nan=True):
+        raise ConfigError(
+            f"{what} = {name} gives a sample another number when it is alone than among others: it mixes the samples "
+            "of a batch, and clients with them. Let each number depend on its own sample; weights must be constants."
         )
 
 
@@ -158,7 +162,7 @@ def _check_alone(model: Model, module: nn.Module, inputs: Tensor, outputs: Tenso
 
 def _check_constant(model: Model, module: nn.Module, inputs: Tensor) -> None:
     """Neither random numbers nor changing weights when it is measured: one client's samples would change another's."""
-    state, embeddings = torch.get_rng_state(), _Embeddings()
+    states, embeddings = generator_states(), _Embeddings()
     before = [value.clone() for value in module.parameters()]
     with torch.no_grad(), embeddings:
         model.task.outputs(module, inputs)
@@ -168,41 +172,52 @@ def _check_constant(model: Model, module: nn.Module, inputs: Tensor) -> None:
             f"model {model.name} changes its weights when it is called, as an embedding with max_norm does, and one "
             "client's samples would change the model that others see; leave max_norm out, or scale in forward."
         )
-    if not torch.equal(state, torch.get_rng_state()):
+    if states != generator_states():
         raise ConfigError(f"model {model.name} draws random numbers in eval mode; draw them in training mode alone.")
 
 
-def _check_forgets(model: Model, module: nn.Module, inputs: Tensor, *, other: Tensor) -> None:
-    """Outputs must not depend on earlier calls: those were on another client's samples."""
-    passes = []
-    for samples in (inputs, other, inputs):
-        torch.manual_seed(0)
-        with torch.no_grad():
-            passes.append(model.task.outputs(module, samples))
-    if not _equal(passes[2], passes[0]):
-        raise ConfigError(
-            f"model {model.name} remembers samples that it was called with before (clients would learn from each other "
-            "unclipped), or draws random numbers by other means than torch; compute outputs from the inputs, the "
-            "parameters and torch's random numbers alone."
-        )
+Samples = tuple[Tensor, Tensor]  # inputs and targets, made up
 
 
-def _trained_once(model: Model, inputs: Tensor, targets: Tensor) -> bool:
-    """Whether a training step draws random numbers; a `ConfigError` if it changes a buffer or moves no parameter.
+def _others(data: FederatedData) -> list[Samples]:
+    """Samples of several clients: other numbers, some large, and other sizes."""
+    drawn = [(scale, made_up_samples(data, num_ids=1, count=count)) for scale, count in _OTHERS]
+    return [(scale * inputs, targets.flip(0)) for scale, (inputs, targets) in drawn]
 
-    Draws by other generators than torch's are refused: clients that are stacked would share them.
+
+def _answers(model: Model, calls: Sequence[Samples]) -> list[Tensor]:
+    """What unused copies give for the last of these samples, each after those before: gradients, losses, metrics."""
+    trained, measured = ClientNetwork.of(model), ClientNetwork.of(model, measured=True)
+    for inputs, targets in calls[:-1]:
+        with suppress(Exception):  # what it cannot take, a client would not report
+            trained.gradients(inputs, targets)
+        with suppress(Exception):
+            measured.figures(inputs, targets)
+    gradient = torch.cat([part.flatten() for part in trained.gradients(*calls[-1])])
+    return [figures.nan_to_num() for figures in (gradient, *measured.figures(*calls[-1]))]
+
+
+def _check_forgets(model: Model, first: Sequence[Tensor], calls: Sequence[Samples]) -> None:
+    """What a client's training and measuring give must not depend on earlier calls, on other clients' samples.
+
+    Compared with `first`, what unused copies gave on the last of the calls: copies that were called with the others
+    before, and then unused ones, for what they keep outside of themselves.
     """
-    before = {name: value.clone() for name, value in model.module.named_buffers()}
-    state, others = torch.get_rng_state(), _other_generators()
-    losses = model.task.losses(model.task.outputs(model.module, inputs), targets)
-    for name, content in _other_generators().items():
-        if content != others[name]:
+    for again in (_answers(model, calls), _answers(model, calls[-1:])):
+        if not all(_equal(*pair, close=_SAME) for pair in zip(again, first, strict=True)):
             raise ConfigError(
-                f"model {model.name} draws random numbers by {name}, which clients that are computed together would "
-                "share; draw them by torch."
+                f"model {model.name}, its loss or its metric remembers samples that it was called with before, or "
+                "draws random numbers from a generator of its own: clients would learn from each other, unclipped. "
+                "Compute from inputs, parameters and the random numbers of torch, numpy.random or random alone."
             )
+
+
+def _trained_once(model: Model, inputs: Tensor, targets: Tensor) -> set[str]:
+    """Which generators a training step draws from; a `ConfigError` if it changes a buffer or moves no parameter."""
+    before = {name: value.clone() for name, value in model.module.named_buffers()}
+    states = generator_states()
+    losses = model.task.losses(model.task.outputs(model.module, inputs), targets)
     trained = [value for value in model.module.parameters() if value.requires_grad]
-    draws = not torch.equal(state, torch.get_rng_state())
     try:
         gradients = torch.autograd.grad(losses.mean(), trained, allow_unused=True)
     except RuntimeError as error:
@@ -211,17 +226,11 @@ def _trained_once(model: Model, inputs: Tensor, targets: Tensor) -> bool:
         raise ConfigError(f"model {model.name} has no parameter that its outputs depend on; check its forward.")
     for name, value in model.module.named_buffers():
         if not torch.equal(before[name], value):
-            value.copy_(before[name])
             raise ConfigError(
                 f"model {model.name} changes its buffer {name} while it trains, which would leave the client "
                 "unclipped; use layers without running statistics, or put that layer into eval mode."
             )
-    return draws
-
-
-def _other_generators() -> dict[str, object]:
-    """The states of generators that random layers should not use."""
-    return {"Python's random": random.getstate(), "numpy.random": repr(np.random.get_state())}  # noqa: NPY002
+    return {name for name, state in generator_states().items() if state != states[name]}
 
 
 def _numbers_per_sample(model: Model, inputs: Tensor, targets: Tensor) -> int:
@@ -308,14 +317,14 @@ def _own_gradient(model: Model, vector: Tensor, inputs: Tensor, targets: Tensor,
     with torch.no_grad():
         for leaf, value in zip(leaves, model.unflatten(vector).values(), strict=True):
             leaf.copy_(value)
-    torch.manual_seed(seed)
+    seed_generators(seed)
     losses = model.task.losses(model.task.outputs(module, inputs), targets)
     parts = torch.autograd.grad(losses.mean(), leaves, materialize_grads=True)
     return torch.cat([part.flatten() for part in parts])
 
 
-def _equal(first: Tensor, second: Tensor) -> bool:
-    return bool((first - second).abs().max() <= _CLOSE * (1 + second.abs().max()))
+def _equal(first: Tensor, second: Tensor, close: float = _CLOSE) -> bool:
+    return bool((first - second).abs().max() <= close * (1 + second.abs().max()))
 
 
 def _per(shape: tuple[int, ...]) -> str:

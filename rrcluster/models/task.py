@@ -1,13 +1,15 @@
 """How a network is called and judged: the arrays it takes, the loss of a sample, and the metric that is reported."""
 
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rrcluster.data.input_layout import Layout
+from rrcluster.errors import ConfigError
 
 PerSample = Callable[[Tensor, Tensor], Tensor]  # outputs (s, ...), targets (s, ...) -> (s,)
 
@@ -47,6 +49,19 @@ class Task:
     def metrics(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """One figure per sample, (s,): more is better. NaN for numbers without a metric of their own."""
         return _per_sample(self.metric or default_metrics, outputs, targets, 1)
+
+
+def copied(name: str, module: nn.Module, task: Task) -> tuple[nn.Module, Task]:
+    """A network, its loss and its metric with all that these objects keep; what they share, the copies share."""
+    try:
+        module, loss, metric = copy.deepcopy((module, task.loss, task.metric))
+    except Exception as error:  # whatever an object of a user's may raise
+        raise ConfigError(
+            f"model {name} cannot be copied: {str(error).partition('. ')[0][:200]}. Build it anew, or detach what it "
+            "has computed (for weight_norm use torch.nn.utils.parametrizations); keep files, locks and the like out of "
+            "the network, its loss and its metric: every client has copies of its own."
+        ) from error
+    return module, replace(task, loss=loss, metric=metric)
 
 
 def _per_sample(function: PerSample, outputs: Tensor, targets: Tensor, axes: int) -> Tensor:

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from rrcluster import registry
 from rrcluster.errors import ConfigError
 from rrcluster.models.edges_cnn import edges_cnn
+from rrcluster.models.made_up import seeded_generator
 from rrcluster.models.model import Model, from_module
 from rrcluster.models.networks import (
     bigram,
@@ -76,8 +75,7 @@ def shipped_model(name: str) -> Shipped:
         return entry
 
     def make(input_shape: tuple[int, ...], outputs: int) -> Model:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with seeded_generator():
             made = entry(input_shape, outputs)
         return made if isinstance(made, Model) else from_module(made, name=name)
 

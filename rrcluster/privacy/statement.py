@@ -1,5 +1,6 @@
 """The privacy statement of a run, for a reviewer: what is released, what is guaranteed, and what is left out."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rrcluster.privacy.events import ADD_REMOVE, Event
@@ -134,6 +135,15 @@ _SELECTED = [
     "this result: each costs budget that is not in this epsilon.",
     "How many runs the selection made, and how long it took, which tells: keep both secret.",
 ]
+
+
+def trust_in(own_code: Sequence[str]) -> str:
+    """The assumption of a run with code that rrcluster does not ship."""
+    return (
+        f"Code of the user's own ({'; '.join(own_code)}) is trusted to keep nothing of one client for the next. "
+        "Networks, losses and metrics were tried on made-up samples, and secure runs compute every client with copies "
+        "of its own; what functions, closures, classes and global variables keep may escape both."
+    )
 
 
 def statement(plan: PrivacyPlan) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from rrcluster.client import ClientKeys, ClientSide
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.protocol import Engine
+from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.entropy import StreamSource
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.methods.coordinate_split import Split
@@ -202,6 +203,11 @@ def check_parts(data: FederatedData, model: Model, algorithm: Method, plan: Priv
         raise ConfigError(
             f"the engine runs model {runs.name} ({runs.num_parameters} parameters), and the model given is "
             f"{model.name} ({model.num_parameters}); make the engine from the model that is trained."
+        )
+    if plan.secure and model.own and not isinstance(engine, ReferenceEngine):
+        raise PrivacyError(
+            f"the engine computes clients of {model.name} with one copy of the network and the loss, which may keep "
+            "something of a client for the next; give a secure plan ReferenceEngine(model)."
         )
 
 

@@ -4,9 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from federation_lab import ROUNDS, agree, daemons_of, deployed_rounds, experiment_of
+from federation_lab import ROUNDS, SECURE, agree, daemons_of, deployed_rounds, experiment_of
+from torch import nn
 
+from rrcluster import registry
+from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import PrivacyError
+from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.collect import InProcess
 from rrcluster.federation.wire import Letter, decode
 from rrcluster.privacy.ledger import Ledger
@@ -179,3 +183,17 @@ def test_a_server_does_not_choose_what_clients_draw_by_in_a_real_run(tmp_path):
     assert decode(daemons[0].answer(chosen.encode()), longest=10**9) == Letter("refused")
     assert daemons[0].ledger.joined(agreement.digest) == 0
     assert decode(daemons[0].answer(letter.encode()), longest=10**9).name == "report"
+
+
+@pytest.mark.parametrize("mode", ["plain", "secure"])
+def test_members_compute_a_network_of_ones_own_one_client_at_a_time(mode):
+    brought = registry.Entry("brought", lambda shape, outputs: nn.Sequential(nn.Flatten(), nn.Linear(784, outputs)), "")
+    registry.MODELS.register(brought)
+    try:
+        agreement = agree(mode=mode, model="brought", **SECURE)
+        assert isinstance(AgreedRun.build(agreement).side.engine, ReferenceEngine)
+        for engine in ("batched", "workers"):
+            with pytest.raises(PrivacyError, match=f"engine = {engine} computes clients of brought with one copy"):
+                AgreedRun.build(agreement, engine=engine)
+    finally:
+        registry.MODELS.unregister("brought")

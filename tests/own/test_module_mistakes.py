@@ -68,14 +68,12 @@ class Noisy(nn.Linear):
 
 
 class Skipping(nn.Linear):
-    """Leaves its bias out at random, seldom, by Python's or numpy's generator: stacked clients share the draw."""
+    """Leaves its bias out at random, seldom, when it is measured too, by Python's generator."""
 
     draw = random.random
 
     def forward(self, inputs):
-        if self.training and type(self).draw() < 1e-9:
-            return inputs @ self.weight.T
-        return super().forward(inputs)
+        return inputs @ self.weight.T if type(self).draw() < 1e-9 else super().forward(inputs)
 
 
 class NumpySkipping(Skipping):
@@ -146,8 +144,8 @@ MISTAKES = {
     "lazy": (lambda: nn.LazyLinear(3), {}, "call it once on a sample"),
     "two outputs": (lambda: Pair(4, 3), {}, "returns a tuple; return the tensor"),
     "random in eval mode": (lambda: Noisy(4, 3), {}, "draws random numbers in eval mode"),
-    "random by python": (lambda: Skipping(4, 3), {}, "draws random numbers by Python's random.*torch"),
-    "random by numpy": (lambda: NumpySkipping(4, 3), {}, "draws random numbers by numpy.random.*torch"),
+    "random by python": (lambda: Skipping(4, 3), {}, "draws random numbers in eval mode"),
+    "random by numpy": (lambda: NumpySkipping(4, 3), {}, "draws random numbers in eval mode"),
     "nothing trained": (detached, {}, "no parameter that its outputs depend on"),
     "scalar loss": (
         lambda: nn.Linear(4, 3),

@@ -11,6 +11,7 @@ from torch import Tensor
 from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine.batched.cuda_graphs import GraphCache, GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
+from rrcluster.engine.batched.gradients import unused
 from rrcluster.engine.batched.linear_kernels import LinearKernels
 from rrcluster.engine.batched.training import joined, own_kernels
 from rrcluster.engine.fast_cnn.gpu import CnnKernels
@@ -62,7 +63,9 @@ class Evaluator:
         for first in range(0, len(starts), at_once):
             chunk = slice(first, first + at_once)
             rows, sizes = self._rows(starts[chunk], cohort.sizes[chunk]), self._tensor(cohort.sizes[chunk])
-            means = self._even_means if even and rows.numel() else partial(_by_module, self._model)
+            means = (
+                self._even_means if even and rows.numel() else partial(_by_module, unused(self._model, self._device))
+            )
             parts.append(means(models, table, rows, sizes))
         return torch.cat(parts)
 
@@ -89,7 +92,7 @@ class Evaluator:
             means = self._means(models, table, np.array([[0, count, 0]]), k=len(models))
         else:
             rows, size = torch.arange(count, device=self._device)[None], torch.tensor([count], device=self._device)
-            means = _by_module(self._model, models, table, rows, size)
+            means = _by_module(unused(self._model, self._device), models, table, rows, size)
         return np.asarray(means.double().cpu().numpy())
 
     def _means(self, models: Tensor, table: SampleTable, about: Array, *, k: int) -> Tensor:

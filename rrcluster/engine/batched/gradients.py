@@ -9,8 +9,17 @@ from torch import Tensor
 
 from rrcluster.engine.recording import Arguments, Form, Program, RecordedFunction, in_form, made_up_parameters
 from rrcluster.errors import ConfigError
+from rrcluster.models.client_state import generator_states
 from rrcluster.models.losses import losses_of, plain_losses
 from rrcluster.models.model import Model
+
+
+def unused(model: Model, device: torch.device) -> Model:
+    """Copies of a user's network and loss for one pass, that keep nothing of clients before.
+
+    Not on a CUDA device: captured steps run no Python code, and read the tensors of the model that was captured.
+    """
+    return model.copied() if model.own and device.type == "cpu" else model
 
 
 class Gradients:
@@ -22,9 +31,14 @@ class Gradients:
 
     def __init__(self, model: Model, device: torch.device) -> None:
         """Nothing is compiled or recorded before it is used."""
-        self._model, self._device, self._losses_of = model, device, losses_of(model, device)
+        self._given, self._device, self.model, self._losses_of = model, device, model, losses_of(model, device)
         self.recorder = RecordedFunction(self._computed, self._copied) if model.trial and device.type == "cpu" else None
         self._compute: Program = self.recorder or self._computed
+
+    def forget(self) -> None:
+        """Drop what a user's network and loss keep of the clients before."""
+        self.model = unused(self._given, self._device)
+        self._losses_of = losses_of(self.model, self._device) if self._given.own else self._losses_of
 
     def record(self, forms: Iterable[Form]) -> None:
         """Record steps of these forms; only in a process that has seen no client."""
@@ -36,11 +50,11 @@ class Gradients:
         self, params: Tensor, batch: Tensor, targets: Tensor, present: Tensor, masks: Sequence[Tensor] = ()
     ) -> Sequence[Tensor]:
         """Of params (G, d) on a batch (G, s, ...); `masks` are those of dropout."""
-        state = torch.get_rng_state() if self._model.own else None
+        states = generator_states() if self.model.own else None
         gradients = self._compute(params, batch, targets, present, *masks)
-        if state is not None and not torch.equal(state, torch.get_rng_state()):
+        if states is not None and states != generator_states():
             raise ConfigError(
-                f"model {self._model.name} or its loss draws random numbers for some samples, which clients that are "
+                f"model {self.model.name} or its loss draws random numbers for some samples, which clients that are "
                 "computed together would share; draw them for all samples alike, or use engine = reference."
             )
         return gradients
@@ -49,20 +63,20 @@ class Gradients:
         self, params: Tensor, batch: Tensor, targets: Tensor, present: Tensor, *masks: Tensor
     ) -> Sequence[Tensor]:
         with torch.enable_grad():
-            leaves = {name: value.detach().requires_grad_() for name, value in self._model.unflatten(params).items()}
-            losses_of = plain_losses(self._model, masks) if masks else self._losses_of
+            leaves = {name: value.detach().requires_grad_() for name, value in self.model.unflatten(params).items()}
+            losses_of = plain_losses(self.model, masks) if masks else self._losses_of
             losses = losses_of(leaves, batch, targets, present)
             return torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
 
     def _copied(self) -> Program:
-        return Gradients(copy.deepcopy(self._model), self._device)._computed
+        return Gradients(copy.deepcopy(self.model), self._device)._computed
 
     def _made_up(self, form: Form, generator: torch.Generator) -> Arguments:
-        assert self._model.trial is not None
+        assert self.model.trial is not None
         (params, _, _), _, _, (present, _, _), *masks = form
-        rows = torch.randint(len(self._model.trial[0]), present, generator=generator)
-        inputs, labels = (values[rows] for values in self._model.trial)
-        given = torch.as_tensor(self._model.given).expand(params)
+        rows = torch.randint(len(self.model.trial[0]), present, generator=generator)
+        inputs, labels = (values[rows] for values in self.model.trial)
+        given = torch.as_tensor(self.model.given).expand(params)
         some = torch.rand(present, generator=generator) < 0.8
         some[:, 0] = True
         drawn = [made_up_parameters(given, generator), inputs, labels, some]

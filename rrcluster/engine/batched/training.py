@@ -178,6 +178,7 @@ class Trainer:
             local.proximal, anchors if local.proximal else None, mask, local.local_momentum, state, steps
         )
         params, rates = start.clone(), self._tensor(batch.rates)[:, None]
+        self.gradients.forget()
         sgd = (
             self._dropout_sgd(batch, table)
             if self._model.dropout_only
@@ -189,7 +190,7 @@ class Trainer:
     def _dropout_sgd(self, batch: ClientBatch, table: SampleTable) -> DropoutSgd:
         count = batch.local.local_epochs * -(-int(batch.sizes.max()) // batch.local.batch_size)
         seeds = step_seeds((batch.keys[:, :1], batch.keys[:, 1:]), batch.clients, count)
-        return DropoutSgd(self._model, self.gradients, table, seeds)
+        return DropoutSgd(self.gradients.model, self.gradients, table, seeds)
 
     def _sgd(self, table: SampleTable, count: int, step: int, options: SgdOptions) -> StackedSgd | CapturedSgd:
         sgd = StackedSgd(self._model, self.gradients, table)

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rrcluster.engine.optimisers import direction, seed_step, state_size
+from rrcluster.engine.optimisers import direction, state_size
 from rrcluster.engine.recording import Arguments, Form, Program, RecordedFunction, in_form, made_up_parameters
 from rrcluster.engine.workers.worker import ClientCall, MeasureClient, Steps
+from rrcluster.models.client_state import seed_generators
 from rrcluster.models.model import eval_copy
 from rrcluster.models.task import Task
 from rrcluster.types import Array
-
-CPU = torch.device("cpu")
 
 
 class TorchClientTrainer:
@@ -55,7 +54,7 @@ class TorchClientTrainer:
         batches = [batch for epoch in orders for batch in torch.split(epoch, steps.batch_size)]
         for number, batch in enumerate(batches):
             if call.seeds is not None:
-                seed_step(int(call.seeds[number]), CPU)
+                seed_generators(int(call.seeds[number]))
             gradients = self._compute(*self._parameters, _channels_last(inputs[batch]), targets[batch])
             self._move(gradients, steps, anchor, masks, states, number + 1)
         return self._dump()

@@ -1,0 +1,109 @@
+"""What a client computes with: a copy of the network, its loss and its metric that no other client has used.
+
+Whatever these keep in attributes, lists, buffers or hooks ends with the copy. Global variables, classes, closures and
+what functions hold are no part of it: the trial of probe.py finds some of that, and the rest is trusted
+(privacy/statement.py).
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rrcluster.models.model import Model
+from rrcluster.models.task import Task, copied
+from rrcluster.types import Array
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class ClientNetwork:
+    """A network on a device, with its loss and its metric."""
+
+    model: Model
+    module: nn.Module
+    task: Task
+    device: torch.device
+
+    @classmethod
+    def of(cls, model: Model, device: torch.device = CPU, *, measured: bool = False) -> "ClientNetwork":
+        """Copies, as yet unused, so that the model's own are never changed; in eval mode where it is `measured`."""
+        module, task = copied(model.name, model.module, model.task)
+        return cls(model, (module.eval() if measured else module).to(device), task, device)
+
+    def fresh(self) -> "ClientNetwork":
+        """Copies for one client. Networks that we ship keep nothing, so that one serves all clients."""
+        if not self.model.own:
+            return self
+        return ClientNetwork(self.model, *copied(self.model.name, self.module, self.task), self.device)
+
+    @cached_property
+    def parameters(self) -> list[Tensor]:
+        """Those that are trained."""
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
+    @torch.no_grad()
+    def load(self, vector: Array) -> None:
+        """Take the weights (d,)."""
+        values = self.model.unflatten(torch.as_tensor(np.asarray(vector, dtype=np.float32)))
+        for parameter, value in zip(self.parameters, values.values(), strict=True):
+            parameter.copy_(value)
+
+    def dump(self) -> Array:
+        """The weights, (d,)."""
+        return np.asarray(torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters]).cpu().numpy())
+
+    def gradients(self, inputs: Tensor, targets: Tensor, *, seed: int = 0) -> Sequence[Tensor]:
+        """Of the mean loss of a batch; random layers draw under the seed, by whichever generator."""
+        self._seed(seed)
+        losses = self.task.losses(self.task.outputs(self.module, inputs), targets)
+        return torch.autograd.grad(losses.mean(), self.parameters, materialize_grads=True)
+
+    @torch.no_grad()
+    def figures(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss and metric of each sample, (s,)."""
+        self._seed(0)
+        batches = zip(*(torch.split(part, self.model.samples_at_once) for part in (inputs, targets)), strict=True)
+        outputs = [(self.task.outputs(self.module, batch), truth) for batch, truth in batches]
+        parts = [(self.task.losses(*pair), self.task.metrics(*pair)) for pair in outputs]
+        losses, metrics = zip(*parts, strict=True)
+        return torch.cat(losses), torch.cat(metrics)
+
+    def _seed(self, seed: int) -> None:
+        if self.model.own:  # those that we ship draw no random numbers
+            seed_generators(seed, self.device)
+
+
+def seed_generators(seed: int, device: torch.device = CPU) -> None:
+    """Seed what networks and losses may draw from. `torch.manual_seed` seeds every device, at a cost per call."""
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002
+    random.seed(seed)
+
+
+@contextmanager
+def own_generators(device: torch.device = CPU) -> Iterator[None]:
+    """Seeding and drawing inside leave the generators of the program around it as they were."""
+    states = np.random.get_state(), random.getstate()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            yield
+        finally:
+            np.random.set_state(states[0])  # noqa: NPY002
+            random.setstate(states[1])
+
+
+def generator_states() -> dict[str, object]:
+    """To be compared: which generators were drawn from."""
+    _, words, *rest = cast(tuple[Any, ...], np.random.get_state())  # noqa: NPY002
+    states = {"torch": torch.get_rng_state().numpy().tobytes(), "numpy": (words.tobytes(), rest)}
+    return states | {"random": random.getstate()}
