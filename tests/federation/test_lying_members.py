@@ -32,6 +32,11 @@ def four():
     return agree(mode="secure", counts=COUNTS, most_colluders=1, num_rounds=1, reserve_rounds=2)
 
 
+@pytest.fixture(scope="module")
+def six():
+    return agree(mode="secure", counts=(10,) * 6, most_colluders=1, num_rounds=1, reserve_rounds=2)
+
+
 @pytest.fixture
 def members(four, data, tmp_path):
     return daemons_of(four, data, tmp_path, engine="batched")
@@ -181,6 +186,32 @@ def test_envelopes_that_cannot_be_opened_cost_nobody_an_attempt_who_cannot_open_
     named += ["member-2 is not asked any more"] if attempts == 2 else []
     assert [fault.split(":")[0] for fault in collect.faults] == named
     assert agreed.secure.terms.threshold == 3
+
+
+@pytest.mark.parametrize(
+    ("lies", "left_out", "attempts"),
+    [
+        ({("reveal", 1): another_seed, ("reveal", 4): other_places}, (), 1),
+        ({("reveal", 0): bits, ("sign", 5): bits}, (), 1),
+        ({("advertise", 2): bits, ("reveal", 3): fewer_rows}, (2,), 1),
+        ({("mask", 1): NONSENSE["other types"], ("share", 4): NONSENSE["zeros"]}, (1, 4), 1),
+        ({("share", 0): garbled(*range(6)), ("reveal", 5): bits}, (0,), 2),
+        ({("share", 2): garbled(*range(6)), ("share", 3): garbled(*range(6))}, (2, 3), 3),
+    ],
+)
+def test_two_liars_of_six_are_named_and_the_round_saved(six, data, tmp_path, values, lies, left_out, attempts):
+    """Of six members, one of whom may collude, four are enough."""
+    agreed, daemons = daemons_of(six, data, tmp_path, engine="batched")
+    assert agreed.secure.terms.threshold == 4
+    total, collect = total_of((agreed, daemons), lies)
+    np.testing.assert_array_equal(total, sum_without(values, *left_out))
+    assert [stage for stage, _ in collect.transport.asked].count("advertise") == attempts
+    assert all(any(f"member-{place} " in fault for fault in collect.faults) for _, place in lies)
+    honest = set(range(6)) - {place for _, place in lies}
+    assert not any(
+        fault.startswith(f"member-{place} ") and "says" not in fault for place in honest for fault in collect.faults
+    )
+    assert all(daemons[place].ledger.joined(six.digest) == 1 for place in honest)
 
 
 def test_after_a_complaint_a_member_answers_nothing_more_of_the_attempt(members):
