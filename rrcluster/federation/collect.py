@@ -138,10 +138,8 @@ class SecureCollect:
         t, reason, before = guidance.round_index, "", len(self.faults)
         for _ in range(self.most_attempts):
             attempt = Attempt(self.secure.terms, t, self.next_attempt())
-            ask, common = (
-                partial(self._ask, attempt, guidance),
-                task_digest(self._task(attempt, guidance, {}), *ENVELOPES),
-            )
+            ask = partial(self._ask, attempt, guidance)
+            common = task_digest(self._task(attempt, guidance, {}), *ENVELOPES)
             self._accused.clear()
             try:
                 total = secure_sum(attempt, ask, charge=charge, blame=self._blame, task_digest=common)
@@ -151,8 +149,8 @@ class SecureCollect:
             if charge.made:  # members may have revealed: the sum may be known, and this charge is spent
                 break
             self._leave_out()
-        named = " ".join(dict.fromkeys(self.faults[before:]))
-        raise RoundError(f"round {t} failed: {reason} {named} Check that the daemons run, then resume.")
+        faults = dict.fromkeys(self.faults[before:])
+        raise RoundError(" ".join((f"round {t} failed: {reason}", *faults, "Check that the daemons run, then resume.")))
 
     def _blame(self, place: int, fault: str) -> None:
         """Name a member that did not follow the protocol: to who runs the server, not to the other members."""
