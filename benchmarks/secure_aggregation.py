@@ -10,14 +10,15 @@ import argparse
 import json
 import time
 from collections import defaultdict
+from dataclasses import astuple
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rrcluster.privacy.discrete import discrete_gaussian
+from rrcluster.secagg.masks import KEY_BYTES
 from rrcluster.secagg.secure_client import AdvertisedKeys, Attempt, RevealedShares, SecureClient
 from rrcluster.secagg.secure_server import secure_sum
-from rrcluster.secagg.shamir import SHARE_BYTES
 from rrcluster.secagg.terms import Terms
 
 SIGMA = 2**17  # grid steps of one noise share
@@ -27,9 +28,9 @@ def size_of(answer):
     """Bytes of what a client sends in a stage, without the names that a letter adds."""
     match answer:
         case AdvertisedKeys():
-            return len(answer.mask_key) + len(answer.envelope_key) + len(answer.signature)
+            return sum(map(len, astuple(answer)))
         case RevealedShares():
-            return SHARE_BYTES * (len(answer.seeds) + len(answer.keys))
+            return KEY_BYTES * (len(answer.seeds) + len(answer.keys))
         case dict():
             return sum(map(len, answer.values()))
         case np.ndarray():
@@ -66,10 +67,11 @@ class Clients:
             return client.advertise()
         if stage != "mask":
             return getattr(client, stage)(message)
+        client.open(message)
         began = time.process_time()
         noisy = self.values + discrete_gaussian(SIGMA, len(self.values))
         self.seconds["noise"] += time.process_time() - began
-        return client.mask(message, noisy, task_digest=b"benchmark")
+        return client.mask(noisy, task_digest=b"benchmark")
 
 
 def measure(num_clients, width, gone):
@@ -85,7 +87,7 @@ def measure(num_clients, width, gone):
     _ = terms.neighbourhoods, discrete_gaussian(SIGMA, width)  # what is made once for all rounds
     clients = Clients(attempt, keys, set(range(0, num_clients, round(1 / gone))) if gone else set())
     began = time.process_time()
-    secure_sum(attempt, clients.ask, charge=lambda: None, task_digest=b"benchmark")
+    secure_sum(attempt, clients.ask, charge=lambda: None, blame=lambda *_: None, task_digest=b"benchmark")
     server = time.process_time() - began - clients.total
     return {
         "clients": num_clients,

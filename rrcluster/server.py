@@ -296,11 +296,11 @@ def _discreet_attempt(
     """As `_attempt`, for secure runs: no error says more than that a round failed.
 
     Its text may depend on who took part: an allocation names the size of the cohort, a reader the client. What budget
-    and disk have to say does not, and is let through.
+    and disk have to say does not, nor what `collect` says in a RoundError, and is let through.
     """
     try:
         return _attempt(server, collect, state, charge, rng)
-    except (PrivacyError, RunFolderError):
+    except (PrivacyError, RunFolderError, RoundError):
         raise
     except Exception:  # whatever it was: the error below must not carry it as its context
         pass

@@ -1,6 +1,6 @@
 """`rrcluster federation serve`: the rounds of a federation, through the same run folder as `rrcluster run`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rrcluster.experiments.run import Running
     from rrcluster.experiments.setup import Experiment
     from rrcluster.federation.agreed_run import AgreedRun
+    from rrcluster.federation.agreement import Agreement
     from rrcluster.federation.collect import Transport
     from rrcluster.federation.deployment import Deployment
     from rrcluster.types import Models
@@ -44,6 +45,8 @@ class ServeCommand:
     """flower: where members connect to, host:port; default: port 9092 of this machine's loopback interface."""
     seconds: float = 600.0
     """Deadline of every message: who has not answered by then is out of the round."""
+    without: tuple[str, ...] = ()
+    """Members to leave out of the rounds, by name: those that a failed round named."""
     out: Path | None = None
     """Run folder; default: run/ in the federation's folder."""
     adopt: bool = False
@@ -65,7 +68,7 @@ def serve(arguments: list[str]) -> int:
             f"{', '.join(missing)} have not signed this agreement; add their consent.json with `rrcluster federation "
             f"enrol {folder.path} --consent FILE`."
         )
-    run = command.out or folder.run
+    run, without = command.out or folder.run, _places(agreement, command.without)
     from rrcluster.federation.agreed_run import AgreedRun
     from rrcluster.federation.deployment import hand_out
     from rrcluster.federation.transports import Attended, Reach, open_transport
@@ -76,11 +79,20 @@ def serve(arguments: list[str]) -> int:
     with say_warnings(), open_transport(command.transport, reach) as transport:
         attended = Attended(transport, folder, agreement, names=public)
         finished = (run / "models.safetensors").exists()
-        models = _released(run) if finished else _rounds(command, agreed, attended, run)
+        asked = replace(attended, without=without)
+        models = _released(run) if finished else _rounds(command, agreed, asked, run)
         sent = hand_out(agreement, attended, models)
     say(f"Finished: {run}. {len(sent)} of {len(agreement.members)} members have the models.")
     say(f"  rrcluster report {run}    tables, figures and a page")
     return 0
+
+
+def _places(agreement: "Agreement", names: tuple[str, ...]) -> frozenset[int]:
+    """The places of these members; ConfigError for a name that none of them has."""
+    places = {member.name: place for place, member in enumerate(agreement.members)}
+    if unknown := set(names) - set(places):
+        raise ConfigError(f"without = {', '.join(sorted(unknown))} is no member; they are {', '.join(places)}.")
+    return frozenset(places[name] for name in names)
 
 
 def _released(run: Path) -> "Models":
@@ -113,11 +125,11 @@ def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", 
     except KeyboardInterrupt:
         say("Stopped. The same command continues.")
         raise SystemExit(130) from None
-    except RoundError:
+    except RoundError as error:
         raise RoundError(
-            "a round failed: too few members answered, or one of this machine's parts did not work. `rrcluster "
-            f"federation status {folder.path}` says who answered last. Start the daemons that are missing, then serve "
-            "again: the round is attempted anew."
+            f"{error} `rrcluster federation status {folder.path}` says who answered last. Start the daemons that are "
+            "missing, or leave out members that are named here with --without, then serve again: the round is "
+            "attempted anew."
         ) from None
 
 

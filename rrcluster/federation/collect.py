@@ -1,6 +1,7 @@
 """The server's way of asking the members of a federation: `collect` for `run_rounds`, over a transport."""
 
-import contextlib
+import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,14 @@ from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.round_letters import read_report, task, task_digest
 from rrcluster.federation.secure_plan import SecurePlan
-from rrcluster.federation.stage_letters import ENVELOPES, READ_ANSWER, tell_envelopes, tell_keys, tell_signatures
+from rrcluster.federation.stage_letters import (
+    ENVELOPES,
+    READ_ANSWER,
+    read_unopened,
+    tell_envelopes,
+    tell_keys,
+    tell_signatures,
+)
 from rrcluster.federation.wire import LONGEST_LETTER, Letter, decode
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
@@ -105,13 +113,18 @@ class SecureCollect:
     """Secure mode: five stages over the transport; the server sees masked words and, at the end, one noisy sum.
 
     An attempt that leaves too few survivors is given up, uncharged, and the next one starts with new keys and noise.
-    RoundError after `most_attempts` at one round.
+    RoundError after `most_attempts` at one round, and for a sum that cannot be, or cannot be unmasked: such a round is
+    charged. Who did not follow the protocol is named in the log and in `faults`; not so who adds wrong numbers to a
+    message, which nobody can tell under a mask.
     """
 
     agreed: AgreedRun
     transport: Transport
     next_attempt: Callable[[], int] = field(default_factory=lambda: count().__next__)  # larger after every restart
     most_attempts: int = 5
+    faults: list[str] = field(default_factory=list, init=False)  # sentences, with the names of members
+    left_out: set[int] = field(default_factory=set, init=False)  # members whose envelopes several others cannot open
+    _accused: Counter[int] = field(default_factory=Counter, init=False)  # by how many in this attempt
 
     @property
     def secure(self) -> SecurePlan:
@@ -122,18 +135,37 @@ class SecureCollect:
 
     def __call__(self, guidance: Guidance, charge: Charge) -> NoisySum:
         """The noisy sum of a round, charged before anybody reveals."""
+        t, reason, before = guidance.round_index, "", len(self.faults)
         for _ in range(self.most_attempts):
-            attempt = Attempt(self.secure.terms, guidance.round_index, self.next_attempt())
+            attempt = Attempt(self.secure.terms, t, self.next_attempt())
+            ask = partial(self._ask, attempt, guidance)
+            common = task_digest(self._task(attempt, guidance, {}), *ENVELOPES)
+            self._accused.clear()
             try:
-                common = task_digest(self._task(attempt, guidance, {}), *ENVELOPES)
-                ask = partial(self._ask, attempt, guidance)
-                return NoisySum(secure_sum(attempt, ask, charge=charge, task_digest=common))
-            except ProtocolError:
-                if charge.made:  # members may have revealed: the sum may be known, and this charge is spent
-                    break
-        raise RoundError(
-            f"round {guidance.round_index} failed: too few members answered. Check that the daemons run, then resume."
-        )
+                total = secure_sum(attempt, ask, charge=charge, blame=self._blame, task_digest=common)
+                return self.secure.checked_sum(total)
+            except ProtocolError as error:
+                reason = str(error)
+            if charge.made:  # members may have revealed: the sum may be known, and this charge is spent
+                break
+            self._leave_out()
+        faults = dict.fromkeys(self.faults[before:])
+        raise RoundError(" ".join((f"round {t} failed: {reason}", *faults, "Check that the daemons run, then resume.")))
+
+    def _blame(self, place: int, fault: str) -> None:
+        """Name a member that did not follow the protocol: to who runs the server, not to the other members."""
+        self.faults.append(f"{self.agreed.agreement.members[place].name} {fault}.")
+        logging.getLogger("rrcluster").warning(self.faults[-1])
+
+    def _leave_out(self) -> None:
+        """After an attempt that failed, ask the member no more whose envelopes most others cannot open: two at least.
+
+        Where it is one, as many members would answer without the sender as did without the receiver.
+        """
+        for place, times in self._accused.most_common(1):
+            if times > 1:
+                self.left_out.add(place)
+                self._blame(place, f"is not asked any more: {times} members cannot open what it sends")
 
     def _facts(self, attempt: Attempt) -> dict[str, Any]:
         return {
@@ -157,12 +189,29 @@ class SecureCollect:
             "sign": lambda survivors: Letter("sign", facts, {"survivors": np.array(survivors, dtype=np.int64)}),
             "reveal": lambda signatures: Letter("reveal", facts, tell_signatures(signatures)),
         }
-        letters = {place: tell[stage](message).encode() for place, message in messages.items()}
+        letters = {
+            place: tell[stage](message).encode() for place, message in messages.items() if place not in self.left_out
+        }
         answers = {}
         for place, content in self.transport.ask(letters).items():
-            with contextlib.suppress(ProtocolError):  # nonsense: as if the member had not answered
-                answers[place] = READ_ANSWER[stage](decode(content, longest=LONGEST_LETTER), self.secure.terms.width)
+            try:  # nonsense: as if the member had not answered
+                letter = decode(content, longest=LONGEST_LETTER)
+                if letter.name == "unopened" and stage == "mask":
+                    self._note_unopened(place, letter, messages[place])
+                elif letter.name != "refused":
+                    answers[place] = READ_ANSWER[stage](letter, self.secure.terms.width)
+            except ProtocolError:
+                self._blame(place, f"answered {stage} with something else than was asked for")
         return answers
+
+    def _note_unopened(self, place: int, letter: Letter, envelopes: Mapping[int, bytes]) -> None:
+        """A member says that it cannot open what others sent it: either it or they do not follow the protocol."""
+        senders = sorted(read_unopened(letter) & set(envelopes))
+        if not senders:
+            raise ProtocolError("a member leaves that can open all envelopes.")
+        names = ", ".join(self.agreed.agreement.members[sender].name for sender in senders)
+        self._blame(place, f"says that it cannot open what {names} sent it: it is wrong, or they are")
+        self._accused.update(senders)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from rrcluster.federation.stage_letters import (
     read_signatures,
     shares_letter,
     tell_envelopes,
+    unopened_letter,
 )
 from rrcluster.federation.wire import LONGEST_LETTER, Letter, decode
 from rrcluster.privacy.reports import Reports
@@ -127,7 +128,8 @@ class Daemon:
     def _mask(self, letter: Letter) -> Letter:
         """Train all clients, add up their clipped messages and the member's noise share, and hide the sum.
 
-        It is in the ledger first: others can unmask what is sent here without this member's help.
+        It is in the ledger first: others can unmask what is sent here without this member's help. A member that cannot
+        open what another one sent leaves before that, and says whose it was.
         """
         client, plan = self._attempting(letter), self._secure_plan
         guidance, keys = self._task(letter, **ENVELOPES)
@@ -136,12 +138,14 @@ class Daemon:
         attempt = client.attempt
         if guidance.round_index != attempt.round_index:
             raise ProtocolError("the models are of another round than the keys.")
+        if unopened := client.open(read_envelopes(letter)):
+            return unopened_letter(unopened)
         self._join(attempt.round_index, attempt.number)
         ids = self.agreement.first_client(self.place) + self._numbers
         reports = self._reports(guidance, ids, ClientKeys.of_round(SecureStreams(), guidance.round_index))
         mechanism: Any = plan.plan.mechanism
         values = mechanism.sum_messages(reports) + plan.noise_share()
-        words = client.mask(read_envelopes(letter), values, task_digest=task_digest(letter, *ENVELOPES))
+        words = client.mask(values, task_digest=task_digest(letter, *ENVELOPES))
         return Letter("masked", {}, {"words": words})
 
     def _sign(self, letter: Letter) -> Letter:

@@ -10,12 +10,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from rrcluster.errors import PrivacyError
+import numpy as np
+
+from rrcluster.errors import PrivacyError, RoundError
 from rrcluster.federation.agreement import Agreement
 from rrcluster.privacy.accounting import epsilon
-from rrcluster.privacy.discrete import SUM_BITS, bits_needed, discrete_gaussian, finest_grid, share_sigma
+from rrcluster.privacy.discrete import DEVIATIONS, SUM_BITS, bits_needed, discrete_gaussian, finest_grid, share_sigma
 from rrcluster.privacy.events import PoissonGaussian
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.reports import NoisySum
 from rrcluster.secagg.terms import Terms
 from rrcluster.types import Array
 
@@ -59,6 +62,33 @@ class SecurePlan:
     def noise_share(self) -> Array:
         """(message_width,) whole numbers: what one member adds to the sum of its clients' messages."""
         return discrete_gaussian(self.sigma, self.terms.width)
+
+    def checked_sum(self, total: Array) -> NoisySum:
+        """The noisy sum as it is released; RoundError for one that clients' messages and members' noise cannot give.
+
+        Within 16 standard deviations of the noise of all members, every size lies between 0 and the number of clients,
+        and every coordinate, and the norm of the sums of updates, is at most as many clips. Shares are subgaussian: a
+        sum to which nobody added anything else is refused with probability at most 2 exp(-128) per coordinate, and by
+        its norm with exp(-128), since noise of d coordinates is then at most sqrt(d) + 16 standard deviations long
+        (Laurent and Massart 2000, Lemma 1). It reads the noisy sum alone: the decision is post-processing.
+        """
+        mechanism: Any = self.plan.mechanism
+        n, k, d = mechanism.num_clients, mechanism.num_clusters, mechanism.coordinates
+        widths = d.shared + k * d.clustered, k, 2
+        weights = mechanism.update_clip, mechanism.count_weight, mechanism.evaluation_weight / 2
+        clip, counted, evaluated = (n * math.ceil(weight / mechanism.step) for weight in weights)
+        std = self.sigma * math.sqrt(self.terms.num_clients)
+        most = np.repeat([clip, counted, evaluated], widths) + DEVIATIONS * std
+        least = np.repeat([-clip, 0, -evaluated], widths) - DEVIATIONS * std
+        longest = clip + std * (DEVIATIONS + math.sqrt(widths[0]))
+        norm = np.linalg.norm(total[: widths[0]].astype(np.float64))
+        if (total < least).any() or (total > most).any() or norm > longest:
+            raise RoundError(
+                f"the noisy sum is none that {n} clients and the noise of {self.terms.num_clients} members can give: a "
+                "member added something else to it, and nobody can tell which. It is charged, and not released; ask "
+                "the members' operators, then serve again."
+            )
+        return NoisySum(total)
 
     @property
     def least_honest(self) -> int:

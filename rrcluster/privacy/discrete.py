@@ -144,7 +144,7 @@ class _Uniform:
 
 SUM_BITS = 32  # of a word of a secure aggregation: sums are whole numbers modulo 2^32
 FINEST_GRID, COARSEST_GRID = 20, 14  # bits of the clip: finer gains nothing, coarser loses a percent of an update
-_DEVIATIONS = 16  # of the noise, within which sums must not wrap
+DEVIATIONS = 16  # of the noise, within which sums must not wrap
 
 
 def share_sigma(noise_std: float, step: float, *, least_honest: int) -> int:
@@ -165,7 +165,7 @@ def share_sigma(noise_std: float, step: float, *, least_honest: int) -> int:
 
 def bits_needed(*, num_messages: int, largest: int, sigma: int, num_shares: int) -> int:
     """Bits of a signed word that holds any sum of messages with coordinates up to `largest`, and 16 std of noise."""
-    most = num_messages * largest + math.ceil(_DEVIATIONS * sigma * math.sqrt(num_shares))
+    most = num_messages * largest + math.ceil(DEVIATIONS * sigma * math.sqrt(num_shares))
     return most.bit_length() + 1
 
 

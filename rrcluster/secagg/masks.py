@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rrcluster.errors import ProtocolError
 
 Words = NDArray[np.uint32]  # arithmetic on them is modulo 2^32
-KEY_BYTES, SIGNATURE_BYTES = 32, 64
+KEY_BYTES, SIGNATURE_BYTES, TAG_BYTES = 32, 64, 16
 _NONCE = bytes(12)  # every key closes one envelope
 
 
@@ -45,6 +45,12 @@ def derive_key(secret: bytes, *, purpose: bytes) -> bytes:
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=purpose).derive(secret)
 
 
+def derive_two_keys(secret: bytes, *, purpose: bytes) -> tuple[bytes, bytes]:
+    """Two keys for one purpose: neither says anything about the other, nor about the secret."""
+    both = HKDF(SHA256(), 2 * KEY_BYTES, salt=None, info=purpose).derive(secret)
+    return both[:KEY_BYTES], both[KEY_BYTES:]
+
+
 def expand(key: bytes, width: int) -> Words:
     """(width,) words of ChaCha20 under a key that is used for nothing else."""
     stream = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
@@ -63,8 +69,8 @@ def close(key: bytes, content: bytes) -> bytes:
 
 
 def open_envelope(key: bytes, envelope: bytes) -> bytes:
-    """The content; ProtocolError where the envelope was changed, or is another one."""
+    """The content; ProtocolError where the envelope was changed, or is another one, or the key is."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, envelope, None)
-    except InvalidTag:
+    except (InvalidTag, ValueError):
         raise ProtocolError("an envelope was changed on its way, or is of another round.") from None

@@ -35,7 +35,10 @@ def split_secret(secret: bytes, points: Sequence[int], *, threshold: int) -> dic
 
 
 def combine_shares(shares: Mapping[int, int], *, threshold: int) -> bytes:
-    """The secret, from the first `threshold` shares; ProtocolError if there are fewer or they do not fit together."""
+    """The secret, from the first `threshold` shares; ProtocolError if there are fewer, or they are not of 32 bytes.
+
+    A wrong share can go unnoticed: check the secret against what its owner is committed to.
+    """
     if len(shares) < threshold:
         raise ProtocolError(f"{len(shares)} shares are fewer than the threshold of {threshold}.")
     chosen = dict(islice(shares.items(), threshold))

@@ -10,6 +10,9 @@ one of its two secrets; and what it can learn of the values is the sum over all 
 part of it. On the complete graph `local_colluders` is `most_colluders`; on the ring the second condition fails with
 probability at most `failure_probability` over the order of the ring, which belongs into delta. The order follows from
 the digest of the agreement, which the server writes last, so the bound is for the worst of `_TRIES` orders.
+
+What a client advertises beside its keys, a commitment to its seed, tells nothing of seed or mask to whoever has fewer
+than `threshold` shares: HKDF derives it from the seed, for this purpose alone (`Attempt.expand_seed`).
 """
 
 from bisect import bisect_left
@@ -109,7 +112,7 @@ class Terms:
     def digest(self) -> bytes:
         """Of all of this."""
         numbers = (self.width, self.least_survivors, self.most_colluders, self.reach or 0)
-        return digest(b"rrcluster secure aggregation 1", self.settings, repr(numbers).encode(), *self.identities)
+        return digest(b"rrcluster secure aggregation 2", self.settings, repr(numbers).encode(), *self.identities)
 
     @cached_property
     def ring(self) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ from rrcluster.federation.client_ledger import ClientLedger
 from rrcluster.federation.daemon import Daemon
 from rrcluster.federation.deployment import Deployment
 from rrcluster.privacy.ledger import Ledger
+from rrcluster.secagg.secure_client import SecureClient
 
 ROUNDS, COUNTS = 3, (20, 25, 15)
 KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(1, 10)]
@@ -82,3 +83,15 @@ def deployed_rounds(agreed, transport, *, next_attempt=None, ledger=None, state=
     ledger = ledger or Ledger(secure=plan.secure, limit=plan.num_releases, stored=plan.stores_rounds)
     experiment = deployment.experiment()
     return experiment.rounds(state=state, ledger=ledger)
+
+
+def deal_falsely(monkeypatch, place):
+    """This member deals shares of another seed than it has committed to."""
+    share = SecureClient.share
+
+    def false_share(self, keys):
+        if self.place == place:
+            self._seed = bytes(32)
+        return share(self, keys)
+
+    monkeypatch.setattr(SecureClient, "share", false_share)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
+from federation_lab import deal_falsely
 from folder_lab import HONEST, REHEARSAL, SECURE, do, enrolled, listening, short_folder, signed
 
 from rrcluster.audit.public_files import ALLOWED, _unlisted
@@ -151,6 +152,19 @@ def test_what_needs_no_model_imports_no_torch(base):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_member_that_spoils_a_round_is_named_and_can_be_left_out(base, capsys, monkeypatch):
+    trial = signed(base, {**REHEARSAL, **SECURE, "num_rounds": 1}, *HONEST)
+    serve = ["serve", trial, "--transport", "local", "--members", base, "--quiet"]
+    fails(capsys, "without = m9 is no member; they are m0, m1, m2", *serve, "--without", "m1", "m9")
+    deal_falsely(monkeypatch, 1)
+    with listening([base / f"m{place}" for place in range(3)]):
+        fails(capsys, "m1 sent its neighbours shares that do not give what it is committed to", *serve)
+        do(*serve, "--without", "m1")
+    assert len((trial / "run" / "ledger.jsonl").read_text().splitlines()) == 2  # the first one is charged too
+    ledgers = [(base / f"m{place}" / "ledger.jsonl").read_text() for place in range(3)]
+    assert [ledger.count('"round"') for ledger in ledgers] == [2, 1, 2]
 
 
 def test_secrets_are_their_owners_alone(base):

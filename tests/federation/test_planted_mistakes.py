@@ -12,6 +12,7 @@ TESTS = Path(__file__).parents[1]
 PACKAGE = TESTS.parent / "rrcluster"
 COMMAND, ROUNDS = "federation/test_federation_command.py", "federation/test_secure_rounds.py"
 PROTOCOL, FOUNDATIONS = "secagg/test_protocol.py", "federation/test_foundations.py"
+LIARS, LYING = "secagg/test_liars.py", "federation/test_lying_members.py"
 
 # name: file, what it says, what the mistake makes of it, the tests that must fail
 MISTAKES = {
@@ -92,6 +93,61 @@ MISTAKES = {
         "high.to_bytes(4), task_digest)",
         "high.to_bytes(4))",
         f"{PROTOCOL}::test_clients_that_were_told_different_things_have_no_sum",
+    ),
+    "the commitment to a seed is not checked": (
+        "secagg/secure_server.py",
+        "return attempt.expand_seed(dealer, secret)[0] == keys.commitment",
+        "return True",
+        f"{LIARS}::test_a_dealer_whose_shares_give_another_small_secret_is_named",
+    ),
+    "the public key of a mask is not checked": (
+        "secagg/secure_server.py",
+        "public_key().public_bytes_raw() == keys.mask_key",
+        "public_key().public_bytes_raw() != b''",
+        f"{LIARS}::test_a_dealer_of_false_shares_is_named_and_no_holder_is",
+    ),
+    "the share of a liar is used": (
+        "secagg/secure_server.py",
+        "                liars.add(holder)\n",
+        "                liars.add(holder)\n                shares[dealer][holder + 1] = 1\n",
+        f"{LIARS}::test_one_liar_of_four_is_named_and_the_round_saved",
+    ),
+    "a liar is not named": (
+        "secagg/secure_server.py",
+        "                liars.add(holder)\n",
+        "                pass\n",
+        f"{LIARS}::test_two_liars_of_six_are_named_and_the_round_saved",
+    ),
+    "what opens one half of an envelope opens the other": (
+        "secagg/masks.py",
+        "return both[:KEY_BYTES], both[KEY_BYTES:]",
+        "return both[:KEY_BYTES], both[:KEY_BYTES]",
+        "secagg/test_what_a_server_learns.py::test_a_hostile_server_learns_one_sum_at_most",
+    ),
+    "the commitment gives the mask away": (
+        "secagg/secure_client.py",
+        "        _, own = self.attempt.expand_seed(self.place, self._seed)\n        words",
+        "        own, _ = self.attempt.expand_seed(self.place, self._seed)\n        words",
+        f"{LIARS}::test_nothing_public_takes_the_mask_off",
+    ),
+    "a sum that cannot be is released": (
+        "federation/collect.py",
+        "return self.secure.checked_sum(total)",
+        "return NoisySum(total)",
+        f"{LYING}::test_a_sum_that_cannot_be_is_charged_and_not_released",
+    ),
+    "a sum of any norm is released": (
+        "federation/secure_plan.py",
+        " or norm > longest:",
+        ":",
+        f"{LYING}::test_a_sum_that_cannot_be_is_charged_and_not_released",
+    ),
+    "an attempt is counted though an envelope cannot be opened": (
+        "federation/daemon.py",
+        "        if unopened := client.open(read_envelopes(letter)):\n",
+        "        self._join(attempt.round_index, attempt.number)\n"
+        "        if unopened := client.open(read_envelopes(letter)):\n",
+        f"{LYING}::test_envelopes_that_cannot_be_opened_cost_nobody_an_attempt_who_cannot_open_them",
     ),
     "real clients are computed together": (
         "federation/agreed_run.py",

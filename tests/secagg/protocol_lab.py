@@ -34,6 +34,7 @@ class Lab:
         self.values, self.gone, self.charged, self.said = values, gone or {}, [], []
         self.left = set()
         self.told = told or {}  # what a client was told, where it differs from what the others were
+        self.blamed = {}
 
     def ask(self, stage, messages):
         self.left |= set(self.gone.get(stage, ()))
@@ -46,12 +47,17 @@ class Lab:
         if stage == "advertise":
             return client.advertise()
         if stage == "mask":
-            return client.mask(message, self.values[place], task_digest=self.told.get(place, b"models"))
+            assert client.open(message) == ()
+            return client.mask(self.values[place], task_digest=self.told.get(place, b"models"))
         return getattr(client, stage)(message)
 
     def total(self):
         return secure_sum(
-            self.attempt, self.ask, charge=lambda: self.charged.append(len(self.said)), task_digest=b"models"
+            self.attempt,
+            self.ask,
+            charge=lambda: self.charged.append(len(self.said)),
+            blame=self.blamed.__setitem__,
+            task_digest=b"models",
         )
 
 

@@ -1,6 +1,7 @@
 """The sum is exact whoever drops out, and nobody answers what was not agreed."""
 
 import math
+from copy import copy
 from dataclasses import replace
 from fractions import Fraction
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from protocol_lab import WIDTH, Lab, identities, public, terms_for, values_for
 
 from rrcluster.errors import PrivacyError, ProtocolError
-from rrcluster.secagg.secure_client import Attempt, SecureClient
+from rrcluster.secagg.secure_client import ENVELOPE_BYTES, Attempt, SecureClient
 from rrcluster.secagg.shamir import PRIME, combine_shares, split_secret
 from rrcluster.secagg.terms import Terms
 
@@ -113,7 +114,7 @@ def test_a_stage_that_failed_cannot_be_tried_again():
         lab.clients[0].sign((0, 1, 2, 3, 4))
 
 
-@pytest.mark.parametrize("swap", ["mask_key", "envelope_key", "signature"])
+@pytest.mark.parametrize("swap", ["mask_key", "envelope_key", "commitment", "signature"])
 def test_keys_that_somebody_exchanged_are_refused(swap):
     lab = Lab(terms_for(5), values_for(5))
     keys = dict(lab.ask("advertise", dict.fromkeys(range(5))))
@@ -139,14 +140,54 @@ def test_keys_of_another_attempt_round_or_federation_are_refused():
         assert name
 
 
-def test_a_changed_envelope_is_refused():
+def test_a_client_that_cannot_open_an_envelope_leaves_and_says_whose_it_was():
     lab = Lab(terms_for(5), values_for(5))
     keys = lab.ask("advertise", dict.fromkeys(range(5)))
     sent = lab.ask("share", dict.fromkeys(keys, keys))
     envelopes = {sender: sent[sender][0] for sender in range(1, 5)}
     envelopes[2] = envelopes[2][:-1] + bytes([envelopes[2][-1] ^ 1])
-    with pytest.raises(ProtocolError, match="changed on its way"):
-        lab.clients[0].mask(envelopes, values_for(5)[0], task_digest=b"models")
+    assert lab.clients[0].open(envelopes) == (2,)
+    with pytest.raises(ProtocolError, match="out of order"):
+        lab.clients[0].mask(values_for(5)[0], task_digest=b"models")
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["alone", "with the sender's envelope key"])
+def test_envelopes_open_as_those_of_their_sender_for_their_receiver_alone(known):
+    """Also where client 3 advertises client 2's keys as its own, so that both share one secret with everybody."""
+    lab = Lab(terms_for(5), values_for(5))
+    keys = dict(lab.ask("advertise", dict.fromkeys(range(5))))
+    if known:
+        theirs = keys[2]
+        message = lab.attempt.signed_keys(3, theirs.mask_key, theirs.envelope_key, theirs.commitment)
+        keys[3] = replace(theirs, signature=identities(5)[3].sign(message))
+    sent = lab.ask("share", dict.fromkeys(keys, keys))
+    own = {sender: sent[sender][0] for sender in (1, 2, 4)}
+    wrong = {
+        "of another sender": {**own, 3: sent[2][0]},
+        "for another receiver": {**own, 2: sent[2][1]},
+        "for its sender": {**own, 2: sent[2][2]},
+        "halves exchanged": {**own, 2: sent[2][0][ENVELOPE_BYTES // 2 :] + sent[2][0][: ENVELOPE_BYTES // 2]},
+        "halves of two": {**own, 2: sent[2][0][: ENVELOPE_BYTES // 2] + sent[1][0][ENVELOPE_BYTES // 2 :]},
+        "longer": {**own, 2: sent[2][0] + b"0"},
+        "cut off": {**own, 2: sent[2][0][:-1]},
+        "empty": {**own, 2: b""},
+        "of another attempt": {**own, 2: Lab(terms_for(5), values_for(5), number=1).clients[2].advertise().signature},
+    }
+    for name, envelopes in wrong.items():
+        client = copy(lab.clients[0])  # as it was before it was asked
+        client._held = dict(client._held)
+        assert client.open(envelopes) == ((3,) if name == "of another sender" else (2,)), name
+        with pytest.raises(ProtocolError, match="out of order"):
+            client.open(own)
+    assert lab.clients[0].open(own) == ()
+
+
+def test_an_envelope_of_nobody_who_could_send_one_is_refused():
+    lab = Lab(terms_for(5), values_for(5))
+    keys = dict(lab.ask("advertise", dict.fromkeys(range(5))))
+    sent = lab.ask("share", dict.fromkeys(keys, keys))
+    with pytest.raises(ProtocolError, match="who is no neighbour, or advertised no keys"):
+        lab.clients[0].open({7: sent[1][0]})
 
 
 @pytest.mark.parametrize("gone", [{}, {"sign": {3}}, {"mask": {4}}])
@@ -179,7 +220,7 @@ def test_one_client_with_wrong_signatures_takes_nobody_else_out(stage):
 def key_of_low_order(client, name):
     """Keys signed by their owner, one of which nobody can agree on a secret with."""
     keys = replace(client.advertise(), **{name: bytes(32)})
-    message = client.attempt.signed_keys(client.place, keys.mask_key, keys.envelope_key)
+    message = client.attempt.signed_keys(client.place, keys.mask_key, keys.envelope_key, keys.commitment)
     return replace(keys, signature=identities(5)[client.place].sign(message))
 
 

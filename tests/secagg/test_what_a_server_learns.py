@@ -1,6 +1,7 @@
 """A server that does not follow the protocol asks real clients whatever they answer, and what it then knows is solved.
 
 The lemma of docs/secure-aggregation.md: of honest clients' values it learns one sum at most, that of all survivors.
+Shares are known where bytes that it has open them, and a seed also where a commitment gives it away.
 """
 
 import random
@@ -13,12 +14,17 @@ import pytest
 from protocol_lab import identities, public
 
 from rrcluster.errors import ProtocolError
-from rrcluster.secagg.secure_client import Attempt, SecureClient
+from rrcluster.secagg import secure_client
+from rrcluster.secagg.masks import derive_key
+from rrcluster.secagg.secure_client import OF_KEY, OF_SEED, Attempt, SecureClient, open_share
 from rrcluster.secagg.terms import Terms
 
 
 class Hostile:
-    """Shows keys, hands out envelopes, tells tasks and names survivors as chance has it; colluders work for it."""
+    """Shows keys, hands out envelopes, some of them changed, tells tasks and names survivors as chance has it.
+
+    Colluders work for it. What it shows of keys is signed: clients refuse a commitment that was exchanged.
+    """
 
     def __init__(self, seed, terms, colluders):
         self.rng, self.terms, self.colluders = random.Random(seed), terms, colluders
@@ -35,18 +41,21 @@ class Hostile:
         """All stages; who refuses is left alone."""
         places = range(self.terms.num_clients)
         shown, handed, told_other = self.often(1, 1, 1, 0.95), self.often(1, 1, 0.9), self.often(0, 0, 0.2)
-        listed = self.often(1, 0.9, 0.8)
+        listed, changed = self.often(1, 0.9, 0.8), self.often(0, 0, 0.02)
         advertised = {place: client.advertise() for place, client in enumerate(self.clients)}
+        self.public = {own.commitment for own in advertised.values()}
         self.sent = {}
         for place, client in enumerate(self.clients):
             keys = {other: own for other, own in advertised.items() if place in self.colluders or shown()}
             self.attempted(self.sent, place, client.share, keys)
         for place in set(self.sent) - self.colluders:
             given = {other: own[place] for other, own in self.sent.items() if place in own and handed()}
+            given = {other: own[::-1] if changed() else own for other, own in given.items()}
             self.told[place], values = bytes([told_other()]), np.zeros(self.terms.width, dtype=np.int64)
-            mask = partial(self.clients[place].mask, values=values, task_digest=self.told[place])
-            if self.attempted({}, place, mask, given):
-                self.masks[place] = set(given)
+            opened = {}
+            if self.attempted(opened, place, self.clients[place].open, given) and not opened[place]:
+                self.clients[place].mask(values, task_digest=self.told[place])
+                self.masks[place] = set(given) - {place}
         lists = [tuple(place for place in places if listed()) for _ in range(self.rng.choice([1, 2]))]
         asked = {place: self.rng.choice(lists) for place in self.masks if self.rng.random() < 0.85}
         for place, survivors in asked.items():
@@ -66,15 +75,29 @@ class Hostile:
             return False
         return True
 
-    def known(self, kind):
+    def known(self, half):
         """Honest clients of whose seed or key the server has as many shares as it takes."""
-        shares = Counter(place for revealed in self.reveals.values() for place in getattr(revealed, kind))
-        shares.update(place for place, own in self.sent.items() for other in own if other in self.colluders)
+        shares = Counter()
+        for dealer, own in self.sent.items():
+            shares[dealer] = sum(self.opens(dealer, holder, envelope[half]) for holder, envelope in own.items())
         return {place for place, count in shares.items() if count >= self.terms.threshold} - self.colluders
+
+    def opens(self, dealer, holder, half):
+        """Whether a share is known: a colluder holds it, or something that its holder revealed opens it."""
+        revealed = self.reveals.get(holder)
+        keys = [] if revealed is None else [own[dealer] for own in (revealed.seeds, revealed.keys) if dealer in own]
+        known = any(self.attempted({}, holder, partial(open_share, key), half) for key in keys)
+        return known or holder in self.colluders
+
+    def committed_openly(self):
+        """Honest clients whose commitment is their seed, or the key of its mask."""
+        honest = {place: client._seed for place, client in enumerate(self.clients) if place not in self.colluders}
+        masks = {place: self.attempt.expand_seed(place, seed)[1] for place, seed in honest.items()}
+        return {place for place in honest if not self.public.isdisjoint((honest[place], masks[place]))}
 
     def unknown_parts(self):
         """Of each honest client's words, what they hold besides its values that the server cannot compute."""
-        seeds, keys = self.known("seeds"), self.known("keys")
+        seeds, keys = self.known(OF_SEED) | self.committed_openly(), self.known(OF_KEY)
         assert not seeds & keys
         parts = {}
         for place, others in self.masks.items():
@@ -139,8 +162,18 @@ def test_a_hostile_server_learns_one_sum_at_most(count):
         (Terms, "quorum", property(lambda terms: terms.num_clients // 2)),
         (Terms, "check_survivors", lambda *_: None),
         (Attempt, "mask_purpose", lambda self, one, other, _: bytes(sorted((one, other)))),
+        (Attempt, "expand_seed", lambda self, place, seed: (seed, seed[::-1])),
+        (Attempt, "expand_seed", lambda self, place, seed: (seed[::-1], seed[::-1])),
+        (secure_client, "derive_two_keys", lambda secret, *, purpose: (derive_key(secret, purpose=purpose),) * 2),
     ],
-    ids=["fewer signatures", "any survivors", "whatever was told"],
+    ids=[
+        "fewer signatures",
+        "any survivors",
+        "whatever was told",
+        "seed shown",
+        "mask shown",
+        "one key for both halves",
+    ],
 )
 def test_the_search_finds_what_a_weaker_protocol_gives_away(owner, name, weaker, monkeypatch):
     monkeypatch.setattr(owner, name, weaker)
