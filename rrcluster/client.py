@@ -45,11 +45,16 @@ class ClientKeys:
 class ClientSide:
     """What a client computes with. All of it is public but the data it is given."""
 
-    algorithm: Method
+    method: Method
     split: Split
     engine: Engine
     local: LocalSettings
     mechanism: Mechanism
+
+    @property
+    def tools(self) -> Tools:
+        """To judge models with: nothing is drawn."""
+        return Tools(self.split, self.engine, self.local, key=(0, 0))
 
     def answer(self, guidance: Guidance, clients: Clients, keys: ClientKeys) -> tuple[Reports, Array]:
         """What these clients report, and what each will remember, (n, m). Both are private."""
@@ -60,7 +65,7 @@ class ClientSide:
             choices, answers = self._answer_question(guidance, clients, tools)
         else:
             draws = client_uniforms(keys.choice, ids, guidance.models.num_clusters if rules.uses_chance else 0)
-            choices = choose(self.algorithm.scores(guidance.models, clients, tools=tools), rules, uniforms=draws)
+            choices = choose(self.method.scores(guidance.models, clients, tools=tools), rules, uniforms=draws)
         destinations = None
         if self.mechanism.flips_coins:
             coins = client_uniforms(keys.coin, ids)[:, 0]
@@ -69,13 +74,13 @@ class ClientSide:
             guidance.average,
             clients.cohort,
             loss_bound=self.mechanism.loss_bound,
-            algorithm=self.algorithm,
+            algorithm=self.method,
             tools=tools,
         )
         if answers is not None:
             return Reports(answers, choices, destinations, ids, evaluations), clients.memory
         clusters = choices if destinations is None else destinations
-        trained = self.algorithm.local(guidance.models, clients, clusters, tools=tools)
+        trained = self.method.local(guidance.models, clients, clusters, tools=tools)
         return Reports(trained.updates, choices, destinations, ids, evaluations), trained.memory
 
     def _answer_question(self, guidance: Guidance, clients: Clients, tools: Tools) -> tuple[Array, Array | None]:
@@ -84,7 +89,7 @@ class ClientSide:
         assert question is not None
         same = Models(guidance.models.shared, question.start[None])
         only_cluster = np.zeros(len(clients.cohort.clients), dtype=np.int64)
-        updates = as_numpy(self.algorithm.local(same, clients, only_cluster, tools=tools).updates)
+        updates = as_numpy(self.method.local(same, clients, only_cluster, tools=tools).updates)
         choices, answers = question.answer(updates[:, width.shared :])
         if answers is None:
             return choices, None

@@ -6,7 +6,7 @@ the entry-point groups `rrcluster.methods`, `rrcluster.datasets` and `rrcluster.
 """
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -38,6 +38,7 @@ class Registry:
         self._what, self._group, self._home = what, group, entries
         self._entries: dict[str, Entry] = {}
         self._ours: frozenset[str] = frozenset()
+        self._found: frozenset[str] = frozenset()  # ours, and those of installed packages
         self._searched = False
 
     def register(self, entry: Entry) -> None:
@@ -51,6 +52,10 @@ class Registry:
         if self.ships(entry.name):
             raise ConfigError(f"{self._what} {entry.name!r} is a name of rrcluster's own; give yours another name.")
         self._all()[entry.name] = entry
+
+    def added(self) -> list[Entry]:
+        """Entries that were registered at run time."""
+        return [] if not self._searched else [entry for name, entry in self._entries.items() if name not in self._found]
 
     def unregister(self, name: str) -> None:
         """Take a name out again."""
@@ -115,6 +120,7 @@ class Registry:
             for point in entry_points(group=self._group):
                 entry = point.load()
                 self._entries.setdefault(entry.name, entry)
+            self._found = frozenset(self._entries)
         return self._entries
 
 
@@ -185,6 +191,17 @@ MECHANISMS = Registry(
 """Every mechanism by name: `MECHANISMS.load("joint")` is the thing itself, iterating gives the names."""
 
 KINDS = {"method": METHODS, "model": MODELS, "dataset": DATASETS, "mechanism": MECHANISMS}
+
+
+def registered() -> list[tuple[str, Entry]]:
+    """What this program has registered itself, by kind: what another process has to be sent."""
+    return [(kind, entry) for kind, names in KINDS.items() for entry in names.added()]
+
+
+def restore(known: Sequence[tuple[str, Entry]]) -> None:
+    """Register what another program has."""
+    for kind, entry in known:
+        KINDS[kind].replace(entry)
 
 
 def register(kind: str, name: str, load: Any, *, label: str | None = None, **facts: Any) -> None:

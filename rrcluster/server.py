@@ -1,8 +1,8 @@
 """The server: everything it decides in a round, and the loop over rounds. Simulator and federation run this same code.
 
     guidance = server.tell(state)                                     # models, prices, coins: made of releases
-    reports = collect(guidance, charge)                               # the simulator computes them, a federation asks
-    state, release = server.finish(state, guidance, reports, rng=...) # the only line that sees raw values
+    collected = collect(guidance, charge)                               # the simulator computes, a federation asks
+    state, release = server.finish(state, guidance, collected, rng=...) # the only line that sees raw values
 
 A simulation and a federation differ in `collect` alone.
 """
@@ -22,15 +22,17 @@ from rrcluster.clusters.survey import Place, Survey, survey_size
 from rrcluster.clusters.survey_question import SurveyQuestion
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import PrivacyError, RoundError, RunFolderError
-from rrcluster.privacy.correlation import PastNoise
-from rrcluster.privacy.ledger import DrawnRound, Ledger
-from rrcluster.privacy.mechanism import SlottedMechanism
+from rrcluster.privacy.ledger import Ledger
+from rrcluster.privacy.mechanism import SummingMechanism
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.privacy.reports import NoisySum, Reports
+from rrcluster.privacy.reports import MessageSum, NoisySum, Reports
 from rrcluster.rng import Rng
 from rrcluster.server_state import ServerState, advance, lengthened, only_first, smooth_sizes
 from rrcluster.settings import ServerSettings
 from rrcluster.types import Array, Models, Release
+
+# What a round collects: the exact sum of messages; single reports, where the mechanism needs them; or a noisy sum.
+Collected = MessageSum | Reports | NoisySum
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,9 @@ class Server:
         return Guidance(state.round_index, state.models, state.average, self._rules(state), question)
 
     def finish(
-        self, state: ServerState, guidance: Guidance, reports: Reports | NoisySum, *, rng: Rng
+        self, state: ServerState, guidance: Guidance, collected: Collected, *, rng: Rng
     ) -> tuple[ServerState, Release]:
-        """Release what was collected, and move the models. Reports are raw; nothing that is returned is.
+        """Release what was collected, and move the models. It is raw, unless noisy already; nothing returned is.
 
         The round must be charged already: `run_rounds` sees to it.
         """
@@ -97,10 +99,12 @@ class Server:
             raise PrivacyError(
                 f"the guidance is of round {guidance.round_index}, the state of round {t}; use tell(state)."
             )
-        if isinstance(reports, NoisySum):
-            release = mechanism.release_sum(reports)
+        if isinstance(collected, NoisySum):
+            release = mechanism.release_sum(collected)
+        elif isinstance(collected, MessageSum):
+            release = cast(SummingMechanism, mechanism).release_total(collected, rng=rng)  # this line and the next
         else:
-            release = mechanism.release(reports, rng=rng)  # the only line that sees raw values
+            release = mechanism.release(collected, rng=rng)  # are the only ones that see raw values
         place = self.schedule.place(t)
         if place is not None and place.asks:
             return self._after_question(state, release, place), release
@@ -162,39 +166,30 @@ class Server:
 
 
 class Charge:
-    """The charge of one attempt at a round: on disk when the call returns, once however often it is called.
-
-    A plan that writes rounds down before they are charged calls `settle` for it, still before the release.
-    """
+    """The charge of one attempt at a round: on disk when the call returns, once however often it is called."""
 
     def __init__(self, ledger: Ledger, round_index: int, plan: PrivacyPlan) -> None:
         """Nothing is charged yet."""
-        self._ledger, self._round_index, self._plan, self.made = ledger, round_index, plan, False
-        self._stored = plan.stores_rounds
+        self._ledger, self._round_index, self.made = ledger, round_index, False
+        self._event = plan.event if plan.private else None
 
     def __call__(self) -> None:
-        """Charge the round, before anything of it is revealed."""
-        if not self._stored:
-            self.settle()
-
-    def settle(self) -> None:
-        """Write the charge down."""
+        """Write the charge down, before anything of the round is revealed."""
         if not self.made:
-            self._ledger.charge(self._round_index, self._plan.event if self._plan.private else None)
+            self._ledger.charge(self._round_index, self._event)
             self.made = True
 
 
-Collect = Callable[[Guidance, Charge], Reports | NoisySum]
+Collect = Callable[[Guidance, Charge], Collected]
 
 
 @dataclass(frozen=True)
 class FinishedRound:
-    """One round: its release, and the state after it, which are public, and the noise that later rounds build on."""
+    """One round: its release, and the state after it. Public."""
 
     round_index: int
     state: ServerState
     release: Release
-    past: PastNoise | None = None  # private, and only in plans with slots
 
 
 def run_rounds(
@@ -203,8 +198,7 @@ def run_rounds(
     """Round after round until the plan's last one, or until plan or ledger afford no more releases.
 
     `collect` asks the clients of a round and charges it before anything is revealed; PrivacyError if it did not.
-    Ledger and streams must be of the plan's kind: what a repeated round costs depends on it. `ledger.noise` is what a
-    plan with slots resumes from.
+    Ledger and streams must be of the plan's kind: what a repeated round costs depends on it.
     """
     plan = server.plan
     if ledger.secure != plan.secure or isinstance(streams, SecureStreams) != plan.secure:
@@ -214,57 +208,10 @@ def run_rounds(
             "the ledger charges a repeated round once, and this plan repeats it with fresh noise, which is a new "
             "release; make the ledger with stored=plan.stores_rounds."
         )
-    slotted = _SlottedCollect(plan, collect, ledger, streams) if plan.mechanism.slots.count > 1 else None
     while state.round_index < plan.num_rounds and ledger.affords(state.round_index, limit=plan.num_releases):
         t = state.round_index
-        drawn_with = None if slotted is None else slotted.drawn_with(t)
-        if drawn_with is not None and t == 0:  # a secure run cannot draw its first models again
-            state = ServerState.fresh(drawn_with)
-        charge, rng = Charge(ledger, t, plan), streams("release", t)
-        state, release = attempt_round(server, slotted or collect, state, charge, rng)
-        yield FinishedRound(t, state, release, None if slotted is None else slotted.past)
-
-
-class _SlottedCollect:
-    """Collects the rounds of a plan with slots as noisy sums, each noise building on that of the rounds before.
-
-    In a secure run a round is on disk before its charge, and one that was drawn before a crash is not drawn again.
-    """
-
-    def __init__(self, plan: PrivacyPlan, collect: Collect, ledger: Ledger, streams: StreamSource) -> None:
-        self._plan, self._collect, self._ledger, self._streams = plan, collect, ledger, streams
-        self.past = ledger.noise.past  # private
-
-    def drawn_with(self, t: int) -> Models | None:
-        """The models that a round was drawn with before a crash; None if it was not drawn."""
-        drawn = self._recall(t)
-        return None if drawn is None else drawn.models
-
-    def __call__(self, guidance: Guidance, charge: Charge) -> NoisySum:
-        t = guidance.round_index
-        drawn = self._recall(t)
-        if drawn is None:
-            noisy_sum, self.past = self._noisy_sum(guidance, charge)
-            if not self._plan.stores_rounds:
-                return noisy_sum
-            drawn = self._ledger.noise.keep(t, noisy_sum.total, self.past, guidance.models)
-        charge.settle()
-        self.past = drawn.past
-        return NoisySum(drawn.total)
-
-    def _recall(self, t: int) -> DrawnRound | None:
-        return self._ledger.noise.recall(t, charged=self._ledger.charged(t)) if self._plan.stores_rounds else None
-
-    def _noisy_sum(self, guidance: Guidance, charge: Charge) -> tuple[NoisySum, PastNoise]:
-        mechanism, t = cast(SlottedMechanism, self._plan.mechanism), guidance.round_index
-        past = mechanism.first_past() if t == 0 else mechanism.check_past(self.past, t)
-        reports = self._collect(guidance, charge)
-        if isinstance(reports, NoisySum):
-            raise PrivacyError(
-                "noise that clients made cannot be correlated over rounds: they do not hold that of the rounds before. "
-                "Use participation = poisson or everybody."
-            )
-        return mechanism.noisy_sum(reports, past, rng=self._streams("release", t))
+        state, release = attempt_round(server, collect, state, Charge(ledger, t, plan), streams("release", t))
+        yield FinishedRound(t, state, release)
 
 
 def attempt_round(
@@ -282,12 +229,12 @@ def _attempt(
     server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
 ) -> tuple[ServerState, Release]:
     guidance = server.tell(state)
-    reports = collect(guidance, charge)
+    collected = collect(guidance, charge)
     if not charge.made:
         raise PrivacyError(
             f"round {state.round_index} was collected but not charged; collect must call charge() first."
         )
-    return server.finish(state, guidance, reports, rng=rng)
+    return server.finish(state, guidance, collected, rng=rng)
 
 
 def _discreet_attempt(

@@ -23,7 +23,7 @@ Identifier = Literal["gaussian", "kary"]
 Accountant = Literal["pld", "rdp", "paper"]
 Optimizer = Literal["sgd", "adam"]
 Init = Literal["auto", "survey", "independent"]
-EngineName = Literal["auto", "batched", "reference", "workers"]
+EngineName = Literal["auto", "batched", "reference"]
 Precision = Literal["auto", "float32", "tf32", "bfloat16"]
 
 
@@ -263,6 +263,8 @@ class OutputSettings:
     """auto, cpu or cuda."""
     engine: EngineName = field(default="auto", metadata=PLACE)
     """How clients are run; all engines give the same numbers."""
+    processes: int | None = field(default=None, metadata=PLACE)
+    """Processes that compute clients; no bit depends on how many. Default: one per core where a run is long enough."""
     capacity: int | None = None
     """Most clients trained together (bounds memory, never changes results); default: what suits the model."""
     precision: Precision = "auto"
@@ -291,6 +293,8 @@ class OutputSettings:
             checks.count(evaluate_every=self.evaluate_every)
         if self.capacity is not None:
             checks.count(capacity=self.capacity)
+        if self.processes is not None:
+            checks.count(processes=self.processes)
 
 
 SECTIONS: dict[str, type] = {
@@ -321,7 +325,10 @@ REMOVED: dict[str, str] = {
 
 # Values of settings that are gone, and what replaces them.
 _SURVEY = "use init = survey, which finds the groups first, or init = independent"
-REMOVED_VALUES: dict[str, dict[str, str]] = {"init": {"warm": _SURVEY, "kmeans++": _SURVEY}}
+REMOVED_VALUES: dict[str, dict[str, str]] = {
+    "init": {"warm": _SURVEY, "kmeans++": _SURVEY},
+    "engine": {"workers": "clients are computed in several processes by themselves (processes = N), by any engine"},
+}
 
 
 def refuse_removed(name: str, value: object = None, *, source: str = "") -> None:

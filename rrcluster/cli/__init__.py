@@ -1,7 +1,5 @@
 """The command line. This module imports nothing heavy: `rrcluster --help` answers at once."""
 
-import contextlib
-import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -37,28 +35,21 @@ Start here:
   rrcluster report runs/*                        compare what you ran
 
 `rrcluster COMMAND --help` explains a command. All commands that answer a question take --json.
-`rrcluster --install-completion [bash|zsh|fish]` completes commands and options in your shell.
+`rrcluster COMMAND --tyro-print-completion bash` prints a completion of its options for your shell.
 """
 
 _TORCHRUN_SETS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # in a process's environment
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; exit status 0 when it worked, 2 for bad usage, 130 after Ctrl-C.
-
-    Of several ranks that torchrun started, only rank 0 prints.
-    """
-    arguments, rank = list(sys.argv[1:] if argv is None else argv), torchrun_rank()
+    """Run one command; exit status 0 when it worked, 2 for bad usage, 130 after Ctrl-C."""
     try:
-        if rank:
-            with contextlib.redirect_stdout(io.StringIO()):
-                return _command(arguments, len, several=True)  # errors of this rank are printed by rank 0
-        return _command(arguments, sys.stderr.write, several=rank is not None)
+        return _command(list(sys.argv[1:] if argv is None else argv), sys.stderr.write)
     except KeyboardInterrupt:
         return 130
 
 
-def _command(arguments: list[str], complain: Callable[[str], object], *, several: bool) -> int:
+def _command(arguments: list[str], complain: Callable[[str], object]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print_usage(sys.stdout.write)
         return 0
@@ -68,33 +59,13 @@ def _command(arguments: list[str], complain: Callable[[str], object], *, several
         sys.stdout.write(f"rrcluster {__version__}\n")
         return 0
     name, rest = arguments[0], arguments[1:]
-    if name == "--install-completion":
-        return _explained(name, lambda: _install_completion(rest), complain)
     if name not in COMMANDS:
         complain(f"rrcluster: {name!r} is not a command; use one of {', '.join(COMMANDS)}.\n")
         return 2
-    if name != "run" and several:
-        complain(f"rrcluster {name}: only `rrcluster run` shares work among ranks; start it without torchrun.\n")
+    if all(variable in os.environ for variable in _TORCHRUN_SETS) and os.environ["WORLD_SIZE"] != "1":
+        complain(f"rrcluster {name}: runs share no work among torchrun's ranks; start it alone, with --processes.\n")
         return 2
     return _explained(name, lambda: import_module(f"rrcluster.cli.{name}_command").main(rest), complain)
-
-
-def _install_completion(rest: list[str]) -> int:
-    from rrcluster.cli.completion import install
-
-    sys.stdout.write(install(rest[0] if rest else None, COMMANDS) + "\n")
-    return 0
-
-
-def torchrun_rank() -> int | None:
-    """This process's rank among several; None for a single process."""
-    if any(name not in os.environ for name in _TORCHRUN_SETS):
-        return None
-    try:
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    except ValueError:
-        return None
-    return rank if 0 <= rank < size and size > 1 else None
 
 
 def print_usage(write: Callable[[str], object]) -> None:

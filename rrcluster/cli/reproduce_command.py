@@ -111,12 +111,11 @@ def _write_about(plan: "Reproduction", arguments: Sequence[str], *, seconds: flo
 
 
 def _run(plan: "Reproduction", command: ReproduceCommand) -> "list[Outcome]":
-    from rrcluster.experiments.executors import run_jobs
     from rrcluster.paper.reproduce import reproduce
 
     for reason in plan.absent.values():
         say(f"Left out: {reason}")
-    return follow_sweep(reproduce(plan, executor=run_jobs), plan.jobs, hidden=command.quiet or command.json)
+    return follow_sweep(reproduce(plan), plan.jobs, hidden=command.quiet or command.json)
 
 
 def _show(plan: "Reproduction", outcomes: "Sequence[Outcome]", command: ReproduceCommand) -> int:

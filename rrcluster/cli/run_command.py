@@ -1,18 +1,15 @@
 """`rrcluster run`: train, show progress, leave a run folder."""
 
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from rrcluster import registry
-from rrcluster.cli import torchrun_rank
 from rrcluster.cli.terminal import parse, print_json, read_yaml, say, say_warnings, waiting
 from rrcluster.data_settings import FILE_ENDINGS, data_label
 from rrcluster.errors import ConfigError, RunFolderError
@@ -41,7 +38,6 @@ class RunCommand:
 
     rrcluster run --resume runs/my-run
 
-    torchrun --nproc-per-node 2 -m rrcluster run --model cnn (clients shared by two processes; docs/scaling.md)
     """
 
     config: RunConfig = field(default_factory=RunConfig)
@@ -61,44 +57,11 @@ class RunCommand:
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    if torchrun_rank() is None:
-        return _alone(arguments)
     command = read_command(arguments)
     _check_first(command)
-    from rrcluster.engine.distributed import Ranks, join_ranks, serve
-    from rrcluster.experiments.setup import make_distributed, prepare_rank
-
-    with join_ranks() as channel:
-        if channel.rank:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 ends the run, and with it this rank
-            serve(channel, prepare_rank)
-            return 0
-        ranks = Ranks(channel)
-        status = _run(command, partial(make_distributed, ranks=ranks))
-        ranks.dismiss()
-        return status
-
-
-def _alone(arguments: list[str]) -> int:
-    """The command in this process, which imports PyTorch and reads data while another one accounts."""
-    if {"-h", "--help"} & set(arguments):
-        read_command(arguments)
-    from rrcluster.experiments.early import AccountingAhead
-
-    with AccountingAhead() as ahead:
-        command = read_command(arguments)
-        with _waiting(command, "Importing PyTorch"):
-            if command.resume is None:
-                ahead.ask(command.config)
-            _check_first(command)
-            from rrcluster.experiments.setup import load_population, make_experiment
-
-        def make(config: RunConfig) -> "Experiment":
-            data = load_population(config)
-            ahead.take()
-            return make_experiment(config, data=data)
-
-        return _run(command, make)
+    with _waiting(command, "Importing PyTorch"):
+        from rrcluster.experiments.setup import make_experiment
+    return _run(command, make_experiment)
 
 
 def _check_first(command: RunCommand) -> None:
@@ -118,7 +81,6 @@ def _check_first(command: RunCommand) -> None:
 
 
 def _run(command: RunCommand, make: "MakeExperiment") -> int:
-    """The command in a single process, or in rank 0 of several."""
     with say_warnings(), ExitStack() as stack:
         if command.dry_run:
             from rrcluster.cli.dry_run import show

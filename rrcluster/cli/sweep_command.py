@@ -42,6 +42,8 @@ class SweepCommand:
     """private-select: law of the number of runs; logarithmic costs less and makes a single run more often."""
     public_score: bool = False
     """private-select: score runs on public images instead of by private evaluation."""
+    processes: int | None = None
+    """Processes that run the combinations side by side; default: as many as the work repays."""
     json: bool = False
     """Print the answer as JSON on stdout, nothing else."""
     quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
@@ -79,18 +81,12 @@ def _refuse_selection_flags(command: SweepCommand) -> None:
 
 
 def _sweep(grid: "Grid", command: SweepCommand, file: str) -> int:
-    from rrcluster.experiments.early import accounting_ahead, early_processes
     from rrcluster.experiments.grid import jobs
+    from rrcluster.experiments.sweep import sweep
 
-    todo = jobs(grid)
-    with accounting_ahead(todo) as take_values, early_processes(todo) as early:
-        _check_own_data(grid, file)
-        from rrcluster.experiments.executors import pick_executor
-        from rrcluster.experiments.sweep import sweep
-
-        take_values()
-        steps = sweep(grid, executor=pick_executor(todo, early))
-        outcomes = follow_sweep(steps, todo, hidden=command.quiet or command.json)
+    _check_own_data(grid, file)
+    steps = sweep(grid, processes=command.processes)
+    outcomes = follow_sweep(steps, jobs(grid), hidden=command.quiet or command.json)
     return _show(grid, outcomes, command)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from rrcluster.data.federated import Cohort, TestSet
+from rrcluster.models.model import Model
 from rrcluster.settings import LocalSettings as LocalSettings
 from rrcluster.types import Array
 
@@ -75,6 +76,26 @@ class Measured(NamedTuple):
 
 class Engine(Protocol):
     """Computes clients. Every implementation gives the same numbers (float32, within 1e-4 after one round)."""
+
+    @property
+    def model(self) -> Model:
+        """The network that it runs."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+
+    @property
+    def part(self) -> int:
+        """How many clients of a cohort it is given at a time; which ones are computed together can move last bits."""
+
+    @property
+    def isolates(self) -> bool:
+        """Whether every client of a network that a user brings gets copies that no other client has used."""
+
+    @property
+    def described(self) -> str:
+        """In words, for fingerprints: numbers of two engines may differ in their last bits."""
 
     def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
         """What local training changes, (n, d) for each call; trained models where the call asks for `whole_models`."""

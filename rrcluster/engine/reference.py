@@ -5,9 +5,10 @@ compute those here.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,8 +21,6 @@ from rrcluster.engine.protocol import CPU, Measured, Question, TrainingCall, Upd
 from rrcluster.models.client_state import ClientNetwork, own_generators
 from rrcluster.models.model import Model
 from rrcluster.types import Array
-
-_LARGEST_BY_ONE_THREAD = 2**20  # parameters: threads wait for each other longer than a smaller network takes
 
 
 @contextmanager
@@ -42,21 +41,23 @@ class ReferenceEngine:
     model: Model
     device: torch.device = CPU
 
+    part: ClassVar[int] = 8  # clients are computed one by one: any number gives the same bits
+    isolates: ClassVar[bool] = True
+
+    @property
+    def described(self) -> str:
+        """For fingerprints."""
+        return f"reference, {self.device.type}"
+
     def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
         """(n, d) for each call."""
-        with self._apart():
+        with own_generators(self.device):
             return [call.result(self._train(call)) for call in calls]
 
     def measure(self, questions: Sequence[Question]) -> list[Measured]:
         """Loss and accuracy for each question."""
-        with self._apart():
+        with own_generators(self.device):
             return [self._measure(question) for question in questions]
-
-    @contextmanager
-    def _apart(self) -> Iterator[None]:
-        small = self.model.own and self.model.num_parameters <= _LARGEST_BY_ONE_THREAD
-        with own_generators(self.device), one_thread() if small else nullcontext():
-            yield
 
     @cached_property
     def _trained(self) -> ClientNetwork:

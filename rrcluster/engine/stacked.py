@@ -4,16 +4,18 @@ A client's numbers depend only on its own data, start and draws, so a stacked ru
 last bit where a client's arithmetic does not depend on how many others are computed with it, else within rounding).
 """
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import Measured, Question, TrainingCall, Updates
+from rrcluster.models.model import Model
 
 Batch = Callable[[Sequence[Any]], list[Any]]
 
@@ -48,6 +50,7 @@ class Stack:
         Stacks that share an engine share its `turn` lock: while one computes, the runs of the other do the host's part
         of their rounds. A run that does so holds `working`, which a call gives back while it waits.
         """
+        self.engine = engine
         self._methods: dict[str, Batch] = {"measure": engine.measure, "train": engine.train}
         self._members, self._turn, self._working = members, turn or threading.Lock(), working
         self._waiting: list[_Request] = []
@@ -117,6 +120,23 @@ class StackedEngine:
     """One run's view of a stack."""
 
     stack: Stack
+    isolates: ClassVar[bool] = False
+    part: ClassVar[int] = sys.maxsize
+
+    @property
+    def model(self) -> Model:
+        """Of the shared engine."""
+        return self.stack.engine.model
+
+    @property
+    def device(self) -> torch.device:
+        """Of the shared engine."""
+        return self.stack.engine.device
+
+    @property
+    def described(self) -> str:
+        """As the shared engine: a job's numbers are those that it gets by itself."""
+        return self.stack.engine.described
 
     def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
         """(n, d) for each call."""

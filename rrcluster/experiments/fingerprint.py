@@ -31,15 +31,13 @@ def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from rrcluster.engine.distributed import DistributedEngine
-    from rrcluster.engine.pick_engine import describe, pick_device
+    from rrcluster.engine.pick_engine import pick_device
 
     device = pick_device(config.output.device).type
     settings = {name: value for name, value in config.flat().items() if AFFECTS[name] == "result"}
     if config.data.from_file:  # which may move: what it holds is compared by a keyed digest (own_data.py)
         del settings["data"]
-    ranks = {"ranks": list(engine.machines)} if isinstance(engine, DistributedEngine) else {}
-    return ranks | {
+    return {
         "config": _digest(settings),
         "rrcluster": __version__,
         "torch": torch.__version__,
@@ -48,8 +46,7 @@ def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
         "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
         "cpu": _cpu(),
         "mkl_cbwr": os.environ.get("MKL_CBWR"),  # which code path MKL takes, and with it how sums are rounded
-        "engine": describe(engine),
-        "threads": torch.get_num_threads(),
+        "engine": engine.described,
     }
 
 

@@ -35,7 +35,6 @@ from rrcluster.experiments.lock import FolderLock, bind
 from rrcluster.experiments.outcome import describe_evaluation, read_evaluation
 from rrcluster.experiments.own_data import KEY_FILE, remember
 from rrcluster.privacy.correlation import PastNoise
-from rrcluster.privacy.ledger import DrawnRound, NoiseStore
 from rrcluster.registry import DATASETS, METHODS, MODELS
 from rrcluster.server import FinishedRound
 from rrcluster.server_state import RunningMean, ServerState
@@ -44,6 +43,7 @@ from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation
 from rrcluster.simulation.measures import RoundMeasures
 from rrcluster.simulation.simulate import RoundRecord
+from rrcluster.slotted_rounds import DrawnRound, StoredNoise
 from rrcluster.storage import (
     append_json,
     drop_temporaries,
@@ -209,12 +209,12 @@ class RunFolder:
         """Write down a round that is about to be charged and released, so that it can be repeated exactly."""
         self._save_private("drawn.safetensors", drawn.tensors())
 
-    def load_noise(self) -> NoiseStore:
+    def load_noise(self) -> StoredNoise:
         """What a plan with slots resumes from: the checkpoint's noise, and the round that was drawn last."""
         try:
             tensors, drawn = self._read_private("state.safetensors"), self._read_private("drawn.safetensors")
             made = None if drawn is None else DrawnRound.from_tensors(drawn)
-            return NoiseStore(None if tensors is None else PastNoise.from_tensors(tensors), made, self.save_drawn)
+            return StoredNoise(None if tensors is None else PastNoise.from_tensors(tensors), made, self.save_drawn)
         except Exception as error:
             raise RunFolderError(
                 f"{self.path / 'checkpoint'}: the noise that the next round builds on is damaged, and fresh noise in "

@@ -142,3 +142,25 @@ def average(evaluations: Sequence[NoisyEvaluation], *, num_rounds: int) -> Noisy
     """
     last = evaluations[-max(1, round(LAST_PART * num_rounds)) :]
     return reduce(NoisyEvaluation.plus, last) if last else None
+
+
+def accuracy_text(progress: Progress) -> str:
+    """How good the models are after a round, as far as it is known."""
+    private, diagnostic = progress.private_evaluation, progress.evaluation
+    if private is not None:
+        return private_text(private)
+    return "" if diagnostic is None else diagnostic_text(diagnostic)
+
+
+def private_text(evaluation: NoisyEvaluation, before: str = "") -> str:
+    """A released accuracy with its error."""
+    return f"{before}{evaluation.accuracy:.1%} ± {100 * evaluation.accuracy_noise_std:.1f} (private)"
+
+
+def diagnostic_text(evaluation: Evaluation, before_accuracy: str = "") -> str:
+    """Accuracy, or the loss where there is none; nothing where no client has test samples."""
+    measured = evaluation.accuracy == evaluation.accuracy
+    if not measured and evaluation.loss != evaluation.loss:
+        return ""
+    figure = f"{before_accuracy}{evaluation.accuracy:.1%}" if measured else f"loss {evaluation.loss:.4g}"
+    return f"{figure} (diagnostic, not private)"

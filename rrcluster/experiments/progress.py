@@ -17,16 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from rrcluster.experiments.config import RunConfig
+from rrcluster.experiments.outcome import Progress, diagnostic_text, private_text
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.storage import printable
 
 if TYPE_CHECKING:
     from rrcluster.experiments.grid import Job
-    from rrcluster.experiments.outcome import Progress
     from rrcluster.experiments.sweep import Step
     from rrcluster.privacy.plan import PrivacyPlan
-    from rrcluster.simulation.evaluate import Evaluation
-    from rrcluster.types import NoisyEvaluation
 
 
 _ROOMY = 100  # columns of a terminal that has room for a long bar
@@ -88,9 +86,9 @@ class ProgressBar:
         """Show one finished round."""
         sizes = "sizes " + " ".join(f"{size:.0f}" for size in progress.sizes)
         if progress.evaluation is not None:
-            self._accuracy = _diagnostic_text(progress.evaluation, "accuracy ")
+            self._accuracy = diagnostic_text(progress.evaluation, "accuracy ")
         released = progress.private_evaluation
-        private = "" if released is None else _private_text(released, "accuracy ")
+        private = "" if released is None else private_text(released, "accuracy ")
         done = progress.round_index + 1
         shown = private or self._accuracy.replace("diagnostic, ", "")
         self._bar.update(self._task, completed=done, sizes=self._cut(sizes, shown), accuracy=shown)
@@ -115,10 +113,6 @@ def in_notebook() -> bool:
 def _has_widgets() -> bool:
     """Whether a notebook can draw a bar; without ipywidgets it gets lines of text instead."""
     return in_notebook() and find_spec("ipywidgets") is not None
-
-
-def _private_text(evaluation: "NoisyEvaluation", before: str = "") -> str:
-    return f"{before}{evaluation.accuracy:.1%} ± {100 * evaluation.accuracy_noise_std:.1f} (private)"
 
 
 _MOST_ROWS = 20
@@ -158,10 +152,9 @@ class SweepView:
 
         row = self._rows[step.job.name]
         if isinstance(step, Going):
-            progress = step.progress
-            self._parts[step.job.name] = (progress.round_index + 1) / progress.num_rounds
-            row[:2] = ["running", f"{progress.round_index + 1}/{progress.num_rounds}"]
-            row[2] = _accuracy(progress) or row[2]
+            self._parts[step.job.name] = step.done / step.total
+            row[:2] = ["running", f"{step.done}/{step.total}"]
+            row[2] = step.accuracy or row[2]
         else:
             row[0], self._finished = step.status, self._finished + 1
             self._parts.pop(step.job.name, None)
@@ -200,19 +193,3 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"
-
-
-def _accuracy(progress: "Progress") -> str:
-    private, diagnostic = progress.private_evaluation, progress.evaluation
-    if private is not None:
-        return _private_text(private)
-    return "" if diagnostic is None else _diagnostic_text(diagnostic)
-
-
-def _diagnostic_text(evaluation: "Evaluation", before_accuracy: str = "") -> str:
-    """Accuracy, or the loss where there is none; nothing where no client has test samples."""
-    measured = evaluation.accuracy == evaluation.accuracy
-    if not measured and evaluation.loss != evaluation.loss:
-        return ""
-    figure = f"{before_accuracy}{evaluation.accuracy:.1%}" if measured else f"loss {evaluation.loss:.4g}"
-    return f"{figure} (diagnostic, not private)"

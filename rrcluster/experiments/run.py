@@ -153,7 +153,6 @@ def _running(experiment: Experiment, folder: RunFolder) -> "Running":
             secure=plan.secure,
             limit=plan.num_releases,
             made_by=fingerprint(experiment.config, experiment.engine) | describe_parts(experiment),
-            noise=folder.load_noise() if plan.mechanism.slots.count > 1 else None,
             stored=plan.stores_rounds,
         )
         ledger.check_covers(folder.num_released)  # before what the checkpoint does not hold is dropped
@@ -175,7 +174,8 @@ class Running:
         saved = folder.load_state()
         self.state = None if saved is None else saved[0]
         self._memory = None if saved is None else saved[1]
-        self._past = ledger.noise.past
+        self._noise = folder.load_noise() if experiment.plan.mechanism.slots.count > 1 else None
+        self._past = None if self._noise is None else self._noise.past
         self._ledger = ledger
         self._evaluated: tuple[int, Evaluation] | None = None  # the round, and what was measured after it
         self._incidents = Incidents()  # since the run was started or resumed
@@ -194,9 +194,12 @@ class Running:
         self._began = saved = time.perf_counter()
         pause = _SECONDS_BETWEEN_CHECKPOINTS
         try:
-            for record in self.experiment.rounds(state=self.state, memory=self._memory, ledger=self._ledger):
+            rounds = self.experiment.rounds(
+                state=self.state, memory=self._memory, ledger=self._ledger, noise=self._noise
+            )
+            for record in rounds:
                 released += [] if record.release.evaluation is None else [record.release.evaluation]
-                self._incidents = self._incidents.plus(record.incidents)
+                self._incidents = self._incidents.plus(record.collection.incidents)
                 progress = self._note(record, released)
                 self.state, self._memory, self._past = record.state, record.memory, record.past
                 if every_round or time.perf_counter() - saved > pause:
@@ -207,6 +210,7 @@ class Running:
                 yield progress
             self._end()
         except BaseException:
+            self.experiment.hosts.stop()
             self._stop()
             raise
         finally:
@@ -258,6 +262,7 @@ class Running:
             engine=experiment.engine,
             local=experiment.local,
             memory=memory,
+            hosts=experiment.hosts,
         )
         if experiment.config.output.personalise and state.round_index == experiment.plan.num_rounds:
             measured = self._personalised(measured, state)
@@ -274,20 +279,15 @@ class Running:
                 personalised_accuracy=measured.accuracy,
                 personalised_worst_decile=measured.worst_decile,
             )
-        accuracy = personalised_accuracies(
-            state.average,
-            experiment.data,
-            judged_clients(experiment.data.num_clients),
-            algorithm=experiment.algorithm,
-            model=experiment.model,
-            engine=experiment.engine,
-            local=experiment.local,
-        )
-        tenth = max(1, len(accuracy) // 10)
+        ids = judged_clients(experiment.data.num_clients)
+        accuracy = personalised_accuracies(state.average, ids, experiment.hosts)
+        accuracy = accuracy[experiment.data.test_of[ids] >= 0]  # who has no test row is in no mean
+        if not len(accuracy):
+            return measured
         return replace(
             measured,
             personalised_accuracy=float(accuracy.mean()),
-            personalised_worst_decile=float(np.sort(accuracy)[:tenth].mean()),
+            personalised_worst_decile=float(np.sort(accuracy)[: max(1, len(accuracy) // 10)].mean()),
         )
 
     def _stop(self) -> None:

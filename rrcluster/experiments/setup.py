@@ -1,17 +1,15 @@
-"""Build an experiment from a config: data, model, plan, engine. The only module that reads settings by name.
-
-On several ranks every rank makes the experiment from the same settings, and rank 0 runs it (`make_distributed`).
-"""
+"""Build an experiment from a config: data, model, plan, engine. The only module that reads settings by name."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 from torch import nn
 
 from rrcluster import registry
+from rrcluster.client import ClientSide
 from rrcluster.clusters.schedule import make_schedule, resolve_init
 from rrcluster.data.arrays import at_most
 from rrcluster.data.build import GENERATED, load_federated
@@ -19,13 +17,12 @@ from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.data.frames import from_frame, is_frame, load_table
 from rrcluster.data_settings import names_file
-from rrcluster.engine.distributed import DistributedEngine, PreparedRank, Ranks
 from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
-from rrcluster.errors import ConfigError, NotDeclared, PrivacyError, RankError
+from rrcluster.errors import ConfigError, NotDeclared
 from rrcluster.experiments.config import RunConfig, from_flat
-from rrcluster.experiments.fingerprint import fingerprint, own_code
+from rrcluster.experiments.fingerprint import own_code
 from rrcluster.experiments.start_from import Start, full_statement, load_start
 from rrcluster.methods import ALGORITHMS, Method
 from rrcluster.methods.compatibility import allows_survey, check_applies, check_init
@@ -34,13 +31,17 @@ from rrcluster.models import Model, fitted, from_module, make_model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.statement import OWN_DATA, trust_in
+from rrcluster.processes import cores
 from rrcluster.rng import Streams
 from rrcluster.server_state import ServerState
 from rrcluster.settings import FIELDS, LocalSettings, ServerSettings
 from rrcluster.simulation.clients import ClientMemory, Faults
+from rrcluster.simulation.hosts import Host, Hosts
 from rrcluster.simulation.simulate import RoundRecord, check_memory, simulate
+from rrcluster.slotted_rounds import StoredNoise
 
 _USUAL_SAMPLES = 50  # of a client, where no setting says
+_WORK_TO_REPAY = 2e10  # samples of all rounds times parameters, from which other processes repay starting them
 COLUMNS = tuple(name for name, section in FIELDS.items() if section == "columns")
 POPULATION_SEED = 0  # public: deals a dataset out to simulated clients where the run itself has no seed
 
@@ -48,7 +49,9 @@ POPULATION_SEED = 0  # public: deals a dataset out to simulated clients where th
 class Deployed(Protocol):
     """What runs the rounds of an experiment whose clients are real ones, elsewhere (rrcluster/federation/)."""
 
-    def rounds(self, experiment: "Experiment", *, state: ServerState | None, ledger: Ledger) -> Iterator[RoundRecord]:
+    def rounds(
+        self, experiment: "Experiment", *, state: ServerState | None, ledger: Ledger, noise: StoredNoise | None
+    ) -> Iterator[RoundRecord]:
         """As `simulate`: a record after each round."""
 
     def stated(self, statement: dict[str, Any]) -> dict[str, Any]:
@@ -76,15 +79,27 @@ class Experiment:
     start: Start | None = None  # the first models, where they are another run's
     deployed: Deployed | None = None  # real clients; `data` then has no samples
 
+    @cached_property
+    def hosts(self) -> Hosts:
+        """Who computes its clients."""
+        side = ClientSide(self.algorithm, self.split, self.engine, self.local, self.plan.mechanism)
+        host = Host(self.data, side, self.faults, discreet=self.plan.secure)
+        return Hosts(host, processes=processes_for(self))
+
     def rounds(
-        self, *, state: ServerState | None = None, memory: ClientMemory | None = None, ledger: Ledger | None = None
+        self,
+        *,
+        state: ServerState | None = None,
+        memory: ClientMemory | None = None,
+        ledger: Ledger | None = None,
+        noise: StoredNoise | None = None,
     ) -> Iterator[RoundRecord]:
         """Simulate it, from the start or from where it was stopped."""
         if state is None and self.start is not None:
             state = ServerState.fresh(self.start.models)
         if self.deployed is not None:
             assert ledger is not None
-            return self.deployed.rounds(self, state=state, ledger=ledger)
+            return self.deployed.rounds(self, state=state, ledger=ledger, noise=noise)
         return simulate(
             data=self.data,
             model=self.model,
@@ -98,6 +113,8 @@ class Experiment:
             memory=memory,
             ledger=ledger,
             faults=self.faults,
+            noise=noise,
+            hosts=self.hosts,
         )
 
     @property
@@ -202,7 +219,7 @@ def make_experiment(
     model = algorithm.adapt(network)
     _check_evaluated(config, algorithm, data, model)
     if not config.local.plain_sgd:
-        model = replace(model, accelerated=None)  # its own code computes plain SGD alone
+        model = replace(model, accelerated="")  # its own code computes plain SGD alone
     plan = plan.with_coordinates(algorithm.split(model).coordinates)
     # First updates of deep networks tell groups less clearly, so by default there is no survey of them.
     applies = model.one_layer and allows_survey(algorithm, config.privacy.mechanism, method.min_cluster_size)
@@ -210,14 +227,13 @@ def make_experiment(
     first = config.server.start_from
     start = first and load_start(first, method=algorithm, network=network, num_clusters=k, plan=plan)
     check_memory(algorithm, model, plan)
-    samples = plan.sampler.expected_size * _public_size(config) * config.local.local_epochs
     return Experiment(
         config=config,
         data=data,
         model=model,
         algorithm=algorithm,
         plan=plan,
-        engine=(engine or partial(engine_for, config, samples=samples))(model),
+        engine=(engine or partial(engine_for, config))(model),
         streams=SecureStreams() if config.seed is None else Streams(config.seed),
         local=config.local,
         server=server,
@@ -226,9 +242,22 @@ def make_experiment(
     )
 
 
-def _public_size(config: RunConfig) -> int:
-    """About how many samples a client has, from settings alone: what is decided by it is written down."""
-    return config.data.samples_per_client or config.data.max_samples or _USUAL_SAMPLES
+def processes_for(experiment: Experiment) -> int:
+    """How many processes compute the clients: as asked for, or one per core where a run is long enough to repay them.
+
+    By settings alone; no bit of a result depends on it.
+    """
+    config, plan = experiment.config, experiment.plan
+    if experiment.engine.device.type != "cpu" or experiment.deployed is not None:
+        return 1
+    if config.output.processes is not None:
+        return config.output.processes
+    clients = plan.sampler.expected_size
+    if clients <= experiment.engine.part:  # one part
+        return 1
+    samples = clients * (config.data.samples_per_client or config.data.max_samples or _USUAL_SAMPLES)
+    work = samples * config.local.local_epochs * experiment.model.num_parameters * plan.num_rounds
+    return cores() if work >= _WORK_TO_REPAY else 1
 
 
 def load_population(config: RunConfig) -> FederatedData:
@@ -271,14 +300,13 @@ def check_declared(data: FederatedData, *, secure: bool) -> None:
             warnings.warn(f"{text}.", NotDeclared, stacklevel=3)
 
 
-def engine_for(config: RunConfig, model: Model, *, samples: float = 0.0) -> Engine:
-    """The engine of a config; `samples` are those that a round trains on."""
+def engine_for(config: RunConfig, model: Model) -> Engine:
+    """The engine of a config."""
     output = config.output
     return pick_engine(
         output.engine,
         model=model,
         device=pick_device(output.device),
-        samples=samples,
         capacity=output.capacity,
         precision=output.precision,
         alone=config.privacy.secure,
@@ -304,42 +332,3 @@ def _check_evaluated(config: RunConfig, algorithm: Method, data: FederatedData, 
 def plan_for(config: RunConfig) -> PrivacyPlan:
     """The privacy plan of a config, for reports of one coordinate."""
     return config.plan(ALGORITHMS[config.method.algorithm].num_clusters(config.method.num_clusters))
-
-
-_EQUAL_ON_ALL = ("config", "rrcluster", "torch", "numpy", "device", "engine")  # of the ranks' fingerprints
-
-
-def make_distributed(config: RunConfig, ranks: Ranks) -> Experiment:
-    """The experiment of a config, its clients shared among `ranks`.
-
-    A secure run is refused: ranks exchange raw updates, unencrypted, and its privacy statement does not cover
-    eavesdroppers.
-    """
-    if config.privacy.secure:
-        raise PrivacyError(
-            f"secure = true with {ranks.channel.size} ranks would send raw updates from process to process, "
-            "unencrypted; run it in one process, without torchrun."
-        )
-    ranks.prepare(config.flat())
-    experiment = make_experiment(config)
-    machines = _machines(fingerprint(config, experiment.engine), ranks.fingerprints())
-    return replace(experiment, engine=DistributedEngine(experiment.engine, ranks, machines, experiment.data))
-
-
-def prepare_rank(settings: Mapping[str, Any]) -> PreparedRank:
-    """What a rank other than 0 makes of the settings that rank 0 sends."""
-    config = from_flat(dict(settings), source="rank 0")
-    experiment = make_experiment(config)
-    return PreparedRank(experiment.engine, experiment.data, fingerprint(config, experiment.engine))
-
-
-def _machines(own: Mapping[str, Any], others: list[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The other ranks' machines; a `RankError` where their versions or devices differ from those of rank 0."""
-    for rank, other in enumerate(others, start=1):
-        for name in _EQUAL_ON_ALL:
-            if other.get(name) != own[name]:
-                raise RankError(
-                    f"rank {rank} has {name} {other.get(name)}, rank 0 has {own[name]}; results would depend on which "
-                    "rank computes a client. Give all ranks the same."
-                )
-    return tuple(f"{other['machine']}, {other['threads']} threads" for other in others)

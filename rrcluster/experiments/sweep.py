@@ -1,10 +1,7 @@
-"""A sweep: the jobs of a grid, run by an executor. One that fails is reported, and the others go on.
+"""A sweep: the jobs of a grid, here or on an executor. One that fails is reported, and the others go on."""
 
-An executor turns jobs into steps; `one_after_another` is the plain one. Another may run many jobs at once (stacked on a
-device): a job's numbers do not depend on which executor ran it.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +10,12 @@ import numpy as np
 from rrcluster.data.frames import load_table
 from rrcluster.data_settings import names_file
 from rrcluster.errors import RRClusterError
-from rrcluster.experiments.config import from_flat
+from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.grid import Cell, Grid, Job, jobs
-from rrcluster.experiments.outcome import Progress
+from rrcluster.experiments.outcome import accuracy_text
 from rrcluster.experiments.run import MakeExperiment, Running, start_or_resume
 from rrcluster.experiments.setup import make_experiment
+from rrcluster.processes import cores, end_processes, local_executor
 from rrcluster.settings import FIELDS
 from rrcluster.storage import write_json
 
@@ -39,10 +37,12 @@ FINISHED, DIVERGED, REFUSED, FAILED = "finished", "diverged", "refused", "failed
 
 @dataclass(frozen=True)
 class Going:
-    """A job has finished a round."""
+    """A job has finished `done` of its `total` rounds."""
 
     job: Job
-    progress: Progress
+    done: int
+    total: int
+    accuracy: str = ""  # as far as it is known here
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,19 @@ class Outcome:
 
 
 Step = Going | Outcome
-Executor = Callable[[Sequence[Job]], Iterator[Step]]
+_SECONDS_BETWEEN_LOOKS = 0.3  # at the folders of jobs that run elsewhere
+_CLIENTS_TO_REPAY = 10_000  # clients of all rounds that a process trains, from which it repays its start
 
 
-def sweep(grid: Grid, *, executor: Executor | None = None) -> Iterator[Step]:
+def sweep(grid: Grid, *, executor: Executor | None = None, processes: int | None = None) -> Iterator[Step]:
     """Run all jobs of the grid; at the end `sweep.json` says what became of each.
 
-    Run again with the same file, a sweep that was stopped goes on where it was.
+    `executor`: any with the interface of concurrent.futures, whose workers see the same folders; else `processes` of
+    this machine, by default as many as the work repays. Run again with the same file, a sweep that was stopped goes on
+    where it was.
     """
     outcomes = []
-    for step in (executor or one_after_another)(jobs(grid)):
+    for step in run_jobs(jobs(grid), executor=executor, processes=processes):
         if isinstance(step, Outcome):
             outcomes.append(step)
         yield step
@@ -72,16 +75,116 @@ def sweep(grid: Grid, *, executor: Executor | None = None) -> Iterator[Step]:
     write_json(grid.out / "sweep.json", describe(grid, in_order(outcomes, jobs(grid))))
 
 
+def run_jobs(todo: Sequence[Job], *, executor: Executor | None = None, processes: int | None = None) -> Iterator[Step]:
+    """All steps of jobs: on an executor, stacked on a GPU, or one after the other in this process.
+
+    A job's numbers do not depend on which it was.
+    """
+    from rrcluster.experiments.job_runner import devices_of, in_turn, stacked
+
+    on_gpu = any(device.type == "cuda" for device in devices_of(todo))
+    count = processes or processes_for(todo, on_gpu=on_gpu)
+    if executor is not None:
+        yield from _on_executor([[job] for job in todo], executor)
+    elif count > 1:
+        shares = shared_out(todo, count) if on_gpu else [[job] for job in todo]
+        memory = _DEVICE_SHARED / count if on_gpu else 1.0
+        yield from _on_executor(shares, None, processes=count, memory=memory)
+    else:
+        yield from stacked(todo) if on_gpu else in_turn(todo)
+
+
+_DEVICE_SHARED = 0.95  # of a GPU's memory, among processes; the rest is for what they need before they compute
+
+
+def processes_for(todo: Sequence[Job], *, on_gpu: bool) -> int:
+    """How many processes are worth having, by the jobs and the cores alone.
+
+    One where a run is secure, since ending its process could cost it a round, or may start processes by itself.
+    """
+    configs = [config for config in map(_config, todo) if config is not None]
+    if any(config.privacy.secure or config.output.processes for config in configs):
+        return 1
+    if on_gpu:  # one process cannot prepare and finish rounds as fast as a GPU trains them
+        return max(1, min(-(-len(todo) // _LARGEST_STACK), cores() // 2, _MOST_STACKS))
+    privacy = [(config.privacy, config.data.population_size) for config in configs]
+    clients = sum(plan.num_rounds * plan.cohort_share * population for plan, population in privacy)
+    return max(1, min(cores(), len(todo), int(clients) // _CLIENTS_TO_REPAY))
+
+
+_LARGEST_STACK, _MOST_STACKS = 6, 8  # runs on a GPU for which one process is enough; processes
+
+
+def _config(job: Job) -> RunConfig | None:
+    try:
+        return job.config
+    except RRClusterError:  # it will be refused
+        return None
+
+
+def shared_out(todo: Sequence[Job], shares: int) -> list[list[Job]]:
+    """Equal shares of every kind of job, those on one population together: each process then holds few of them."""
+    kinds: dict[object, list[Job]] = {}
+    for job in todo:
+        kinds.setdefault((job.settings.get("model"), job.settings.get("algorithm")), []).append(job)
+    dealt: list[list[Job]] = [[] for _ in range(shares)]
+    first = 0
+    for alike in kinds.values():
+        alike.sort(key=lambda job: [str(job.settings.get(name)) for name in ("seed", "data", "partition")])
+        for place, job in enumerate(alike):
+            dealt[(first + place * shares // len(alike)) % shares].append(job)
+        first += len(alike)
+    return [share for share in dealt if share]
+
+
+def _on_executor(
+    tasks: Sequence[Sequence[Job]], executor: Executor | None, *, processes: int = 1, memory: float = 1.0
+) -> Iterator[Step]:
+    """Tasks as they end, and meanwhile how far their run folders are.
+
+    A process that dies takes the other tasks of its pool with it, so all that are left are tried once more.
+    """
+    from rrcluster.experiments.job_runner import known_here, run_task
+
+    known, left = known_here(), list(tasks)
+    for _ in range(2):
+        pool = executor or local_executor(processes)
+        futures = {pool.submit(run_task, task, known, memory): task for task in left}
+        left = []
+        try:
+            while futures:
+                done, _ = wait(futures, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
+                for future in done:
+                    task = futures.pop(future)
+                    if isinstance(future.exception(), BrokenExecutor):
+                        left.append(task)
+                    else:
+                        yield from future.result()
+                yield from _progress(job for task in futures.values() for job in task)
+        finally:
+            if executor is None and (futures or left):  # interrupted, or of no use any more
+                end_processes(pool)
+        if not left:
+            return
+    for task in left:
+        for job in task:
+            yield Outcome(job, FAILED, "the process that ran it died twice; run it alone to see more.")
+
+
+def _progress(running: Iterable[Job]) -> Iterator[Going]:
+    """How far jobs are that run elsewhere, as their folders say."""
+    for job in running:
+        lines = job.folder / "rounds.jsonl"
+        done = lines.read_bytes().count(b"\n") if lines.exists() else 0
+        total = int(job.settings.get("num_rounds", 100))
+        if 0 < done < total:
+            yield Going(job, done, total)
+
+
 def in_order(outcomes: Sequence[Outcome], planned: Sequence[Job]) -> list[Outcome]:
     """The outcomes in the order of their jobs: runs side by side end in any."""
     place = {job.folder: number for number, job in enumerate(planned)}
     return sorted(outcomes, key=lambda outcome: place[outcome.job.folder])
-
-
-def one_after_another(todo: Sequence[Job]) -> Iterator[Step]:
-    """The simplest executor: jobs in order, in this process."""
-    for job in todo:
-        yield from steps_of(job)
 
 
 def steps_of(job: Job, *, make: MakeExperiment = make_experiment) -> Iterator[Step]:
@@ -118,7 +221,7 @@ def _rounds(job: Job, make: MakeExperiment) -> Iterator[Step]:
         yield Outcome(job, FINISHED)
         return
     for progress in running.rounds():
-        yield Going(job, progress)
+        yield Going(job, progress.round_index + 1, progress.num_rounds, accuracy_text(progress))
     yield _outcome(job, running)
 
 

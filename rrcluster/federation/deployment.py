@@ -20,8 +20,10 @@ from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import TRUST
 from rrcluster.server import Collect, run_rounds
 from rrcluster.server_state import ServerState
-from rrcluster.simulation.clients import ClientMemory, Incidents
+from rrcluster.simulation.clients import ClientMemory
+from rrcluster.simulation.hosts import Collection
 from rrcluster.simulation.simulate import RoundRecord, make_server
+from rrcluster.slotted_rounds import SlottedRounds, StoredNoise
 from rrcluster.types import Models
 
 _LONGEST_WORD = 10_000  # bytes of a short answer
@@ -53,7 +55,9 @@ class Deployment:
         """Of the agreement."""
         return self.agreed.agreement.digest.hex()
 
-    def rounds(self, experiment: Experiment, *, state: ServerState | None, ledger: Ledger) -> Iterator[RoundRecord]:
+    def rounds(
+        self, experiment: Experiment, *, state: ServerState | None, ledger: Ledger, noise: StoredNoise | None = None
+    ) -> Iterator[RoundRecord]:
         """Ask the members, round after round.
 
         A seeded round that was charged before a crash is refused: other clients might answer this time, and the same
@@ -74,12 +78,13 @@ class Deployment:
                 "as they did: the same noise on another sum would uncover the difference. Start a new rehearsal, or "
                 "use secure: true, whose noise is fresh."
             )
-        began = time.perf_counter()
-        for done in run_rounds(server, self._collect(experiment), state=first, ledger=ledger, streams=streams):
-            seconds = time.perf_counter() - began
-            yield RoundRecord(
-                done.round_index, done.state, done.release, seconds, Incidents(), ClientMemory(0), None, done.past
-            )
+        began, nothing = time.perf_counter(), ClientMemory(0)
+        collect, slotted = self._collect(experiment), None
+        if plan.mechanism.slots.count > 1:
+            collect = slotted = SlottedRounds(plan, ledger, streams, collect, nothing.tensors, noise or StoredNoise())
+        for done in run_rounds(server, collect, state=first, ledger=ledger, streams=streams):
+            seconds, past = time.perf_counter() - began, None if slotted is None else slotted.past
+            yield RoundRecord(done.round_index, done.state, done.release, seconds, Collection(), nothing, past)
             began = time.perf_counter()
 
     def _collect(self, experiment: Experiment) -> Collect:

@@ -1,7 +1,7 @@
 """Samples with the shape of the data and none of its values: ids and numbers are drawn under a fixed seed."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.models.client_state import own_generators, seed_generators
 from rrcluster.models.model import Model
-
-_KEPT, _MOST_KEPT = 64, 1024  # samples that stay with a model: so many, or two of each class
 
 
 @contextmanager
@@ -48,18 +46,3 @@ def made_up_samples(data: FederatedData, *, num_ids: int, count: int) -> tuple[T
     targets = np.zeros((count, *data.target_shape), dtype=np.int64 if data.num_classes else np.float32)
     targets += labels.reshape(-1, *[1] * len(data.target_shape)).astype(targets.dtype)
     return torch.as_tensor(inputs), torch.as_tensor(targets)
-
-
-def made_up_trial(model: Model, module: nn.Module, data: FederatedData, *, num_ids: int) -> tuple[Tensor, Tensor]:
-    """Samples that stay with a model: inputs of several sizes, all classes, numbers far apart if a loss takes them."""
-    count = min(max(_KEPT, 2 * (data.num_classes or 0)), _MOST_KEPT)
-    inputs, targets = made_up_samples(data, num_ids=num_ids, count=count)
-    if inputs.is_floating_point() and data.layout is None:
-        sizes = torch.tensor([1.0, 0.1, 10.0, 1.0])[torch.arange(count) % 4]
-        inputs *= sizes.reshape(-1, *[1] * (inputs.dim() - 1))
-    if targets.is_floating_point():
-        wide = targets + 10 * torch.randn(targets.shape, generator=torch.Generator().manual_seed(0))
-        with suppress(Exception), seeded_generator(), torch.no_grad():  # it may take numbers from 0 to 1 alone
-            if torch.isfinite(model.task.losses(model.task.outputs(module, inputs), wide)).all():
-                targets[::2] = wide[::2]
-    return inputs, targets

@@ -21,12 +21,12 @@ from rrcluster.data.input_layout import Layout
 from rrcluster.errors import ConfigError
 from rrcluster.models.dropout import with_masks
 from rrcluster.models.stackable import stackable
-from rrcluster.models.stacked_images import ChannelsLast, laid_out
 from rrcluster.models.task import PerSample, Task, copied
 from rrcluster.rng import Rng
 from rrcluster.types import Array
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm  # of any number of dimensions
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def check_parameters(name: str, module: nn.Module) -> None:
@@ -73,13 +73,6 @@ class Layer:
     stop: int
 
 
-@dataclass(frozen=True)
-class FastCnn:
-    """Marks the `cnn` of networks.py, which engine/fast_cnn trains with C code and GPU kernels of its own."""
-
-    outputs: int  # classes, two or more
-
-
 @dataclass(frozen=True, eq=False)
 class FixedPart:
     """A model that begins with an untrained map: features that an engine may compute once per sample, and the rest."""
@@ -114,15 +107,12 @@ class Model:
     samples_at_once: int = 16384  # most samples of one forward pass without gradients: bounds memory
     clients_at_once: int = 1024  # most clients that train together, likewise
     fixed: FixedPart | None = None  # the same model in two parts, where it begins with an untrained map
-    accelerated: FastCnn | None = None  # set only for the exact network that faster code computes
+    accelerated: str = ""  # folder of engine/ with code for exactly this network: a CPU engine, GPU kernels
     one_linear_layer: bool = False  # set only for `linear` with classes, for which engine/batched has GPU kernels
     own: bool = True  # brought by a user, so that anything may be in it
     fresh: bool = True  # starts from random weights; else from those of `module`
     task: Task = field(default_factory=Task)  # its inputs, its loss and its metric
     not_batched: str = ""  # why clients have to run one at a time; empty: they can be stacked
-    channels_last: bool = False  # stacked clients' images are laid out so on a CPU (stacked_images.py)
-    trial: tuple[Tensor, Tensor] | None = None  # made-up inputs and targets, where steps may be recorded
-    draws: bool = True  # it may draw random numbers while it trains, as far as is known
     dropout_only: bool = False  # it draws masks of dropout alone: stacked on a CPU all the same (dropout.py)
 
     def __post_init__(self) -> None:
@@ -149,6 +139,16 @@ class Model:
         tables = ((name, part) for name, part in self.module.named_modules() if isinstance(part, nn.Embedding))
         biases = {f"{name}.weight" for name, table in tables if table.num_embeddings == 1}
         return sum(len(layer.shape) > 1 and layer.name not in biases for layer in self.layers) <= 1
+
+    @property
+    def convolves(self) -> bool:
+        """Whether it has convolutions: stacked on a CPU, they are no faster than one client at a time."""
+        return self.convolutional or any(isinstance(part, _CONVOLUTIONS) for part in self.module.modules())
+
+    @property
+    def recurs(self) -> bool:
+        """Whether it has recurrent layers."""
+        return self.recurrent or any(isinstance(part, nn.RNNBase) for part in self.module.modules())
 
     @property
     def num_parameters(self) -> int:
@@ -185,9 +185,8 @@ class Model:
             with with_masks(drawn) if drawn else nullcontext():
                 return functional_call(self._stackable, {**constants, **own}, *self.task.arguments(batch))
 
-        last = self.channels_last and not inputs.is_cuda
-        with sdpa_kernel(SDPBackend.MATH), ChannelsLast(len(inputs)) if last else nullcontext():
-            outputs: Tensor = vmap(call)(dict(parameters), laid_out(inputs) if last else inputs, *masks)
+        with sdpa_kernel(SDPBackend.MATH):
+            outputs: Tensor = vmap(call)(dict(parameters), inputs, *masks)
         return outputs
 
     def single(self, parameters: Parameters, inputs: Tensor) -> Tensor:

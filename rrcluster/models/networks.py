@@ -18,7 +18,7 @@ from torch.nn.functional import avg_pool2d, pad
 
 from rrcluster.errors import ConfigError
 from rrcluster.models.layers import convolve, dense, embed, group_norm, lstm, pool_halving, pool_overlapping
-from rrcluster.models.model import FastCnn, FixedPart, Model, Parameters
+from rrcluster.models.model import FixedPart, Model, Parameters
 
 HIDDEN = 200  # of the mlp
 NORM_GROUPS = 8  # of the cifar-cnn
@@ -68,7 +68,7 @@ def cnn(input_shape: tuple[int, ...], outputs: int) -> Model:  # noqa: ARG001  #
         nn.ReLU(),
         nn.Linear(32, outputs),
     )
-    fast = FastCnn(outputs) if outputs > 1 else None  # the fast code computes cross-entropy, not squared error
+    fast = "fast_cnn" if outputs > 1 else ""  # which computes cross-entropy, not squared error
     return _shipped("cnn", module, grouped_form=_cnn_grouped, convolutional=True, accelerated=fast)
 
 
@@ -238,7 +238,7 @@ def additive(model: Model) -> Model:
                 nn.init.zeros_(parameter)
     started = tuple(f"{half}.{of}" for half in ("common", "residual") for of in model.starts_as_is)
     twice = replace(model, name=name, module=module, grouped_form=grouped, fixed=fixed, starts_as_is=started)
-    return replace(twice, accelerated=None, one_linear_layer=False)
+    return replace(twice, accelerated="", one_linear_layer=False)
 
 
 def _half(prefix: str, parameters: Parameters) -> Parameters:

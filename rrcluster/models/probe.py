@@ -21,7 +21,7 @@ from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.errors import ConfigError
 from rrcluster.models.client_state import ClientNetwork, generator_states, seed_generators
 from rrcluster.models.dropout import draw_masks, record_draws
-from rrcluster.models.made_up import count_ids, made_up_samples, made_up_trial, seeded_generator
+from rrcluster.models.made_up import count_ids, made_up_samples, seeded_generator
 from rrcluster.models.model import Model, eval_copy
 from rrcluster.models.stackable import stackable
 
@@ -56,17 +56,11 @@ def fitted(model: Model, data: FederatedData) -> Model:
         numbers = _numbers_per_sample(model, inputs, targets)
         _check_forgets(unused, first, [*_others(data), (inputs, targets)])
         _check_alone(model, module, inputs, outputs)
-    draws = bool(drawn)
-    why_not = _why_not_stacked(model, inputs, targets, draws=draws)
+    why_not = _why_not_stacked(model, inputs, targets, draws=bool(drawn))
     return replace(
         unused,
-        not_batched="it draws random numbers while it trains" if draws else why_not,
-        trial=made_up_trial(model, module, data, num_ids=num_ids)
-        if not why_not and _of_torch(model.task.loss)
-        else None,
-        draws=draws,
+        not_batched="it draws random numbers while it trains" if drawn else why_not,
         dropout_only=drawn == {"torch"} and not why_not,
-        channels_last=not why_not and _runs_channels_last(model, inputs, targets, draws=draws),
         samples_at_once=min(max(_NUMBERS_AT_ONCE // numbers, 16), model.samples_at_once),
         clients_at_once=min(
             max(_NUMBERS_AT_ONCE // (4 * model.num_parameters + 20 * numbers), 8), model.clients_at_once
@@ -269,23 +263,6 @@ def _why_not_stacked(model: Model, inputs: Tensor, targets: Tensor, *, draws: bo
     with seeded_generator():
         one_by_one = [_own_gradient(model, *one) for one in zip(vectors, batches, labels, _SEEDS, strict=True)]
     return "" if _equal(stacked, torch.stack(one_by_one)) else "stacked clients differ from single ones"
-
-
-def _of_torch(loss: Any) -> bool:
-    """Whether a loss is ours or torch's own, which keep nothing and do not leave torch: what is recorded needs that.
-
-    A network that can be stacked does not leave torch either: vmap's tensors have no values to take out.
-    """
-    function = getattr(loss, "func", loss)  # of functools.partial
-    module = getattr(function if hasattr(function, "__name__") else type(function), "__module__", None) or ""
-    return loss is None or module.startswith("torch.")
-
-
-def _runs_channels_last(model: Model, inputs: Tensor, targets: Tensor, *, draws: bool) -> bool:
-    """Whether it convolves images, and stacks with their channels last."""
-    if inputs.dim() != 4 or not any(isinstance(part, nn.Conv2d) for part in model.module.modules()):
-        return False
-    return not _why_not_stacked(replace(model, channels_last=True), inputs, targets, draws=draws)
 
 
 class _Embeddings(TorchFunctionMode):

@@ -5,6 +5,7 @@ not run. It does not depend on time or machine.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from rrcluster.errors import ConfigError, DataError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
 from rrcluster.experiments.grid import Job
 from rrcluster.experiments.setup import load_population
-from rrcluster.experiments.sweep import FAILED, REFUSED, Executor, Outcome, Step, one_after_another
+from rrcluster.experiments.sweep import FAILED, REFUSED, Outcome, Step, run_jobs
 from rrcluster.paper.reuse import of_other_settings
 from rrcluster.paper.study import Answer, Column, Row, Settings, Study
 from rrcluster.report.folders import DESCRIPTION
@@ -143,7 +144,7 @@ def plan_reproduction(
     return replace(plan, absent={name: reason for name in sorted(names) if (reason := _missing(name, folder))})
 
 
-def reproduce(plan: Reproduction, *, executor: Executor = one_after_another) -> Iterator[Step]:
+def reproduce(plan: Reproduction, *, executor: Executor | None = None) -> Iterator[Step]:
     """Run all jobs, resuming those that were interrupted, and write the description of the folder.
 
     A folder with runs of other settings is refused before anything is written: the table would describe them wrongly.
@@ -155,7 +156,7 @@ def reproduce(plan: Reproduction, *, executor: Executor = one_after_another) -> 
     constants = _constants(plan)
     describe(plan, constants, {})
     failures: dict[str, str] = {}
-    for step in executor(plan.jobs):
+    for step in run_jobs(plan.jobs, executor=executor):
         if isinstance(step, Outcome) and step.status in (REFUSED, FAILED):
             failures[str(step.job.folder.relative_to(plan.out))] = step.reason or step.status
         yield step

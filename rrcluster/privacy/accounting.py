@@ -16,7 +16,6 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, UnsupportedEvent
-from rrcluster.privacy.account_cache import cached
 from rrcluster.privacy.events import Event
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def epsilon_at(event: Event, *, num_rounds: int, delta: float, accountant: str, 
         return _cached_epsilon(accountant, event, coarse, rounds, delta)
 
 
-@cached
+@lru_cache(maxsize=4096)
 def _cached_epsilon(accountant: str, event: Event, coarse: bool, num_rounds: int, delta: float) -> float:
     return _prepared(accountant, event, coarse).epsilon(num_rounds, delta)
 
@@ -94,7 +93,7 @@ def profile(event: Event, *, num_rounds: int, around: float, accountant: str = "
     return [(at, delta) for at, delta in pairs if least < delta <= 1]
 
 
-@cached
+@lru_cache(maxsize=4096)
 def _profile(accountant: str, event: Event, num_rounds: int, around: float) -> list[tuple[float, float]]:
     delta_at = _prepared(accountant, event, False).delta
     return [(share * around, delta_at(num_rounds, share * around)) for share in _PROFILE]

@@ -9,10 +9,10 @@ the error is relative to the tail that is asked for, and not to 1.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from rrcluster.privacy.account_cache import cached
 from rrcluster.privacy.accounting import MAX_MULTIPLIER, epsilon
 from rrcluster.privacy.events import Event
 from rrcluster.privacy.pld import grid_profile
@@ -45,7 +45,7 @@ def bracket(event: Event, *, num_rounds: int, delta: float) -> Bracket:
     return _bracket(event, num_rounds, delta)
 
 
-@cached
+@lru_cache(maxsize=4096)
 def _bracket(event: Event, num_rounds: int, delta: float) -> Bracket:
     stated = epsilon(event, num_rounds=num_rounds, delta=delta, accountant="pld")
     event = event.at_most(MAX_MULTIPLIER)

@@ -7,10 +7,10 @@ description says so.
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from rrcluster.errors import UnsupportedEvent
-from rrcluster.privacy.account_cache import cached
 from rrcluster.privacy.accounting import MAX_MULTIPLIER, epsilon, profile
 from rrcluster.privacy.events import REPETITION_LAWS, Event
 from rrcluster.privacy.ledger import describe
@@ -99,7 +99,7 @@ def _gaussian(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {"class": "GaussianDpEvent", "noise_multiplier": plain["noise_multiplier"]}
 
 
-@cached
+@lru_cache(maxsize=4096)
 def _interval(event: Event) -> float:
     from rrcluster.privacy.pld import grid_profile
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 import numpy as np
 
@@ -105,8 +105,7 @@ class IdentifierMechanism:
         noise = self._noise(step, rng)
         noisy = self.identifier.assign(checked.choices, checked.valid, num_clusters=self.num_clusters, rng=rng)
         assignment = rebalance(noisy, num_clusters=self.num_clusters, min_cluster_size=self.min_cluster_size, rng=rng)
-        shared, pairs = reports.clipped[self._clipping] = self._sums(checked, assignment)
-        sums = pairs.sum(axis=0)
+        shared, sums = self._sums(checked, assignment)
         return make_release(
             (shared + noise[: self.coordinates.shared]) * step,
             (sums + noise[self.coordinates.shared :].reshape(sums.shape)) * step,
@@ -124,12 +123,10 @@ class IdentifierMechanism:
 
     def clipped_sums(self, reports: Reports) -> tuple[Array, Array]:
         """(shared, per cluster) exact sums of clipped updates, where the clients chose; for diagnostics."""
-        if self._clipping not in reports.clipped:
-            checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters)
-            reports.clipped[self._clipping] = self._sums(checked, checked.choices)
-        shared, pairs = reports.clipped[self._clipping]
+        checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters)
+        shared, sums = self._sums(checked, checked.choices)
         step = grid_step(self.update_clip)
-        return shared * step, pairs.sum(axis=1) * step
+        return shared * step, sums * step
 
     def describe(self) -> Description:
         """For the statement."""
@@ -150,20 +147,11 @@ class IdentifierMechanism:
             noise_per_part=noise_per_part,
         )
 
-    @property
-    def _clipping(self) -> tuple[Any, ...]:
-        """What sums of clipped updates depend on, besides the reports."""
-        return self.update_clip, self.coordinates, self.num_clusters
-
     def _sums(self, checked: CheckedReports, assignment: Array) -> tuple[Array, Array]:
-        """(shared, (k, k, d)) sums of clipped updates by choice and by assignment: the former are for diagnostics."""
-        k, messages = (
-            self.num_clusters,
-            clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms),
-        )
+        """(shared, per cluster) sums of clipped updates, in grid steps."""
+        messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms)
         shared, clustered = split_columns(messages, self.coordinates)
-        pairs = cluster_sums(clustered, checked.choices * k + assignment, num_clusters=k * k)
-        return shared.sum(axis=0), pairs.reshape(k, k, self.coordinates.clustered)
+        return shared.sum(axis=0), cluster_sums(clustered, assignment, num_clusters=self.num_clusters)
 
     def _noise(self, step: float, rng: Rng) -> Array:
         width = self.coordinates.shared + self.num_clusters * self.coordinates.clustered

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,12 +11,10 @@ import numpy as np
 from rrcluster import checks
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.clip import GRID_BITS, check_clip, check_sums_fit, clip_to_grid, coarsen, grid_step
-from rrcluster.privacy.correlation import FINER, INDEPENDENT, Correlation, PastNoise, after
-from rrcluster.privacy.discrete import grid_sigma
 from rrcluster.privacy.events import ADD_REMOVE, PoissonGaussian
 from rrcluster.privacy.mechanism import SIZE_NOISE, Description, MechanismKind, PlanInputs
 from rrcluster.privacy.relation import joint_sensitivity
-from rrcluster.privacy.reports import CheckedReports, NoisySum, Reports, check_distinct, check_reports, only_from_slot
+from rrcluster.privacy.reports import CheckedReports, MessageSum, NoisySum, Reports, check_distinct, check_reports
 from rrcluster.privacy.sampling import PoissonSampler
 from rrcluster.privacy.slots import ONE_SLOT, Slots
 from rrcluster.privacy.sums import cluster_sums, grid_noise, make_release, on_host, split_columns
@@ -33,8 +32,8 @@ class JointMechanism:
     it occupies, so T rounds are dominated by T Poisson-subsampled Gaussians with multiplier `noise_multiplier`. The
     choice needs no noise of its own. All k blocks and counts are always released, for empty clusters and empty cohorts
     too. An invalid report is the zero message, count and evaluation included: the client is as if absent.
-    With b slots a client may take part once in b rounds, and the noise of rounds is correlated: then T rounds are
-    dominated by ceil(T / b) such Gaussians (Theorem 5). A report from outside of the round's slot is the zero message.
+    Messages are whole numbers, so their sum is exact in any order and any grouping: parts of a cohort may be summed
+    wherever they are, by this same code.
     `noise_multiplier = 0` is for tests of the sensitivity; it has no event and so no epsilon.
     """
 
@@ -50,12 +49,12 @@ class JointMechanism:
     evaluation_weight: float = 0.0  # u, absolute
     evaluation_loss_bound: float = 1.0  # a loss of this or more is reported as this
     exact_noise: bool = False  # discrete Gaussian on the messages' grid, from the operating system
-    slots: Slots = ONE_SLOT  # who may take part when
-    correlation: Correlation = INDEPENDENT  # of the noise over rounds
     grid_bits: int = GRID_BITS  # of the messages: fewer where sums must fit the words of a secure aggregation
 
     name: ClassVar[str] = "joint"
     adjacency: ClassVar[str] = ADD_REMOVE
+    slots: ClassVar[Slots] = ONE_SLOT
+    sums: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checks.in_full_precision(self)
@@ -77,25 +76,10 @@ class JointMechanism:
                 f"private_evaluation = {self.evaluation_weight:g} is above {most:g} (16 clips); lower it."
             )
         self._check_sums_fit(self.num_clients)
-        self._check_slots()
 
-    def _check_sums_fit(self, num_messages: int) -> None:
+    def _check_sums_fit(self, num_messages: int, *, as_float: bool = False) -> None:
         largest = max(self.update_clip, self.count_weight, self.evaluation_weight / 2)
-        check_sums_fit(num_messages, largest=largest, update_clip=self.update_clip, as_float=self._finer > 1)
-
-    def _check_slots(self) -> None:
-        self.slots.check_filled(self.num_clients)
-        self.correlation.check_applies(slots=self.slots.count, width=self.message_width)
-
-    def check_fits(self) -> None:
-        """Refuse exact correlated noise that 64 bits cannot hold."""
-        if self._finer > 1:
-            self.correlation.check_fits(grid_sigma(self.fresh_noise_std, self.step / FINER))
-
-    @property
-    def _finer(self) -> int:
-        """How many steps of the noise's grid are in one of the messages'."""
-        return FINER if self.exact_noise and len(self.correlation.parts) > 1 else 1
+        check_sums_fit(num_messages, largest=largest, update_clip=self.update_clip, as_float=as_float)
 
     @property
     def step(self) -> float:
@@ -110,7 +94,7 @@ class JointMechanism:
     @property
     def sampler(self) -> PoissonSampler:
         """Who takes part."""
-        return PoissonSampler(self.sample_rate, self.num_clients, secure=self.exact_noise, slots=self.slots)
+        return PoissonSampler(self.sample_rate, self.num_clients, secure=self.exact_noise)
 
     @property
     def event(self) -> PoissonGaussian:
@@ -133,13 +117,8 @@ class JointMechanism:
 
     @property
     def noise_std(self) -> float:
-        """Std of the noise on every coordinate, counts and evaluations too; correlated noise: in the last round."""
-        return self.noise_multiplier * self.sensitivity * self.correlation.spread
-
-    @property
-    def fresh_noise_std(self) -> float:
-        """Std of the independent noise that is drawn in a round."""
-        return self.noise_std * (self.correlation.lengthening / self.correlation.spread)
+        """Std of the noise on every coordinate, counts and evaluations too."""
+        return self.noise_multiplier * self.sensitivity
 
     @property
     def private(self) -> bool:
@@ -162,29 +141,15 @@ class JointMechanism:
         return self.coordinates.shared + self.num_clusters * (self.coordinates.clustered + 1) + 2
 
     def release(self, reports: Reports, *, rng: Rng) -> Release:
-        """Validate, clip, sum and add noise: the only look at raw reports. PrivacyError with several slots."""
-        self.slots.check_alone()
-        return self.release_sum(self.noisy_sum(reports, self.first_past(), rng=rng)[0])
+        """Validate, clip, sum and add noise: the only look at raw reports."""
+        return self.release_total(MessageSum(self.sum_messages(reports)), rng=rng)
 
-    def first_past(self) -> PastNoise:
-        """None, before the first round."""
-        return self.correlation.first_past(self.message_width, exact=self.exact_noise)
-
-    def check_past(self, past: PastNoise | None, round_index: int) -> PastNoise:
-        """The noise that a round builds on; PrivacyError where it is lost, or that of another round."""
-        return self.correlation.check_past(past, round_index, width=self.message_width, exact=self.exact_noise)
-
-    def noisy_sum(self, reports: Reports, past: PastNoise, *, rng: Rng) -> tuple[NoisySum, PastNoise]:
-        """(noisy sum of round `past.round_index`, what the next one needs): the look at raw reports of `release`.
-
-        The noise is drawn first: it depends on no report, and a device may still be computing them.
-        """
-        step, exact = self.step / self._finer, self.exact_noise
-        fresh = grid_noise(self.message_width, noise_std=self.fresh_noise_std, step=step, exact=exact, rng=rng)
-        noise = self.correlation.next_noise(fresh, past)
-        messages = self.sum_messages(only_from_slot(reports, self.slots, past.round_index))
-        total = messages + (noise / self._finer if self._finer > 1 else noise)  # exact, and a new array
-        return NoisySum(total), after(past, noise)
+    def release_total(self, exact: MessageSum, *, rng: Rng) -> Release:
+        """Add noise to the exact sum of a cohort's messages: the only look at it."""
+        noise = grid_noise(
+            self.message_width, noise_std=self.noise_std, step=self.step, exact=self.exact_noise, rng=rng
+        )
+        return self.release_sum(NoisySum(exact.total + noise))
 
     def message(self, update: Any, choice: Any, *, destination: Any = None, evaluation: Any = None) -> Array:
         """(message_width,) one client's message in grid units: zero if anything about the report is invalid.
@@ -194,14 +159,18 @@ class JointMechanism:
         moved, judged = (None if value is None else [value] for value in (destination, evaluation))
         return self.sum_messages(Reports([update], [choice], moved, evaluations=judged, unique=True))
 
-    def sum_messages(self, reports: Reports) -> Array:
-        """(message_width,) exact sum of the cohort's messages in grid units, as whole numbers."""
+    def sum_messages(self, reports: Reports, *, round_index: int = 0) -> Array:  # noqa: ARG002 (all rounds alike)
+        """(message_width,) exact sum of messages in grid units, as whole numbers: of a cohort, or of a part of it."""
         self._check_complete(reports)
-        checked, shared, sums = self._sums(self._checked(reports))
+        checked = self._checked(reports)
+        messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms)
+        shared, clustered = split_columns(coarsen(messages, GRID_BITS - self.grid_bits), self.coordinates)
+        by_cluster = cluster_sums(clustered, checked.destinations, num_clusters=self.num_clusters)
+        alone, sums, lengths = on_host(shared.sum(axis=0), by_cluster, checked.norms)
+        checked = checked.with_norms(lengths)
         self._check_sums_fit(len(checked.valid))
-        reports.clipped[self._clipping] = shared, sums
         counts = np.bincount(checked.choices[checked.valid], minlength=self.num_clusters)
-        return np.concatenate([shared, sums.ravel(), counts * self.count_units, self._evaluation_units(checked)])
+        return np.concatenate([alone, sums.ravel(), counts * self.count_units, self._evaluation_units(checked)])
 
     def release_sum(self, noisy_sum: NoisySum) -> Release:
         """The release that a noisy sum of messages makes: post-processing of it."""
@@ -222,12 +191,14 @@ class JointMechanism:
             size_noise_std=self._size_noise_std,
         )
 
-    def clipped_sums(self, reports: Reports) -> tuple[Array, Array]:
-        """(shared, per cluster) exact sums of clipped updates: those of the release, where it was made of `reports`."""
-        if self._clipping not in reports.clipped:
-            reports.clipped[self._clipping] = self._sums(self._checked(reports))[1:]
-        shared, sums = reports.clipped[self._clipping]
-        return shared * self.step, sums * self.step
+    def clipped_sums(self, exact: MessageSum) -> tuple[Array, Array]:
+        """(shared, per cluster) exact sums of clipped updates, for diagnostics."""
+        shared, sums, _ = np.split(exact.total, np.cumsum([self.coordinates.shared, self._clustered_width]))
+        return shared * self.step, sums.reshape(self.num_clusters, -1) * self.step
+
+    @property
+    def _clustered_width(self) -> int:
+        return self.num_clusters * self.coordinates.clustered
 
     def describe(self) -> Description:
         """For the statement."""
@@ -251,24 +222,10 @@ class JointMechanism:
                 "evaluation_weight": self.evaluation_weight,
             },
             noise_per_part=noise_per_part,
-            correlation=self.correlation.describe(),
         )
-
-    @property
-    def _clipping(self) -> tuple[Any, ...]:
-        """What sums of clipped updates depend on, besides the reports."""
-        return self.update_clip, self.grid_bits, self.coordinates, self.num_clusters
 
     def _checked(self, reports: Reports) -> CheckedReports:
         return check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters, on_device=True)
-
-    def _sums(self, checked: CheckedReports) -> tuple[CheckedReports, Array, Array]:
-        """The reports, once norms are known, and sums of clipped updates: shared, per cluster."""
-        messages = clip_to_grid(checked.updates, update_clip=self.update_clip, known=checked.norms)
-        shared, clustered = split_columns(coarsen(messages, GRID_BITS - self.grid_bits), self.coordinates)
-        sums = cluster_sums(clustered, checked.destinations, num_clusters=self.num_clusters)
-        alone, by_cluster, lengths = on_host(shared.sum(axis=0), sums, checked.norms)
-        return checked.with_norms(lengths), alone, by_cluster
 
     @property
     def _size_noise_std(self) -> float:
@@ -322,8 +279,12 @@ def _maker(given: PlanInputs) -> Callable[[float], JointMechanism]:
             f"min_cluster_size (B) = {given.min_cluster_size} needs released sizes; set count_weight above 0 (0.25 is "
             "the default)."
         )
-    slots, correlation = given.slots, given.correlation
-    return lambda noise_multiplier: JointMechanism(
+    kind: Callable[..., JointMechanism] = JointMechanism
+    if settings.num_slots > 1:
+        from rrcluster.privacy.slotted import SlottedMechanism
+
+        kind = partial(SlottedMechanism, slots=given.slots, correlation=given.correlation)
+    return lambda noise_multiplier: kind(
         coordinates=given.coordinates,
         num_clusters=given.num_clusters,
         update_clip=clip,
@@ -336,8 +297,6 @@ def _maker(given: PlanInputs) -> Callable[[float], JointMechanism]:
         evaluation_weight=settings.private_evaluation * clip,
         evaluation_loss_bound=settings.evaluation_loss_bound,
         exact_noise=settings.secure,
-        slots=slots,
-        correlation=correlation,
     )
 
 

@@ -6,92 +6,20 @@ A crash can therefore cost budget, never hide it. What a repeated round costs de
   out different (another version, machine or device): the noise would be the same, and the difference of two releases
   with the same noise is raw values. Charging twice would not make that private.
 - secure: the repeat has fresh noise; it is a new release and is charged again.
-- secure with slots, where noise is correlated over rounds: the noisy sum, and the noise that later rounds build on, are
-  on disk, privately, before the charge (`NoiseStore`). The repeat is the identical release, and is charged once. A
-  charged round whose draw is lost is refused: with fresh noise it would show the messages of the b - 1 rounds before
-  a second time.
+- secure with slots, where noise is correlated over rounds: a round is written down, privately, before its charge
+  (slotted_rounds.py). The repeat is the identical release, and is charged once.
 """
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rrcluster.errors import PrivacyError, RunFolderError
 from rrcluster.privacy.events import Event
 from rrcluster.storage import append_line, drop_torn_line, read_json_lines
-
-if TYPE_CHECKING:  # the ledger is read without numpy
-    from rrcluster.privacy.correlation import PastNoise
-    from rrcluster.types import Array, Models
-
-
-@dataclass(frozen=True)
-class DrawnRound:
-    """A round's noisy sum, and what the run needs to go on after it. Private."""
-
-    round_index: int
-    total: "Array" = field(repr=False)
-    past: "PastNoise" = field(repr=False)  # what the next round builds on
-    models: "Models" = field(repr=False)  # that clients trained from: a secure run's first ones cannot be drawn again
-    memory: "Mapping[str, Array]" = field(default_factory=dict, repr=False)  # what clients remember after the round
-
-    def tensors(self) -> "dict[str, Array]":
-        """As named arrays, for the private part of a run folder."""
-        import numpy as np
-
-        round_and_sum = {"round": np.array([self.round_index]), "total": self.total}
-        models = {"models.shared": self.models.shared, "models.clustered": self.models.clustered}
-        return round_and_sum | models | self.past.tensors() | dict(self.memory)
-
-    @classmethod
-    def from_tensors(cls, tensors: "Mapping[str, Array]") -> "DrawnRound":
-        """The inverse of `tensors`."""
-        from rrcluster.privacy.correlation import PastNoise
-        from rrcluster.types import Models
-
-        past = PastNoise.from_tensors(tensors)
-        if past is None:
-            raise ValueError("a drawn round without its noise")
-        memory = {name: values for name, values in tensors.items() if name.startswith("memory.")}
-        models = Models(tensors["models.shared"], tensors["models.clustered"])
-        return cls(int(tensors["round"][0]), tensors["total"], past, models, memory)
-
-
-class NoiseStore:
-    """Correlated noise that a run resumes with, and where a drawn round is stored: in memory, or on disk by `write`."""
-
-    def __init__(
-        self,
-        past: "PastNoise | None" = None,
-        drawn: DrawnRound | None = None,
-        write: Callable[[DrawnRound], None] | None = None,
-    ) -> None:
-        """`past` is the checkpoint's, `drawn` the last round that was written before its release."""
-        self.past, self.drawn, self._write = past, drawn, write
-        self.memory: Callable[[], Mapping[str, Array]] = dict  # what clients remember now; set by the simulator
-
-    def keep(self, round_index: int, total: "Array", past: "PastNoise", models: "Models") -> DrawnRound:
-        """Write a round down before it is charged."""
-        self.drawn = DrawnRound(round_index, total, past, models, self.memory())
-        if self._write is not None:
-            self._write(self.drawn)
-        return self.drawn
-
-    def recall(self, round_index: int, *, charged: bool) -> DrawnRound | None:
-        """The round as it was drawn before a crash, if it was; PrivacyError if it was charged and its draw is lost."""
-        if self.drawn is not None and self.drawn.round_index == round_index:
-            return self.drawn
-        if charged:
-            raise PrivacyError(
-                f"round {round_index} was charged, and the noise that it was or may have been released with is lost "
-                "from checkpoint/. Repeating it with fresh noise would also show messages of the rounds before a "
-                "second time, which epsilon does not cover; start a new run."
-            )
-        return None
-
 
 _CORRUPT = "The ledger is corrupt, so the privacy budget spent is unknown; start a new run."
 
@@ -111,15 +39,14 @@ class Ledger:
         secure: bool = False,
         limit: int | None = None,
         made_by: Mapping[str, Any] | None = None,
-        noise: NoiseStore | None = None,
         stored: bool = False,
     ) -> None:
         """Open a ledger; charges are added to those of an existing file.
 
-        `stored`: rounds are written down before they are charged, in `noise`, and repeated from there.
+        `stored`: rounds are written down before they are charged, and repeated from there.
         """
         self._path, self._secure, self._limit, self._made_by = path, secure, limit, dict(made_by or {})
-        self._stored, self.noise = stored, noise or NoiseStore()
+        self._stored = stored
         self._event: Event | None = None
         self._cost: dict[str, Any] | None = None
         self._charges: list[dict[str, Any]] = []

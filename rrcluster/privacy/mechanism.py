@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rrcluster.privacy.correlation import Correlation, PastNoise, make_correlation
+from rrcluster.privacy.correlation import Correlation, make_correlation
 from rrcluster.privacy.events import RoundEvent
-from rrcluster.privacy.reports import NoisySum, Reports
+from rrcluster.privacy.reports import MessageSum, NoisySum, Reports
 from rrcluster.privacy.sampling import Sampler
 from rrcluster.privacy.slots import ONE_SLOT, Slots
 from rrcluster.rng import Rng
@@ -87,27 +87,26 @@ class Mechanism(Protocol):
     def release_sum(self, noisy_sum: NoisySum) -> Release:
         """The release made of a sum that is noisy already; PrivacyError where the mechanism cannot use one."""
 
-    def clipped_sums(self, reports: Reports) -> tuple[Array, Array] | None:
-        """(shared, per cluster) exact sums of clipped updates, for diagnostics; None without privacy."""
+    def clipped_sums(self, collected: Any) -> tuple[Array, Array] | None:
+        """(shared, per cluster) exact sums of clipped updates, of reports or of their sum; None without a clip."""
 
     def describe(self) -> "Description":
         """What the privacy statement says of it."""
 
 
-class SlottedMechanism(Mechanism, Protocol):
-    """A mechanism that can have several slots: the noise of a round builds on that of the rounds before."""
+class SummingMechanism(Mechanism, Protocol):
+    """A mechanism that needs no single report: the sum of messages, which any number of hosts may have added up."""
 
-    def check_fits(self) -> None:
-        """Refuse exact noise that 64 bits cannot hold: of a plan, not of every noise that a calibration tries."""
+    def sum_messages(self, reports: Reports, *, round_index: int) -> Array:
+        """The sum of some clients' messages, exact in any order; a part of a cohort is added to the others."""
 
-    def first_past(self) -> PastNoise:
-        """The noise before the first round."""
+    def release_total(self, exact: MessageSum, *, rng: Rng) -> Release:
+        """Add noise: the only look at the exact sum of a whole cohort."""
 
-    def check_past(self, past: PastNoise | None, round_index: int) -> PastNoise:
-        """The noise that a round builds on; PrivacyError where it is lost, or that of another round."""
 
-    def noisy_sum(self, reports: Reports, past: PastNoise, *, rng: Rng) -> tuple[NoisySum, PastNoise]:
-        """(noisy sum of round `past.round_index`, what the next one needs): the only look at raw reports."""
+def adds_up(mechanism: Mechanism) -> bool:
+    """Whether a mechanism releases the sum of messages (`SummingMechanism`); others need single reports."""
+    return bool(getattr(mechanism, "sums", False))
 
 
 SIZE_NOISE = "size noise std, clients"  # of every released size, under this name in `Description.noise_per_part`

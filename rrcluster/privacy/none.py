@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -12,12 +12,12 @@ from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.errors import PrivacyError
 from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.mechanism import Description, MechanismKind, PlanInputs
-from rrcluster.privacy.reports import NoisySum, Reports, check_reports
+from rrcluster.privacy.reports import MessageSum, NoisySum, Reports, check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler
 from rrcluster.privacy.slots import ONE_SLOT, Slots
 from rrcluster.privacy.sums import cluster_sums, make_release, split_columns
 from rrcluster.rng import Rng
-from rrcluster.types import Coordinates, Release
+from rrcluster.types import Array, Coordinates, Release
 
 
 @dataclass(frozen=True)
@@ -54,27 +54,50 @@ class NoneMechanism:
         """PrivacyError: without noise there is no event."""
         raise PrivacyError("mechanism none adds no noise: it has no epsilon. Use `joint` or `identifier` for one.")
 
+    @property
+    def sums(self) -> bool:
+        """Without rebalancing, which reads every choice, sums are enough."""
+        return self.min_cluster_size == 0
+
+    def sum_messages(self, reports: Reports, *, round_index: int = 0) -> Array:  # noqa: ARG002 (all rounds alike)
+        """Shared sum, cluster sums and sizes of the valid reports, in float64: parts are added in their order."""
+        rows, choices = self._valid(reports)
+        shared, clustered = split_columns(rows, self.coordinates)
+        sums = cluster_sums(clustered, choices, num_clusters=self.num_clusters)
+        sizes = np.bincount(choices, minlength=self.num_clusters)
+        return np.concatenate([shared.sum(axis=0), sums.ravel(), sizes])
+
+    def release_total(self, exact: MessageSum, *, rng: Rng) -> Release:  # noqa: ARG002 (there is no noise)
+        """Exact means."""
+        k, d = self.num_clusters, self.coordinates
+        shared, sums, sizes = np.split(exact.total, np.cumsum([d.shared, k * d.clustered]))
+        return self._released(shared, sums.reshape(k, d.clustered), sizes, sizes)
+
     def release(self, reports: Reports, *, rng: Rng) -> Release:
-        """Exact means of the valid reports, in a fixed order, in float64."""
+        """Exact means of the valid reports, rebalanced, in a fixed order."""
+        rows, choices = self._valid(reports)
+        least = min(self.min_cluster_size, len(rows) // self.num_clusters)
+        assignment = rebalance(choices, num_clusters=self.num_clusters, min_cluster_size=least, rng=rng)
+        shared, clustered = split_columns(rows, self.coordinates)
+        sums = cluster_sums(clustered, assignment, num_clusters=self.num_clusters)
+        sizes, blocks = (np.bincount(of, minlength=self.num_clusters).astype(float) for of in (choices, assignment))
+        return self._released(shared.sum(axis=0), sums, sizes, blocks)
+
+    def _valid(self, reports: Reports) -> tuple[Array, Array]:
+        """Updates in float64 and choices of the valid reports."""
         if reports.evaluations is not None:
             raise PrivacyError("private evaluation belongs to `joint`; `none` releases nothing privately.")
         if reports.destinations is not None:
             raise PrivacyError("coins belong to `joint`; `none` rebalances by itself. Leave destinations out.")
         checked = check_reports(reports, width=self.coordinates.width, num_clusters=self.num_clusters)
-        rows = checked.updates[checked.valid].astype(np.float64)
-        room = len(rows) // self.num_clusters
-        assignment = rebalance(
-            checked.choices[checked.valid],
-            num_clusters=self.num_clusters,
-            min_cluster_size=min(self.min_cluster_size, room),
-            rng=rng,
-        )
-        shared, clustered = split_columns(rows, self.coordinates)
+        return checked.updates[checked.valid].astype(np.float64), checked.choices[checked.valid]
+
+    def _released(self, shared: Array, sums: Array, sizes: Array, blocks: Array) -> Release:
         return make_release(
-            shared.sum(axis=0),
-            cluster_sums(clustered, assignment, num_clusters=self.num_clusters),
-            np.bincount(checked.choices[checked.valid], minlength=self.num_clusters).astype(float),
-            block_sizes=np.bincount(assignment, minlength=self.num_clusters).astype(float),
+            shared,
+            sums,
+            sizes,
+            block_sizes=blocks,
             size_floor=self.size_floor,
             min_cluster_size=0,
             sum_noise_std=0.0,
@@ -85,7 +108,7 @@ class NoneMechanism:
         """PrivacyError: it takes no noisy sums."""
         raise PrivacyError("mechanism none cannot use a noisy sum; use mechanism = joint.")
 
-    def clipped_sums(self, reports: Reports) -> None:
+    def clipped_sums(self, collected: Any) -> None:
         """Nothing is clipped."""
 
     def describe(self) -> Description:

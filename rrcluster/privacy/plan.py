@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from rrcluster import checks, registry
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.privacy.clip import check_clip, check_sums_fit
 from rrcluster.privacy.events import RoundEvent
-from rrcluster.privacy.mechanism import Mechanism, MechanismKind, PlanInputs, SlottedMechanism
+from rrcluster.privacy.mechanism import Mechanism, MechanismKind, PlanInputs
 from rrcluster.privacy.sampling import Sampler
 from rrcluster.privacy.selection import Selection, check_covered
 from rrcluster.settings import PrivacySettings, ServerSettings, changed
@@ -89,8 +89,9 @@ class PrivacyPlan:
             secure=settings.secure,
             reserve_rounds=settings.reserve_rounds,
         )
-        if plan.mechanism.slots.count > 1:
-            cast(SlottedMechanism, plan.mechanism).check_fits()
+        check_fits = getattr(plan.mechanism, "check_fits", None)
+        if check_fits is not None:
+            check_fits()
         return plan.limited(settings.max_epsilon)
 
     @property

@@ -32,8 +32,13 @@ class Reports:
     client_ids: Any = field(default=None, repr=False)  # (n,) whole numbers or texts; not distinct if one reports twice
     evaluations: Any = field(default=None, repr=False)  # (n, 2) accuracy, and loss as a share of the loss bound
     unique: bool = False  # the caller says that no client is here twice, and gives no ids
-    clipped: dict[Any, tuple[Array, Array]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Sums of clipped updates that a mechanism has computed, so that diagnostics need not clip again. As raw."""
+
+
+@dataclass(frozen=True)
+class MessageSum:
+    """The exact sum of a round's messages, in any order and from any number of parts. Raw: a mechanism's alone."""
+
+    total: Array = field(repr=False)  # in units of the messages' grid
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,6 @@ def only_from_slot(reports: Reports, slots: Slots, round_index: int) -> Reports:
 
     The cap on participations is kept where the cohort is drawn; this keeps it where a message would enter the sum.
     """
-    if slots.count == 1:
-        return reports
     if reports.client_ids is None:
         raise PrivacyError("a plan with slots needs client_ids: a client counts in the rounds of its slot alone.")
     ids = _unmasked(as_numpy(reports.client_ids))

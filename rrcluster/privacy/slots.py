@@ -57,15 +57,6 @@ class Slots:
             )
         return np.flatnonzero(_slots_of(population, self.key, self.count) == round_index % self.count)
 
-    def check_alone(self) -> None:
-        """Refuse to release a round by itself where there are several slots."""
-        if self.count > 1:
-            raise PrivacyError(
-                f"a round of a plan with {self.count} slots cannot be released by itself: it needs the round's number "
-                "and the noise of the rounds before. Let rrcluster.server.run_rounds run the rounds, or use "
-                "participation = poisson or everybody."
-            )
-
     def check_filled(self, num_clients: int) -> None:
         """Refuse so many slots that some may well be empty, by the declared number of clients alone.
 

@@ -7,7 +7,7 @@ Dropping before training or after it is the same to the server, and draws of the
 drops clients before it spends time on them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,8 @@ from rrcluster.privacy.reports import Reports, as_numpy
 from rrcluster.rng import client_uniforms
 from rrcluster.settings import FaultSettings
 from rrcluster.types import Array
+
+Key = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,14 @@ class ClientMemory:
         for place in np.flatnonzero(known):
             memory[place] = self.rows[int(cohort.clients[place])]
         return Clients(cohort, memory, known)
+
+    def of(self, clients: Sequence[int]) -> "ClientMemory":
+        """What some clients remember."""
+        return ClientMemory(self.width, {client: self.rows[client] for client in clients if client in self.rows})
+
+    def merged(self, other: "ClientMemory") -> "ClientMemory":
+        """With what some clients remember now."""
+        return ClientMemory(self.width, {**self.rows, **other.rows}) if other.rows else self
 
     def updated(self, clients: Array, rows: Array) -> "ClientMemory":
         """The memory after these clients' round."""
@@ -72,6 +82,17 @@ class Incidents:
 
 
 @dataclass(frozen=True)
+class FaultKeys:
+    """Under which keys it is drawn who lies in a round, and how."""
+
+    hostile: Key
+    attack: Key
+
+
+_NO_KEY = (0, 0)
+
+
+@dataclass(frozen=True)
 class Faults:
     """Which share of the sampled clients drops out, and which share of the others is hostile."""
 
@@ -79,17 +100,23 @@ class Faults:
 
     def remaining(self, clients: Array, *, streams: StreamSource, round_index: int) -> Array:
         """The sampled clients that do not drop out, in their order; possibly none."""
-        return clients[~_drawn(self.settings.dropout, "dropout", clients, streams, round_index)]
+        rate = self.settings.dropout
+        key = streams.client_key("dropout", round_index) if rate else _NO_KEY
+        return clients[~_drawn(rate, clients, key)]
 
-    def tampered(
-        self, reports: Reports, *, num_clusters: int, streams: StreamSource, round_index: int
-    ) -> tuple[Reports, int]:
+    def keys(self, streams: StreamSource, round_index: int) -> FaultKeys:
+        """The keys of a round: from the run's seed, or fresh from the operating system; any where nobody is hostile."""
+        names = ("hostile", "attack") if self.settings.hostile else ()
+        drawn = [streams.client_key(name, round_index) for name in names] or [_NO_KEY, _NO_KEY]
+        return FaultKeys(*drawn)
+
+    def tampered(self, reports: Reports, *, num_clusters: int, keys: FaultKeys) -> tuple[Reports, int]:
         """What the server gets when some senders are hostile, and how many are. With rate 0 it is `reports` itself."""
         clients = np.asarray(reports.client_ids)
-        hostile = _drawn(self.settings.hostile, "hostile", clients, streams, round_index)
+        hostile = _drawn(self.settings.hostile, clients, keys.hostile)
         if not hostile.any():
             return reports, 0
-        draws = client_uniforms(streams.client_key("attack", round_index), clients)[:, 0]
+        draws = client_uniforms(keys.attack, clients)[:, 0]
         known = list(ATTACKS)
         names = [known[int(draw * len(known))] if lies else None for lies, draw in zip(hostile, draws, strict=True)]
         arriving = [
@@ -140,8 +167,8 @@ def _reports(attack: str | None, update: Array, choice: Any, num_clusters: int) 
     return [(update, choice)] if attack is None else ATTACKS[attack](update, choice, num_clusters)
 
 
-def _drawn(rate: float, name: str, clients: Array, streams: StreamSource, round_index: int) -> Array:
-    """(n,) bool: whose own draw for `name` falls below `rate`. Rate 0 is nobody, rate 1 everybody."""
+def _drawn(rate: float, clients: Array, key: Key) -> Array:
+    """(n,) bool: whose own draw under the key falls below `rate`. Rate 0 is nobody, rate 1 everybody."""
     if rate == 0:
         return np.zeros(len(clients), dtype=bool)
-    return np.asarray(client_uniforms(streams.client_key(name, round_index), clients)[:, 0] < rate)
+    return np.asarray(client_uniforms(key, clients)[:, 0] < rate)

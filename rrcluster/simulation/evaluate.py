@@ -17,14 +17,15 @@ from rrcluster.data.federated import FederatedData
 from rrcluster.engine import calls
 from rrcluster.engine.protocol import Engine, LocalSettings
 from rrcluster.methods.coordinate_split import Split
-from rrcluster.methods.method import Method, Tools
+from rrcluster.methods.method import Method
 from rrcluster.rng import stream
 from rrcluster.simulation.clients import ClientMemory
+from rrcluster.simulation.hosts import Host, Hosts, Part
 from rrcluster.types import Array, Models
 
 _FEW_SETS, _FEW_GROUPS = 16, 8
 _CLIENTS_AT_ONCE, _SAMPLES_AT_ONCE = 512, 2**16  # whichever is reached first
-_PERSONAL_CLIENTS, _PERSONAL_SAMPLES = 200, 500
+_PERSONAL_CLIENTS, _PERSONAL_SAMPLES, _PERSONAL_AT_ONCE = 200, 500, 200
 _ALL_UP_TO, _OF_LARGER = 10_000, 2_000
 
 
@@ -58,21 +59,21 @@ def evaluate(
     engine: Engine,
     local: LocalSettings | None = None,
     memory: ClientMemory | None = None,
+    hosts: Hosts | None = None,
 ) -> Evaluation:
     """Evaluate models on every client of the population, or on those of `judged_clients`.
 
     Where clients end up with models of their own (`algorithm.personal`), each first makes its own from what it
     remembers; then the first 200 clients are tested, on 500 test samples each, since nothing can be shared between
-    them.
+    them. `hosts` hold the population; without them, this process does.
     """
-    tools = Tools(split, engine, local or LocalSettings(), key=(0, 0))
+    hosts = hosts or Hosts.here(data, algorithm=algorithm, split=split, engine=engine, local=local)
     ids = judged_clients(data.num_clients, personal=algorithm.personal)
-    choices = _choices(models, data, ids, algorithm=algorithm, tools=tools)
+    choices = np.concatenate([scores.argmin(axis=1) for scores in _scores(models, ids, hosts)])
     if algorithm.personal:
-        recalled = memory or ClientMemory(0)
-        loss, accuracy = _own_models(models, choices, data, ids, algorithm=algorithm, tools=tools, memory=recalled)
+        loss, accuracy = _own_models(models, choices, ids, hosts, memory or ClientMemory(0))
     else:
-        loss, accuracy = _cluster_models(models, choices, data, ids, split=split, engine=engine)
+        loss, accuracy = _cluster_models(split.vectors(models), choices, data.test_of[ids], data, hosts)
     groups, sizes = data.groups[ids], np.bincount(choices, minlength=models.num_clusters)
     tested = data.test_of[ids] >= 0  # a client without test rows is in no mean
     ordered = np.sort(accuracy[tested])
@@ -110,83 +111,87 @@ def judged_clients(num_clients: int, *, personal: bool = False) -> Array:
 
 def score_all(models: Models, data: FederatedData, *, algorithm: Method, split: Split, engine: Engine) -> Array:
     """(M, k) how badly each cluster suits every client of the population, without exploration; the least is chosen."""
-    tools = Tools(split, engine, LocalSettings(), key=(0, 0))
-    return _scores(models, data, np.arange(data.num_clients), algorithm=algorithm, tools=tools)
+    hosts = Hosts.here(data, algorithm=algorithm, split=split, engine=engine)
+    return np.concatenate(list(_scores(models, np.arange(data.num_clients), hosts)))
 
 
-def _choices(models: Models, data: FederatedData, ids: Array, *, algorithm: Method, tools: Tools) -> Array:
-    return np.asarray(_scores(models, data, ids, algorithm=algorithm, tools=tools).argmin(axis=1))
+def _scores(models: Models, ids: Array, hosts: Hosts) -> Iterator[Array]:
+    return hosts.map(_score_part, models, np.array_split(ids, -(-len(ids) // _CLIENTS_AT_ONCE)))
 
 
-def _scores(models: Models, data: FederatedData, ids: Array, *, algorithm: Method, tools: Tools) -> Array:
-    parts = [algorithm.final_scores(models, data.cohort(part), tools=tools) for part in _parts(ids, _CLIENTS_AT_ONCE)]
-    return np.concatenate(parts)
+def _score_part(host: Host, models: Models, ids: Array) -> Array:
+    return host.side.method.final_scores(models, host.data.cohort(ids), tools=host.side.tools)
 
 
 def _cluster_models(
-    models: Models, choices: Array, data: FederatedData, ids: Array, *, split: Split, engine: Engine
+    vectors: Array, choices: Array, test_of: Array, data: FederatedData, hosts: Hosts
 ) -> tuple[Array, Array]:
     """Loss and accuracy (n,) of each client's chosen model on its test set; NaN for clients without one."""
-    losses, accuracies = (np.full(len(ids), np.nan) for _ in range(2))
-    vectors, test_of = split.vectors(models), data.test_of[ids]
-    judge = _few_sets if len(data.test_sets) <= _FEW_SETS else _many_sets
-    for owners, loss, accuracy in judge(vectors, choices, test_of, data, engine):
+    losses, accuracies = (np.full(len(choices), np.nan) for _ in range(2))
+    plan = _few_sets(choices, test_of) if len(data.test_sets) <= _FEW_SETS else _many_sets(choices, test_of, data)
+    for (owners, *_), (loss, accuracy) in zip(plan, hosts.map(_judge, vectors, plan), strict=True):
         losses[owners], accuracies[owners] = loss, accuracy
     return losses, accuracies
 
 
-def _few_sets(
-    vectors: Array, choices: Array, test_of: Array, data: FederatedData, engine: Engine
-) -> Iterator[tuple[Array, Array, Array]]:
+Judged = tuple[Array, Array, Array, Array]  # places of owners; models (m,), test sets (p,), of each owner one of m x p
+
+
+def _few_sets(choices: Array, test_of: Array) -> list[Judged]:
     """Test set by test set, which many clients share: only models that one of them has chosen."""
+    plan = []
     for place in np.unique(test_of[test_of >= 0]).tolist():
         owners = np.flatnonzero(test_of == place)
         chosen, back = np.unique(choices[owners], return_inverse=True)
-        loss, accuracy = calls.test(engine, vectors[chosen], data.test_sets[place])
-        yield owners, loss[back], accuracy[back]
+        plan.append((owners, chosen, np.array([place]), back))
+    return plan
 
 
-def _many_sets(
-    vectors: Array, choices: Array, test_of: Array, data: FederatedData, engine: Engine
-) -> Iterator[tuple[Array, Array, Array]]:
+def _many_sets(choices: Array, test_of: Array, data: FederatedData) -> list[Judged]:
     """Cluster by cluster, where there are about as many test sets as clients: as many in one call as memory allows.
 
     A set that several clients of a cluster share is judged once for all of them.
     """
     longest = int(data.tests.sizes.max(initial=1))  # the others are padded to it
-    at_once = max(1, min(_CLIENTS_AT_ONCE, _SAMPLES_AT_ONCE // max(longest, 1)))
+    at_once, plan = max(1, min(_CLIENTS_AT_ONCE, _SAMPLES_AT_ONCE // max(longest, 1))), []
     for cluster in np.unique(choices[test_of >= 0]).tolist():
         members = np.flatnonzero((choices == cluster) & (test_of >= 0))
-        for places in _parts(np.unique(test_of[members]), at_once):
-            loss, accuracy = calls.measure(engine, vectors[[cluster]], data.tests.cohort(places))
+        sets = np.unique(test_of[members])
+        for places in np.array_split(sets, -(-len(sets) // at_once)):
             owners = members[np.isin(test_of[members], places)]
-            own = np.searchsorted(places, test_of[owners])
-            yield owners, loss[own, 0], accuracy[own, 0]
+            plan.append((owners, np.array([cluster]), places, np.searchsorted(places, test_of[owners])))
+    return plan
 
 
-def _parts(ids: Array, at_most: int) -> list[Array]:
-    return np.array_split(ids, -(-len(ids) // at_most))
+def _judge(host: Host, vectors: Array, part: Judged) -> tuple[Array, Array]:
+    """Loss and accuracy of every owner: of several models on one test set, or of one model on several."""
+    _, chosen, places, back = part
+    engine, data = host.side.engine, host.data
+    if len(data.test_sets) <= _FEW_SETS:
+        loss, accuracy = calls.test(engine, vectors[chosen], data.test_sets[places[0]])
+        return loss[back], accuracy[back]
+    measured = calls.measure(engine, vectors[chosen], data.tests.cohort(places))
+    return measured.loss[back, 0], measured.accuracy[back, 0]
 
 
-def _own_models(
-    models: Models,
-    choices: Array,
-    data: FederatedData,
-    ids: Array,
-    *,
-    algorithm: Method,
-    tools: Tools,
-    memory: ClientMemory,
-) -> tuple[Array, Array]:
+def _own_models(models: Models, choices: Array, ids: Array, hosts: Hosts, memory: ClientMemory) -> tuple[Array, Array]:
     """Loss and accuracy of each client's own model on the first samples of its test set."""
-    loss, accuracy = np.full(len(ids), np.nan), np.full(len(ids), np.nan)
-    assert algorithm.own_models is not None  # of personal methods alone
-    own = algorithm.own_models(models, memory.recall(data.cohort(ids)), choices, tools=tools)
-    test_of = data.test_of[ids]
+    places = np.array_split(np.arange(len(ids)), -(-len(ids) // _PERSONAL_AT_ONCE))
+    parts = [(Part(ids[part], memory.of(ids[part].tolist())), choices[part]) for part in places]
+    answers = list(hosts.map(_judge_own, models, parts))
+    return np.concatenate([loss for loss, _ in answers]), np.concatenate([accuracy for _, accuracy in answers])
+
+
+def _judge_own(host: Host, models: Models, part: tuple[Part, Array]) -> tuple[Array, Array]:
+    (clients, choices), side, data = part, host.side, host.data
+    loss, accuracy = np.full(len(choices), np.nan), np.full(len(choices), np.nan)
+    assert side.method.own_models is not None  # of personal methods alone
+    own = side.method.own_models(models, clients.memory.recall(data.cohort(clients.ids)), choices, tools=side.tools)
+    test_of = data.test_of[clients.ids]
     for place in np.unique(test_of[test_of >= 0]).tolist():
         mine = np.flatnonzero(test_of == place)
         tests = data.test_sets[place].first(_PERSONAL_SAMPLES)
-        loss[mine], accuracy[mine] = calls.test(tools.engine, own[mine], tests)
+        loss[mine], accuracy[mine] = calls.test(side.engine, own[mine], tests)
     return loss, accuracy
 
 

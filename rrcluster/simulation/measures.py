@@ -11,7 +11,7 @@ import numpy as np
 
 from rrcluster.methods import Method
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.privacy.reports import Reports
+from rrcluster.privacy.reports import MessageSum, Reports
 from rrcluster.simulation.simulate import RoundRecord
 from rrcluster.types import Array
 
@@ -29,13 +29,13 @@ class RoundMeasures:
 
 
 def measure_round(record: RoundRecord, *, plan: PrivacyPlan, algorithm: Method) -> RoundMeasures | None:
-    """The measures of a round; None where raw reports are not kept, as in a secure run."""
-    if record.reports is None:
+    """The measures of a round; None where nothing raw is kept, as in a secure run."""
+    raw = record.collection
+    if raw.honest is None:
         return None
-    reported = len(record.reports.client_ids)
     down, up = client_bytes(plan, algorithm)
-    shared, clustered = signal_to_noise(record.reports, plan=plan)
-    return RoundMeasures(down * (reported + record.incidents.dropped), up * reported, clustered, shared)
+    shared, clustered = signal_to_noise(raw.honest, plan=plan)
+    return RoundMeasures(down * (raw.num_reports + raw.incidents.dropped), up * raw.num_reports, clustered, shared)
 
 
 def client_bytes(plan: PrivacyPlan, algorithm: Method) -> tuple[int, int]:
@@ -58,13 +58,15 @@ def client_bytes(plan: PrivacyPlan, algorithm: Method) -> tuple[int, int]:
     return down, NUMBER * (coordinates.width + words)
 
 
-def signal_to_noise(reports: Reports, *, plan: PrivacyPlan) -> tuple[float | None, tuple[float, ...] | None]:
+def signal_to_noise(
+    collected: MessageSum | Reports, *, plan: PrivacyPlan
+) -> tuple[float | None, tuple[float, ...] | None]:
     """(shared, per cluster) norm of the sum of clipped updates over the expected norm of the noise on it.
 
     Sums and means have the same ratio. Updates count where the client's coin sent them, or where it chose: what noisy
     identifiers or exact rebalancing make of the choices is left aside, and so are hostile clients' reports.
     """
-    clipped = plan.mechanism.clipped_sums(reports)
+    clipped = plan.mechanism.clipped_sums(collected)
     if clipped is None:
         return None, None
     shared, sums = clipped

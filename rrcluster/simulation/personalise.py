@@ -16,6 +16,7 @@ from rrcluster.engine import calls
 from rrcluster.engine.protocol import Engine, LocalSettings, Question
 from rrcluster.methods.method import Method, Tools
 from rrcluster.models.model import Model
+from rrcluster.simulation.hosts import Host, Hosts
 from rrcluster.types import Array, Models
 
 EPOCHS = (1, 3, 10)  # how far a client may train
@@ -87,7 +88,7 @@ def personalise_clients(
     split, folds = algorithm.split(model), [divided(data, fold) for fold in range(FOLDS)]
     tools = Tools(split, engine, replace(local, local_lr=RATE * local.local_lr, proximal=0.0), key=(0, 0))
     scopes = _scopes(model)
-    at_once = max(1, _NUMBERS_AT_ONCE // (model.num_parameters * (1 + len(scopes) * len(EPOCHS))))
+    at_once = clients_at_once(model)
     for first in range(0, len(ids), at_once):
         places = np.arange(first, min(first + at_once, len(ids)))
         clients = ids[places]
@@ -99,31 +100,35 @@ def personalise_clients(
         yield places, _trained_as_chosen(start, clusters, clients, data, best, scopes, tools=tools)
 
 
-def personalised_accuracies(
-    models: Models,
-    data: FederatedData,
-    ids: Array,
-    *,
-    algorithm: Method,
-    model: Model,
-    engine: Engine,
-    local: LocalSettings,
-) -> Array:
+def personalised_accuracies(models: Models, ids: Array, hosts: Hosts) -> Array:
     """(n,) accuracy of each client's own model on its test set; NaN for clients without one. A diagnostic."""
-    accuracy = np.full(len(ids), np.nan)
-    own = personalise_clients(models, data, ids, algorithm=algorithm, model=model, engine=engine, local=local)
+    at_once = clients_at_once(hosts.host.side.engine.model)
+    parts = [ids[first : first + at_once] for first in range(0, len(ids), at_once)]
+    return np.concatenate(list(hosts.map(_part_accuracies, models, parts)))
+
+
+def _part_accuracies(host: Host, models: Models, ids: Array) -> Array:
+    data, side, accuracy = host.data, host.side, np.full(len(ids), np.nan)
+    own = personalise_clients(
+        models, data, ids, algorithm=side.method, model=side.engine.model, engine=side.engine, local=side.local
+    )
     for places, result in own:
         test_of = data.test_of[ids[places]]
         tested = np.flatnonzero(test_of >= 0)
         if len(data.test_sets) > _FEW_SETS:
             questions = [Question(result.vectors[[row]], data.tests.cohort(test_of[[row]])) for row in tested]
-            figures = [answer.accuracy[0, 0] for answer in engine.measure(questions)]
+            figures = [answer.accuracy[0, 0] for answer in side.engine.measure(questions)]
             accuracy[places[tested]] = figures
             continue
         for place in np.unique(test_of[tested]).tolist():
             mine = np.flatnonzero(test_of == place)
-            accuracy[places[mine]] = calls.test(engine, result.vectors[mine], data.test_sets[place])[1]
+            accuracy[places[mine]] = calls.test(side.engine, result.vectors[mine], data.test_sets[place])[1]
     return accuracy
+
+
+def clients_at_once(model: Model) -> int:
+    """Whose candidates are in memory together."""
+    return max(1, _NUMBERS_AT_ONCE // (model.num_parameters * (1 + len(_scopes(model)) * len(EPOCHS))))
 
 
 def _scopes(model: Model) -> tuple[Array | None, ...]:

@@ -3,29 +3,26 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-
-import numpy as np
 
 from rrcluster.client import ClientKeys, ClientSide
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.protocol import Engine
-from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.entropy import StreamSource
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Method
 from rrcluster.models.model import Model
 from rrcluster.privacy.correlation import PastNoise
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.privacy.reports import Reports
+from rrcluster.privacy.reports import MessageSum, Reports
 from rrcluster.server import Charge, Guidance, Server, run_rounds
 from rrcluster.server_state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
-from rrcluster.simulation.clients import ClientMemory, Faults, Incidents
+from rrcluster.simulation.clients import ClientMemory, Faults
 from rrcluster.simulation.early_noise import EarlyNoise
-from rrcluster.types import Array, Models, Release
+from rrcluster.simulation.hosts import Collection, Host, Hosts, RoundTask, answer_part, collected, parts_of
+from rrcluster.slotted_rounds import SlottedRounds, StoredNoise
+from rrcluster.types import Models, Release
 
 
 @dataclass(frozen=True)
@@ -40,87 +37,40 @@ class RoundRecord:
     state: ServerState  # after the round
     release: Release
     seconds: float
-    incidents: Incidents
+    collection: Collection = field(repr=False)  # raw: for diagnostics, and empty in a secure run
     memory: ClientMemory = field(repr=False)  # private to the clients: for the checkpoint alone
-    reports: Reports | None = field(default=None, repr=False)  # raw: for diagnostics, and not kept by a secure run
     past: PastNoise | None = field(default=None, repr=False)  # private: the noise that later rounds build on
 
 
 @dataclass
 class SimulatedClients:
-    """The clients of a simulation. `collect` is the clients' half of a round, all of them in one process.
+    """The clients of a simulation. `collect` is the clients' half of a round, computed by hosts.
 
     With seeded `streams` every draw is keyed by (seed, stream, round, client), so that nobody's report depends on who
     else takes part.
     """
 
-    data: FederatedData
-    model: Model
-    algorithm: Method
+    hosts: Hosts
     plan: PrivacyPlan
-    engine: Engine
     streams: StreamSource
-    local: LocalSettings
-    faults: Faults
     memory: ClientMemory  # what the clients remember, after the last round collected
-    incidents: Incidents = field(default_factory=Incidents)  # of the last round collected
-    reports: Reports | None = None  # of the last round collected, before hostile clients changed theirs
+    last: Collection = field(default_factory=Collection)
 
-    @cached_property
-    def split(self) -> Split:
-        """Which coordinates are shared, clustered, personal."""
-        return self.algorithm.split(self.model)
-
-    def remember_with(self, ledger: Ledger, round_index: int) -> None:
-        """Write clients' memory down with a drawn round, and restore that of one which is not collected again."""
-        drawn = ledger.noise.drawn
-        if self.plan.secure and drawn is not None and drawn.round_index == round_index:
-            self.memory = ClientMemory.from_tensors(drawn.memory)
-        ledger.noise.memory = lambda: self.memory.tensors()
-
-    def collect(self, guidance: Guidance, charge: Charge) -> Reports:
-        """Draw the cohort, let every client choose, train and report, and charge the round."""
-        t, streams = guidance.round_index, self.streams
-        names = self.data.clients if self.plan.mechanism.slots.count > 1 else ()  # by which they are in slots
-        named = {"names": names} if names else {}
-        sampled = self.plan.sampler.draw(self.data.num_clients, round_index=t, rng=streams("cohort", t), **named)
-        ids = self.faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
-        if self.plan.secure:  # a client whose samples cannot be used sends nothing, and no error names it
-            ids = ids[self.data.usable(ids)]
-        honest, self.memory = self._answers(guidance, ids) if self.plan.secure else self._compute(guidance, ids)
-        k = guidance.models.num_clusters
-        reports, lying = self.faults.tampered(honest, num_clusters=k, streams=streams, round_index=t)
-        self.incidents = Incidents(dropped=len(sampled) - len(ids), hostile=lying)
-        self.reports = None if self.plan.secure else honest
+    def collect(self, guidance: Guidance, charge: Charge) -> MessageSum | Reports:
+        """Draw the cohort, have hosts compute its parts, and charge the round."""
+        t, streams, host = guidance.round_index, self.streams, self.hosts.host
+        slotted = self.plan.mechanism.slots.count > 1  # by name, where clients have one
+        named = {"names": host.data.clients} if slotted and host.data.clients else {}
+        sampled = self.plan.sampler.draw(host.data.num_clients, round_index=t, rng=streams("cohort", t), **named)
+        ids = host.faults.remaining(sampled, streams=streams, round_index=t)  # nobody replaces those who are gone
+        task = RoundTask(guidance, ClientKeys.of_round(streams, t), host.faults.keys(streams, t))
+        answers = self.hosts.map(answer_part, task, parts_of(ids, self.memory, host.side.engine.part))
+        sent, raw, remembered = collected(answers)
+        self.memory = self.memory.merged(remembered)
+        incidents = replace(raw.incidents, dropped=len(sampled) - len(ids))
+        self.last = Collection(incidents=incidents) if self.plan.secure else replace(raw, incidents=incidents)
         charge()
-        if not names:
-            return reports
-        return replace(reports, client_ids=[names[client] for client in reports.client_ids.tolist()])
-
-    def _compute(self, guidance: Guidance, ids: Array) -> tuple[Reports, ClientMemory]:
-        """What these clients report, and what all clients remember afterwards."""
-        side = ClientSide(self.algorithm, self.split, self.engine, self.local, self.plan.mechanism)
-        keys = ClientKeys.of_round(self.streams, guidance.round_index)
-        reports, remembered = side.answer(guidance, self.memory.recall(self.data.cohort(ids)), keys)
-        return reports, self.memory.updated(ids, remembered)
-
-    def _answers(self, guidance: Guidance, ids: Array) -> tuple[Reports, ClientMemory]:
-        """As `_compute`, in a secure run: a client whose computation fails sends nothing, and the round goes on.
-
-        A round that one client's data can abort would show that client's presence, uncharged.
-        """
-        try:
-            return self._compute(guidance, ids)
-        except Exception:  # whatever it was; if it was no single client's doing, it fails again below
-            able = [client for client in ids.tolist() if self._can_answer(guidance, client)]
-        return self._compute(guidance, np.array(able, dtype=np.int64))
-
-    def _can_answer(self, guidance: Guidance, client: int) -> bool:
-        try:
-            self._compute(guidance, np.array([client]))
-        except Exception:
-            return False
-        return True
+        return sent
 
 
 def make_server(
@@ -148,44 +98,45 @@ def simulate(
     memory: ClientMemory | None = None,
     ledger: Ledger | None = None,
     faults: Faults | None = None,
+    noise: StoredNoise | None = None,
+    hosts: Hosts | None = None,
 ) -> Iterator[RoundRecord]:
     """Run rounds until the plan's last one, or until the ledger affords no more, yielding a record after each.
 
     `model` is the one the algorithm adapted (`algorithm.adapt`). `state` and `memory` continue an earlier simulation:
     with seeded `streams` the rounds that follow are the same as if it had never stopped. `ledger` is charged before
-    each release. `faults` makes some clients drop out or lie. A secure plan needs `SecureStreams`.
+    each release. `faults` makes some clients drop out or lie. `noise` is what a plan with slots resumes from. A secure
+    plan needs `SecureStreams`. `hosts` compute the clients; without them, this process does.
     """
     check_memory(algorithm, model, plan)
     check_parts(data, model, algorithm, plan, engine)
-    clients = SimulatedClients(
-        data=data,
-        model=model,
-        algorithm=algorithm,
-        plan=plan,
-        engine=engine,
-        streams=streams,
-        local=local or LocalSettings(),
-        faults=faults or Faults(),
-        memory=memory or ClientMemory(algorithm.memory_width(model)),
-    )
-    on_device = getattr(getattr(engine, "device", None), "type", "cpu") != "cpu"
+    side = ClientSide(algorithm, algorithm.split(model), engine, local or LocalSettings(), plan.mechanism)
+    host = Host(data, side, faults or Faults(), discreet=plan.secure)
+    settings = server or ServerSettings()
+    made = make_server(model=model, algorithm=algorithm, plan=plan, settings=settings, streams=streams)
     ledger = ledger or Ledger(secure=plan.secure, limit=plan.num_releases, stored=plan.stores_rounds)
-    clients.remember_with(ledger, 0 if state is None else state.round_index)
-    made = make_server(
-        model=model, algorithm=algorithm, plan=plan, settings=server or ServerSettings(), streams=streams
-    )
+    noise = noise or StoredNoise()
+    drawn = noise.drawn_at(0 if state is None else state.round_index) if plan.stores_rounds else None
+    if drawn is not None:  # its clients are not asked again, and a secure run cannot draw its first models again
+        memory = ClientMemory.from_tensors(drawn.memory)
+        state = ServerState.fresh(drawn.models) if drawn.round_index == 0 else state
+    memory = memory or ClientMemory(algorithm.memory_width(model))
+    clients = SimulatedClients(hosts or Hosts(host), plan, streams, memory)
+    slotted = None
+    if plan.mechanism.slots.count > 1:
+        slotted = SlottedRounds(plan, ledger, streams, clients.collect, lambda: clients.memory.tensors(), noise)
     rounds = run_rounds(
         made,
-        clients.collect,
+        slotted or clients.collect,
         state=state or made.first_state(),
         ledger=ledger,
-        streams=EarlyNoise(streams) if on_device and not plan.secure else streams,
+        streams=EarlyNoise(streams) if engine.device.type != "cpu" and not plan.secure else streams,
     )
     began = time.perf_counter()
     for done in rounds:
         seconds = time.perf_counter() - began
-        private = clients.incidents, clients.memory, clients.reports, done.past
-        yield RoundRecord(done.round_index, done.state, done.release, seconds, *private)
+        past = None if slotted is None else slotted.past
+        yield RoundRecord(done.round_index, done.state, done.release, seconds, clients.last, clients.memory, past)
         began = time.perf_counter()
 
 
@@ -198,13 +149,13 @@ def check_parts(data: FederatedData, model: Model, algorithm: Method, plan: Priv
             f"the plan is for {reported.shared} shared and {reported.clustered} clustered coordinates, and model "
             f"{model.name} under {algorithm.name} has {own.shared} and {own.clustered}; use plan.with_coordinates."
         )
-    runs = getattr(getattr(engine, "own", engine), "model", model)
+    runs = engine.model
     if runs is not model and runs.signature != model.signature:
         raise ConfigError(
             f"the engine runs model {runs.name} ({runs.num_parameters} parameters), and the model given is "
             f"{model.name} ({model.num_parameters}); make the engine from the model that is trained."
         )
-    if plan.secure and model.own and not isinstance(engine, ReferenceEngine):
+    if plan.secure and model.own and not engine.isolates:
         raise PrivacyError(
             f"the engine computes clients of {model.name} with one copy of the network and the loss, which may keep "
             "something of a client for the next; give a secure plan ReferenceEngine(model)."

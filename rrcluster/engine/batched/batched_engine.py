@@ -4,9 +4,11 @@ On a CUDA device the population's samples are uploaded once, steps are captured 
 layers have kernels of their own; updates stay on the device.
 """
 
+import sys
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,7 +19,6 @@ from rrcluster.engine.batched.device_tables import PopulationTable, SampleTable,
 from rrcluster.engine.batched.evaluator import Evaluator
 from rrcluster.engine.batched.training import Trainer, join, program_key
 from rrcluster.engine.protocol import CPU, Measured, Question, TrainingCall, Updates
-from rrcluster.engine.recording import Form
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
 from rrcluster.types import Array
@@ -62,6 +63,8 @@ class BatchedEngine:
     `precision` is how operands of matrix products are rounded on a CUDA device (`pick_precision`); sums are float32.
     """
 
+    isolates = False
+
     def __init__(
         self, model: Model, device: torch.device = CPU, capacity: int = 1024, precision: str = "float32"
     ) -> None:
@@ -72,6 +75,22 @@ class BatchedEngine:
         self._tables: WeakKeyDictionary[FederatedData, PopulationTable] = WeakKeyDictionary()
         self._trainer = Trainer(trained, device, capacity, precision)
         self._evaluator = Evaluator(trained, device, capacity, precision, fixed=fixed)
+
+    @property
+    def part(self) -> int:
+        """As many as are stacked at once; on a device the whole cohort, which it divides by itself."""
+        return self.capacity if self.device.type == "cpu" else sys.maxsize
+
+    @property
+    def described(self) -> str:
+        """For fingerprints."""
+        return f"batched, {self.device.type}, {self.precision}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"model": self.model, "device": self.device, "capacity": self.capacity, "precision": self.precision}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        BatchedEngine.__init__(self, **state)
 
     def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
         """(n, d) for each call; calls on one population that can share a program run together."""
@@ -89,16 +108,6 @@ class BatchedEngine:
                 for position, call, part in zip(positions, together, parts, strict=True):
                     results[position] = self._result(call, part)
         return results
-
-    @property
-    def forms(self) -> list[Form]:
-        """Of the steps that had no program, the most frequent first."""
-        recorder = self._trainer.gradients.recorder
-        return [] if recorder is None else [form for form, _ in recorder.seen.most_common()]
-
-    def record(self, forms: Iterable[Form]) -> None:
-        """Record steps of these forms; only in a process that has seen no client."""
-        self._trainer.gradients.record(forms)
 
     def measure(self, questions: Sequence[Question]) -> list[Measured]:
         """Loss and accuracy for each question; those about one population are answered together."""

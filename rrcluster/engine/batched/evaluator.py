@@ -12,9 +12,8 @@ from rrcluster.data.federated import Cohort, TestSet
 from rrcluster.engine.batched.cuda_graphs import GraphCache, GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
 from rrcluster.engine.batched.gradients import unused
-from rrcluster.engine.batched.linear_kernels import LinearKernels
-from rrcluster.engine.batched.training import joined, own_kernels
-from rrcluster.engine.fast_cnn.gpu import CnnKernels
+from rrcluster.engine.batched.kernels import own_kernels
+from rrcluster.engine.batched.training import joined
 from rrcluster.models.model import FixedPart, Model
 from rrcluster.types import Array
 
@@ -84,15 +83,12 @@ class Evaluator:
         """(k, d) -> (1, k, 2) mean loss and accuracy over all samples."""
         table, models = self._test_table(tests), self._models(vectors)
         count = len(table.targets)
-        if isinstance(self._kernels, LinearKernels):
-            about = _parts_of(count)
-            sums = self._means(models, table, about, k=len(models)).cpu().numpy() * about[:, 1, None, None]
-            return np.asarray(sums.sum(axis=0, keepdims=True) / max(count, 1))
         if self._kernels is not None:
-            means = self._means(models, table, np.array([[0, count, 0]]), k=len(models))
-        else:
-            rows, size = torch.arange(count, device=self._device)[None], torch.tensor([count], device=self._device)
-            means = _by_module(unused(self._model, self._device), models, table, rows, size)
+            about = _parts_of(count)
+            sums = self._means(models, table, about, k=len(models)).double().cpu().numpy() * about[:, 1, None, None]
+            return np.asarray(sums.sum(axis=0, keepdims=True) / max(count, 1))
+        rows, size = torch.arange(count, device=self._device)[None], torch.tensor([count], device=self._device)
+        means = _by_module(unused(self._model, self._device), models, table, rows, size)
         return np.asarray(means.double().cpu().numpy())
 
     def _means(self, models: Tensor, table: SampleTable, about: Array, *, k: int) -> Tensor:
@@ -100,14 +96,17 @@ class Evaluator:
 
         Those of the `cnn` are captured for a cohort, and take several passes for more.
         """
-        width = int(about[:, 1].max(initial=0))
-        if isinstance(self._kernels, LinearKernels):
-            inputs = table.inputs_as(self._kernels.form)
-            return self._kernels.means(inputs, table.targets, self._tensor(about), models, k=k)
         assert self._kernels is not None
+        width, kernels = int(about[:, 1].max(initial=0)), self._kernels
         if not width:
             return torch.zeros(len(about), k, 2, device=self._device)
-        program: Callable[..., Tensor] = partial(_by_kernels, self._kernels, table, k, width)
+        inputs = table.inputs_as(kernels.form)
+
+        def program(models: Tensor, about: Tensor) -> Tensor:
+            return kernels.means(inputs, table.targets, about, models, k=k, width=width)
+
+        if not kernels.captured:
+            return program(models, self._tensor(about))
         if len(about) * k <= _LARGEST_CAPTURED and table.of_population:
             padded = self._tensor(np.pad(about, ((0, -len(about) % _BUCKET), (0, 0))))
             key = (table, len(padded), width, len(models), k)
@@ -152,18 +151,6 @@ def _clients_per_pass(sizes: Array, most_samples: int) -> int:
     if width > most_samples or sizes.sum() < 0.8 * width * len(sizes):
         return 0
     return most_samples // max(width, 1)
-
-
-def _by_kernels(kernels: CnnKernels, table: SampleTable, k: int, width: int, models: Tensor, about: Tensor) -> Tensor:
-    start, sizes, base = about[:, :1], about[:, 1:2], about[:, 2:]
-    position = torch.arange(width, device=about.device)
-    rows = torch.where(position < sizes, start + position, -1).to(torch.int32)
-    model_of = (base + torch.arange(k, device=about.device)).flatten().to(torch.int32)
-    data_of = (torch.arange(len(about) * k, device=about.device) // k).to(torch.int32)
-    images = table.inputs_as(kernels.form)
-    figures = kernels.evaluate(kernels.pack(models), images, table.targets, rows, model_of, data_of)
-    totals = torch.stack([figure.sum(1) for figure in figures], dim=-1).reshape(len(about), k, 2)
-    return totals / sizes.clamp(min=1)[:, :, None]
 
 
 @torch.no_grad()

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rrcluster.engine.fast_cnn.gpu import TRITON_PRECISION, power_of_two
 from rrcluster.models.model import Model
 
+TRITON_PRECISION = {"float32": "ieee", "tf32": "tf32", "bfloat16": "bf16"}  # rounding of operands
 _ALIGNED = 4  # numbers: rows of inputs begin at multiples of 16 bytes
 _LARGEST_BATCH, _MOST_CLASSES = 64, 128  # that one program holds in registers
 _ROWS_JUDGED = 32
@@ -49,7 +49,16 @@ class LinearKernels:
         )  # fmt: skip
         return changes
 
-    def means(self, inputs: Tensor, targets: Tensor, about: Tensor, models: Tensor, *, k: int) -> Tensor:
+    def means(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        about: Tensor,
+        models: Tensor,
+        *,
+        k: int,
+        width: int,  # noqa: ARG002 (of the longest client: read in blocks here)
+    ) -> Tensor:
         """(G, k, 2) mean loss and accuracy, from `about` (G, 3): a client's first row, its size, its first model."""
         from rrcluster.engine.batched.linear_triton import judge
 
@@ -84,3 +93,8 @@ def linear_kernels(model: Model, device: torch.device, precision: str) -> Linear
         return None
     outputs, features = model.layers[0].shape
     return LinearKernels(features, outputs, precision)
+
+
+def power_of_two(count: int) -> int:
+    """The next power of two from 16, the smallest operand of a matrix unit."""
+    return max(16, 1 << (count - 1).bit_length())

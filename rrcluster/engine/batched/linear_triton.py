@@ -8,9 +8,16 @@ read BLOCK at a time, so that a layer of any width fits.
 import triton
 import triton.language as tl
 
-from rrcluster.engine.fast_cnn.forward_triton import dot
-
 COPIED = tl.constexpr(1024)  # numbers of a model that are copied at once
+
+
+@triton.jit
+def dot(a, b, acc, PRECISION: tl.constexpr):
+    """acc + a b, with operands rounded as PRECISION says; sums are float32."""
+    if PRECISION == "bf16":
+        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
+    else:  # Triton drops a branch, not what follows one
+        return tl.dot(a, b, acc, input_precision=PRECISION)
 
 
 @triton.jit

@@ -65,10 +65,7 @@ class StackedSgd:
         of the table: that would be another client's sample, and 0 times a result of it may be NaN.
         """
         present, rows, table = where >= 0, where.clamp(min=0), self.table
-        last = self.model.channels_last and not rows.is_cuda
-        order = rows.T if last else rows  # of images, clients side by side, as their channels will be
-        batch = table.inputs.index_select(0, order.flatten()).reshape(*order.shape, *table.inputs.shape[1:])
-        batch = batch.transpose(0, 1) if last else batch
+        batch = table.inputs.index_select(0, rows.flatten()).reshape(*rows.shape, *table.inputs.shape[1:])
         targets = table.targets[rows]
         if batch.is_cuda or not present.all():  # a captured step cannot branch on data
             batch = torch.where(present.reshape(*present.shape, *[1] * (batch.ndim - 2)), batch, 0)

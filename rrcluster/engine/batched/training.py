@@ -12,10 +12,9 @@ from torch import Tensor
 from rrcluster.engine.batched.cuda_graphs import GraphCache, GraphPool
 from rrcluster.engine.batched.device_tables import SampleTable
 from rrcluster.engine.batched.gradients import Gradients
-from rrcluster.engine.batched.linear_kernels import LinearKernels, linear_kernels
+from rrcluster.engine.batched.kernels import Kernels, own_kernels
 from rrcluster.engine.batched.sample_order import step_rows
 from rrcluster.engine.batched.steps import CapturedSgd, DropoutSgd, SgdOptions, StackedSgd
-from rrcluster.engine.fast_cnn.gpu import CnnKernels, cnn_kernels
 from rrcluster.engine.optimisers import state_size, step_seeds
 from rrcluster.engine.protocol import LocalSettings, TrainingCall
 from rrcluster.models.model import Model
@@ -100,14 +99,6 @@ def join(calls: Sequence[TrainingCall], table: SampleTable) -> ClientBatch:
         anchor=None if first.anchor is None else np.concatenate([call.anchor for call in calls]),
         trainable=first.trainable,
     )
-
-
-Kernels = CnnKernels | LinearKernels
-
-
-def own_kernels(model: Model, device: torch.device, precision: str) -> Kernels | None:
-    """The kernels of a model that has its own on this device."""
-    return cnn_kernels(model, device, precision) or linear_kernels(model, device, precision)
 
 
 def joined(parts: Sequence[Array]) -> Array:

@@ -17,6 +17,7 @@ specialised: one compilation serves all of them.
 import triton
 import triton.language as tl
 
+from rrcluster.engine.batched.linear_triton import dot
 from rrcluster.engine.fast_cnn import layout
 
 BIAS1, CONV2, BIAS2 = (tl.constexpr(start) for start in (layout.BIAS1, layout.CONV2, layout.BIAS2))
@@ -25,15 +26,6 @@ H1, Z2, H2 = (tl.constexpr(size) for size in layout.ACTIVATIONS[1:])
 Z1 = tl.constexpr(14 * 16 * 16)  # rows of 14 places have room for 16
 SQUARE, SIDE, PIXELS = tl.constexpr(4), tl.constexpr(68), tl.constexpr(1156)  # numbers in a square, a row, an image
 NO_PLACE = tl.constexpr(4)  # the maximum was not positive: ReLU passes no gradient back
-
-
-@triton.jit
-def dot(a, b, acc, PRECISION: tl.constexpr):
-    """acc + a b, with operands rounded as PRECISION says; sums are float32."""
-    if PRECISION == "bf16":
-        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
-    else:  # Triton drops a branch, not what follows one
-        return tl.dot(a, b, acc, input_precision=PRECISION)
 
 
 @triton.jit

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rrcluster.engine.batched.linear_kernels import TRITON_PRECISION, power_of_two
 from rrcluster.engine.fast_cnn.layout import ACTIVATIONS, BIAS1, CONV2, num_parameters, packed_order
-from rrcluster.models.model import Model
 
 LARGEST_BATCH = 64
-TRITON_PRECISION = {"float32": "ieee", "tf32": "tf32", "bfloat16": "bf16"}  # rounding of operands
 _PROGRAMS_PER_PROCESSOR = 16
 _Z1, _H1, _Z2, _H2 = 14 * 16 * 16, *ACTIVATIONS[1:]  # numbers of an image; rows of conv1's 14 places have room for 16
 
@@ -138,6 +137,17 @@ class CnnKernels:
         )  # fmt: skip
         return losses, hits
 
+    def means(self, inputs: Tensor, targets: Tensor, about: Tensor, models: Tensor, *, k: int, width: int) -> Tensor:
+        """(G, k, 2) mean loss and accuracy, from `about` (G, 3): a client's first row, its size, its first model."""
+        start, sizes, base = about[:, :1], about[:, 1:2], about[:, 2:]
+        position = torch.arange(width, device=about.device)
+        rows = torch.where(position < sizes, start + position, -1).to(torch.int32)
+        model_of = (base + torch.arange(k, device=about.device)).flatten().to(torch.int32)
+        data_of = (torch.arange(len(about) * k, device=about.device) // k).to(torch.int32)
+        figures = self.evaluate(self.pack(models), inputs, targets, rows, model_of, data_of)
+        totals = torch.stack([figure.sum(1) for figure in figures], dim=-1).reshape(len(about), k, 2)
+        return totals / sizes.clamp(min=1)[:, :, None]
+
     @property
     def _options(self) -> dict[str, Any]:
         return {"D": num_parameters(self.outputs), "PRECISION": TRITON_PRECISION[self.precision]}
@@ -147,15 +157,13 @@ class CnnKernels:
         return {"CLASSES": self.outputs, "COLS": power_of_two(self.outputs)}
 
 
-def cnn_kernels(model: Model, device: torch.device, precision: str) -> CnnKernels | None:
-    """The kernels for this model on this device, or None: only our own `cnn` on a CUDA device with Triton has them."""
-    if model.accelerated is None or device.type != "cuda":
-        return None
+def kernels_here() -> bool:
+    """Whether Triton can be imported."""
     try:
         _kernels()
-    except ImportError:  # torch without Triton: the general path computes the same
-        return None
-    return CnnKernels(model.accelerated.outputs, precision)
+    except ImportError:
+        return False
+    return True
 
 
 @cache
@@ -185,8 +193,3 @@ def _processors(device: torch.device) -> int:
 
 def _programs(device: torch.device, blocks: int) -> int:
     return min(blocks, _PROGRAMS_PER_PROCESSOR * _processors(device) if device.type == "cuda" else 2)
-
-
-def power_of_two(count: int) -> int:
-    """The next power of two from 16, the smallest operand of a matrix unit."""
-    return max(16, 1 << (count - 1).bit_length())

@@ -9,11 +9,12 @@ import logging
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
+from subprocess import SubprocessError
 
+from rrcluster.processes import run_program
 from rrcluster.storage import cache_folder, replace_file
 
 COMPILERS = ("cc", "gcc", "clang")
@@ -35,7 +36,7 @@ def native_library() -> Path | None:
         target = cache_folder("native") / f"cnn-{_digest(source, compiler)}.so"
         if not target.exists():
             _compile(compiler, source, target)
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, SubprocessError) as error:
         _warn(f"{compiler} failed ({type(error).__name__})")
         return None
     return target
@@ -46,13 +47,12 @@ def _compile(compiler: str, source: Path, target: Path) -> None:
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / target.name
-        command = [compiler, *_FLAGS, str(source), "-o", str(library), "-lm"]
-        subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
+        run_program([compiler, *_FLAGS, str(source), "-o", str(library), "-lm"])
         replace_file(target, library.read_bytes())
 
 
 def _digest(source: Path, compiler: str) -> str:
-    version = subprocess.run([compiler, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=20).stdout
+    version = run_program([compiler, "--version"])
     parts = (source.read_bytes(), " ".join(_FLAGS).encode(), version, _processor().encode())
     return hashlib.blake2b(b"\0".join(parts), digest_size=8).hexdigest()
 

@@ -1,0 +1,57 @@
+"""What a network's own GPU kernels offer the batched engine, and where they are found."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rrcluster.engine.batched.linear_kernels import linear_kernels
+from rrcluster.models.model import Model
+
+
+class Kernels(Protocol):
+    """Local training and evaluation of many clients; models are (G, D), one row each."""
+
+    @property
+    def captured(self) -> bool:
+        """Whether a round is many launches, which a CUDA graph repeats as one."""
+
+    @property
+    def form(self) -> Callable[[Tensor], Tensor]:
+        """Samples as the kernels read them, made once."""
+
+    def fits(self, batch_size: int) -> bool:
+        """Whether one program holds a batch of so many samples."""
+
+    def changes(
+        self, inputs: Tensor, targets: Tensor, where: Tensor, models: Tensor, integers: Tensor, rates: Tensor
+    ) -> Tensor:
+        """(G, D) what SGD changes: where (steps, G, S) int32 rows of `inputs`, from models[integers[:, 0]]."""
+
+    def means(self, inputs: Tensor, targets: Tensor, about: Tensor, models: Tensor, *, k: int, width: int) -> Tensor:
+        """(G, k, 2) mean loss and accuracy, from `about` (G, 3): a client's first row, its size, its first model."""
+
+
+def own_kernels(model: Model, device: torch.device, precision: str) -> Kernels | None:
+    """The kernels of a model that has its own on this device; None: the general path computes the same."""
+    if device.type != "cuda":
+        return None
+    if model.accelerated:
+        kernels: Kernels | None = accelerator(model).gpu_kernels(model, precision)
+        return kernels
+    return linear_kernels(model, device, precision)
+
+
+class Accelerator(Protocol):
+    """A folder of engine/ with code for one network: `Model.accelerated` names it, and nothing else does."""
+
+    cpu_engine: Callable[[Model], object]  # an engine, or None where it cannot be built here
+    gpu_kernels: Callable[[Model, str], Kernels | None]
+
+
+def accelerator(model: Model) -> "Accelerator":
+    """The code for a network."""
+    found: Accelerator = import_module(f"rrcluster.engine.{model.accelerated}")
+    return found

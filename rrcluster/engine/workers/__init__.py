@@ -1,1 +1,0 @@
-"""One client at a time in each of several processes that share memory."""

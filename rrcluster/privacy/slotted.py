@@ -1,0 +1,96 @@
+"""The joint mechanism with public slots: a client takes part once in b rounds, and noise is correlated over rounds."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rrcluster.errors import PrivacyError
+from rrcluster.privacy.correlation import FINER, INDEPENDENT, Correlation, PastNoise, after
+from rrcluster.privacy.discrete import grid_sigma
+from rrcluster.privacy.joint import JointMechanism
+from rrcluster.privacy.mechanism import Description
+from rrcluster.privacy.reports import MessageSum, NoisySum, Reports, only_from_slot
+from rrcluster.privacy.sampling import PoissonSampler
+from rrcluster.privacy.slots import ONE_SLOT, Slots
+from rrcluster.privacy.sums import grid_noise
+from rrcluster.rng import Rng
+from rrcluster.types import Array, Release
+
+
+@dataclass(frozen=True)
+class SlottedMechanism(JointMechanism):
+    """Messages and releases are those of the joint mechanism; the noise of a round builds on that of earlier ones.
+
+    Guarantee (add-remove): T rounds are dominated by ceil(T / b) Gaussians of multiplier `noise_multiplier`, one for
+    each block of b rounds in which a client's message is (Theorem 5 of docs/privacy.md). A report from outside of the
+    round's slot is the zero message. A round cannot be released by itself: PrivacyError.
+    """
+
+    slots: Slots = field(default=ONE_SLOT)  # type: ignore[misc]  # who may take part when: a constant in joint
+    correlation: Correlation = INDEPENDENT  # of the noise over rounds
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_sums_fit(self.num_clients, as_float=self._finer > 1)
+        self.slots.check_filled(self.num_clients)
+        self.correlation.check_applies(slots=self.slots.count, width=self.message_width)
+
+    def check_fits(self) -> None:
+        """Refuse exact noise that 64 bits cannot hold: of a plan, not of every noise that a calibration tries."""
+        if self._finer > 1:
+            self.correlation.check_fits(grid_sigma(self.fresh_noise_std, self.step / FINER))
+
+    @property
+    def sampler(self) -> PoissonSampler:
+        """Everybody of the round's slot."""
+        return PoissonSampler(self.sample_rate, self.num_clients, secure=self.exact_noise, slots=self.slots)
+
+    @property
+    def noise_std(self) -> float:
+        """Std of the noise on every coordinate in the last round, which has most."""
+        return super().noise_std * self.correlation.spread
+
+    @property
+    def fresh_noise_std(self) -> float:
+        """Std of the independent noise that is drawn in a round."""
+        return super().noise_std * self.correlation.lengthening
+
+    def sum_messages(self, reports: Reports, *, round_index: int = 0) -> Array:
+        """As in joint, of those clients alone that are of the round's slot."""
+        return super().sum_messages(only_from_slot(reports, self.slots, round_index))
+
+    def release_total(self, exact: MessageSum, *, rng: Rng) -> Release:  # noqa: ARG002
+        """PrivacyError: it needs the noise of the rounds before (`noisy_sum`)."""
+        raise PrivacyError(
+            f"a round of a plan with {self.slots.count} slots cannot be released by itself: it needs the round's "
+            "number and the noise of the rounds before. Let rrcluster run the rounds, or use participation = poisson "
+            "or everybody."
+        )
+
+    def first_past(self) -> PastNoise:
+        """None, before the first round."""
+        return self.correlation.first_past(self.message_width, exact=self.exact_noise)
+
+    def check_past(self, past: PastNoise | None, round_index: int) -> PastNoise:
+        """The noise that a round builds on; PrivacyError where it is lost, or that of another round."""
+        return self.correlation.check_past(past, round_index, width=self.message_width, exact=self.exact_noise)
+
+    def noisy_sum(self, exact: MessageSum, past: PastNoise, *, rng: Rng) -> tuple[NoisySum, PastNoise]:
+        """(noisy sum of round `past.round_index`, what the next one needs): the only look at the exact sum."""
+        step = self.step / self._finer
+        fresh = grid_noise(
+            self.message_width, noise_std=self.fresh_noise_std, step=step, exact=self.exact_noise, rng=rng
+        )
+        noise = self.correlation.next_noise(fresh, past)
+        total = np.asarray(exact.total) + (noise / self._finer if self._finer > 1 else noise)  # exact, and a new array
+        return NoisySum(total), after(past, noise)
+
+    def describe(self) -> Description:
+        """As in joint, with the correlation."""
+        described = super().describe()
+        return Description(described.released, described.noise, described.noise_per_part, self.correlation.describe())
+
+    @property
+    def _finer(self) -> int:
+        """How many steps of the noise's grid are in one of the messages'."""
+        return FINER if self.exact_noise and len(self.correlation.parts) > 1 else 1

@@ -1,0 +1,58 @@
+"""The only module, outside of a federation, that starts processes: executors on this machine, and a compiler."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+# Memory that is freed stays with the process: glibc would hand it back, and every step would ask for it again.
+_KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+_IDLE_SECONDS = 60.0  # after which a process without work ends, also if its parent was killed
+_SECONDS_TO_COMPILE = 120
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_POOLS: dict[int, Executor] = {}  # by how many processes they have: kept from run to run, since starting takes seconds
+
+
+def local_executor(processes: int) -> Executor:
+    """An executor over processes of this machine, each with one thread, that start with their first task.
+
+    By loky: it does not import the program's main module again, takes functions and classes that a notebook defines,
+    and reports a process that was killed. Processes end when they are idle, or with this program.
+    """
+    if processes not in _POOLS:
+        from loky import ProcessPoolExecutor
+
+        env = {**_KEEP_MEMORY, **_ONE_THREAD}
+        _POOLS[processes] = ProcessPoolExecutor(processes, timeout=_IDLE_SECONDS, env=env, initializer=_begin)
+    return _POOLS[processes]
+
+
+def end_processes(executor: Executor) -> None:
+    """End the processes of a local executor, whatever they are at."""
+    for processes, pool in list(_POOLS.items()):
+        if pool is executor:
+            del _POOLS[processes]
+    executor.shutdown(wait=False, kill_workers=True)  # type: ignore[call-arg]  # of loky
+
+
+def _begin() -> None:
+    """In a new process: one thread, and Ctrl-C is for the parent, which ends this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def run_program(command: Sequence[str]) -> bytes:
+    """What a program writes; `subprocess.SubprocessError` where it fails or takes too long."""
+    options = {"stdin": subprocess.DEVNULL, "timeout": _SECONDS_TO_COMPILE}
+    done = subprocess.run(command, check=True, capture_output=True, **options)  # type: ignore[call-overload]
+    return bytes(done.stdout)

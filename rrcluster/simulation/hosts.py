@@ -1,0 +1,342 @@
+"""Hosts: whoever holds clients and computes their half of a round, here or in other processes.
+
+A round is a sum: a host adds up the messages of a part of the cohort, and the server adds up what hosts return. What a
+part is depends on the cohort alone, draws are keyed by client, and sums are exact, so no bit depends on how many hosts
+there are, nor on one that died and whose part another computed again.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from rrcluster.client import ClientKeys, ClientSide
+from rrcluster.data.federated import FederatedData
+from rrcluster.engine.protocol import Engine
+from rrcluster.engine.reference import one_thread
+from rrcluster.errors import WorkerError
+from rrcluster.methods.coordinate_split import Split
+from rrcluster.methods.method import Method
+from rrcluster.privacy.mechanism import Mechanism, SummingMechanism, adds_up
+from rrcluster.privacy.none import NoneMechanism
+from rrcluster.privacy.reports import MessageSum, Reports, as_numpy
+from rrcluster.processes import end_processes, local_executor
+from rrcluster.server import Guidance
+from rrcluster.settings import LocalSettings
+from rrcluster.simulation.clients import ClientMemory, FaultKeys, Faults, Incidents
+from rrcluster.types import Array
+
+Answer = TypeVar("Answer")
+_MOST_HOSTS = 2  # of different runs that a process keeps ready
+_STOPPED = ("KilledWorker",)  # how engines other than concurrent.futures' say that a worker died over and over
+
+
+@dataclass(frozen=True)
+class RoundTask:
+    """What the clients of a round are told, for any part of the cohort."""
+
+    guidance: Guidance
+    keys: ClientKeys
+    faults: FaultKeys
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some clients of a cohort, and what they remember."""
+
+    ids: Array
+    memory: ClientMemory
+
+    @property
+    def single(self) -> "list[Part]":
+        """Each of its clients by itself."""
+        return [Part(np.array([client]), self.memory.of([client])) for client in self.ids.tolist()]
+
+
+def parts_of(ids: Array, memory: ClientMemory, size: int) -> list[Part]:
+    """A cohort in slices of `size` clients, which depend on the cohort alone; at least one, which may be empty."""
+    slices = [ids[first : first + size] for first in range(0, len(ids), size)] or [ids]
+    return [Part(some, memory.of(some.tolist())) for some in slices]
+
+
+@dataclass(frozen=True)
+class PartAnswer:
+    """What a host returns for a part of a cohort: raw, for the mechanism alone, and what its clients must remember."""
+
+    total: Array | None  # the sum of messages as the server gets it; None where single reports are needed
+    honest: Array | None  # the same without what hostile clients made of theirs; None where nobody is hostile
+    reports: Reports | None
+    remembered: ClientMemory
+    num_reports: int
+    hostile: int
+
+
+@dataclass(frozen=True, eq=False)
+class Host:
+    """Clients' data, and what their half of a round is computed with: the same code wherever it runs."""
+
+    data: FederatedData
+    side: ClientSide
+    faults: Faults
+    discreet: bool  # a secure run: a client whose samples or computation fail sends nothing, and no error names it
+
+    def answer(self, task: RoundTask, part: Part) -> PartAnswer:
+        """Choose, train and report for these clients, and add up their messages."""
+        compute = self._discreetly if self.discreet else self._compute
+        honest, remembered = compute(task, part)
+        k, t = task.guidance.models.num_clusters, task.guidance.round_index
+        reports, lying = self.faults.tampered(honest, num_clusters=k, keys=task.faults)
+        count = len(np.asarray(honest.client_ids))
+        if not adds_up(self.side.mechanism):
+            return PartAnswer(None, None, _on_host(reports), remembered, count, lying)
+        total = _sum(self.side.mechanism, self._named(reports), t)
+        without = None if reports is honest else _sum(self.side.mechanism, self._named(honest), t)
+        return PartAnswer(total, without, None, remembered, count, lying)
+
+    def _compute(self, task: RoundTask, part: Part) -> tuple[Reports, ClientMemory]:
+        reports, rows = self.side.answer(task.guidance, part.memory.recall(self.data.cohort(part.ids)), task.keys)
+        return reports, ClientMemory(part.memory.width).updated(part.ids, rows)
+
+    def _discreetly(self, task: RoundTask, part: Part) -> tuple[Reports, ClientMemory]:
+        """A round that one client's data can abort would show that client's presence, uncharged."""
+        usable = replace(part, ids=part.ids[self.data.usable(part.ids)])
+        try:
+            return self._compute(task, usable)
+        except Exception:  # whatever it was; if it was no single client's doing, it fails again below
+            able = [alone.ids[0] for alone in usable.single if self._can_answer(task, alone)]
+        return self._compute(task, replace(part, ids=np.array(able, dtype=np.int64)))
+
+    def _can_answer(self, task: RoundTask, alone: Part) -> bool:
+        try:
+            self._compute(task, alone)
+        except Exception:
+            return False
+        return True
+
+    def _named(self, reports: Reports) -> Reports:
+        """Reports under the clients' names, by which they are in slots."""
+        if not self.data.clients or self.side.mechanism.slots.count == 1:
+            return reports
+        names = self.data.clients
+        return replace(reports, client_ids=[names[client] for client in np.asarray(reports.client_ids).tolist()])
+
+
+def _sum(mechanism: Mechanism, reports: Reports, round_index: int) -> Array:
+    summing: SummingMechanism = mechanism  # type: ignore[assignment]
+    return summing.sum_messages(reports, round_index=round_index)
+
+
+def _on_host(reports: Reports) -> Reports:
+    """Reports that can be sent: tensors as arrays."""
+    return replace(reports, updates=as_numpy(reports.updates))
+
+
+def answer_part(host: Host, task: RoundTask, part: Part) -> PartAnswer:
+    """`Host.answer`, as a function that an executor can be given."""
+    return host.answer(task, part)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What diagnostics read of a round: raw, and not kept by a secure run."""
+
+    honest: MessageSum | Reports | None = None  # before hostile clients changed what they sent
+    num_reports: int = 0
+    incidents: Incidents = field(default_factory=Incidents)
+
+
+def collected(answers: Iterable[PartAnswer]) -> tuple[MessageSum | Reports, Collection, ClientMemory]:
+    """What the server gets of all parts, what diagnostics read of it, and what clients remember.
+
+    Sums of whole numbers are exact in any order; floats, without privacy, are added in the order of the parts.
+    """
+    reports: list[Reports] = []
+    total, honest = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    count, hostile, remembered = 0, 0, ClientMemory(0)
+    for part in answers:
+        if part.reports is not None:
+            reports.append(part.reports)
+        elif part.total is not None:
+            total = total + part.total
+            honest = honest + (part.total if part.honest is None else part.honest)
+        count, hostile = count + part.num_reports, hostile + part.hostile
+        remembered = remembered.merged(part.remembered)
+    incidents = Incidents(hostile=hostile)
+    if reports:
+        sent = _joined(reports)
+        return sent, Collection(sent, count, incidents), remembered
+    return MessageSum(total), Collection(MessageSum(honest), count, incidents), remembered
+
+
+def _joined(parts: Sequence[Reports]) -> Reports:
+    """The reports of all parts in order, for mechanisms that need single ones."""
+    if len(parts) == 1:
+        return parts[0]
+    columns: dict[str, Any] = {}
+    for name in ("updates", "choices", "destinations", "client_ids", "evaluations"):
+        values = [getattr(part, name) for part in parts]
+        if all(isinstance(value, np.ndarray) for value in values):
+            columns[name] = np.concatenate(values)
+        elif not any(value is None for value in values):
+            columns[name] = [row for value in values for row in value]
+    return Reports(**columns)
+
+
+class Hosts:
+    """Runs functions of a host on parts of its clients: in this process, or by an executor in others."""
+
+    def __init__(self, host: Host, *, processes: int = 1, executor: Executor | None = None) -> None:
+        """`executor`: any with the interface of concurrent.futures; else local processes, where more than one."""
+        self.host, self._processes, self._given = host, processes, executor
+        self._executor = executor
+        self._payload: bytes | None = None
+        self._digest = ""
+
+    @classmethod
+    def here(
+        cls, data: FederatedData, *, algorithm: Method, split: Split, engine: Engine, local: LocalSettings | None = None
+    ) -> "Hosts":
+        """This process, to judge models on a population: no mechanism releases anything of it."""
+        nothing = NoneMechanism(split.coordinates, 1, cohort_size=1, num_clients=1, size_floor=1.0)
+        side = ClientSide(algorithm, split, engine, local or LocalSettings(), nothing)
+        return cls(Host(data, side, Faults(), discreet=False))
+
+    def map(
+        self, function: Callable[[Host, Any, Any], Answer], argument: Any, parts: Sequence[Any]
+    ) -> Iterator[Answer]:
+        """function(host, argument, part) for every part, in order; more answers than parts where one was isolated."""
+        if len(parts) == 1 or not self._elsewhere():
+            for part in parts:
+                with _one_thread(self.host):
+                    answer = function(self.host, argument, part)
+                yield answer
+            return
+        yield from self._in_processes(function, argument, parts)
+
+    def stop(self) -> None:
+        """Give up what is under way: the local processes end."""
+        if self._executor is not None and self._given is None:
+            end_processes(self._executor)
+            self._executor = None
+
+    def _elsewhere(self) -> bool:
+        """Whether there are other processes, and the host can be sent to them."""
+        if self._given is None and self._processes < 2:
+            return False
+        if self._payload is None:
+            self._payload = _pickled(self.host)
+            self._digest = hashlib.blake2b(self._payload, digest_size=16).hexdigest()
+        return bool(self._payload)
+
+    def _in_processes(
+        self, function: Callable[[Host, Any, Any], Answer], argument: Any, parts: Sequence[Any]
+    ) -> Iterator[Answer]:
+        """In order, whatever order they come in.
+
+        A host that dies costs its parts again; a part that killed two hosts is computed client by client, and whoever
+        kills a host sends nothing.
+        """
+        futures = [self._submit(function, argument, part) for part in parts]
+        place, deaths = 0, 0
+        while place < len(parts):
+            try:
+                answer = self._result(futures[place], function, argument, parts[place])
+            except Exception as error:
+                if not _died(error):
+                    raise
+                deaths += 1
+                self._restart()
+                if deaths > 1:  # this part, or one that was computed beside it, kills hosts
+                    yield from self._isolated(function, argument, parts[place])
+                    place += 1
+                futures[place:] = [self._submit(function, argument, rest) for rest in parts[place:]]
+                continue
+            yield answer
+            place += 1
+
+    def _isolated(self, function: Callable[[Host, Any, Any], Answer], argument: Any, part: Any) -> Iterator[Answer]:
+        """A part by itself; if it kills its host, each of its clients by itself."""
+        try:
+            yield self._result(self._submit(function, argument, part), function, argument, part)
+            return
+        except Exception as error:
+            if not _died(error):
+                raise
+        self._restart()
+        if not isinstance(part, Part):
+            raise WorkerError("a process died over and over on the same work; run it with processes = 1 to see why.")
+        for alone in part.single:
+            try:
+                yield self._result(self._submit(function, argument, alone), function, argument, alone)
+            except Exception as error:
+                if not _died(error):
+                    raise
+                self._restart()
+                logging.getLogger("rrcluster").warning("a client ended the process that computed it: it sends nothing.")
+
+    def _submit(self, function: Callable[[Host, Any, Any], Any], argument: Any, part: Any) -> "Future[Any]":
+        if self._executor is None:
+            self._executor = local_executor(self._processes)
+        return self._executor.submit(_work, self._digest, function, argument, part)
+
+    def _result(
+        self, future: "Future[Any]", function: Callable[[Host, Any, Any], Answer], argument: Any, part: Any
+    ) -> Answer:
+        answer = future.result()
+        if answer is UnknownHost:
+            assert self._executor is not None
+            answer = self._executor.submit(_work, self._digest, function, argument, part, self._payload).result()
+        result: Answer = answer
+        return result
+
+    def _restart(self) -> None:
+        """A pool of local processes is of no use once one of them has died; other executors replace theirs."""
+        if self._given is None:
+            self.stop()
+
+
+def _one_thread(host: Host) -> AbstractContextManager[None]:
+    """How many threads there are may change the last bits of a sum, and on a busy machine they wait for each other."""
+    return one_thread() if host.side.engine.device.type == "cpu" else nullcontext()
+
+
+class UnknownHost:
+    """What a process answers that has not been sent the host of a task."""
+
+
+_HOSTS: dict[str, Host] = {}  # of this process, by the digest of what they were made from
+
+
+def _work(
+    digest: str, function: Callable[[Host, Any, Any], Answer], argument: Any, part: Any, payload: bytes | None = None
+) -> Answer | type[UnknownHost]:
+    """A task, in another process."""
+    if payload is not None:
+        import cloudpickle
+
+        while len(_HOSTS) >= _MOST_HOSTS:
+            _HOSTS.pop(next(iter(_HOSTS)))
+        _HOSTS[digest] = cloudpickle.loads(payload)
+    host = _HOSTS.get(digest)
+    return UnknownHost if host is None else function(host, argument, part)
+
+
+def _pickled(host: Host) -> bytes:
+    """The host for other processes; nothing where a network or data of the user's cannot be sent."""
+    import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(host))
+    except Exception as error:  # whatever an object of the user's may raise
+        kind = type(error).__name__
+        logging.getLogger("rrcluster").info("clients are computed in this process: they cannot be sent (%s).", kind)
+        return b""
+
+
+def _died(error: Exception) -> bool:
+    return isinstance(error, BrokenExecutor) or type(error).__name__ in _STOPPED
