@@ -114,8 +114,8 @@ def slots(participation: str, number: int | None, *, num_rounds: int, reserve_ro
     if participation in ("poisson", "everybody"):
         if number is not None:
             raise ConfigError(
-                f"slots = {number} with participation = {participation}, which has none; use schedule or within-slot, "
-                "or leave slots out."
+                f"slots = {number} with participation = {participation}, which has none; use schedule, or leave slots "
+                "out."
             )
         return
     if number is None:

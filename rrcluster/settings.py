@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Section = TypeVar("Section", bound="DataclassInstance")
-Participation = Literal["poisson", "schedule", "within-slot", "everybody"]
+Participation = Literal["poisson", "schedule", "everybody"]
 Identifier = Literal["gaussian", "kary"]
 Accountant = Literal["pld", "rdp", "paper"]
 Optimizer = Literal["sgd", "adam"]
@@ -61,20 +61,16 @@ class PrivacySettings:
     mechanism: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.MECHANISMS.hint)] = "joint"
     """joint (add-remove, Poisson cohorts), identifier (the paper's; replace-one, cohorts of fixed size) or none."""
     sample_rate: float = 0.1
-    """Share of the clients in a round (q); within-slot: of the clients of its slot; schedule, everybody: not used."""
+    """Share of the clients in a round (q); schedule, everybody: not used."""
     participation: Participation = "poisson"
-    """joint: who takes part: a secret sample of all clients; everybody of a public slot; a secret sample of a public
-    slot; everybody in every round."""
+    """joint: who takes part: a secret sample of all clients; everybody of a public slot; everybody in every round."""
     slots: int | None = field(
         default=None,
         metadata={"hint": "which client is in which slot follows from slot_key: slots by hand may depend on data"},
     )
-    """schedule, within-slot: number of slots (b); a client may take part once in b rounds."""
+    """schedule: number of slots (b); a client takes part once in b rounds, and noise is correlated over rounds."""
     slot_key: str = "rrcluster"
     """Public key under which clients' ids are hashed to slots; fix it before anybody enrols."""
-    correlation: str = "optimised"
-    """With slots, how noise is correlated over rounds: optimised, square-root, independent, or up to b coefficients
-    separated by commas."""
     num_rounds: Annotated[int, Flag(name="rounds")] = 100
     """Rounds (T)."""
     epsilon: float | None = None
@@ -319,6 +315,8 @@ REMOVED: dict[str, str] = {
     "rebalance": "small clusters are helped by coins under joint and exactly otherwise; set min_cluster_size alone",
     "sampling": "every mechanism has its own sampling; choose the mechanism",
     "adjacency": "every mechanism has its own neighbouring relation; choose the mechanism",
+    "public_score": "a selection scores runs by private_evaluation, inside its budget",
+    "correlation": "a schedule correlates its noise by the square root, than which nothing was better",
     "identifier_loss_bound": "identifiers read the choice alone; use identifier = gaussian or kary",
 }
 
@@ -327,6 +325,7 @@ REMOVED: dict[str, str] = {
 _SURVEY = "use init = survey, which finds the groups first, or init = independent"
 REMOVED_VALUES: dict[str, dict[str, str]] = {
     "init": {"warm": _SURVEY, "kmeans++": _SURVEY},
+    "participation": {"within-slot": "use schedule, which needs no secret, or poisson, which has less noise"},
     "engine": {"workers": "clients are computed in several processes by themselves (processes = N), by any engine"},
 }
 

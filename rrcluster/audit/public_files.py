@@ -30,7 +30,7 @@ _PARTICIPATION = {
     *("coefficients", "noise_of_a_round"),
     *("towards", "towards.who", "towards.neighbours", "towards.epsilon"),
     *("noise_of_models_handed_out", "noise_of_models_handed_out.independent"),
-    *("noise_of_models_handed_out.square_root", "noise_of_models_handed_out.chosen"),
+    "noise_of_models_handed_out.chosen",
 }
 _EVALUATION = {
     *("sums", "clients", "sum_noise_std", "clients_noise_std", "loss_bound", "least_clients"),

@@ -35,13 +35,11 @@ class SweepCommand:
     out: Path | None = None
     """Folder; default: `out` of the file, else runs/<name of the file>, with -selected for --private-select."""
     private_select: bool = False
-    """Choose by a random number of private runs and pay for it; needs private_evaluation, or --public-score."""
+    """Choose by a random number of private runs and pay for it; needs private_evaluation."""
     mean_repetitions: float = 10.0
     """private-select: mean number of runs."""
     law: Literal["geometric", "logarithmic"] = "geometric"
     """private-select: law of the number of runs; logarithmic costs less and makes a single run more often."""
-    public_score: bool = False
-    """private-select: score runs on public images instead of by private evaluation."""
     processes: int | None = None
     """Processes that run the combinations side by side; default: as many as the work repays."""
     json: bool = False
@@ -74,7 +72,7 @@ def main(arguments: list[str]) -> int:
 
 def _refuse_selection_flags(command: SweepCommand) -> None:
     default = SweepCommand()
-    for name in ("mean_repetitions", "law", "public_score"):
+    for name in ("mean_repetitions", "law"):
         if getattr(command, name) != getattr(default, name):
             flag = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{flag} only applies with --private-select; add that flag, or remove {flag}.")
@@ -142,7 +140,7 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
         raise RunFolderError(
             f"{grid.out} already holds a sweep, and a selection needs a folder of its own; choose another with --out."
         )
-    offer = candidates(grid, SelectSettings(command.mean_repetitions, command.law, command.public_score))
+    offer = candidates(grid, SelectSettings(command.mean_repetitions, command.law))
     secure = offer.experiments[0].plan.secure
     console = Console(stderr=True, quiet=command.quiet or command.json)
     console.print(

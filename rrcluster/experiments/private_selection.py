@@ -8,15 +8,9 @@ written nor shown: what is not kept lies in a folder that only its owner can rea
 import math
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-import numpy as np
-
-from rrcluster.data.build import GENERATED, load_federated
-from rrcluster.data.federated import TestSet
-from rrcluster.engine import calls
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
@@ -36,49 +30,6 @@ from rrcluster.privacy.selection import Selection, draw_repetitions, worst_run
 from rrcluster.rng import Streams
 from rrcluster.settings import LocalSettings, MethodSettings, ServerSettings
 from rrcluster.storage import make_folders, sync_folder
-from rrcluster.types import Models
-
-PUBLIC_DATA = "fashion-mini"  # its test images, which no client holds
-_FEW_CLIENTS = 40  # only the test images are used, whoever the clients are
-
-
-@dataclass(frozen=True)
-class PublicScore:
-    """The public images of each group, in two halves: one picks a model, the other judges it."""
-
-    halves: tuple[tuple[TestSet, TestSet], ...]
-
-    @classmethod
-    def load(cls, experiment: Experiment) -> "PublicScore":
-        """The images in the experiment's own partition; refused where its models could not read them."""
-        config, data = experiment.config, experiment.data
-        public = load_federated(
-            PUBLIC_DATA,
-            num_clients=_FEW_CLIENTS,
-            seed=0,
-            partition=None if config.data.data in GENERATED else config.data.partition,
-            concentration=config.data.concentration if config.data.partition == "dirichlet" else None,
-        )
-        if (public.input_shape, public.num_classes) != (data.input_shape, data.num_classes):
-            raise ConfigError(
-                f"--public-score judges models on {PUBLIC_DATA}, and data = {config.data.data} has other inputs or "
-                "classes; leave it out and set private_evaluation above 0."
-            )
-        return cls(tuple((_every_second(tests, 0), _every_second(tests, 1)) for tests in public.test_sets))
-
-    def __call__(self, models: Models, experiment: Experiment) -> float:
-        """Mean over the groups of the accuracy, on one half, of the model with the least loss on the other."""
-        vectors, engine = experiment.split.vectors(models), experiment.engine
-        scores = []
-        for picking, judging in self.halves:
-            best = int(np.nan_to_num(calls.test(engine, vectors, picking)[0], nan=np.inf).argmin())
-            scores.append(calls.test(engine, vectors[[best]], judging)[1][0])
-        return float(np.mean(scores))
-
-
-def _every_second(tests: TestSet, first: int) -> TestSet:
-    return replace(tests, targets=tests.targets[first::2], make_inputs=lambda: tests.inputs[first::2])
-
 
 # What may be selected: the method and its training. Data and guarantee are the same for all.
 SELECTABLE = {
@@ -93,9 +44,6 @@ SELECTABLE = {
     "count_weight",
 }
 _BY_EVALUATION = "mean of the accuracies released privately in the last quarter of the run's rounds, inside its budget"
-_BY_PUBLIC_DATA = f"accuracy on the test images of {PUBLIC_DATA}, declared public"
-
-Score = Callable[[Running], float]
 
 
 @dataclass(frozen=True)
@@ -104,7 +52,12 @@ class SelectSettings:
 
     mean_repetitions: float = 10.0
     law: str = "geometric"
-    public_score: bool = False
+
+
+def _score(running: Running) -> float:
+    judged = average(running.folder.private_evaluations(), num_rounds=running.experiment.plan.num_rounds)
+    assert judged is not None  # every combination has private evaluation
+    return judged.accuracy
 
 
 @dataclass(frozen=True)
@@ -113,9 +66,9 @@ class Candidates:
 
     experiments: tuple[Experiment, ...]  # one per combination, each with the selection in its plan
     selection: Selection
-    score: Score
     out: Path
     target: float | None = None  # what the whole selection may cost
+    score: Callable[[Running], float] = _score
 
     @property
     def epsilon(self) -> float:
@@ -134,7 +87,7 @@ class _Run:
 
 def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
     """Check the grid, and calibrate one noise for all combinations so that the whole selection meets the target."""
-    configs = _configs(grid, settings)
+    configs = _configs(grid)
     privacy = configs[0].privacy
 
     def event(noise_multiplier: float) -> RepeatAndSelect:
@@ -148,11 +101,9 @@ def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
         noise = calibrate(event, epsilon=target, delta=privacy.delta, num_rounds=1, accountant="rdp")
     charged = event(noise)
     _check_target(charged, target, privacy.delta)
-    score = _BY_PUBLIC_DATA if settings.public_score else _BY_EVALUATION
-    selection = Selection(charged, score, grid.spelled())
+    selection = Selection(charged, _BY_EVALUATION, grid.spelled())
     experiments = _experiments([_with_noise(config, noise) for config in configs], selection)
-    by = _public(PublicScore.load(experiments[0])) if settings.public_score else _private
-    return Candidates(experiments, selection, by, grid.out, target)
+    return Candidates(experiments, selection, grid.out, target)
 
 
 def select(offer: Candidates) -> RunFolder:
@@ -247,17 +198,7 @@ def _better(one: _Run, two: _Run) -> _Run:
     return winner
 
 
-def _private(running: Running) -> float:
-    judged = average(running.folder.private_evaluations(), num_rounds=running.experiment.plan.num_rounds)
-    assert judged is not None  # every combination has private evaluation
-    return judged.accuracy
-
-
-def _public(score: PublicScore) -> Score:
-    return lambda running: score(running.result().models, running.experiment)
-
-
-def _configs(grid: Grid, settings: SelectSettings) -> list[RunConfig]:
+def _configs(grid: Grid) -> list[RunConfig]:
     if not grid.axes:
         raise ConfigError("nothing to select among; list several values for at least one setting.")
     if len(grid.seeds) > 1:
@@ -270,11 +211,11 @@ def _configs(grid: Grid, settings: SelectSettings) -> list[RunConfig]:
             )
     common = {"seed": grid.seeds[0], "out": str(grid.out)}
     configs = [from_flat({**cell.settings, **common}, source=cell.name) for cell in grid.cells]
-    _check_privacy(configs[0], settings)
+    _check_privacy(configs[0])
     return configs
 
 
-def _check_privacy(config: RunConfig, settings: SelectSettings) -> None:
+def _check_privacy(config: RunConfig) -> None:
     if config.privacy.max_epsilon is not None or config.privacy.reserve_rounds:
         raise PrivacyError(
             "max_epsilon and reserve_rounds belong to a single run; a selection is charged as a whole. Remove both."
@@ -283,10 +224,9 @@ def _check_privacy(config: RunConfig, settings: SelectSettings) -> None:
         raise PrivacyError("start_from adds another run's cost, which a selection does not state; leave it out.")
     if config.privacy.mechanism == "none":
         raise PrivacyError("mechanism = none has no epsilon to select within; use mechanism = joint.")
-    if not settings.public_score and config.privacy.private_evaluation == 0:
+    if config.privacy.private_evaluation == 0:
         raise PrivacyError(
-            "private_evaluation = 0 leaves no private score to select by; set it above 0 (0.25 is usual), or give "
-            "--public-score."
+            "private_evaluation = 0 leaves no private score to select by; set it above 0 (0.25 is usual)."
         )
 
 

@@ -300,6 +300,4 @@ def _maker(given: PlanInputs) -> Callable[[float], JointMechanism]:
     )
 
 
-JOINT = MechanismKind(
-    "joint", _maker, rebalancing="coin", participations=("poisson", "schedule", "within-slot", "everybody")
-)
+JOINT = MechanismKind("joint", _maker, rebalancing="coin", participations=("poisson", "schedule", "everybody"))

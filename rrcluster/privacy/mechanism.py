@@ -155,9 +155,8 @@ class PlanInputs:
 
     @property
     def correlation(self) -> Correlation:
-        """Correlation of the noise over rounds, optimised for the models that are handed out."""
+        """Correlation of the noise over rounds."""
         return make_correlation(
-            self.settings.correlation,
             slots=self.settings.num_slots,
             num_rounds=self.settings.num_rounds,
             momentum=self.server.server_momentum,

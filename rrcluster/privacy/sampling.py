@@ -38,7 +38,7 @@ class PoissonSampler:
     """Each client that may take part joins on its own with probability `sample_rate`, not counted from data.
 
     The guarantee is among populations of at most `num_clients`, whatever their number: it is as private as who is in
-    them. With several slots, those of slot `round_index` mod b may take part; with one slot everybody may.
+    them. With several slots, those of slot `round_index` mod b take part; with one slot everybody may.
     """
 
     sample_rate: float
@@ -71,8 +71,7 @@ class PoissonSampler:
         if self.slots.count > 1:
             if round_index is None:
                 raise PrivacyError("a plan with slots draws the cohort of a given round; say which with round_index.")
-            eligible = self.slots.eligible(names or population, round_index)
-            return np.asarray(eligible[rng.random(len(eligible)) < self.sample_rate])
+            return self.slots.eligible(names or population, round_index)
         size = int(rng.binomial(population, self.sample_rate))
         return np.sort(rng.choice(population, size=size, replace=False, shuffle=False))
 

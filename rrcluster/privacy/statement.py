@@ -13,7 +13,6 @@ _NOTHING_SECRET = (
     "Who may take part in which round is public, and nothing about participation has to be kept secret: epsilon does "
     "not rest on it."
 )
-_SLOT_PUBLIC = "Which slot a client is in is public."
 
 
 def participation_name(plan: PrivacyPlan) -> str:
@@ -22,14 +21,14 @@ def participation_name(plan: PrivacyPlan) -> str:
         return "fixed-size"
     if plan.mechanism.slots.count == 1:
         return "everybody" if plan.event.sample_rate == 1 else "poisson"
-    return "schedule" if plan.event.sample_rate == 1 else "within-slot"
+    return "schedule"
 
 
 def secrets(plan: PrivacyPlan) -> list[str]:
     """What has to be kept secret for the plan's epsilon to hold, as sentences."""
     if plan.event.sample_rate == 1:
         return [_NOTHING_SECRET]
-    return [_SECRET, *([_SLOT_PUBLIC] if plan.mechanism.slots.count > 1 else [])]
+    return [_SECRET]
 
 
 def describe_participation(plan: PrivacyPlan) -> dict[str, Any]:

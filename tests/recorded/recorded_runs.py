@@ -56,7 +56,7 @@ SEEDED = {
     "evaluated": {"private_evaluation": 0.25, "init": "independent"},
     "survey": {"num_rounds": 20, "init": "survey", "num_clients": 300, "noise_multiplier": 0.3},
     "everybody": {"participation": "everybody"},
-    "schedule": {"participation": "schedule", "slots": 3, "num_rounds": 9, "correlation": "square-root"},
+    "schedule": {"participation": "schedule", "slots": 3, "num_rounds": 9},
     "identifier": {"mechanism": "identifier", "min_cluster_size": 4},
     "none": NO_NOISE,
     "none, rebalanced": NO_NOISE | {"min_cluster_size": 4},
@@ -174,7 +174,7 @@ def secure_images(folder):
 
 def secure_schedule(folder):
     settings = {name: value for name, value in TINY.items() if name != "evaluate_every"}
-    settings |= {"participation": "schedule", "slots": 3, "num_rounds": 9, "correlation": "square-root"}
+    settings |= {"participation": "schedule", "slots": 3, "num_rounds": 9}
     with fixed_entropy():
         rr.run(**settings | {"secure": True, "out": folder / "run"})
 
