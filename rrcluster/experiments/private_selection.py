@@ -8,6 +8,7 @@ written nor shown: what is not kept lies in a folder that only its owner can rea
 import math
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
