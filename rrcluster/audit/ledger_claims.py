@@ -16,7 +16,7 @@ from rrcluster.audit.targets import Finding
 from rrcluster.errors import PrivacyError, RunFolderError
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.events import PoissonGaussian
-from rrcluster.privacy.ledger import Ledger, num_charged, read_charges
+from rrcluster.privacy.ledger import Ledger, read_charges
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.statement import statement
 from rrcluster.types import Coordinates
@@ -43,7 +43,7 @@ def secure_repeats_are_charged(path: Path) -> str:
     ledger = Ledger(path, secure=True, limit=3)
     for round_index in (0, 0, 1):
         ledger.charge(round_index, _EVENT)
-    if (ledger.num_charged, num_charged(read_charges(path), secure=True)) != (3, 3):
+    if (ledger.num_charged, len(read_charges(path))) != (3, 3):
         return "a secure round that is repeated is not charged again"
     again = Ledger(path, secure=True, limit=3)
     if again.num_charged != 3:
@@ -90,7 +90,7 @@ def a_run_is_one_plan(path: Path) -> str:
 
 
 def damage_is_refused(path: Path) -> str:
-    """A torn last line was never released; other damage and missing charges are refused: the cost is unknown."""
+    """A torn last line was never released; other damage is refused: the cost is unknown."""
     ledger = Ledger(path)
     for round_index in range(3):
         ledger.charge(round_index, _EVENT)
@@ -99,11 +99,7 @@ def damage_is_refused(path: Path) -> str:
     if not refused(lambda: Ledger(path), RunFolderError):
         return "damaged charges are passed over"
     path.write_text("\n".join(whole[:2]) + "\n" + whole[2][:9], encoding="utf-8")
-    if Ledger(path).num_charged != 2:
-        return "a torn last charge changes the others"
-    path.write_text(whole[1] + "\n", encoding="utf-8")
-    missing = refused(lambda: Ledger(path).check_covers(2), RunFolderError)
-    return "" if missing else "a released round without a charge is accepted"
+    return "" if Ledger(path).num_charged == 2 else "a torn last charge changes the others"
 
 
 RULES: tuple[Callable[[Path], str], ...] = (

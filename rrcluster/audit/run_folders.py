@@ -5,6 +5,7 @@ import json
 import shutil
 import stat
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,8 @@ def _made_up_release(experiment: Experiment) -> Release:
 def check_stated_cost() -> Finding:
     """Stopped, resumed or finished, a folder states the cost of its whole plan, wherever it states one.
 
-    Deterministic: progress, summary.json, privacy.json, the result and `folder_cost` against the accountant.
+    Deterministic: progress, summary.json, privacy.json, the result and `folder_cost` against the accountant. An edited
+    statement, a cut ledger and charges too many are refused.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
@@ -115,9 +117,7 @@ def check_stated_cost() -> Finding:
         epsilons |= _epsilons_in(path, "at the end")
         stated = [(where, value) for where, values in epsilons.items() for value in values]
         wrong = next((f"{where} says {value}" for where, value in stated if not _equal(value, due)), "")
-        _charge_twice(path / "ledger.jsonl")
-        if not refused(lambda: folder_cost(path), PrivacyError, RunFolderError):
-            wrong = wrong or "more charges than the statement covers are passed over"
+        wrong = wrong or _accepted_edit(path, Path(folder))
     claim = f"a folder costs its whole plan, {due:.4g}, from the first round on"
     return Finding(SUBJECT, "stated cost", claim, wrong or f"so, in {len(epsilons)} places", not wrong)
 
@@ -126,17 +126,45 @@ def _equal(value: float | None, due: float) -> bool:
     return value is not None and abs(value - due) <= 1e-9
 
 
-def _charge_twice(ledger: Path) -> None:
-    """Double the charges of a ledger, by further rounds."""
-    lines = [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines()] * 2
-    text = "".join(json.dumps(line | {"round": number}) + "\n" for number, line in enumerate(lines))
-    ledger.write_text(text, encoding="utf-8")
+def _accepted_edit(path: Path, elsewhere: Path) -> str:
+    """The first edit of a folder whose cost is quoted all the same."""
+    for number, (name, edit) in enumerate(_EDITS.items()):
+        copy = elsewhere / f"edited-{number}"
+        shutil.copytree(path, copy)
+        edit(copy)
+        if not refused(lambda copy=copy: folder_cost(copy), RunFolderError):  # type: ignore[misc]
+            return f"the cost of a folder with {name} is quoted"
+    return ""
+
+
+def _halve(*paths: Path) -> None:
+    for path in paths:
+        stated = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps(stated | {"epsilon": stated["epsilon"] / 2}), encoding="utf-8")
+
+
+def _charge(folder: Path, count: int) -> None:
+    """Leave so many charges, one a round, in a folder without the summary that counts them."""
+    ledger = folder / "ledger.jsonl"
+    first = json.loads(ledger.read_text(encoding="utf-8").splitlines()[0])
+    lines = (json.dumps(first | {"round": number}) + "\n" for number in range(count))
+    ledger.write_text("".join(lines), encoding="utf-8")
+    (folder / "summary.json").unlink()
+
+
+_EDITS: dict[str, Callable[[Path], None]] = {
+    "another epsilon": lambda folder: _halve(folder / "privacy.json", folder / "summary.json"),
+    "another epsilon in its summary": lambda folder: _halve(folder / "summary.json"),
+    "more charges than the statement covers": lambda folder: _charge(folder, ROUNDS + 1),
+    "a cut ledger": lambda folder: _charge(folder, ROUNDS - 1),
+    "an emptied ledger": lambda folder: _charge(folder, 0),
+}
 
 
 def _epsilons_in(path: Path, when: str) -> dict[str, list[float | None]]:
-    cost = folder_cost(path)
     files = {name: json.loads((path / name).read_text(encoding="utf-8")) for name in ("summary.json", "privacy.json")}
     epsilons = {f"{name} {when}": [content["epsilon"]] for name, content in files.items()}
+    cost = folder_cost(path)
     return epsilons | {f"folder_cost {when}": [None if cost is None else cost.epsilon]}
 
 
@@ -193,8 +221,7 @@ def _resumed_elsewhere(folder: Path) -> str:
     shutil.copytree(path, folder / "copy")
     if not refused(lambda: resume(folder / "copy"), PrivacyError, RunFolderError):
         return "a copy of a secure run is resumed"
-    stated = json.loads((path / "privacy.json").read_text(encoding="utf-8"))
-    (path / "privacy.json").write_text(json.dumps(stated | {"epsilon": stated["epsilon"] / 2}), encoding="utf-8")
+    _halve(path / "privacy.json")
     return (
         ""
         if refused(lambda: resume(path), PrivacyError, RunFolderError)

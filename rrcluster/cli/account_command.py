@@ -133,7 +133,7 @@ def _plain(together: "Together") -> dict[str, object]:
                 "folder": str(run.folder),
                 "epsilon": run.epsilon,
                 "delta": run.delta,
-                "releases": run.num_releases,
+                "releases": run.covered,
                 "secure": run.secure,
                 "started_from": run.started_from,
             }
@@ -161,7 +161,7 @@ def _print_together(together: "Together") -> None:
     for run in together.runs:
         alone = "-" if run.epsilon is None else epsilon_text(run.epsilon)
         at = "" if run.delta == together.delta else f" at {run.delta:g}"
-        table.add_row(printable(str(run.folder)), str(run.num_releases), alone + at)
+        table.add_row(printable(str(run.folder)), str(run.covered), alone + at)
     for row in together.rows:
         table.add_row(f"together, by {row.accountant}", "", "-" if row.epsilon is None else epsilon_text(row.epsilon))
     print_whole(table)

@@ -115,8 +115,10 @@ def _of_member(folder: Path) -> bool:
 
 def _server_status(folder: FederationFolder) -> dict[str, Any]:
     agreement = folder.agreement()
-    from rrcluster.privacy.ledger import num_charged, read_charges
+    from rrcluster.federation.agreed_run import AgreedRun
+    from rrcluster.privacy.ledger import read_charges
 
+    folder.cost()  # refuses a run folder that disagrees with itself
     noted, path = folder.status(), folder.run / "ledger.jsonl"
     charges = read_charges(path) if path.exists() else []
     told: dict[str, Any] = {
@@ -124,9 +126,9 @@ def _server_status(folder: FederationFolder) -> dict[str, Any]:
         "mode": agreement.mode,
         "members": len(agreement.members),
         "round": f"{len({charge['round'] for charge in charges})} of {agreement.guarantee['num_rounds']}",
-        "releases charged": num_charged(charges, secure=bool(agreement.settings["secure"])),
+        "releases charged": len(charges),
         "releases allowed": agreement.guarantee["num_releases"],
-        "epsilon of the whole training": float(agreement.guarantee["epsilon"]),
+        "epsilon of the whole training": AgreedRun.build(agreement, trains=False).plan.epsilon(),  # checks what it says
         "finished": (folder.run / "models.safetensors").exists(),
     }
     if noted:
@@ -145,6 +147,6 @@ def _member_status(folder: MemberFolder) -> dict[str, Any]:
         "federation": agreement.name,
         "attempts joined": ledger_of(folder).joined(agreement.digest),
         "attempts allowed": agreement.guarantee["num_releases"],
-        "epsilon of the whole training": float(agreement.guarantee["epsilon"]),
+        "epsilon of the whole training": float(agreement.guarantee["epsilon"]),  # under its own signature
         "models here": (folder.path / "released" / "models.safetensors").exists(),
     }

@@ -14,7 +14,7 @@ from rrcluster.cli.terminal import parse, print_json, read_yaml, say, say_warnin
 from rrcluster.data_settings import FILE_ENDINGS, data_label
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.experiments.config import RunConfig, from_flat
-from rrcluster.storage import read_json_lines, read_mapping
+from rrcluster.storage import read_json_lines
 
 if TYPE_CHECKING:
     from rrcluster.experiments.run import MakeExperiment, Running
@@ -219,17 +219,20 @@ def _show(command: RunCommand, folders: list[Path]) -> None:
 
 def _say_remarks(folder: Path) -> None:
     """What a reader of the table must know beside it."""
+    from rrcluster.report.folders import read_run
     from rrcluster.report.values import dead_text, groups_text, start_text
 
-    summary, stated = (read_mapping(folder / name) for name in ("summary.json", "privacy.json"))
-    started, dead = start_text(stated.get("started_from")), dead_text(summary.get("dead_clusters"))
-    for text in (started, groups_text(summary), dead):
+    run = read_run(folder)
+    started, dead = start_text(run.privacy.get("started_from")), dead_text(run.summary.get("dead_clusters"))
+    for text in (started, groups_text(run.summary), dead):
         if text:
             say(f"{folder}: {text}")
 
 
 def _answer(folder: Path) -> dict[str, Any]:
-    answer = {"folder": str(folder), **read_mapping(folder / "summary.json")}
+    from rrcluster.report.folders import read_run
+
+    answer = {"folder": str(folder), **read_run(folder).summary}
     diagnostics = folder / "diagnostics.jsonl"
     judged = read_json_lines(diagnostics, damaged="stop") if diagnostics.exists() else []
     return answer | {"diagnostic_not_private": judged[-1]} if judged else answer

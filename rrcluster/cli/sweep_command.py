@@ -10,7 +10,7 @@ import tyro
 from rrcluster.cli.terminal import follow_sweep, parse, print_json, print_results, read_yaml, say
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.privacy.cost import epsilon_text
-from rrcluster.storage import read_mapping, write_file
+from rrcluster.storage import write_file
 
 if TYPE_CHECKING:
     from rrcluster.experiments.grid import Grid
@@ -163,14 +163,16 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
 
 
 def _show_selected(folder: Path, grid: "Grid", command: SweepCommand) -> None:
-    summary, settings = read_mapping(folder / "summary.json"), read_mapping(folder / "config.yaml")
-    selected = {name: settings[name] for name in grid.axes}
+    from rrcluster.report.folders import read_run
+
+    run = read_run(folder)
+    selected = {name: run.config[name] for name in grid.axes}
     if command.json:
-        print_json({"folder": str(folder), "selected": selected, **summary})
+        print_json({"folder": str(folder), "selected": selected, **run.summary})
         return
     from rrcluster.cli.report_command import show_table
 
     show_table([folder])
     chosen = ", ".join(f"{name} = {value}" for name, value in selected.items())
-    say(f"Selected: {chosen}. epsilon {epsilon_text(summary['epsilon'])} covers the selection and the run.")
+    say(f"Selected: {chosen}. epsilon {epsilon_text(run.epsilon)} covers the selection and the run.")
     say(f"Run folder: {folder}. Figures and a page: rrcluster report {folder}")

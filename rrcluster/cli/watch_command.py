@@ -42,11 +42,12 @@ def main(arguments: list[str]) -> int:
         raise ConfigError("watch needs at least one run folder, for example `rrcluster watch runs/my-run`.")
     if not 0 <= command.port <= 65535:
         raise ConfigError(f"port = {command.port} must lie between 0 (a free one) and 65535.")
-    from rrcluster.report.folders import NoRunYet, run_folders
+    from rrcluster.report.folders import NoRunYet, read_run, run_folders
 
     for path in command.runs:
         try:
-            run_folders(path)  # refuses what is no folder of runs
+            for folder in run_folders(path):
+                read_run(folder)  # refuses one whose files disagree
         except NoRunYet:
             say(f"{path}: no run there yet; the page shows it when it begins.")
     with open_page(

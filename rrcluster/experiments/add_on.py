@@ -72,10 +72,8 @@ class AddOnServer:
             self._ledger = Ledger(
                 Path(folder) / "ledger.jsonl", secure=True, limit=plan.num_releases, made_by=made_by
             )  # seeded too: clients of a real system do not repeat a round exactly, so its repeat is a new release
-            self._ledger.check_covers(self._folder.num_released)
             saved = self._folder.load_state()
             self._state: ServerState = self._server.first_state() if saved is None else saved[0]
-            self._ledger.check_covers(self._state.round_index)
         except BaseException:
             self._folder.release()
             raise

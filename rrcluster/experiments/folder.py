@@ -8,7 +8,7 @@ summary.json       released values only
 models.safetensors shared and clustered coordinates of the models handed out
 cluster-N.safetensors  the same models, one file each, by layer name: for plain PyTorch
 diagnostics.jsonl  everything computed from raw client data
-checkpoint/        private to the run: mode 0700, removed at the end, read by no report; holds the lock too
+checkpoint/        private to the run: mode 0700, removed at the end; holds the lock too. Reports read its round alone
 
 A secure run writes no diagnostics.jsonl, and no times: how long a round took tells how many clients were in it.
 """
@@ -35,6 +35,7 @@ from rrcluster.experiments.lock import FolderLock, bind
 from rrcluster.experiments.outcome import describe_evaluation, read_evaluation
 from rrcluster.experiments.own_data import KEY_FILE, remember
 from rrcluster.privacy.correlation import PastNoise
+from rrcluster.privacy.cost import folder_cost
 from rrcluster.registry import DATASETS, METHODS, MODELS
 from rrcluster.server import FinishedRound
 from rrcluster.server_state import RunningMean, ServerState
@@ -123,10 +124,11 @@ class RunFolder:
         return folder, config
 
     def check_statement(self, statement: dict[str, Any]) -> None:
-        """Refuse to continue a run whose privacy.json states another plan than the one at hand."""
+        """Refuse to continue a run whose files disagree on its cost, or state another plan than the one at hand."""
+        folder_cost(self.path)
         stated = read_mapping(self.path / "privacy.json")
         slotted = "slots" in statement.get("participation", {})
-        stated_names = ("epsilon", "delta", "event", "num_releases", "started_from", "federation")
+        stated_names = ("delta", "event", "num_releases", "started_from", "federation")
         later = [name for name in ("initialisation",) if name in stated]  # which older versions do not state
         for name in (*stated_names, *later, *(["participation"] if slotted else [])):
             if stated.get(name) != json.loads(json.dumps(statement.get(name))):
@@ -160,11 +162,6 @@ class RunFolder:
         if release.evaluation is not None:
             line["private_evaluation"] = describe_evaluation(release.evaluation)
         append_json(self.path / "rounds.jsonl", line)
-
-    @property
-    def num_released(self) -> int:
-        """Rounds that were released, as far as rounds.jsonl says."""
-        return max((line["round"] + 1 for line in _read_rounds(self.path / "rounds.jsonl")), default=0)
 
     def private_evaluations(self) -> list[NoisyEvaluation]:
         """The evaluations released so far, round by round; a line torn by a full disk does not count."""

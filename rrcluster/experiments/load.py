@@ -29,6 +29,7 @@ from rrcluster.experiments.assignment import Assignment
 from rrcluster.methods import ALGORITHMS, Method, Tools
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import OURS, Model, from_module, make_model
+from rrcluster.privacy.cost import folder_cost
 from rrcluster.simulation.evaluate import score_all
 from rrcluster.storage import parse_json, read_mapping, read_tensors
 from rrcluster.types import Array, Models
@@ -197,6 +198,8 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
         started = (Path(run) / "config.yaml").exists()
         way_out = f"finish the run with `rrcluster run --resume {run}`" if started else "give the folder of a run"
         raise RunFolderError(f"{run}: no models.safetensors; {way_out}.")
+    if any((Path(run) / name).exists() for name in ("config.yaml", "privacy.json", "ledger.jsonl")):
+        folder_cost(Path(run))  # refuses one that was edited; models may also be passed on alone
     try:
         tensors, metadata = read_tensors(path)
         about = {name: parse_json(value) for name, value in metadata.items()}

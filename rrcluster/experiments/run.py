@@ -134,9 +134,8 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = 
         _check_target(experiment)
         if experiment.owns_data:
             check_same(path, experiment.data)
-        running = _running(experiment, folder)
         folder.check_statement(experiment.statement())
-        return running
+        return _running(experiment, folder)  # drops rounds that the checkpoint does not hold
     except BaseException:
         folder.release()
         raise
@@ -155,10 +154,8 @@ def _running(experiment: Experiment, folder: RunFolder) -> "Running":
             made_by=fingerprint(experiment.config, experiment.engine) | describe_parts(experiment),
             stored=plan.stores_rounds,
         )
-        ledger.check_covers(folder.num_released)  # before what the checkpoint does not hold is dropped
         running = Running(experiment, folder, ledger)
         ledger.check_model()
-        ledger.check_covers(0 if running.state is None else running.state.round_index)
         return running
     except BaseException:
         folder.release()

@@ -8,12 +8,11 @@ from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.experiments.load import load
 from rrcluster.methods import Method
 from rrcluster.models import Model
-from rrcluster.privacy.cost import epsilon_text, stated_participations
+from rrcluster.privacy.cost import Part, epsilon_text, folder_cost
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.statement import statement
-from rrcluster.privacy.together import Part, account_together, check_composable, one_relation, read_event
-from rrcluster.storage import read_mapping
+from rrcluster.privacy.together import account_together, check_composable, one_relation
 from rrcluster.types import Models
 
 
@@ -50,28 +49,24 @@ def load_start(run: str, *, method: Method, network: Model, num_clusters: int, p
             f"start_from = {run} trained {trained.num_clusters} models by {trained.algorithm.name}, and this run "
             f"trains {num_clusters} by {method.name}; use the same algorithm and num_clusters."
         )
-    stated = read_mapping(Path(run) / "privacy.json")
     if not plan.private:
         return Start(run, trained.models, ())
-    if stated.get("private") is not True:
+    cost = folder_cost(Path(run))
+    if cost is None:
         raise PrivacyError(
             f"start_from = {run} is a run without privacy: its models are raw, and no noise added later would protect "
             "its clients. Start from a private run; models trained on public data are given as a module's weights."
         )
-    if plan.secure and stated.get("secure") is not True:
+    if plan.secure and not cost.secure:
         raise PrivacyError(
             f"start_from = {run} is a seeded run, for research only; a secure run cannot build on it. Make that run "
             "with --secure too."
         )
-    if "selection" in stated:
+    if cost.selected:
         raise PrivacyError(f"start_from = {run} is the outcome of a private selection, which is not composed here.")
-    folder = Path(run)
-    started = stated.get("started_from")
-    earlier = started.get("earlier", []) if isinstance(started, dict) else []
-    counts = [*earlier, {"event": stated.get("event"), "num_releases": stated_participations(stated)}]
-    parts = tuple((read_event(part.get("event"), folder), int(part.get("num_releases"))) for part in counts)
+    parts = (*cost.earlier, cost.part)
     check_composable([*parts, (plan.event, plan.num_participations)])
-    one_relation({str(stated.get("adjacency", plan.event.adjacency)), plan.event.adjacency})
+    one_relation({cost.adjacency, plan.event.adjacency})
     return Start(run, trained.models, parts)
 
 

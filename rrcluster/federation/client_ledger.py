@@ -21,9 +21,9 @@ from typing import Any, cast
 
 from rrcluster.errors import PrivacyError, ProtocolError, RunFolderError
 from rrcluster.privacy.cost import epsilon_text
-from rrcluster.privacy.ledger import describe
+from rrcluster.privacy.ledger import describe, read_event
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.privacy.together import account_together, check_composable, read_event
+from rrcluster.privacy.together import account_together, check_composable
 from rrcluster.storage import append_line, drop_torn_line, explain_write, make_folders, read_json_lines
 
 _WAY_OUT = "the budget spent is unknown; restore the file from a copy, or leave the federation."

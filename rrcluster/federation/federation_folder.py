@@ -18,6 +18,7 @@ from typing import Any
 from rrcluster.errors import ConfigError, ProtocolError, RunFolderError
 from rrcluster.federation.agreement import Agreement, Member, SampleShape, signature_of
 from rrcluster.federation.certificates import authority_digest, make_authority
+from rrcluster.privacy.cost import Cost, folder_cost
 from rrcluster.storage import (
     explain_write,
     make_folders,
@@ -76,6 +77,10 @@ class FederationFolder:
     def run(self) -> Path:
         """The usual run folder."""
         return self.path / "run"
+
+    def cost(self) -> Cost | None:
+        """What the training costs, by its run folder, if that agrees with itself; None before it has begun."""
+        return folder_cost(self.run) if (self.run / "config.yaml").exists() else None
 
     @property
     def closed(self) -> bool:

@@ -198,11 +198,8 @@ def _consents(folder: FederationFolder, agreement: Agreement) -> str:
 
 
 def _server_budget(folder: FederationFolder, agreement: Agreement) -> str:
-    from rrcluster.privacy.ledger import num_charged, read_charges
-
-    most = agreement.guarantee["num_releases"]
-    path = folder.run / "ledger.jsonl"
-    spent = num_charged(read_charges(path), secure=bool(agreement.settings["secure"])) if path.exists() else 0
+    most, cost = agreement.guarantee["num_releases"], folder.cost()
+    spent = 0 if cost is None else cost.charged
     reserve = most - agreement.guarantee["num_rounds"]
     hint = "" if reserve else "; no attempt is in reserve (reserve_rounds), so one that fails ends the training early"
     return f"{spent} of {most} releases charged{hint}"

@@ -1,54 +1,240 @@
-"""The privacy cost of a run folder, and how an epsilon is written. Everything that prints either calls these."""
+"""The privacy cost of a run folder, recomputed, and how an epsilon is written. All that prints either calls these.
+
+Nothing in a folder is signed. Recomputing finds files that were edited, lost, or restored from another day; it does not
+find somebody who changes all of them so that they agree.
+"""
 
 import math
-import os
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 from typing import Any
 
 from rrcluster.errors import RunFolderError
-from rrcluster.privacy.ledger import num_charged, read_charges
-from rrcluster.storage import WAY_OUT, read_mapping
+from rrcluster.privacy.events import Event
+from rrcluster.privacy.ledger import describe, read_event
+from rrcluster.privacy.run_files import ALIKE, RunFiles
+from rrcluster.registry import MECHANISMS
+from rrcluster.settings import ServerSettings
+
+_LEAST_SHARE = 0.97  # of its target that calibrated noise costs
+
+Part = tuple[Event, int]  # an event, and how often it happens
 
 
 @dataclass(frozen=True)
 class Cost:
     """What the releases of a folder cost, all that may still be made included."""
 
+    folder: Path
     epsilon: float | None  # None: no finite bound
-    delta: float | None
+    delta: float
     covered: int  # releases that epsilon covers
     charged: int  # releases that the ledger holds
+    part: Part  # what happens to a client at most: with slots fewer times than there are releases
+    adjacency: str  # a federation's may be another than its event's (zero-out)
+    secure: bool
+    selected: bool  # the outcome of a private selection
+    started_from: str | None  # the run whose models it began with
+    earlier: tuple[Part, ...]  # what those models cost
 
 
 def folder_cost(folder: Path) -> Cost | None:
     """The cost of the run in `folder`, whether it finished, was stopped, or was killed; None without privacy.
 
-    It is that of the whole plan, as stated in privacy.json before the first release, and never that of the releases
-    made so far: whoever stops a run may have looked at them (docs/privacy.md, "Stopping early"). The ledger must agree:
-    RunFolderError if it holds more releases than the statement covers, or releases of another kind, or is missing where
-    releases were made.
+    It is that of the whole plan, and never that of the releases made so far: whoever stops a run may have looked at
+    them (docs/privacy.md, "Stopping early"). It is computed from the event, by the stated accountant. RunFolderError
+    where a file disagrees: a number of privacy.json or summary.json, a setting of config.yaml, or the ledger, which
+    has a charge for every round that was released. A folder that is being written agrees at every instant, because a
+    round is charged before it is released, and the ledger is read last.
     """
-    stated = read_mapping(folder / "privacy.json")
-    if "private" not in stated:
-        raise RunFolderError(f"{folder / 'privacy.json'}: does not say whether the run is private. {WAY_OUT}")
-    if stated["private"] is False:
+    files = RunFiles.read(folder)
+    private = files.stated.get("private")
+    if not isinstance(private, bool):
+        raise files.refusal("privacy.json", "does not say whether the run is private")
+    try:
+        if private:
+            return _recomputed(files)
+        if files.settings is not None and MECHANISMS.load(files.settings.mechanism).noisy:
+            raise files.refusal("config.yaml", "says that the run is private, and privacy.json that it is not")
+        if any(charge["event"] is not None for charge in files.charges):
+            raise files.refusal("ledger.jsonl", "says that the run is private, and privacy.json that it is not")
         return None
-    covered = _covered(stated)
-    charges = _charges(folder)
-    charged = num_charged(charges, secure=stated.get("secure") is True)
-    if covered is None or charged > covered:
-        raise RunFolderError(
-            f"{folder}: ledger.jsonl holds {charged} releases, but privacy.json covers {covered or 'an unknown number'}"
-            f". One of the two is damaged, so the run's cost is unknown. {WAY_OUT}"
-        )
-    if charges and "event" in stated and charges[0]["event"] != stated["event"]:
-        raise RunFolderError(
-            f"{folder}: ledger.jsonl and privacy.json describe different releases. One of the two is damaged, so the "
-            f"run's cost is unknown. {WAY_OUT}"
-        )
-    return Cost(_number(stated.get("epsilon")), _number(stated.get("delta")), covered, charged)
+    except RunFolderError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split()).removesuffix(".")
+        raise files.refusal("privacy.json", f"what it states cannot be recomputed ({reason})") from error
+
+
+def _recomputed(files: RunFiles) -> Cost:
+    stated, path = files.stated, files.folder / "privacy.json"
+    event = read_event(stated.get("event"), path)
+    covered = _covered(files)
+    _check_ledger(files, covered)
+    slots = 1 if files.selected else stated.get("participation", {}).get("slots", 1)
+    part = event, -(-covered // slots)
+    _check_settings(files, event, slots)
+    started = stated.get("started_from", {})
+    earlier = tuple((read_event(each["event"], path), int(each["num_releases"])) for each in started.get("earlier", []))
+    due = _due(files, part, earlier)
+    epsilon = due["epsilon"]
+    files.check("privacy.json", stated, due, by="its event")
+    _check_target(files, epsilon)
+    return Cost(
+        folder=files.folder,
+        epsilon=epsilon if math.isfinite(epsilon) else None,
+        delta=stated["delta"],
+        covered=covered,
+        charged=len(files.charges),
+        part=part,
+        adjacency=due["adjacency"],
+        secure=stated.get("secure") is True,
+        selected=files.selected,
+        started_from=started.get("run"),
+        earlier=earlier,
+    )
+
+
+def _covered(files: RunFiles) -> int:
+    """How many releases the statement covers; a selection is one, charged as a whole, and again when repeated."""
+    stated = files.stated
+    planned = stated["num_rounds"] + stated.get("reserve_rounds", 0)
+    covered = stated.get("num_releases", planned)  # not stated in version 0.1
+    may_end_early = not files.config or files.config.get("max_epsilon") is not None
+    if covered != planned and not (may_end_early and covered < planned):
+        limit = "" if may_end_early else ", with no max_epsilon in config.yaml"
+        raise files.refusal("privacy.json", f"covers {covered} releases of {planned} rounds with the reserve{limit}")
+    return int(stated["selection"].get("charges", 1)) if files.selected else int(covered)
+
+
+def _check_ledger(files: RunFiles, covered: int) -> None:
+    """Refuse a ledger without the charge of a released round, or with charges that the run cannot have made."""
+    charges, rounds = files.charges, set[int]()
+    once = bool(files.config) and not files.stated.get("secure")  # seeded repeats are identical
+    for charge in charges:
+        number = charge["round"]
+        if charge["event"] != files.stated["event"]:
+            raise files.refusal("ledger.jsonl", "it and privacy.json describe different releases")
+        if number > len(rounds):
+            raise files.refusal("ledger.jsonl", f"round {len(rounds)} has no charge, and round {number} has one")
+        if number in rounds and once:
+            raise files.refusal(
+                "ledger.jsonl", f"round {number} is charged twice, and privacy.json says secure = false"
+            )
+        rounds.add(number)
+    if len(charges) > covered:
+        raise files.refusal("ledger.jsonl", f"holds {len(charges)} releases, but privacy.json covers {covered}")
+    count, name = files.released
+    if count > len(rounds) and not files.selected:
+        held = f"has charges of {len(rounds)} rounds" if rounds else "is missing or empty"
+        raise files.refusal("ledger.jsonl", f"{held}, but {name} shows {count} released")
+    name = "privacy.json" if files.selected else "summary.json"
+    noted = covered if files.selected else files.summary.get("releases_charged", len(charges))
+    over = files.selected or files.summary.get("status") == "finished"
+    if len(charges) < noted or (over and len(charges) > noted):
+        raise files.refusal("ledger.jsonl", f"holds {len(charges)} charges, and {name} counts {noted}")
+
+
+def _check_settings(files: RunFiles, event: Any, slots: int) -> None:
+    """Refuse settings that give other releases than those stated, and noise that is not theirs."""
+    stated, settings = files.stated, files.settings
+    names = ("secure", "num_rounds", "reserve_rounds", "num_clients", "accountant")
+    due = {name: stated.get(name) for name in names} | {"delta": files.delta}
+    files.check("config.yaml", files.config, due, by="privacy.json")
+    if settings is None:
+        return
+    from rrcluster.privacy.identifier_noise import NoIdentifier
+    from rrcluster.privacy.mechanism import PlanInputs
+    from rrcluster.privacy.selection import check_covered
+    from rrcluster.types import Coordinates
+
+    one = getattr(event, "run", event)
+    several = stated["noise"].get("identifier") != NoIdentifier().describe()
+    num_clusters = getattr(getattr(one, "choice", None), "num_clusters", files.config["num_clusters"] if several else 1)
+    inputs = PlanInputs(settings, Coordinates(0, 1), num_clusters, stated["num_clients"], 0, None, ServerSettings())
+    make = MECHANISMS.load(settings.mechanism).maker(inputs)
+    noise = settings.noise_multiplier or one.noise_multiplier / make(1.0).event.noise_multiplier
+    made = make(noise)
+    if files.selected:
+        check_covered(event, made.event, made.slots.most_rounds(settings.num_rounds))
+    else:
+        given, due = describe(made.event) | {"slots": made.slots.count}, stated["event"] | {"slots": slots}
+        files.check("config.yaml", given, due, by="privacy.json")
+    described = made.describe().noise
+    if slots > 1:  # an earlier version's noise may have been correlated in another way, at the same cost
+        spread = stated.get("participation", {}).get("noise_of_a_round", 1.0)
+        described["noise_std"] = described["noise_multiplier"] * described["sensitivity"] * spread
+    files.check("privacy.json", stated, {"mechanism": made.name, "noise": described}, by="config.yaml")
+    files.check("summary.json", files.summary, {"noise_multiplier": noise}, by="config.yaml")
+
+
+def _check_target(files: RunFiles, epsilon: float) -> None:
+    """Refuse another cost in the summary, and settings that ask for another."""
+    due = {name: files.stated.get(name) for name in ("num_rounds", "secure")} | {"delta": files.delta}
+    if not str(files.summary.get("version")).startswith("0.1."):  # which stated the rounds made so far
+        due["epsilon"] = epsilon
+    files.check("summary.json", files.summary, due, by="privacy.json")
+    most = files.config.get("max_epsilon")
+    target = files.config.get("epsilon") if files.settings is None else files.settings.target_epsilon
+    for name, value in {"epsilon": target, "max_epsilon": most}.items():
+        least = _LEAST_SHARE * target - 1e-3 if name == "epsilon" and target is not None and most is None else 0.0
+        if value is not None and not least <= epsilon <= value * (1 + ALIKE):
+            raise files.refusal("config.yaml", f"has {name} = {value:g}, and the run costs {epsilon:.6g}")
+
+
+def _due(files: RunFiles, part: Part, earlier: tuple[Part, ...]) -> dict[str, Any]:
+    """The numbers of the statement."""
+    from rrcluster.privacy.accounting import account, epsilon
+    from rrcluster.privacy.evidence import derived
+
+    stated, (event, count), members = files.stated, part, files.among_members
+    delta, accountant = files.delta, str(stated.get("accountant"))
+    observed: Any = event.seen()
+    adjacency = event.adjacency
+    if members is not None:  # observed by one of them, which knows its own share of the noise
+        honest = members["least_honest"]
+        shares = honest - (not members["most_colluders"])
+        observed = replace(observed, noise_multiplier=event.noise_multiplier * math.sqrt(shares / honest))
+        adjacency = "zero-out"
+    whole, seen = (epsilon(each, num_rounds=count, delta=delta, accountant=accountant) for each in (event, observed))
+    rows = [asdict(row) for row in account(event, num_rounds=count, delta=delta)]
+    due: dict[str, Any] = {
+        "delta": max(delta, stated["delta"]) if members is not None else delta,
+        "epsilon": whole,
+        "adjacency": adjacency,
+        "sampling": event.sampling,
+        "accountants": rows,
+        "bracket": _lowered(stated.get("bracket"), rows[0]["epsilon"]),
+        "participation": {"towards": [{"neighbours": adjacency, "epsilon": whole}, {"epsilon": seen}]},
+        **derived(event, num_rounds=count, delta=delta, accountant=accountant),
+    }
+    if not files.selected:
+        due["participation"]["most_participations"] = count
+    if earlier:
+        due["started_from"] = _together(files, (*earlier, part))
+    return due
+
+
+def _lowered(bracket: Any, epsilon: float | None) -> Any:
+    """The bracket, whose lower end is neither above its upper one nor above `epsilon`."""
+    if not isinstance(bracket, Mapping) or epsilon is None or bracket.get("least") is None:
+        return bracket
+    return {"least": min(bracket["least"], epsilon, bracket["most"] or math.inf)}
+
+
+def _together(files: RunFiles, parts: tuple[Part, ...]) -> dict[str, Any]:
+    """What a run costs that began with another one's models, with what those cost; also where it is said in words."""
+    from rrcluster.privacy.together import account_together
+
+    rows = account_together(parts, delta=files.delta)
+    total = min((row.epsilon for row in rows if row.epsilon is not None), default=None)
+    said, due = [files.stated["started_from"].get("what"), *files.stated.get("notes", [])], epsilon_text(total)
+    quoted = [epsilon for text in said for epsilon in re.findall(r"epsilon = ([\d.]+)", str(text))]
+    files.check("privacy.json", {"notes": quoted}, {"notes": [due] * len(quoted)}, by="its event")
+    return {"epsilon_together": total}
 
 
 NO_PRIVACY = "none (no privacy)"
@@ -77,40 +263,3 @@ def digits_up(value: float, digits: int) -> Decimal:
     """A positive number with so many significant digits, never less than it is."""
     exact = Decimal(str(value))
     return exact.quantize(Decimal(1).scaleb(exact.adjusted() + 1 - digits), rounding=ROUND_CEILING)
-
-
-def stated_participations(stated: dict[str, Any]) -> int | None:
-    """How many times the stated event happens to a client at most: its releases, or with slots fewer of them."""
-    described = stated.get("participation")
-    if isinstance(described, dict) and "slots" in described and "selection" not in stated:
-        return _whole(described.get("most_participations"))
-    return _covered(stated)
-
-
-def _covered(stated: dict[str, Any]) -> int | None:
-    """How many releases the statement covers; a selection is one, charged as a whole, and again when repeated."""
-    if "selection" in stated:
-        selection = stated["selection"]
-        return _whole(selection.get("charges", 1)) if isinstance(selection, dict) else None
-    if "num_releases" in stated:
-        return _whole(stated["num_releases"])
-    rounds, reserve = _whole(stated.get("num_rounds")), _whole(stated.get("reserve_rounds", 0))  # until version 0.1
-    return None if rounds is None or reserve is None else rounds + reserve
-
-
-def _charges(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "ledger.jsonl"
-    if os.path.lexists(path):
-        return read_charges(path)
-    if (folder / "rounds.jsonl").exists():
-        raise RunFolderError(f"{path}: missing, but rounds were released; the run's cost is unknown. {WAY_OUT}")
-    return []
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _number(value: object) -> float | None:
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if usable else None  # type: ignore[arg-type]

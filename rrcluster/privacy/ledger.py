@@ -12,15 +12,16 @@ A crash can therefore cost budget, never hide it. What a repeated round costs de
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from rrcluster.errors import PrivacyError, RunFolderError
-from rrcluster.privacy.events import Event
-from rrcluster.storage import append_line, drop_torn_line, read_json_lines
+from rrcluster.privacy.events import Event, FixedSize, FoldedChoice, KaryChoice, PoissonGaussian, RepeatAndSelect
+from rrcluster.storage import WAY_OUT, append_line, drop_torn_line, read_json_lines
 
+_PARTS = (PoissonGaussian, FixedSize, FoldedChoice, KaryChoice)  # of an event that has parts
 _CORRUPT = "The ledger is corrupt, so the privacy budget spent is unknown; start a new run."
 
 
@@ -150,20 +151,6 @@ class Ledger:
                 f"{started[0]}, now {now}); resume with the model that it was started with, or start a new run."
             )
 
-    def check_covers(self, num_rounds: int) -> None:
-        """Refuse a ledger that lacks a charge for one of the first `num_rounds` rounds, which were released."""
-        missing = next((index for index in range(num_rounds) if index not in self._rounds), None)
-        if missing is not None:
-            raise RunFolderError(
-                f"{self._path}: round {missing} was released, but its charge is missing. The ledger is corrupt, so the "
-                "privacy budget spent is unknown; start a new run."
-            )
-
-
-def num_charged(charges: Sequence[Mapping[str, Any]], *, secure: bool) -> int:
-    """How many releases the charges stand for: a seeded round is repeated exactly, and charged once."""
-    return len(charges) if secure else len({charge["round"] for charge in charges})
-
 
 def describe(event: Event) -> dict[str, Any]:
     """An event as plain data, its adjacency and sampling beside its fields."""
@@ -173,6 +160,26 @@ def describe(event: Event) -> dict[str, Any]:
         "adjacency": event.adjacency,
         "sampling": event.sampling,
     }
+
+
+def read_event(described: Any, path: Path) -> Event:
+    """The event that `describe` made plain data of; RunFolderError where describing it again gives something else."""
+    try:
+        (kind,) = (kind for kind in (PoissonGaussian, FixedSize, RepeatAndSelect) if kind.__name__ == described["type"])
+        event: Event = kind(**{part.name: _part(described[part.name]) for part in fields(kind)})
+        if describe(event) == described:
+            return event
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise RunFolderError(f"{path}: its event is damaged or of an unknown kind, so its cost is unknown. {WAY_OUT}")
+
+
+def _part(value: Any) -> Any:
+    """A number or a name as it is; a mapping as the part of an event that has these fields."""
+    if not isinstance(value, dict):
+        return value
+    (kind,) = (kind for kind in _PARTS if {part.name for part in fields(kind)} == set(value))
+    return kind(**{name: _part(inner) for name, inner in value.items()})
 
 
 def read_charges(path: Path) -> list[dict[str, Any]]:

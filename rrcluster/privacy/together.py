@@ -2,17 +2,18 @@
 
 A client in all of them is protected by that, not by the epsilon that each run states. It holds where noise, sampling
 and number of rounds of no run were chosen by looking at releases of another (composition with budgets chosen on the
-way is a different theorem). A module of its own, so that a run folder can be read without the accountants.
+way is a different theorem).
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rrcluster.errors import PrivacyError, RunFolderError, UnsupportedEvent
+from rrcluster.errors import PrivacyError, UnsupportedEvent
 from rrcluster.privacy import events
 from rrcluster.privacy.accounting import (
     ACCOUNTANTS,
@@ -23,35 +24,16 @@ from rrcluster.privacy.accounting import (
     check_delta,
     epsilon,
 )
-from rrcluster.privacy.cost import folder_cost, stated_participations
-from rrcluster.privacy.ledger import describe
-from rrcluster.storage import WAY_OUT, read_mapping
+from rrcluster.privacy.cost import Cost, Part, folder_cost
 
-Part = tuple[events.Event, int]  # an event, and how often it happens
 _EVENTS = (events.PoissonGaussian, events.FixedSize, events.RepeatAndSelect)  # whose repetitions simply compose
-_PARTS = (*_EVENTS, events.FoldedChoice, events.KaryChoice)
-
-
-@dataclass(frozen=True)
-class RunCost:
-    """One run, as it is composed with others."""
-
-    folder: Path
-    event: events.Event
-    num_releases: int  # that its plan allows, made or not
-    epsilon: float | None  # what it states, alone
-    delta: float | None
-    secure: bool
-    started_from: str | None
-    participations: int  # how often the event happens to a client at most: fewer than releases where there are slots
-    adjacency: str  # as stated: a federation's may be another than its event's (zero-out)
 
 
 @dataclass(frozen=True)
 class Together:
     """What runs cost together, by every accountant that applies."""
 
-    runs: tuple[RunCost, ...]
+    runs: tuple[Cost, ...]
     adjacency: str
     delta: float
     rows: tuple[AccountRow, ...]
@@ -69,10 +51,10 @@ def account_runs(folders: Sequence[Path], *, delta: float | None = None) -> Toge
         raise PrivacyError("a run folder is named twice; its releases were made once. Name each once.")
     stated = {run.delta for run in runs}
     if delta is None and len(stated) > 1:
-        listed = ", ".join(f"{value:g}" for value in sorted(value or 0.0 for value in stated))
+        listed = ", ".join(f"{value:g}" for value in sorted(stated))
         raise PrivacyError(f"the runs state epsilon at different deltas ({listed}); say at which with --delta.")
-    at = check_delta(runs[0].delta if delta is None else delta)  # type: ignore[arg-type]
-    parts = [(run.event, run.participations) for run in runs]
+    at = check_delta(runs[0].delta if delta is None else delta)
+    parts = [run.part for run in runs]
     check_composable(parts)
     adjacency = one_relation({run.adjacency for run in runs})
     return Together(runs, adjacency, at, tuple(account_together(parts, delta=at)))
@@ -100,6 +82,11 @@ def check_composable(parts: Sequence[Part]) -> str:
 
 def account_together(parts: Sequence[Part], *, delta: float) -> list[AccountRow]:
     """Epsilon of all parts together by `pld` and `rdp`; a refusal becomes a row with its reason."""
+    return list(_account_together(tuple(parts), delta))
+
+
+@lru_cache(maxsize=4096)
+def _account_together(parts: tuple[Part, ...], delta: float) -> tuple[AccountRow, ...]:
     merged: dict[events.Event, int] = {}
     for event, count in parts:
         merged[event] = merged.get(event, 0) + count
@@ -115,7 +102,7 @@ def account_together(parts: Sequence[Part], *, delta: float) -> list[AccountRow]
         except UnsupportedEvent as refusal:
             rows.append(AccountRow(name, None, str(refusal)))
     assert all(row.accountant in ACCOUNTANTS for row in rows)
-    return rows
+    return tuple(rows)
 
 
 def _rdp_epsilon(parts: Sequence[Part], delta: float) -> float:
@@ -163,44 +150,8 @@ def _on_grid(pld: Any, step: float) -> Any:
     return privacy_loss_distribution.PrivacyLossDistribution(moved(remove), None if add is remove else moved(add))
 
 
-def _read_run(folder: Path) -> RunCost:
+def _read_run(folder: Path) -> Cost:
     cost = folder_cost(folder)
     if cost is None:
         raise PrivacyError(f"{folder}: a run without privacy (mechanism none); together with it nothing is guaranteed.")
-    stated = read_mapping(folder / "privacy.json")
-    started, most = stated.get("started_from"), stated_participations(stated)
-    event = read_event(stated.get("event"), folder)
-    return RunCost(
-        folder,
-        event,
-        cost.covered,
-        cost.epsilon,
-        cost.delta,
-        stated.get("secure") is True,
-        str(started.get("run")) if isinstance(started, dict) else None,
-        cost.covered if most is None else most,
-        str(stated.get("adjacency", event.adjacency)),
-    )
-
-
-def read_event(described: Any, folder: Path) -> events.Event:
-    """The event that `ledger.describe` wrote; RunFolderError where describing it again gives something else."""
-    try:
-        (kind,) = (kind for kind in _EVENTS if kind.__name__ == described["type"])
-        event = kind(**{part.name: _value(described[part.name]) for part in fields(kind)})
-        if describe(event) == described:
-            return event
-    except (KeyError, TypeError, ValueError):
-        pass
-    raise RunFolderError(
-        f"{folder / 'privacy.json'}: its event is damaged or of a kind that is not composed here, so the run's cost "
-        f"cannot be added to others. {WAY_OUT}"
-    )
-
-
-def _value(value: Any) -> Any:
-    """A number or a name as it is; a mapping as the part of an event that has these fields."""
-    if not isinstance(value, dict):
-        return value
-    (kind,) = (kind for kind in _PARTS if is_dataclass(kind) and {part.name for part in fields(kind)} == set(value))
-    return kind(**{name: _value(inner) for name, inner in value.items()})
+    return cost

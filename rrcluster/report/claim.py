@@ -93,11 +93,8 @@ def _core(statement: Mapping[str, Any]) -> tuple[str, str, str, str]:
         f"Covers {whom}, in {rounds} together, at whatever round the run ends, and whatever is done with what was "
         f"released: {items}.{_towards(statement)} Accountant: {value_text(statement.get('accountant'))}."
     )
-    what = "As stated"
-    if statement.get("secure") is True:
-        what = "The one to quote"
-    elif str(statement.get("artefacts")).upper().startswith("NOT PRIVATE"):
-        what = "Of the plan; the files of this run are not private, as said above"
+    not_private = "Of the plan; the files of this run are not private, as said above"
+    what = "The one to quote" if statement.get("secure") is True else not_private
     return epsilon_text(number(statement.get("epsilon"))), delta_text(number(statement.get("delta"))), what, covers
 
 
@@ -170,7 +167,7 @@ def _fields(private: Sequence[tuple[str, Mapping[str, Any]]], keys: Iterable[str
         if key in _ELSEWHERE or not values:
             continue
         title = _TITLES.get(key, words(key).capitalize())
-        exposed = any(str(entry.get("artefacts")).startswith("NOT PRIVATE") for _, entry in private)
+        exposed = any(entry.get("secure") is not True for _, entry in private)
         css = ' class="warning"' if key == "not_covered" or (key == "artefacts" and exposed) else ""
         items.append(f"<div{css}><dt>{html.escape(title)}</dt>{_definitions(values, everyone=len(private))}</div>")
     return f'<dl class="statement">\n{chr(10).join(items)}\n</dl>' if items else ""

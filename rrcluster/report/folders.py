@@ -1,7 +1,7 @@
 """Read run folders, and group runs that differ only in their seed.
 
-Only published files are read, never `checkpoint/`. Values of `diagnostics.jsonl` come from raw client data and are
-labelled with `DIAGNOSTIC` wherever they are shown.
+Published files are read, and of `checkpoint/` the number of its round alone. Values of `diagnostics.jsonl` come from
+raw client data and are labelled with `DIAGNOSTIC` wherever they are shown.
 """
 
 import os
@@ -78,12 +78,12 @@ class Run:
     @property
     def private(self) -> bool:
         """Whether the run has a privacy guarantee."""
-        return bool(self.privacy["private"])
+        return self.cost is not None
 
     @property
     def exposed(self) -> bool:
         """Whether the folder itself is not private: without noise, or with seeded noise that can be subtracted."""
-        return str(self.privacy.get("artefacts") or "").upper().startswith("NOT PRIVATE")
+        return self.cost is None or not self.cost.secure
 
     @property
     def seed(self) -> int | None:
@@ -158,9 +158,9 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         raise RunFolderError(
             f"{folder}: not a run folder, it has no {CONFIG}; give a folder that `rrcluster run` wrote."
         )
-    privacy = read_mapping(folder / "privacy.json")
-    if not isinstance(privacy.get("private"), bool):
-        raise RunFolderError(f"{folder / 'privacy.json'}: the field `private` is not true or false. {WAY_OUT}")
+    cost, privacy = folder_cost(folder), read_mapping(folder / "privacy.json")
+    if cost is not None:
+        privacy |= {"epsilon": cost.epsilon}
     summary = _optional_json(folder / "summary.json")
     return Run(
         path=folder,
@@ -169,7 +169,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         summary=summary,
         rounds=tuple(_round(entry, folder) for entry in _lines(folder / "rounds.jsonl", optional=not summary)),
         diagnostics=tuple(_diagnostic(entry, folder) for entry in _lines(folder / "diagnostics.jsonl")),
-        cost=folder_cost(folder),
+        cost=cost,
     )
 
 

@@ -110,7 +110,7 @@ function stateText({ runs, not_begun, unread, doing, load, processors }) {
   }
   if (doing) texts.push(`${doing} ...`);
   if (not_begun.length) texts.push(`Waiting for a run in ${not_begun.join(", ")}.`);
-  if (unread.length) texts.push(`Not readable: ${unread.join(", ")}.`);
+  if (unread.length) texts.push(`Not readable: ${unread.join(" ")}`);
   return texts.join(" ");
 }
 

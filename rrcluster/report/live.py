@@ -42,7 +42,7 @@ Shown = dict[Path, tuple[list[FileState], dict[str, Any], float]]  # by folder: 
 
 def snapshot(paths: Iterable[Path], shown: Shown | None = None) -> dict[str, Any]:
     """The state of every run at these paths, as the page shows it: paths without a run yet are in `not_begun`, folders
-    that cannot be read in `unread`.
+    that cannot be read, and why, in `unread`.
 
     What did not change since an earlier snapshot with the same `shown` is not read again.
     """
@@ -56,19 +56,19 @@ def snapshot(paths: Iterable[Path], shown: Shown | None = None) -> dict[str, Any
         except NoRunYet:
             folders = []
             not_begun.append(printable(str(path)))
-        except RRClusterError:
+        except RRClusterError as error:
             folders = []
-            unread.append(printable(str(path)))
+            unread.append(printable(str(error)))
         for folder in folders:
             state = [_file_state(folder / name) for name in _READ]
             before, now = shown.get(folder), time.monotonic()
             try:
                 card = _shown(read_run(folder)) if before is None or before[0] != state else before[1]
                 shown[folder] = state, card, now
-            except RRClusterError:  # between two writes what was shown is shown again, but a damaged folder is not
+            except RRClusterError as error:  # what was shown is shown again for a moment, but a damaged folder is not
                 if before is None or now - before[2] > _STALE:
                     shown.pop(folder, None)
-                    unread.append(printable(str(folder)))
+                    unread.append(printable(str(error)))
             runs += [_with_silence(shown[folder][1], state)] if folder in shown else []
     runs.sort(key=lambda run: bool(run["status"] != "unfinished"))  # those that go on first
     load = None if unread or any(run["secure"] for run in runs) else os.getloadavg()[0]  # follows how long rounds take

@@ -167,7 +167,7 @@ def test_a_folder_belongs_to_one_plan_one_process_and_one_start(tmp_path, tiny):
     server.close()
     with pytest.raises(RunFolderError, match="was closed"):
         server.cohort()
-    with pytest.raises(RunFolderError, match="another epsilon"):
+    with pytest.raises(RunFolderError, match="another event"):
         serve(folder, plan(noise_multiplier=2.0))
     with pytest.raises(PrivacyError, match="settings have changed"):
         serve(folder, server_lr=0.5)

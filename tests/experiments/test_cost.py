@@ -134,7 +134,7 @@ def refused(folder: Path) -> str:
 def test_more_charges_than_the_statement_covers_are_refused(finished):
     ledger = finished / "ledger.jsonl"
     ledger.write_text(ledger.read_text() * 7)
-    assert "ledger.jsonl holds 42 releases, but privacy.json covers 36" in refused(finished)
+    assert "ledger.jsonl: holds 42 releases, but privacy.json covers 36" in refused(finished)
 
 
 def test_a_ledger_of_other_releases_is_refused(finished):
@@ -145,7 +145,7 @@ def test_a_ledger_of_other_releases_is_refused(finished):
 
 def test_a_lost_ledger_is_refused(finished):
     (finished / "ledger.jsonl").unlink()
-    assert "missing, but rounds were released" in refused(finished)
+    assert "ledger.jsonl: is missing or empty, but summary.json shows 6 released" in refused(finished)
 
 
 @pytest.mark.parametrize("lost", [1, 3])
@@ -162,6 +162,6 @@ def test_a_run_that_lost_charges_of_released_rounds_is_not_begun_anew(tmp_path, 
     kept = (folder / "ledger.jsonl").read_text().splitlines(keepends=True)[:-lost]
     (folder / "ledger.jsonl").write_text("".join(kept))
     released = (folder / "rounds.jsonl").read_text()
-    with pytest.raises(RunFolderError, match="was released, but its charge is missing"):
+    with pytest.raises(RunFolderError, match=r"but summary\.json shows 3 released"):
         resume(folder)
     assert (folder / "rounds.jsonl").read_text() == released

@@ -193,9 +193,9 @@ def test_the_page_has_no_control_characters(run):
     """A name in a file of the folder reaches the page in its title, its labels and its statements."""
     finish(resume(run))
     stated = json.loads((run / "privacy.json").read_text())
-    stated["unit"] = stated["mechanism"] = stated["artefacts"] = ESCAPE
+    stated["unit"] = stated["artefacts"] = ESCAPE
     stated["notes"] = [ESCAPE]
-    stated["recompute"] = {"reason": ESCAPE}
+    stated["recompute"]["reason"] = ESCAPE
     (run / "privacy.json").write_text(json.dumps(stated))
     config = (run / "config.yaml").read_text() + '\nname: "\\e[2Jnothing here\\a"\n'
     (run / "config.yaml").write_text(config.replace("name: null\n", ""))

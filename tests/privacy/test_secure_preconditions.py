@@ -159,7 +159,7 @@ def test_a_run_whose_statement_was_edited_is_not_resumed(tiny, tmp_path):
     rounds.close()
     path = tmp_path / "run" / "privacy.json"
     path.write_text(path.read_text().replace('"delta": 0.001', '"delta": 0.0001'))
-    with pytest.raises(RunFolderError, match="states another delta"):
+    with pytest.raises(RunFolderError, match=r"has delta = 0\.001, and privacy\.json gives 0\.0001"):
         resume(tmp_path / "run")
 
 

@@ -9,9 +9,9 @@ from rrcluster.cli import main
 from rrcluster.errors import PrivacyError, RunFolderError
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.events import FixedSize, KaryChoice, PoissonGaussian, RepeatAndSelect
-from rrcluster.privacy.ledger import describe
+from rrcluster.privacy.ledger import describe, read_event
 from rrcluster.privacy.statement import statement
-from rrcluster.privacy.together import account_runs, account_together, check_composable, read_event
+from rrcluster.privacy.together import account_runs, account_together, check_composable
 from rrcluster.types import Coordinates
 
 FIRST, SECOND = PoissonGaussian(1.0, 0.1), PoissonGaussian(1.5, 0.2)

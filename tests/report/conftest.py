@@ -7,6 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+import rrcluster as rr
+from rrcluster.privacy.accounting import epsilon as epsilon_of
+from rrcluster.privacy.events import RepeatAndSelect
+from rrcluster.privacy.ledger import describe
+from rrcluster.privacy.statement import statement
+from rrcluster.types import Coordinates
+
 CONFUSION = [[0, 250, 0, 0], [250, 0, 0, 0], [0, 0, 150, 0], [0, 0, 100, 250]]  # 90% on the best matching
 SEEDED = "NOT PRIVATE: seeded noise can be subtracted by whoever has the seed. Research only."
 
@@ -19,9 +26,14 @@ def write_run(
     status: str = "finished",
     summary: dict | None = None,
     privacy: dict | None = None,
+    cost: float | None = None,
     **settings,
 ) -> Path:
-    """Write the folder of one run; `accuracy` None leaves the diagnostics out, further keywords change settings."""
+    """Write the folder of one run; `accuracy` None leaves the diagnostics out, further keywords change settings.
+
+    Its noise is that of everybody in every round, which is accounted in no time, and costs `cost` or the epsilon asked
+    for; `privacy` changes what is stated.
+    """
     config = {
         "name": None,
         "data": "fashion-mini",
@@ -45,15 +57,15 @@ def write_run(
     folder.mkdir(parents=True, exist_ok=True)
     private = config["mechanism"] != "none"
     k = 1 if config["algorithm"] == "fedavg" else config["num_clusters"]
-    epsilon = config["epsilon"] if private else None
+    selected = "selection" in (privacy or {})
+    stated = _statement(config, cost or config["epsilon"], selected) if private else NONE
+    stated |= privacy or {}
+    epsilon = stated["epsilon"]
     rounds = [_round(t, k) for t in range(num_rounds)]
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    (folder / "privacy.json").write_text(json.dumps({**_statement(config, private, epsilon), **(privacy or {})}))
+    (folder / "privacy.json").write_text(json.dumps(stated))
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rounds))
-    charges = [
-        {"round": t, "event": {"noise_multiplier": 1.1}}
-        for t in range(1 if "selection" in (privacy or {}) else num_rounds)
-    ]
+    charges = [{"round": t, "event": stated.get("event")} for t in range(1 if selected else num_rounds)]
     (folder / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in charges))
     if accuracy is not None:
         lines = [_diagnostics(t, accuracy * (1 - 0.5 / (t + 1)), k) for t in range(2, num_rounds - 1, 3)]
@@ -67,6 +79,7 @@ def write_run(
         "num_clusters": k,
         "num_rounds": num_rounds,
         "rounds_done": num_rounds,
+        "releases_charged": num_rounds,
         "version": "0.1.0",
     }
     (folder / "summary.json").write_text(json.dumps({**done, **(summary or {})}))
@@ -92,25 +105,29 @@ def _diagnostics(t: int, accuracy: float, k: int) -> dict:
     return {"round": t, **shares, **tables, "seconds": 41.25}
 
 
-def _statement(config: dict, private: bool, epsilon: float | None) -> dict:
-    if not private:
-        return {"private": False, "epsilon": None, "accountants": [], "artefacts": "NOT PRIVATE: no noise."}
-    return {
-        "private": True,
+NONE = {"private": False, "epsilon": None, "accountants": [], "artefacts": "NOT PRIVATE: no noise."}
+
+
+def _statement(config: dict, cost: float, selected: bool) -> dict:
+    plan = rr.PrivacyPlan.build(
+        coordinates=Coordinates(0, 10),
+        sample_rate=1.0,
+        epsilon=cost,
+        num_clients=1000,
+        **{name: config[name] for name in ("mechanism", "num_rounds", "delta", "num_clusters")},
+    )
+    shown = ("adjacency", "sampling", "num_rounds", "num_clients", "delta", "epsilon", "accountant", "event")
+    stated = statement(plan)
+    stated = {name: stated[name] for name in ("private", *shown, "noise", "accountants")}
+    stated["num_clients"] = config["num_clients"]
+    if selected:
+        event = RepeatAndSelect(plan.event, plan.num_rounds, 10.0, "geometric")
+        cost = epsilon_of(event, num_rounds=1, delta=plan.delta, accountant="rdp")
+        stated |= {"event": describe(event), "epsilon": cost, "accountant": "rdp", "accountants": []}
+        config |= {"epsilon": None, "noise_multiplier": plan.noise_multiplier}
+    return stated | {
         "unit": "client",
-        "adjacency": "add-remove",
-        "sampling": "Poisson",
         "released": ["noisy sums", f"{config['num_clusters']} noisy sizes"],
-        "noise": {"noise_multiplier": 1.1, "noise_std": 0.22},
-        "num_rounds": config["num_rounds"],
-        "delta": config["delta"],
-        "accountants": [
-            {"accountant": "pld", "epsilon": epsilon, "reason": None},
-            {"accountant": "rdp", "epsilon": epsilon and epsilon + 0.7, "reason": None},
-            {"accountant": "paper", "epsilon": None, "reason": "fixed-size cohorts only"},
-        ],
-        "epsilon": epsilon,
-        "accountant": "pld",
         "notes": ["The server is trusted."],
         "not_covered": ["Choosing settings by looking at private data."],
         "artefacts": SEEDED,

@@ -71,7 +71,7 @@ def test_a_survey_is_announced_and_its_answer_shown(tmp_path, run_folder):
 
 
 def test_an_epsilon_is_not_rounded_down(tmp_path, run_folder):
-    run_folder(tmp_path / "a", privacy={"epsilon": 4.0011})
+    run_folder(tmp_path / "a", epsilon=4.0015)
     assert snapshot([tmp_path])["runs"][0]["epsilon"] == "4.01"
 
 
@@ -138,7 +138,8 @@ def test_a_folder_that_cannot_be_read_yet_stops_nothing(tmp_path, run_folder):
     (tmp_path / "b" / "config.yaml").write_text("")
     state = snapshot([tmp_path, tmp_path / "nowhere"])
     assert len(state["runs"]) == 1
-    assert state["unread"] == [str(tmp_path / "b")]
+    (reason,) = state["unread"]
+    assert reason.startswith(f"{tmp_path / 'b' / 'privacy.json'}: missing")
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["no folder", "an empty folder"])

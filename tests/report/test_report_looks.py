@@ -46,13 +46,13 @@ def test_an_epsilon_in_a_title_is_rounded_up_and_short(tmp_path, run_folder, fig
                 algorithm=algorithm,
                 epsilon=None,
                 noise_multiplier=multiplier,
-                privacy={"epsilon": epsilon},
+                cost=epsilon,
             )
     groups = find_runs([tmp_path])
     assert [panel.title for panel in accuracy_panels(groups)] == ["epsilon 4", "epsilon 5.24"]
     for name in ("accuracy", "privacy-utility"):
         (drawing,) = FIGURES[name](groups)
-        assert "3.99993" not in drawing.alt + drawing.caption
+        assert "3.99" not in drawing.alt + drawing.caption
 
 
 def test_each_epsilon_stands_beside_its_own_delta(tmp_path, run_folder, figures):

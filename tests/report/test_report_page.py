@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 
+import rrcluster as rr
 from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.privacy.cost import digits_up, epsilon_text
+from rrcluster.privacy.statement import statement
 from rrcluster.report import find_runs, make_report
 from rrcluster.report.figures import draw_figures
 from rrcluster.report.page import lead, settings_section
 from rrcluster.report.series import arenas
 from rrcluster.report.tables import group_labels
 from rrcluster.storage import write_file
+from rrcluster.types import Coordinates
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -89,7 +93,7 @@ def test_demo_report(demo):
         "add-remove",
         "Poisson",
         "does not apply",
-        "fixed-size cohorts only",
+        "is for fixed-size cohorts under replace-one",
         "Choosing settings by looking at private data.",
         "rrcluster run rr-cluster/config.yaml --out again/rr-cluster",
         "prefers-color-scheme: dark",
@@ -140,41 +144,43 @@ def test_the_policy_allows_the_pages_own_script_and_nothing_else(demo, figures):
 
 
 def test_of_a_secure_run_one_epsilon_stands_out_with_what_it_covers(tmp_path, run_folder, figures):
-    statement = {
-        "secure": True,
-        "artefacts": "Releases with exact noise.",
-        "epsilon": 3.99993,
-        "num_rounds": 12,
-        "reserve_rounds": 2,
-        "num_releases": 14,
-        "participation": {
-            "towards": [
-                {"who": "somebody else", "neighbours": "zero-out", "epsilon": 3.99993},
-                {"who": "observers of the models", "neighbours": "add-remove", "epsilon": 3.99993},
-                {"who": "the server", "neighbours": "zero-out", "epsilon": 28.5},
-            ]
-        },
-        "profile": [{"epsilon": 1.99993, "delta": 0.0123412}],
-    }
-    page = make_report(run_folder(tmp_path / "a", accuracy=None, privacy=statement)).page.read_text(encoding="utf-8")
+    plan = rr.PrivacyPlan.build(
+        coordinates=Coordinates(0, 10),
+        num_clusters=4,
+        num_clients=1000,
+        sample_rate=0.5,
+        num_rounds=12,
+        reserve_rounds=2,
+        epsilon=4.0,
+        secure=True,
+    )
+    stated = statement(plan)
+    stated["participation"]["towards"][1]["who"] = "somebody else"
+    page = make_report(run_folder(tmp_path / "a", accuracy=None, privacy=stated, reserve_rounds=2)).page
+    page = page.read_text(encoding="utf-8")
     section = page[page.index('id="privacy"') : page.index('id="settings"')]
     quoted, folded = section.split("<details>")
     assert re.findall(r"epsilon = ([\d.]+)", quoted) == ["4.00"]
     for words in (
         "The one to quote",
         "all 12 rounds and 2 in reserve",
-        "noisy sums; 4 noisy sizes",
+        "4 noisy sums of 10 clustered coordinates; 4 noisy cluster sizes",
         "observers of the",
     ):
         assert words in quoted
-    assert "28.5" not in quoted
+    seen = epsilon_text(plan.epsilon_seen())
+    assert seen in folded
+    assert seen not in quoted
     assert "somebody else" not in quoted
-    assert "epsilon: 2.00; delta: 0.0124" in folded  # both rounded up
-    assert "3.99993" not in page
+    half = stated["profile"][2]
+    assert 1.99 < half["epsilon"] < 2
+    assert f"epsilon: 2.00; delta: {digits_up(half['delta'], 3)}" in folded  # both rounded up
+    assert str(plan.epsilon()) not in page
 
 
 def test_of_a_federation_the_claim_says_towards_whom_and_what_is_assumed(tmp_path, run_folder, figures):
     about = {"towards": "everybody, the server included", "assumed": "at least 3 members follow the protocol"}
+    about |= {"mode": "secure", "least_honest": 3, "most_colluders": 1}
     statement = {"secure": True, "artefacts": "Exact noise.", "adjacency": "zero-out", "federation": about}
     page = make_report(run_folder(tmp_path / "a", accuracy=None, privacy=statement)).page.read_text(encoding="utf-8")
     claim = re.search(r'<div class="claim">.*?</div>', page, re.DOTALL).group()
