@@ -4,6 +4,8 @@ Of a secure run it shows the round and the epsilon only: how long rounds take de
 read the folder can watch the times of its files all the same (docs/threat-model.md).
 """
 
+import base64
+import hashlib
 import hmac
 import json
 import math
@@ -22,7 +24,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from rrcluster.errors import RRClusterError
 from rrcluster.privacy.cost import epsilon_text
-from rrcluster.report.explorer import content_hash
 from rrcluster.report.folders import NoRunYet, Run, read_run, run_folders
 from rrcluster.report.looks import base_look
 from rrcluster.report.values import delta_text, groups_text, thinned
@@ -235,3 +236,8 @@ def _page() -> tuple[bytes, str]:
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return page.encode(), policy
+
+
+def content_hash(text: str) -> str:
+    """How a content security policy names an inline script or style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -9,13 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from rrcluster.data_settings import data_label
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.report.claim import statement_section
 from rrcluster.report.drawing import Drawing, share_glyphs
-from rrcluster.report.explorer import as_data_block, content_hash, explorer_data
 from rrcluster.report.folders import CONFIG, DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.labels import NOT_METHOD, differing
 from rrcluster.report.render import to_html
@@ -50,7 +48,6 @@ def render_page(groups: Sequence[RunGroup], *, table: TextTable, drawings: Seque
         notices=_notices(groups, labels),
         facts=_facts(groups),
         drawings=drawings,
-        data=explorer_data(groups),
         table=to_html(table),
         statement=statement_section(groups, labels),
         settings=settings_section(groups, labels),
@@ -65,17 +62,14 @@ def fill_page(
     notices: Sequence[tuple[str, str]],
     facts: Mapping[str, str],
     drawings: Sequence[Drawing],
-    data: Mapping[str, Any] | None = None,
     **sections: str,
 ) -> str:
     """The page's template, filled: plain text, notices (kind, text), facts by name, figures, and HTML of the sections.
 
-    `data` is what the chart that compares runs is drawn from; without it there is none. The sections are `table`,
-    `statement`, `settings` and `reproduce`.
+    The sections are `table`, `statement`, `settings` and `reproduce`.
     """
     package = resources.files("rrcluster.report")
     template = Template(package.joinpath("page.html").read_text(encoding="utf-8"))
-    script = package.joinpath("page.js").read_text(encoding="utf-8")
     letters, figures = share_glyphs(drawings)
     shown = [figure_html(drawing, svg) for drawing, svg in zip(drawings, figures, strict=True)]
     terms = (f"<div><dt>{name}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts.items() if value)
@@ -87,9 +81,6 @@ def fill_page(
         facts="".join(terms),
         figures="\n".join(shown) or "<p>No finished round to draw yet.</p>",
         letters=letters,
-        data=as_data_block(data or {}),
-        script=script,
-        policy=content_hash(script),
         **sections,
     )
     return printable(page)  # names and statements come from files that may hold anything

@@ -1,12 +1,11 @@
 """One look for a method in every figure, panels that hold what is compared, and titles of which nothing is cut."""
 
-import json
 import re
 from importlib import resources
 
 from rrcluster.report import find_runs, make_report
 from rrcluster.report.curves import accuracy_panels
-from rrcluster.report.drawing import DASHES, MARKERS, PALETTE, TEXT_COLOURS
+from rrcluster.report.drawing import PALETTE, TEXT_COLOURS
 from rrcluster.report.figures import FIGURES, draw_figures
 from rrcluster.report.looks import Look, method_looks
 from rrcluster.report.page import lead
@@ -181,12 +180,7 @@ def test_a_method_of_ones_own_has_a_look_too(tmp_path, run_folder):
 
 def test_pages_draw_the_same_looks_as_figures():
     package = resources.files("rrcluster.report")
-    page, live, script = (package.joinpath(name).read_text() for name in ("page.css", "live.css", "page.js"))
+    page, live = (package.joinpath(name).read_text() for name in ("page.css", "live.css"))
     for place, colour in enumerate(PALETTE):
         assert f"--series-{place}: {colour};" in page
         assert f".series-{place} {{ color: {colour}; }}" in live
-    dashes, markers = (
-        re.search(rf"const {name} = (\[.*?\]);", script, re.DOTALL).group(1) for name in ("DASHES", "MARKERS")
-    )
-    assert len(json.loads(dashes)) == len(DASHES)
-    assert len(json.loads(markers)) == len(MARKERS)

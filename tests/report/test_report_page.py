@@ -1,5 +1,3 @@
-import base64
-import hashlib
 import re
 import shutil
 import subprocess
@@ -130,17 +128,15 @@ def test_text_from_settings_is_escaped(tmp_path, run_folder):
     )
     run_folder(tmp_path / "b", privacy={"artefacts": f"NOT PRIVATE: {nasty}"})
     source, checker = check(make_report(tmp_path, out=tmp_path / nasty.replace("/", "")).page)
-    assert source.count("<script") == source.count("</script") == 2  # the data and our own
+    assert "<script" not in source
     assert nasty in "".join(checker.text)
 
 
-def test_the_policy_allows_the_pages_own_script_and_nothing_else(demo, figures):
+def test_the_policy_allows_no_script(demo, figures):
     page = make_report(demo).page.read_text(encoding="utf-8")
-    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL).group(1)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page).group(1)
-    assert f"script-src 'sha256-{digest}';" in policy
     assert "default-src 'none'" in policy
+    assert "script-src" not in policy
 
 
 def test_of_a_secure_run_one_epsilon_stands_out_with_what_it_covers(tmp_path, run_folder, figures):
