@@ -101,6 +101,16 @@ def train_from_cluster(models: Models, clients: Clients, clusters: Array, *, too
 class Method:
     """What a method decides. After local training it only ever sees releases, through the server's step.
 
+    A field that is left out has the default that most methods share, so a method states only what is its own. This one
+    is IFCA for clients that leave the first cluster only where another one is clearly better:
+
+        def cautious(models, clients, *, tools):
+            losses = cluster_losses(models, clients, tools=tools)  # (n, k): each client's own
+            losses[:, 1:] += 0.1
+            return losses
+
+        rr.register("method", "cautious", Method("cautious", scores=cautious))
+
     `scores`, `local` and `own_models` get many clients at once, so that an engine can batch them, but treat every
     client alone: what a client does may depend on its own data, memory and coins and on released models, on nothing
     else. That is what Theorem 1 of docs/privacy.md asks for.

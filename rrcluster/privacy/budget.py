@@ -1,4 +1,11 @@
-"""Noise from epsilon, or epsilon from noise, by every accountant that applies; and why the others do not."""
+"""Noise from epsilon, or epsilon from noise, by every accountant that applies; and why the others do not.
+
+>>> budget = account(epsilon=4, delta=1e-3, sample_rate=0.1, num_rounds=100)
+>>> f"{budget['pld'].noise_multiplier:.2f}"
+'1.10'
+>>> f"{account(noise_multiplier=1.1, delta=1e-3, sample_rate=0.1, num_rounds=100)['pld'].epsilon:.2f}"
+'4.00'
+"""
 
 from dataclasses import dataclass
 from typing import Any

@@ -75,6 +75,10 @@ def clip_to_grid(updates: Any, *, update_clip: float, known: Any = None) -> Any:
     Guarantee: for every finite row, ||row of the result|| * grid_step(update_clip) <= update_clip. A row whose norm is
     not finite becomes zero. A row is at most 2^31 units long (`check_sums_fit` says how many may be summed). `known`
     are `norms` of these very rows where the caller has them: the guarantee rests on them.
+
+    >>> messages = clip_to_grid(np.array([[3.0, 4.0], [0.3, 0.4], [np.nan, 1.0]]), update_clip=1.0)
+    >>> (messages * grid_step(1.0)).round(3).tolist()
+    [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]
     """
     check_clip(update_clip)
     if not isinstance(updates, np.ndarray):

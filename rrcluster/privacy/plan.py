@@ -19,7 +19,17 @@ from rrcluster.types import Coordinates
 class PrivacyPlan:
     """What will be released, under which relation and sampling, with how much noise, for how many rounds.
 
-    Make it with `PrivacyPlan.build`. `epsilon()` is what the whole plan costs by its accountant, at `delta`.
+    Make it with `PrivacyPlan.build`: clip, sampling, noise and cost come out of one place. A run is this loop:
+
+        plan = PrivacyPlan.build(coordinates=..., num_clients=..., num_clusters=..., epsilon=4)
+        for t in range(plan.num_rounds):
+            cohort = plan.sampler.draw(num_clients, rng=rng)     # by the mechanism's own law; keep it secret
+            reports = train(models, cohort)                      # raw: what each client sends
+            ledger.charge(t, plan.event)                         # on disk before anything is revealed
+            release = plan.mechanism.release(reports, rng=rng)   # clips, sums, adds noise
+            del cohort, reports                                  # private: nothing below may read them
+            models = move(models, release)                       # post-processing costs nothing
+        plan.epsilon()                                           # of the whole plan, whenever it was stopped
     """
 
     mechanism: Mechanism  # what is released in a round, with which noise

@@ -1,6 +1,12 @@
 """Who takes part in a round. Each sampler belongs to a mechanism, whose event names the same law.
 
 Amplification holds only towards observers who do not know who took part: a cohort that is sampled is secret.
+
+>>> cohort = PoissonSampler(0.5, num_clients=10).draw(8, rng=np.random.default_rng(0))
+>>> bool(set(cohort.tolist()) <= set(range(8)))
+True
+>>> FixedSizeSampler(3, num_clients=10).draw(10, rng=np.random.default_rng(0)).size
+3
 """
 
 from dataclasses import dataclass
