@@ -193,4 +193,4 @@ def test_a_secure_mechanism_refuses_a_seeded_generator(rng):
 
     mechanism = replace(joint(noise_multiplier=1.0), exact_noise=True)
     with pytest.raises(PrivacyError, match="this generator is seeded"):
-        mechanism.release(Reports(np.zeros((0, 2)), []), rng=rng)
+        mechanism.release(Reports(np.zeros((0, 2)), [], client_ids=[]), rng=rng)

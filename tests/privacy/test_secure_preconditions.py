@@ -15,6 +15,7 @@ from rrcluster.experiments.run import finish, resume, start
 from rrcluster.methods import Method
 from rrcluster.methods.method import train_from_cluster
 from rrcluster.privacy.mechanism import MechanismKind
+from rrcluster.simulation.hosts import Host
 from rrcluster.simulation.simulate import SimulatedClients
 from rrcluster.types import Coordinates
 
@@ -54,7 +55,7 @@ def tiny(tmp_path):
 
 
 def failing(self, guidance, charge):
-    raise MemoryError(f"cannot allocate an array of shape ({len(self.data.sizes)}, 7)")
+    raise MemoryError(f"cannot allocate an array of shape ({len(self.hosts.host.data.sizes)}, 7)")
 
 
 def test_an_error_in_a_secure_round_says_nothing_of_the_cohort(tiny, tmp_path, monkeypatch, capsys):
@@ -92,15 +93,17 @@ def test_a_client_with_unusable_samples_sends_nothing_in_a_secure_run(rng):
 
 
 def test_a_client_whose_computation_fails_is_left_out_and_the_round_goes_on(tiny, monkeypatch):
-    honest = SimulatedClients._compute
+    honest, answered = Host._compute, set()
 
-    def compute(self, guidance, ids):
-        if 3 in ids:
+    def compute(self, task, part):
+        if 3 in part.ids:
             raise IndexError("client 3: value 17.3 out of range")
-        return honest(self, guidance, ids)
+        answered.update(part.ids.tolist())
+        return honest(self, task, part)
 
-    monkeypatch.setattr(SimulatedClients, "_compute", compute)
-    assert rr.run(**(tiny | {"sample_rate": 1.0}), secure=True).models.num_clusters == 2
+    monkeypatch.setattr(Host, "_compute", compute)
+    assert rr.run(**(tiny | {"sample_rate": 1.0}), secure=True, processes=1).models.num_clusters == 2
+    assert answered == set(range(40)) - {3}
 
 
 def test_plan_ledger_and_streams_are_of_one_kind(tiny):
