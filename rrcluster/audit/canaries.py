@@ -71,6 +71,10 @@ class Without:
     sampler: Any
     absent: Array
 
+    def check_population(self, population: int) -> None:
+        """Refuse what the sampler refuses."""
+        self.sampler.check_population(population)
+
     def draw(self, population: int, *, rng: Rng, round_index: int | None = None) -> Array:
         """The cohort, without the absent clients."""
         drawn = self.sampler.draw(population, rng=rng, round_index=round_index)

@@ -1,5 +1,6 @@
 """Failures in a secure run: no client can abort it, and an error reveals only that a round failed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,6 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.errors import RoundError
 from rrcluster.models import make_model
 from rrcluster.privacy.reports import Reports
-from rrcluster.rng import Rng
 from rrcluster.types import Release
 
 SECRET = "client 7 of 13"
@@ -24,6 +24,10 @@ class FailingEngine:
 
     engine: Any
     client: int | None
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the engine's own."""
+        return getattr(self.engine, name)
 
     def train(self, calls: Any) -> Any:
         """Train, or fail."""
@@ -40,9 +44,9 @@ class FailingEngine:
 class FailsAfterwards(Recorder):
     """A mechanism that fails once, after a release."""
 
-    def release(self, reports: Reports, *, rng: Rng) -> Release:
+    def released(self, reports: Reports, release: Callable[[], Release]) -> Release:
         """Release; the second time, fail afterwards."""
-        made = super().release(reports, rng=rng)
+        made = super().released(reports, release)
         if len(self.raw) == 2:
             raise OverflowError(SECRET)
         return made

@@ -1,7 +1,7 @@
 """Slots and correlated noise: clients that take part several times, and noise that is correlated over rounds.
 
-The interface under test is `noisy_sum` of a mechanism with slots, round after round, and the rounds of a small
-simulation. Slots, the matrix C and what is claimed are recomputed here.
+The interface under test is `sum_messages` and `noisy_sum` of a mechanism with slots, round after round, and the rounds
+of a small simulation. Slots, the matrix C and what is claimed are recomputed here.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from rrcluster.audit.statistics import SIGNIFICANCE, correlation_p_value, scale_
 from rrcluster.audit.targets import CLIP, AuditSetting, Finding, claimed_sensitivity, joint_target, plan_of
 from rrcluster.entropy import secure_rng
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.privacy.reports import Reports
+from rrcluster.privacy.reports import MessageSum, Reports
 from rrcluster.rng import Rng, stream
 from rrcluster.simulation.simulate import simulate
 from rrcluster.types import Array
@@ -163,16 +163,17 @@ class _Watched:
     """A mechanism that remembers who reported in each round."""
 
     mechanism: Any
-    seen: list[list[int]]
+    seen: dict[int, list[int]]
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the mechanism's own."""
         return getattr(self.mechanism, name)
 
-    def noisy_sum(self, reports: Reports, past: Any, *, rng: Rng) -> Any:
+    def sum_messages(self, reports: Reports, *, round_index: int) -> Array:
         """Record who reported, and delegate."""
-        self.seen.append([int(client) for client in reports.client_ids])
-        return self.mechanism.noisy_sum(reports, past, rng=rng)
+        self.seen.setdefault(round_index, []).extend(int(client) for client in reports.client_ids)
+        total: Array = self.mechanism.sum_messages(reports, round_index=round_index)
+        return total
 
 
 def check_trained_cohorts(make: MakePlan, *, seed: int) -> Finding:
@@ -180,9 +181,9 @@ def check_trained_cohorts(make: MakePlan, *, seed: int) -> Finding:
     training = Training(joint_target(), simulate, seed=seed)
     shape = training.plan().mechanism.coordinates
     plan = make(num_clients=NUM_CLIENTS, num_rounds=4, num_clusters=2, shared=shape.shared, clustered=shape.clustered)
-    watched = _Watched(plan.mechanism, [])
+    watched = _Watched(plan.mechanism, {})
     training.run(replace(plan, mechanism=watched))
-    expected = [members(t, NUM_CLIENTS) for t in range(4)]
+    expected = {t: members(t, NUM_CLIENTS) for t in range(4)}
     holds = watched.seen == expected
     measured = "so" if holds else "cohorts of a training run are others"
     return Finding(SUBJECT, "trained cohorts", "cohorts follow the slots, not data", measured, holds)
@@ -192,8 +193,9 @@ def _totals(mechanism: Any, messages: dict[int, tuple[int, Array, int]], *, rng:
     """(rounds, width) noisy sums, in units of the clip's; without `rng` the same noise in every call."""
     rng, past, totals = rng or np.random.default_rng(1), mechanism.first_past(), []
     for t in range(ROUNDS):
-        given = [messages[t]] if t in messages else []
-        noisy_sum, past = mechanism.noisy_sum(_reports(given, mechanism.coordinates.width), past, rng=rng)
+        reports = _reports([messages[t]] if t in messages else [], mechanism.coordinates.width)
+        exact = MessageSum(mechanism.sum_messages(reports, round_index=t))
+        noisy_sum, past = mechanism.noisy_sum(exact, past, rng=rng)
         totals.append(noisy_sum.total)
     return np.array(totals) * 2.0 ** (math.floor(math.log2(CLIP)) - 30)
 

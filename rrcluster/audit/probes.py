@@ -15,7 +15,7 @@ from rrcluster.audit.targets import Mechanism
 from rrcluster.errors import RRClusterError
 from rrcluster.privacy.events import Event
 from rrcluster.privacy.ledger import Ledger
-from rrcluster.privacy.reports import Reports
+from rrcluster.privacy.reports import MessageSum, Reports, as_numpy
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Release
 
@@ -57,8 +57,10 @@ class GivenCohorts:
 
 
 class Recorder:
-    """A mechanism that records every call: `raw` and `reported`, and in `log` when each release was made.
+    """A mechanism that records every round: `raw` and `reported`, and in `log` when each release was made.
 
+    Hosts in this process hand it parts of a cohort, which it joins. What is sent is summed first: a second sum of the
+    same clients is that of honest reports, for diagnostics. `totals` holds the sums that were released.
     `cohorts` replaces the sampler; `canned` replaces the releases by given ones, whatever is reported; the last one
     repeats.
     """
@@ -75,6 +77,8 @@ class Recorder:
         self._mechanism, self._canned = mechanism, canned
         self.log: list[Any] = [] if log is None else log
         self.raw: list[tuple[Reports, Release]] = []
+        self.totals: list[Array] = []
+        self._parts: dict[frozenset[Any], Reports] = {}
         if cohorts is not None:
             self.sampler = GivenCohorts(cohorts, mechanism.sampler.expected_size)
 
@@ -82,13 +86,27 @@ class Recorder:
         """Everything else is the mechanism's own."""
         return getattr(self._mechanism, name)
 
+    def sum_messages(self, reports: Reports, *, round_index: int = 0) -> Array:
+        """Sum as the mechanism does, and record the part."""
+        self._parts.setdefault(frozenset(np.asarray(reports.client_ids).tolist()), reports)
+        total: Array = self._mechanism.sum_messages(reports, round_index=round_index)
+        return total
+
+    def release_total(self, exact: MessageSum, *, rng: Rng) -> Release:
+        """Release a sum as the mechanism does, and record it with the reports of all parts."""
+        reports = _joined([*self._parts.values()])
+        self._parts.clear()
+        self.totals.append(np.array(exact.total))
+        return self.released(reports, lambda: self._mechanism.release_total(exact, rng=rng))
+
     def release(self, reports: Reports, *, rng: Rng) -> Release:
         """Release as the mechanism does, and record the call."""
+        return self.released(reports, lambda: self._mechanism.release(reports, rng=rng))
+
+    def released(self, reports: Reports, release: Callable[[], Release]) -> Release:
+        """Release, or take the next of the given releases, and record it."""
         self.log.append("release")
-        if self._canned:
-            made: Release = self._canned[min(len(self.raw), len(self._canned) - 1)]
-        else:
-            made = self._mechanism.release(reports, rng=rng)
+        made = self._canned[min(len(self.raw), len(self._canned) - 1)] if self._canned else release()
         self.raw.append((reports, made))
         return made
 
@@ -96,6 +114,17 @@ class Recorder:
     def reported(self) -> list[Reported]:
         """The rounds so far, as arrays."""
         return [_as_arrays(reports, made) for reports, made in self.raw]
+
+
+def _joined(parts: list[Reports]) -> Reports:
+    """The reports of all parts of a cohort, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    columns: dict[str, Any] = {}
+    for name in ("updates", "choices", "destinations", "client_ids", "evaluations"):
+        values = [as_numpy(getattr(part, name)) for part in parts]
+        columns[name] = None if values[0] is None else [row for value in values for row in value]
+    return Reports(**columns)
 
 
 def _as_arrays(reports: Reports, made: Release) -> Reported:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,8 +26,10 @@ from rrcluster.experiments.run import Running
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.events import PoissonGaussian, RepeatAndSelect
 from rrcluster.privacy.ledger import read_charges
+from rrcluster.privacy.reports import Reports
 from rrcluster.privacy.selection import check_covered, draw_repetitions, worst_run
 from rrcluster.rng import Rng
+from rrcluster.types import Release
 
 SUBJECT = "selection"
 DRAWS = 3000
@@ -135,12 +138,12 @@ class _Charged(Recorder):
         super().__init__(mechanism)
         self.ledger, self.uncharged = ledger, 0
 
-    def release(self, reports: Any, *, rng: Rng) -> Any:
+    def released(self, reports: Reports, release: Callable[[], Release]) -> Release:
         """Check the ledger, and release."""
         charges = read_charges(self.ledger) if self.ledger.exists() else []
         events = [charge["event"]["type"] for charge in charges]
         self.uncharged += events != ["RepeatAndSelect"]
-        return super().release(reports, rng=rng)
+        return super().released(reports, release)
 
 
 def _selected(out: Path, *, seed: int, secure: bool) -> tuple[int, str]:
