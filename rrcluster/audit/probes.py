@@ -117,9 +117,9 @@ class Recorder:
 
 
 def _joined(parts: list[Reports]) -> Reports:
-    """The reports of all parts of a cohort, in their order."""
-    if len(parts) == 1:
-        return parts[0]
+    """The reports of all parts of a cohort, in their order; none where other processes summed them."""
+    if len(parts) < 2:
+        return parts[0] if parts else Reports([], [], client_ids=[])
     columns: dict[str, Any] = {}
     for name in ("updates", "choices", "destinations", "client_ids", "evaluations"):
         values = [as_numpy(getattr(part, name)) for part in parts]

@@ -32,6 +32,7 @@ from rrcluster.types import Array, Release
 Simulate = Callable[..., Iterator[RoundRecord]]  # rrcluster.simulation.simulate.simulate, or a stand-in
 Init = Literal["independent", "survey"]
 NUM_CLIENTS, NUM_ROUNDS, DIMENSION = 40, 4, 30
+PART = 8  # clients of a cohort that are computed at a time: cohorts of these checks have several parts
 
 
 @dataclass(frozen=True)
@@ -63,19 +64,21 @@ class Training:
 
     def run(self, plan: PrivacyPlan, *, data: FederatedData | None = None, **changes: Any) -> list[RoundRecord]:
         """All rounds of the plan."""
-        method, data = ALGORITHMS[self.algorithm], data or small_population(0)
-        method = method.for_population(method, data)
+        return list(self.simulate(**(self.arguments(plan, data or small_population(0)) | changes)))
+
+    def arguments(self, plan: PrivacyPlan, data: FederatedData) -> dict[str, Any]:
+        """What the simulator is given."""
+        method = ALGORITHMS[self.algorithm].for_population(ALGORITHMS[self.algorithm], data)
         model = method.adapt(_model(self.algorithm))
-        arguments: dict[str, Any] = {
+        return {
             "data": data,
             "model": model,
             "algorithm": method,
             "plan": plan,
-            "engine": ReferenceEngine(model) if model.own else BatchedEngine(model),
+            "engine": ReferenceEngine(model) if model.own else BatchedEngine(model, capacity=PART),
             "streams": SecureStreams() if self.target.secure else Streams(self.seed),
             "local": LocalSettings(0.05, 1, 10),
         }
-        return list(self.simulate(**(arguments | changes)))
 
     @property
     def subject(self) -> str:

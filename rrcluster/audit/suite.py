@@ -164,7 +164,7 @@ def _cohort_steps(target: Target, rng: Streams) -> Iterator[Step]:
 
 def training_steps(training: Training) -> Iterator[Step]:
     """The checks on a small training run."""
-    from rrcluster.audit import cohorts, rounds, strangers
+    from rrcluster.audit import cohorts, part_sums, rounds, strangers
 
     for title, check in {
         "ledger": rounds.check_ledger,
@@ -172,6 +172,7 @@ def training_steps(training: Training) -> Iterator[Step]:
         "post-processing": rounds.check_postprocessing,
         "noise of rounds": rounds.check_round_noise,
         "cohorts of rounds": cohorts.check_round_cohorts,
+        "parts": part_sums.check_parts,
         "strangers": strangers.check_strangers,
     }.items():
         yield Step(training.subject, title, lambda check=check: check(training))  # type: ignore[misc]

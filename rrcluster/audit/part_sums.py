@@ -1,0 +1,104 @@
+"""A round is a sum over parts of the cohort: every client counts once in it, whoever computed its part."""
+
+from concurrent.futures import BrokenExecutor, Executor, Future
+from typing import Any
+
+import numpy as np
+
+from rrcluster.audit.probes import Recorder
+from rrcluster.audit.rounds import NUM_CLIENTS, Training, around, small_population
+from rrcluster.audit.targets import Finding
+from rrcluster.client import ClientSide
+from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.privacy.mechanism import adds_up
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.reports import Reports, as_numpy
+from rrcluster.simulation.clients import Faults
+from rrcluster.simulation.hosts import Host, Hosts
+from rrcluster.types import Array
+
+COHORT = np.arange(NUM_CLIENTS // 4, NUM_CLIENTS * 3 // 4)  # more than two parts, the last of them smaller
+_ROUNDS = 2
+
+
+def check_parts(training: Training) -> Finding:
+    """The sum over parts is the sum client by client, exactly, also where hosts die and their parts are made again.
+
+    Deterministic. The messages of the recorded reports are added one by one, in whole numbers, and compared with what
+    was released. Mechanisms that need single reports must get one of every client.
+    """
+    plan = training.plan()
+    here = Recorder(plan.mechanism, cohorts=[COHORT])
+    _run(training, plan, here)
+    wrong = _miscounted(here)
+    if not wrong:
+        elsewhere = Recorder(plan.mechanism, cohorts=[COHORT])
+        _run(training, plan, elsewhere, executor=MortalHosts(dying=(2, 5, 7)))
+        same = all(np.array_equal(*pair) for pair in zip(_released(here), _released(elsewhere), strict=True))
+        wrong = "" if same else "another sum where hosts died and their parts were computed again"
+    claim = "every client of a cohort counts once, whoever computes it"
+    return Finding(training.subject, "parts", claim, wrong or "so, exactly", not wrong)
+
+
+class MortalHosts(Executor):
+    """Computes tasks in this process; those with the numbers `dying`, counted from 1, end their host instead."""
+
+    def __init__(self, dying: tuple[int, ...]) -> None:
+        """Nothing is submitted yet."""
+        self.dying, self.submitted = dying, 0
+
+    def submit(self, task: Any, /, *given: Any, **named: Any) -> "Future[Any]":
+        """The finished task."""
+        future: Future[Any] = Future()
+        self.submitted += 1
+        try:
+            if self.submitted in self.dying:
+                raise BrokenExecutor("a host died")
+            future.set_result(task(*given, **named))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def _run(training: Training, plan: PrivacyPlan, recorder: Recorder, *, executor: Executor | None = None) -> None:
+    """Some rounds: in this process, or by an executor, whose hosts have the mechanism itself."""
+    given = training.arguments(around(plan, recorder, num_rounds=_ROUNDS), small_population(0))
+    engine = ReferenceEngine(given["model"])  # clients one by one: their bits do not depend on their part
+    hosts = None
+    if executor is not None:
+        method = given["algorithm"]
+        side = ClientSide(method, method.split(given["model"]), engine, given["local"], plan.mechanism)
+        hosts = Hosts(Host(given["data"], side, Faults(), discreet=plan.secure), executor=executor)
+    for _ in training.simulate(**(given | {"engine": engine, "hosts": hosts})):
+        pass
+
+
+def _miscounted(recorder: Recorder) -> str:
+    """What is wrong with how clients count in the rounds; empty: nothing."""
+    for t, (reports, _) in enumerate(recorder.raw):
+        if sorted(np.asarray(reports.client_ids).tolist()) != COHORT.tolist():
+            return f"not every client of the cohort is heard once in round {t}"
+        if adds_up(recorder) and recorder.totals[t].tolist() != _client_by_client(recorder, reports):
+            return f"the sum of round {t} is not that of its clients"
+    return "" if len(recorder.raw) == _ROUNDS else f"{len(recorder.raw)} releases in {_ROUNDS} rounds"
+
+
+def _client_by_client(mechanism: Any, reports: Reports) -> list[int]:
+    """The sum of the clients' messages, added one by one as whole numbers of any size."""
+    updates, choices = as_numpy(reports.updates), np.asarray(reports.choices)
+    columns = [[None] * len(choices) if part is None else part for part in (reports.destinations, reports.evaluations)]
+    total = [0] * mechanism.message_width
+    for row in zip(updates, choices, *columns, strict=True):
+        update, choice, destination, evaluation = row
+        message = mechanism.message(as_numpy(update), choice, destination=destination, evaluation=evaluation)
+        total = [so_far + part for so_far, part in zip(total, message.tolist(), strict=True)]
+    return total
+
+
+def _released(recorder: Recorder) -> list[Array]:
+    """What was released of all rounds: sums, or the updates in the order of the clients."""
+    if adds_up(recorder):
+        return recorder.totals
+    return [
+        np.array(as_numpy(reports.updates))[np.argsort(np.asarray(reports.client_ids))] for reports, _ in recorder.raw
+    ]
