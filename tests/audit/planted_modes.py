@@ -62,7 +62,9 @@ def public_cohort(sampler, population, *, rng):
 
 def dropped_written(folder, record):
     own_add_round(folder, record)
-    append_json(folder.path / "rounds.jsonl", {"round": record.round_index, "dropped": record.incidents.dropped})
+    append_json(
+        folder.path / "rounds.jsonl", {"round": record.round_index, "dropped": record.collection.incidents.dropped}
+    )
 
 
 def mean_evaluation(mechanism, reports):

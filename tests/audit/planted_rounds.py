@@ -10,12 +10,13 @@ from rrcluster.privacy.events import FixedSize
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.server import Charge, Server, run_rounds
-from rrcluster.simulation.simulate import SimulatedClients, simulate
+from rrcluster.simulation.hosts import Host, collected, parts_of
+from rrcluster.simulation.simulate import simulate
 
-own_epsilon, own_finish, own_collect, own_charge = (
+own_epsilon, own_finish, own_compute, own_charge = (
     PrivacyPlan.epsilon,
     Server.finish,
-    SimulatedClients.collect,
+    Host._compute,
     Charge.__call__,
 )
 
@@ -25,9 +26,27 @@ def coins_from_this_round(choices, transition, *, uniforms):
     return flip_coins(choices, coin_transition(raw, min_cluster_size=6), uniforms=uniforms)
 
 
-def updates_centred(clients, guidance, charge):
-    reports = own_collect(clients, guidance, charge)
-    return replace(reports, updates=reports.updates - reports.updates.mean(axis=0))
+def updates_centred(host, task, part):
+    reports, rows = own_compute(host, task, part)
+    return replace(reports, updates=reports.updates - reports.updates.mean(axis=0)), rows
+
+
+def counted_twice(answers):
+    answers = list(answers)
+    return collected([*answers, answers[0]])
+
+
+def left_out(answers):
+    return collected(list(answers)[1:])
+
+
+def handed_out_twice(ids, memory, size):
+    parts = parts_of(ids, memory, size)
+    return [*parts, parts[0]]
+
+
+def short_part_dropped(ids, memory, size):
+    return parts_of(ids[: len(ids) - len(ids) % size], memory, size)
 
 
 def charged_afterwards(server, collect, *, state, ledger, streams):
@@ -43,36 +62,41 @@ def first_round_free(charge):
 
 
 def charged_cheaper(charge):
-    event = charge._plan.event
+    event = charge._event
     charge._ledger.charge(charge._round_index, replace(event, noise_multiplier=2 * event.noise_multiplier))
     charge.made = True
 
 
-def released_twice(server, state, guidance, reports, *, rng):
-    server.plan.mechanism.release(reports, rng=rng)
-    return own_finish(server, state, guidance, reports, rng=rng)
+def released_twice(server, state, guidance, exact, *, rng):
+    server.plan.mechanism.release_total(exact, rng=rng)
+    return own_finish(server, state, guidance, exact, rng=rng)
 
 
-def empty_round_skipped(server, state, guidance, reports, *, rng):
-    if len(reports.updates):
-        return own_finish(server, state, guidance, reports, rng=rng)
+def empty_round_skipped(server, state, guidance, exact, *, rng):
+    if exact.total.any():
+        return own_finish(server, state, guidance, exact, rng=rng)
     return replace(state, round_index=state.round_index + 1), None
+
+
+def raw_sizes(mechanism, exact):
+    """How many clients chose each cluster: the count row of an exact sum."""
+    counts = exact.total[-2 - mechanism.num_clusters : -2]
+    return counts / mechanism.count_units
 
 
 def one_round_less(plan, *, num_rounds=None, accountant=None):
     return own_epsilon(plan, num_rounds=(num_rounds or plan.num_rounds) - 1, accountant=accountant)
 
 
-def raw_denominators(server, state, guidance, reports, *, rng):
-    after, release = own_finish(server, state, guidance, reports, rng=rng)
-    raw = np.bincount(reports.choices, minlength=release.num_clusters)
-    return after, replace(release, denominators=np.maximum(raw, 1.0))
+def raw_denominators(server, state, guidance, exact, *, rng):
+    after, release = own_finish(server, state, guidance, exact, rng=rng)
+    return after, replace(release, denominators=np.maximum(raw_sizes(server.plan.mechanism, exact), 1.0))
 
 
-def step_by_cohort_size(server, state, guidance, reports, *, rng):
-    lr = server.settings.server_lr * len(reports.updates) / 20
-    scaled = replace(server, settings=replace(server.settings, server_lr=lr))
-    return own_finish(scaled, state, guidance, reports, rng=rng)
+def step_by_cohort_size(server, state, guidance, exact, *, rng):
+    size = max(raw_sizes(server.plan.mechanism, exact).sum(), 1.0)
+    scaled = replace(server, settings=replace(server.settings, server_lr=server.settings.server_lr * size / 20))
+    return own_finish(scaled, state, guidance, exact, rng=rng)
 
 
 class OneStream:
@@ -98,9 +122,13 @@ ROUNDS = {
     "coins from this round's raw sizes": ("messages", {"rrcluster.client.flip_coins": coins_from_this_round}, None),
     "updates centred on the cohort's mean": (
         "messages",
-        {CLIENTS + "SimulatedClients.collect": updates_centred},
+        {"rrcluster.simulation.hosts.Host._compute": updates_centred},
         None,
     ),
+    "a part counted twice": ("parts", {CLIENTS + "collected": counted_twice}, None),
+    "a part handed out twice": ("parts", {CLIENTS + "parts_of": handed_out_twice}, None),
+    "a part left out": ("parts", {CLIENTS + "collected": left_out}, None),
+    "a part shorter than the others left out": ("parts", {CLIENTS + "parts_of": short_part_dropped}, None),
     "ledger charged after the release": ("ledger", {CLIENTS + "run_rounds": charged_afterwards}, None),
     "first round not charged": ("ledger", {SERVER + "Charge.__call__": first_round_free}, None),
     "two releases under one charge": ("ledger", {SERVER + "Server.finish": released_twice}, None),

@@ -11,6 +11,7 @@ from rrcluster.audit.cohorts import check_sampler
 from rrcluster.audit.denominators import check_denominators, check_rebalancing
 from rrcluster.audit.distinguish import check_distinguishing
 from rrcluster.audit.noise_claims import check_identifiers, check_noise, check_noise_reuse
+from rrcluster.audit.part_sums import check_parts
 from rrcluster.audit.rounds import Training, check_ledger, check_messages, check_postprocessing, check_round_noise
 from rrcluster.audit.sensitivity import check_invalid_reports, check_sensitivity
 from rrcluster.audit.suite import mechanism_steps
@@ -45,6 +46,7 @@ OF_A_MECHANISM = {
 OF_A_ROUND = {
     "ledger": check_ledger,
     "messages": check_messages,
+    "parts": check_parts,
     "post-processing": check_postprocessing,
     "noise of rounds": check_round_noise,
 }

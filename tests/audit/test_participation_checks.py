@@ -9,13 +9,14 @@ from some_fast import some_fast
 from rrcluster.audit import participation_checks as checks
 from rrcluster.audit.targets import failures
 from rrcluster.privacy.correlation import Correlation
-from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.sampling import PoissonSampler
 from rrcluster.privacy.slots import Slots
+from rrcluster.privacy.slotted import SlottedMechanism
 from rrcluster.simulation.simulate import SimulatedClients
 
-JOINT = "rrcluster.privacy.joint."
-own_noise, own_fresh = Correlation.next_noise, JointMechanism.fresh_noise_std.fget
+JOINT, SLOTTED = "rrcluster.privacy.joint.", "rrcluster.privacy.slotted."
+FRESH, NEXT = SLOTTED + "SlottedMechanism.fresh_noise_std", "rrcluster.privacy.correlation.Correlation.next_noise"
+own_noise, own_fresh = Correlation.next_noise, SlottedMechanism.fresh_noise_std.fget
 own_draw, own_collect = PoissonSampler.draw, SimulatedClients.collect
 
 
@@ -58,8 +59,8 @@ def twice_within_b_rounds(sampler, population, *, rng, round_index=0):
 
 def schedule_by_data(clients, guidance, charge):
     """Clients whose samples are dark wait for a later round."""
-    store, honest = clients.data.store, clients.plan
-    dark = [c for c in range(clients.data.num_clients) if float(np.mean(store.client(c)[0])) < 0]
+    data, honest = clients.hosts.host.data, clients.plan
+    dark = [c for c in range(data.num_clients) if float(np.mean(data.store.client(c)[0])) < 0]
 
     class ByData:
         def draw(self, population, *, rng, round_index=0):
@@ -80,20 +81,20 @@ class WithSampler:
 
 
 PLANTED = {
-    "noise at 0.9 of its scale": ("correlation, seeded", {JOINT + "JointMechanism.fresh_noise_std": scaled(0.9)}),
-    "noise at 1.1 of its scale": ("correlation, seeded", {JOINT + "JointMechanism.fresh_noise_std": scaled(1.1)}),
-    "exact noise at 0.9 of its scale": ("correlation, exact", {JOINT + "JointMechanism.fresh_noise_std": scaled(0.9)}),
-    "a band dropped": ("correlation, seeded", {JOINT + "Correlation.next_noise": band_dropped}),
-    "a band of exact noise dropped": ("correlation, exact", {JOINT + "Correlation.next_noise": band_dropped}),
-    "a reused draw": ("correlation, seeded", {JOINT + "Correlation.next_noise": same_draw_every_round()}),
-    "no correlation at all": ("correlation, seeded", {JOINT + "Correlation.next_noise": uncorrelated}),
+    "noise at 0.9 of its scale": ("correlation, seeded", {FRESH: scaled(0.9)}),
+    "noise at 1.1 of its scale": ("correlation, seeded", {FRESH: scaled(1.1)}),
+    "exact noise at 0.9 of its scale": ("correlation, exact", {FRESH: scaled(0.9)}),
+    "a band dropped": ("correlation, seeded", {NEXT: band_dropped}),
+    "a band of exact noise dropped": ("correlation, exact", {NEXT: band_dropped}),
+    "a reused draw": ("correlation, seeded", {NEXT: same_draw_every_round()}),
+    "no correlation at all": ("correlation, seeded", {NEXT: uncorrelated}),
     "slots by order of enrolment": ("slots", {"rrcluster.privacy.slots.Slots.eligible": by_order_of_enrolment}),
     "a client twice within b rounds": (
         "slots",
         {"rrcluster.privacy.sampling.PoissonSampler.draw": twice_within_b_rounds},
     ),
-    "reports of other slots counted": ("own slot", {JOINT + "only_from_slot": lambda reports, slots, t: reports}),
-    "half the noise": ("canary in all its rounds", {JOINT + "JointMechanism.fresh_noise_std": scaled(0.5)}),
+    "reports of other slots counted": ("own slot", {SLOTTED + "only_from_slot": lambda reports, slots, t: reports}),
+    "half the noise": ("canary in all its rounds", {FRESH: scaled(0.5)}),
     "a clip that is twice as long": ("blocks", {JOINT + "clip_to_grid": None}),
     "a schedule by the clients' data": (
         "trained cohorts",
