@@ -1,10 +1,12 @@
 """The only module, outside of a federation, that starts processes: executors on this machine, and a compiler."""
 
+import logging
 import os
 import signal
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from typing import Any
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 # Memory that is freed stays with the process: glibc would hand it back, and every step would ask for it again.
@@ -41,6 +43,25 @@ def end_processes(executor: Executor) -> None:
         if pool is executor:
             del _POOLS[processes]
     executor.shutdown(wait=False, kill_workers=True)  # type: ignore[call-arg]  # of loky
+
+
+def pickled(value: Any) -> bytes:
+    """The value for other processes; nothing where an object of the user's cannot be sent."""
+    import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except Exception as error:  # whatever an object of the user's may raise
+        kind = type(error).__name__
+        logging.getLogger("rrcluster").info("clients are computed in this process: they cannot be sent (%s).", kind)
+        return b""
+
+
+def unpickled(payload: bytes) -> Any:
+    """The value that another process of this program sent: nothing that was read from a file or a network."""
+    import cloudpickle
+
+    return cloudpickle.loads(payload)
 
 
 def _begin() -> None:

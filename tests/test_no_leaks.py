@@ -2,6 +2,7 @@
 
 import json
 import re
+from concurrent.futures import BrokenExecutor, Executor, Future
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from rrcluster.cli import main
 from rrcluster.data.arrays import ArrayStore
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import Measured
+from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.server import Server
+from rrcluster.simulation.clients import Faults
+from rrcluster.simulation.hosts import Hosts
 from rrcluster.types import Coordinates
 
 DATUM, UPDATE, LOSS = 83.6501927, 37.1945831, 5.83172649
@@ -21,6 +25,7 @@ CLIENTS, DIGITS = 1999, (6, 7, 9, 12)
 BASE = [
     *("--data", "synthetic", "--clients", str(CLIENTS), "--rounds", "4", "--sample-rate", "0.5", "--local-epochs", "1"),
     *("--delta", "1e-4", "--device", "cpu", "--engine", "batched", "--evaluate-every", "2"),
+    *("--processes", "1"),  # this one, in which values are planted
 ]
 
 
@@ -35,9 +40,11 @@ def needles(value):
 
 @pytest.fixture
 def planted(monkeypatch):
-    """Clients whose data, updates and losses are the planted values; what the server was sent is kept for a search."""
+    """Clients whose data, updates and losses are the planted values; what they send is kept for a search."""
     seen = {"values": {DATUM, UPDATE, LOSS}, "counts": set()}
+    choices = []  # of the round so far, part by part
     honest_finish, honest_client, honest_measure = Server.finish, ArrayStore.client, BatchedEngine.measure
+    honest_tampered = Faults.tampered
 
     def client(self, which):
         inputs, targets = honest_client(self, which)
@@ -61,16 +68,23 @@ def planted(monkeypatch):
         losses = np.where(np.arange(k) == favourite[:, None], LOSS, LOSS + 90.0)
         return Measured(losses, np.full_like(losses, np.nan))
 
-    def finish(self, state, guidance, reports, *, rng):
-        rows = [row for row in reports.updates if isinstance(row, np.ndarray) and row.dtype.kind == "f"]
+    def tampered(self, reports, **rest):
+        sent, lying = honest_tampered(self, reports, **rest)
+        rows = [row for row in sent.updates if isinstance(row, np.ndarray) and row.dtype.kind == "f"]
         seen["values"] |= {float(np.linalg.norm(row)) for row in rows[:50] if np.abs(row).max() < 1e9}
-        natural = np.array([choice for choice in reports.choices if choice in range(4)])
-        seen["counts"] |= {len(reports.choices), len(natural), *np.bincount(natural, minlength=4).tolist()}
-        return honest_finish(self, state, guidance, reports, rng=rng)
+        choices.extend(sent.choices)
+        return sent, lying
+
+    def finish(self, state, guidance, collected, *, rng):
+        natural = np.array([choice for choice in choices if choice in range(4)])
+        seen["counts"] |= {len(choices), len(natural), *np.bincount(natural, minlength=4).tolist()}
+        choices.clear()
+        return honest_finish(self, state, guidance, collected, rng=rng)
 
     monkeypatch.setattr(ArrayStore, "client", client)
     monkeypatch.setattr(BatchedEngine, "train", train)
     monkeypatch.setattr(BatchedEngine, "measure", measure)
+    monkeypatch.setattr(Faults, "tampered", tampered)
     monkeypatch.setattr(Server, "finish", finish)
     return seen
 
@@ -126,7 +140,7 @@ def test_a_run_shows_nothing_raw(flags, planted, tmp_path, capsys):
     folder = tmp_path / "run"
     assert main(["run", *BASE, *flags, "--out", str(folder)]) == 0
     told = capsys.readouterr()
-    assert planted["counts"]
+    assert len(planted["counts"] - {0}) > 1
     search(public_texts(folder, told), planted, counts="joint" in flags)
     saved = load_file(folder / "models.safetensors")
     assert set(saved) == {"shared", "clustered"}
@@ -173,6 +187,39 @@ def test_a_run_that_breaks_and_is_resumed_shows_nothing_raw(planted, tmp_path, c
     assert main(["report", str(folder), "--json"]) == 0
     assert main(["run", *BASE, "--noise-multiplier", "1", "--dry-run"]) == 0
     search(public_texts(folder, capsys.readouterr()), planted, counts=True)
+
+
+class KilledBy(Executor):
+    """Computes parts in this process; a part with one given client ends its host instead."""
+
+    def __init__(self, client):
+        self.client, self.deaths = client, 0
+
+    def submit(self, task, digest, function, argument, part, *payload):
+        future = Future()
+        if self.client in part.ids:
+            self.deaths += 1
+            future.set_exception(BrokenExecutor("a host died"))
+        else:
+            future.set_result(task(digest, function, argument, part, *payload))
+        return future
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_client_that_ends_its_host_shows_in_no_message(secure, tmp_path, capsys, caplog):
+    """Whoever reads that a client does would read that it is there."""
+    settings = {"data": "synthetic", "num_clients": 40, "num_clusters": 2, "num_rounds": 2, "sample_rate": 1.0}
+    settings |= {"engine": "reference", "noise_multiplier": 1.0, "delta": 1e-3, "secure": secure, "device": "cpu"}
+    experiment = rr.experiment(**settings, out=str(tmp_path / "run"))
+    executor = KilledBy(client=11)
+    experiment.__dict__["hosts"] = Hosts(experiment.hosts.host, executor=executor)  # in place of the cached ones
+    caplog.set_level("DEBUG")
+    records = list(experiment.rounds(ledger=Ledger(secure=secure)))
+    told = capsys.readouterr()
+    assert executor.deaths >= 3 * 2, "its part twice, and it alone, in each round"
+    assert (told.out, told.err, caplog.text) == ("", "", "")
+    if not secure:
+        assert [(r.collection.incidents.dropped, r.collection.num_reports) for r in records] == [(1, 39)] * 2
 
 
 def chain(error):

@@ -6,7 +6,6 @@ there are, nor on one that died and whose part another computed again.
 """
 
 import hashlib
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import AbstractContextManager, nullcontext
@@ -25,7 +24,7 @@ from rrcluster.methods.method import Method
 from rrcluster.privacy.mechanism import Mechanism, SummingMechanism, adds_up
 from rrcluster.privacy.none import NoneMechanism
 from rrcluster.privacy.reports import MessageSum, Reports, as_numpy
-from rrcluster.processes import end_processes, local_executor
+from rrcluster.processes import end_processes, local_executor, pickled, unpickled
 from rrcluster.server import Guidance
 from rrcluster.settings import LocalSettings
 from rrcluster.simulation.clients import ClientMemory, FaultKeys, Faults, Incidents
@@ -229,7 +228,7 @@ class Hosts:
         if self._given is None and self._processes < 2:
             return False
         if self._payload is None:
-            self._payload = _pickled(self.host)
+            self._payload = pickled(self.host)
             self._digest = hashlib.blake2b(self._payload, digest_size=16).hexdigest()
         return bool(self._payload)
 
@@ -260,7 +259,7 @@ class Hosts:
             place += 1
 
     def _isolated(self, function: Callable[[Host, Any, Any], Answer], argument: Any, part: Any) -> Iterator[Answer]:
-        """A part by itself; if it kills its host, each of its clients by itself."""
+        """A part by itself; if it kills its host, each of its clients by itself, and no word of it: it is private."""
         try:
             yield self._result(self._submit(function, argument, part), function, argument, part)
             return
@@ -277,7 +276,6 @@ class Hosts:
                 if not _died(error):
                     raise
                 self._restart()
-                logging.getLogger("rrcluster").warning("a client ended the process that computed it: it sends nothing.")
 
     def _submit(self, function: Callable[[Host, Any, Any], Any], argument: Any, part: Any) -> "Future[Any]":
         if self._executor is None:
@@ -317,25 +315,11 @@ def _work(
 ) -> Answer | type[UnknownHost]:
     """A task, in another process."""
     if payload is not None:
-        import cloudpickle
-
         while len(_HOSTS) >= _MOST_HOSTS:
             _HOSTS.pop(next(iter(_HOSTS)))
-        _HOSTS[digest] = cloudpickle.loads(payload)
+        _HOSTS[digest] = unpickled(payload)
     host = _HOSTS.get(digest)
     return UnknownHost if host is None else function(host, argument, part)
-
-
-def _pickled(host: Host) -> bytes:
-    """The host for other processes; nothing where a network or data of the user's cannot be sent."""
-    import cloudpickle
-
-    try:
-        return bytes(cloudpickle.dumps(host))
-    except Exception as error:  # whatever an object of the user's may raise
-        kind = type(error).__name__
-        logging.getLogger("rrcluster").info("clients are computed in this process: they cannot be sent (%s).", kind)
-        return b""
 
 
 def _died(error: Exception) -> bool:

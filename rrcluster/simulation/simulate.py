@@ -67,7 +67,7 @@ class SimulatedClients:
         answers = self.hosts.map(answer_part, task, parts_of(ids, self.memory, host.side.engine.part))
         sent, raw, remembered = collected(answers)
         self.memory = self.memory.merged(remembered)
-        incidents = replace(raw.incidents, dropped=len(sampled) - len(ids))
+        incidents = replace(raw.incidents, dropped=len(sampled) - raw.num_reports)
         self.last = Collection(incidents=incidents) if self.plan.secure else replace(raw, incidents=incidents)
         charge()
         return sent
