@@ -28,7 +28,7 @@ Rows = list[list[str]]
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class NeighbouringTables:
     """Rows of two populations that differ in one client, and public rules for their columns."""
 
     one: Rows
@@ -37,7 +37,7 @@ class Neighbours:
     rules: dict[str, Any]
 
 
-def draw_neighbours(seed: int) -> Neighbours:
+def draw_neighbours(seed: int) -> NeighbouringTables:
     """A population of a few clients, and the same without one of them or with other cells of that client."""
     rng = stream(seed, "neighbouring tables")
     kinds = rng.choice(list(SPELLINGS), size=3).tolist()
@@ -56,7 +56,7 @@ def draw_neighbours(seed: int) -> Neighbours:
         "classes": [0, 1],
     }
     held = {"test_column": "held"} if rng.random() < 0.5 else {"test_share": 0.3, "features": [*names, "number"]}
-    return Neighbours(one, other, owners[0], rules | held)
+    return NeighbouringTables(one, other, owners[0], rules | held)
 
 
 def _rows(rng: Rng, kinds: list[str], owner: str) -> Rows:
