@@ -2,7 +2,6 @@
 
 import json
 import re
-from concurrent.futures import BrokenExecutor, Executor, Future
 
 import numpy as np
 import pytest
@@ -13,11 +12,9 @@ from rrcluster.cli import main
 from rrcluster.data.arrays import ArrayStore
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import Measured
-from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.server import Server
 from rrcluster.simulation.clients import Faults
-from rrcluster.simulation.hosts import Hosts
 from rrcluster.types import Coordinates
 
 DATUM, UPDATE, LOSS = 83.6501927, 37.1945831, 5.83172649
@@ -187,39 +184,6 @@ def test_a_run_that_breaks_and_is_resumed_shows_nothing_raw(planted, tmp_path, c
     assert main(["report", str(folder), "--json"]) == 0
     assert main(["run", *BASE, "--noise-multiplier", "1", "--dry-run"]) == 0
     search(public_texts(folder, capsys.readouterr()), planted, counts=True)
-
-
-class KilledBy(Executor):
-    """Computes parts in this process; a part with one given client ends its host instead."""
-
-    def __init__(self, client):
-        self.client, self.deaths = client, 0
-
-    def submit(self, task, digest, function, argument, part, *payload):
-        future = Future()
-        if self.client in part.ids:
-            self.deaths += 1
-            future.set_exception(BrokenExecutor("a host died"))
-        else:
-            future.set_result(task(digest, function, argument, part, *payload))
-        return future
-
-
-@pytest.mark.parametrize("secure", [False, True])
-def test_a_client_that_ends_its_host_shows_in_no_message(secure, tmp_path, capsys, caplog):
-    """Whoever reads that a client does would read that it is there."""
-    settings = {"data": "synthetic", "num_clients": 40, "num_clusters": 2, "num_rounds": 2, "sample_rate": 1.0}
-    settings |= {"engine": "reference", "noise_multiplier": 1.0, "delta": 1e-3, "secure": secure, "device": "cpu"}
-    experiment = rr.experiment(**settings, out=str(tmp_path / "run"))
-    executor = KilledBy(client=11)
-    experiment.__dict__["hosts"] = Hosts(experiment.hosts.host, executor=executor)  # in place of the cached ones
-    caplog.set_level("DEBUG")
-    records = list(experiment.rounds(ledger=Ledger(secure=secure)))
-    told = capsys.readouterr()
-    assert executor.deaths >= 3 * 2, "its part twice, and it alone, in each round"
-    assert (told.out, told.err, caplog.text) == ("", "", "")
-    if not secure:
-        assert [(r.collection.incidents.dropped, r.collection.num_reports) for r in records] == [(1, 39)] * 2
 
 
 def chain(error):

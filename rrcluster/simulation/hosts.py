@@ -52,6 +52,11 @@ class Part:
     memory: ClientMemory
 
     @property
+    def nobody(self) -> "Part":
+        """The part without its clients."""
+        return Part(self.ids[:0], self.memory.of([]))
+
+    @property
     def single(self) -> "list[Part]":
         """Each of its clients by itself."""
         return [Part(np.array([client]), self.memory.of([client])) for client in self.ids.tolist()]
@@ -269,6 +274,7 @@ class Hosts:
         self._restart()
         if not isinstance(part, Part):
             raise WorkerError("a process died over and over on the same work; run it with processes = 1 to see why.")
+        yield function(self.host, argument, part.nobody)  # a round has an answer, also where everybody kills the host
         for alone in part.single:
             try:
                 yield self._result(self._submit(function, argument, alone), function, argument, alone)
