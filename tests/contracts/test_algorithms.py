@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from torch import nn
 
+from rrcluster.audit.part_sums import MortalHosts
+from rrcluster.client import ClientSide
 from rrcluster.data import from_arrays
 from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
@@ -19,8 +21,9 @@ from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Streams
 from rrcluster.settings import LocalSettings
-from rrcluster.simulation.clients import ClientMemory
+from rrcluster.simulation.clients import ClientMemory, Faults
 from rrcluster.simulation.evaluate import evaluate
+from rrcluster.simulation.hosts import Host, Hosts
 from rrcluster.simulation.simulate import simulate
 
 K, M, B, CLIP = 2, 40, 5, 0.3
@@ -138,6 +141,24 @@ def test_batched_equals_reference_and_the_run_resumes(data, name, mechanism, b):
     assert np.abs(vectors(fast[0]) - vectors(slow)).max() < 1e-4
     resumed = records(data, name, plan, state=fast[0].state, memory=fast[0].memory)
     assert (vectors(resumed[-1]) == vectors(fast[-1])).all()
+
+
+@pytest.mark.parametrize(("name", "mechanism", "b"), CASES)
+def test_who_computes_the_clients_changes_no_bit(data, name, mechanism, b):
+    """In this process, and by an executor whose second host dies: models, and what clients remember."""
+    plan, method = make_plan(name, mechanism, b), method_for(name, data)
+    model = method.adapt(network())
+    engine = ReferenceEngine(model)
+    given = {"data": data, "model": model, "algorithm": method, "plan": plan, "engine": engine, "local": LOCAL}
+    host = Host(data, ClientSide(method, method.split(model), engine, LOCAL, plan.mechanism), Faults(), discreet=False)
+    executor = MortalHosts(dying=(2,))
+    here = list(simulate(**given, streams=Streams(0)))
+    elsewhere = list(simulate(**given, streams=Streams(0), hosts=Hosts(host, executor=executor)))
+    assert executor.submitted > 3 * len(here), "several parts a round"
+    for one, other in zip(here, elsewhere, strict=True):
+        np.testing.assert_array_equal(vectors(one), vectors(other))
+        for part, rows in one.memory.tensors().items():
+            np.testing.assert_array_equal(rows, other.memory.tensors()[part])
 
 
 @pytest.mark.parametrize(("name", "mechanism", "b"), CASES)
