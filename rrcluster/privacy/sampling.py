@@ -44,7 +44,8 @@ class PoissonSampler:
     """Each client that may take part joins on its own with probability `sample_rate`, not counted from data.
 
     The guarantee is among populations of at most `num_clients`, whatever their number: it is as private as who is in
-    them. With several slots, those of slot `round_index` mod b take part; with one slot everybody may.
+    them. With several slots, everybody of slot `round_index` mod b takes part: PrivacyError for another rate than 1,
+    whose event would be cheaper.
     """
 
     sample_rate: float
@@ -55,6 +56,11 @@ class PoissonSampler:
     def __post_init__(self) -> None:
         checks.rate(sample_rate=self.sample_rate)
         checks.count(num_clients=self.num_clients)
+        if self.slots.count > 1 and self.sample_rate != 1:
+            raise PrivacyError(
+                f"sample_rate = {self.sample_rate:g} with {self.slots.count} slots: everybody of a round's slot takes "
+                "part; use sample_rate = 1, or one slot."
+            )
 
     @property
     def expected_size(self) -> float:

@@ -31,6 +31,7 @@ class SlottedMechanism(JointMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _ = self.sampler  # refuses another sample rate than 1
         self._check_sums_fit(self.num_clients, as_float=self._finer > 1)
         self.slots.check_filled(self.num_clients)
         self.correlation.check_applies(slots=self.slots.count, width=self.message_width)
