@@ -86,7 +86,7 @@ class Recorder:
         """Everything else is the mechanism's own."""
         return getattr(self._mechanism, name)
 
-    def sum_messages(self, reports: Reports, *, round_index: int = 0) -> Array:
+    def sum_messages(self, reports: Reports, *, round_index: int) -> Array:
         """Sum as the mechanism does, and record the part."""
         self._parts.setdefault(frozenset(np.asarray(reports.client_ids).tolist()), reports)
         total: Array = self._mechanism.sum_messages(reports, round_index=round_index)

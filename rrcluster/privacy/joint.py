@@ -159,7 +159,7 @@ class JointMechanism:
         moved, judged = (None if value is None else [value] for value in (destination, evaluation))
         return self.sum_messages(Reports([update], [choice], moved, evaluations=judged, unique=True))
 
-    def sum_messages(self, reports: Reports, *, round_index: int = 0) -> Array:  # noqa: ARG002 (all rounds alike)
+    def sum_messages(self, reports: Reports, *, round_index: int | None = None) -> Array:  # noqa: ARG002 (all alike)
         """(message_width,) exact sum of messages in grid units, as whole numbers: of a cohort, or of a part of it."""
         self._check_complete(reports)
         checked = self._checked(reports)

@@ -56,13 +56,18 @@ class SlottedMechanism(JointMechanism):
         """Std of the independent noise that is drawn in a round."""
         return super().noise_std * self.correlation.lengthening
 
-    def sum_messages(self, reports: Reports, *, round_index: int = 0) -> Array:
-        """As in joint, of those clients alone that are of the round's slot."""
+    def sum_messages(self, reports: Reports, *, round_index: int | None = None) -> Array:
+        """As in joint, of those clients alone that are of the round's slot; PrivacyError where no round is named."""
+        if round_index is None:
+            raise self._needs_its_round()
         return super().sum_messages(only_from_slot(reports, self.slots, round_index))
 
     def release_total(self, exact: MessageSum, *, rng: Rng) -> Release:  # noqa: ARG002
         """PrivacyError: it needs the noise of the rounds before (`noisy_sum`)."""
-        raise PrivacyError(
+        raise self._needs_its_round()
+
+    def _needs_its_round(self) -> PrivacyError:
+        return PrivacyError(
             f"a round of a plan with {self.slots.count} slots cannot be released by itself: it needs the round's "
             "number and the noise of the rounds before. Let rrcluster run the rounds, or use participation = poisson "
             "or everybody."

@@ -1,6 +1,7 @@
 """Public slots and correlated noise: who takes part, what it costs, and what is released (Theorem 5, Proposition 6)."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,6 +122,15 @@ def test_a_client_takes_part_once_in_b_rounds_and_no_more_than_its_cap(rng):
     assert (taken.sum(axis=0) <= 3).all()
     assert all(taken[start : start + 4].sum(axis=0).max() == 1 for start in range(7))
     assert taken[:4].sum() == 60, "everybody of a slot"
+
+
+def test_a_sample_of_a_slot_is_refused_where_everybody_of_it_takes_part():
+    """Epsilon would be that of a sample: 1.4 instead of 3.5."""
+    mechanism = plan(4, 1.0).mechanism
+    with pytest.raises(PrivacyError, match=r"sample_rate = 0\.3 with 4 slots"):
+        replace(mechanism, sample_rate=0.3)
+    with pytest.raises(PrivacyError, match=r"sample_rate = 0\.3 with 4 slots"):
+        replace(mechanism.sampler, sample_rate=0.3)
 
 
 def test_slots_are_those_of_the_key_and_of_the_id_alone():
@@ -355,6 +365,13 @@ def test_a_round_with_slots_is_not_released_by_itself(rng):
 
     with pytest.raises(PrivacyError, match="cannot be released by itself"):
         rr.release(np.zeros((1, 6)), [0], plan=plan(4, 1.0), rng=rng, client_ids=[0])
+    mechanism = plan(4, 1.0).mechanism
+    with pytest.raises(PrivacyError, match="cannot be released by itself"):
+        mechanism.release_total(MessageSum(np.zeros(mechanism.message_width)), rng=rng)
+    with pytest.raises(PrivacyError, match="cannot be released by itself"):  # nor summed: by which slot?
+        mechanism.sum_messages(Reports(np.zeros((1, 6)), [0], client_ids=[0]))
+    with pytest.raises(PrivacyError, match="cannot be released by itself"):
+        mechanism.message(np.zeros(6), 0)
 
 
 def test_account_gives_both_epsilons_and_the_cap():
