@@ -18,7 +18,7 @@ from rrcluster.client import ClientKeys, ClientSide
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import one_thread
-from rrcluster.errors import WorkerError
+from rrcluster.errors import PrivacyError, WorkerError
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Method
 from rrcluster.privacy.mechanism import Mechanism, SummingMechanism, adds_up
@@ -63,7 +63,12 @@ class Part:
 
 
 def parts_of(ids: Array, memory: ClientMemory, size: int) -> list[Part]:
-    """A cohort in slices of `size` clients, which depend on the cohort alone; at least one, which may be empty."""
+    """A cohort in slices of `size` clients, which depend on the cohort alone; at least one, which may be empty.
+
+    PrivacyError for a client that is there twice: parts are summed apart, so it would count twice.
+    """
+    if len(np.unique(ids)) < len(ids):
+        raise PrivacyError("the sampler's cohort holds a client twice; a cohort is a set: draw every client once.")
     slices = [ids[first : first + size] for first in range(0, len(ids), size)] or [ids]
     return [Part(some, memory.of(some.tolist())) for some in slices]
 
