@@ -69,8 +69,8 @@ class PartAnswer:
     """What a host returns for a part of a cohort: raw, for the mechanism alone, and what its clients must remember."""
 
     total: Array | None  # the sum of messages as the server gets it; None where single reports are needed
-    honest: Array | None  # the same without what hostile clients made of theirs; None where nobody is hostile
-    reports: Reports | None
+    reports: Reports | None  # as the server gets them; None where sums are enough
+    honest: Any  # either, before hostile clients changed theirs; None where nobody is hostile
     remembered: ClientMemory
     num_reports: int
     hostile: int
@@ -93,10 +93,11 @@ class Host:
         reports, lying = self.faults.tampered(honest, num_clusters=k, keys=task.faults)
         count = len(np.asarray(honest.client_ids))
         if not adds_up(self.side.mechanism):
-            return PartAnswer(None, None, _on_host(reports), remembered, count, lying)
+            without = None if reports is honest else _on_host(honest)
+            return PartAnswer(None, _on_host(reports), without, remembered, count, lying)
         total = _sum(self.side.mechanism, self._named(reports), t)
-        without = None if reports is honest else _sum(self.side.mechanism, self._named(honest), t)
-        return PartAnswer(total, without, None, remembered, count, lying)
+        exact = None if reports is honest else _sum(self.side.mechanism, self._named(honest), t)
+        return PartAnswer(total, None, exact, remembered, count, lying)
 
     def _compute(self, task: RoundTask, part: Part) -> tuple[Reports, ClientMemory]:
         reports, rows = self.side.answer(task.guidance, part.memory.recall(self.data.cohort(part.ids)), task.keys)
@@ -156,11 +157,13 @@ def collected(answers: Iterable[PartAnswer]) -> tuple[MessageSum | Reports, Coll
     Sums of whole numbers are exact in any order; floats, without privacy, are added in the order of the parts.
     """
     reports: list[Reports] = []
+    honest_reports: list[Reports] = []
     total, honest = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     count, hostile, remembered = 0, 0, ClientMemory(0)
     for part in answers:
         if part.reports is not None:
             reports.append(part.reports)
+            honest_reports.append(part.reports if part.honest is None else part.honest)
         elif part.total is not None:
             total = total + part.total
             honest = honest + (part.total if part.honest is None else part.honest)
@@ -169,7 +172,7 @@ def collected(answers: Iterable[PartAnswer]) -> tuple[MessageSum | Reports, Coll
     incidents = Incidents(hostile=hostile)
     if reports:
         sent = _joined(reports)
-        return sent, Collection(sent, count, incidents), remembered
+        return sent, Collection(_joined(honest_reports) if hostile else sent, count, incidents), remembered
     return MessageSum(total), Collection(MessageSum(honest), count, incidents), remembered
 
 
