@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, wait
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -123,17 +124,21 @@ def _config(job: Job) -> RunConfig | None:
 
 
 def shared_out(todo: Sequence[Job], shares: int) -> list[list[Job]]:
-    """Equal shares of every kind of job, those on one population together: each process then holds few of them."""
+    """Equal shares, also of every kind of job, those on one population together: each process then holds few of them.
+
+    Jobs of a kind that are left over go to the smallest shares.
+    """
     kinds: dict[object, list[Job]] = {}
     for job in todo:
         kinds.setdefault((job.settings.get("model"), job.settings.get("algorithm")), []).append(job)
     dealt: list[list[Job]] = [[] for _ in range(shares)]
-    first = 0
     for alike in kinds.values():
         alike.sort(key=lambda job: [str(job.settings.get(name)) for name in ("seed", "data", "partition")])
-        for place, job in enumerate(alike):
-            dealt[(first + place * shares // len(alike)) % shares].append(job)
-        first += len(alike)
+        each, left_over = divmod(len(alike), shares)
+        smallest = sorted(range(shares), key=lambda share: len(dealt[share]))[:left_over]
+        rest = iter(alike)
+        for place, share in enumerate(dealt):
+            share += islice(rest, each + (place in smallest))
     return [share for share in dealt if share]
 
 
