@@ -60,7 +60,9 @@ def _command(arguments: list[str], complain: Callable[[str], object]) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     if name == "--install-completion":
-        complain("rrcluster: --install-completion is gone; `rrcluster COMMAND --tyro-print-completion bash` prints one.\n")
+        complain(
+            "rrcluster: --install-completion is gone; `rrcluster COMMAND --tyro-print-completion bash` prints one.\n"
+        )
         return 2
     if name not in COMMANDS:
         complain(f"rrcluster: {name!r} is not a command; use one of {', '.join(COMMANDS)}.\n")

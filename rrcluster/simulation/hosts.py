@@ -8,7 +8,7 @@ there are, nor on one that died and whose part another computed again.
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from rrcluster.methods.method import Method
 from rrcluster.privacy.mechanism import Mechanism, SummingMechanism, adds_up
 from rrcluster.privacy.none import NoneMechanism
 from rrcluster.privacy.reports import MessageSum, Reports, as_numpy
-from rrcluster.processes import end_processes, local_executor
+from rrcluster.processes import end_processes, local_executor, process_died, submitted
 from rrcluster.server import Guidance
 from rrcluster.settings import LocalSettings
 from rrcluster.simulation.clients import ClientMemory, FaultKeys, Faults, Incidents
@@ -33,7 +33,6 @@ from rrcluster.types import Array
 
 Answer = TypeVar("Answer")
 _MOST_HOSTS = 2  # of different runs that a process keeps ready
-_STOPPED = ("KilledWorker",)  # how engines other than concurrent.futures' say that a worker died over and over
 
 
 @dataclass(frozen=True)
@@ -250,7 +249,7 @@ class Hosts:
             try:
                 answer = self._result(futures[place], function, argument, parts[place])
             except Exception as error:
-                if not _died(error):
+                if not process_died(error):
                     raise
                 deaths += 1
                 self._restart()
@@ -268,7 +267,7 @@ class Hosts:
             yield self._result(self._submit(function, argument, part), function, argument, part)
             return
         except Exception as error:
-            if not _died(error):
+            if not process_died(error):
                 raise
         self._restart()
         if not isinstance(part, Part):
@@ -277,7 +276,7 @@ class Hosts:
             try:
                 yield self._result(self._submit(function, argument, alone), function, argument, alone)
             except Exception as error:
-                if not _died(error):
+                if not process_died(error):
                     raise
                 self._restart()
                 logging.getLogger("rrcluster").warning("a client ended the process that computed it: it sends nothing.")
@@ -285,7 +284,7 @@ class Hosts:
     def _submit(self, function: Callable[[Host, Any, Any], Any], argument: Any, part: Any) -> "Future[Any]":
         if self._executor is None:
             self._executor = local_executor(self._processes)
-        return self._executor.submit(_work, self._digest, function, argument, part)
+        return submitted(self._executor, _work, self._digest, function, argument, part)
 
     def _result(
         self, future: "Future[Any]", function: Callable[[Host, Any, Any], Answer], argument: Any, part: Any
@@ -339,7 +338,3 @@ def _pickled(host: Host) -> bytes:
         kind = type(error).__name__
         logging.getLogger("rrcluster").info("clients are computed in this process: they cannot be sent (%s).", kind)
         return b""
-
-
-def _died(error: Exception) -> bool:
-    return isinstance(error, BrokenExecutor) or type(error).__name__ in _STOPPED
