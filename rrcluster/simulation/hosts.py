@@ -7,6 +7,7 @@ there are, nor on one that died and whose part another computed again.
 
 import hashlib
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, nullcontext
@@ -312,20 +313,25 @@ class UnknownHost:
 
 
 _HOSTS: dict[str, Host] = {}  # of this process, by the digest of what they were made from
+_TURN = threading.Lock()  # of this process: clients that draw share its generators
 
 
 def _work(
     digest: str, function: Callable[[Host, Any, Any], Answer], argument: Any, part: Any, payload: bytes | None = None
 ) -> Answer | type[UnknownHost]:
-    """A task, in another process."""
-    if payload is not None:
-        import cloudpickle
+    """A task, in another process; those of one process take turns, if an executor has threads."""
+    with _TURN:
+        if payload is not None:
+            import cloudpickle
 
-        while len(_HOSTS) >= _MOST_HOSTS:
-            _HOSTS.pop(next(iter(_HOSTS)))
-        _HOSTS[digest] = cloudpickle.loads(payload)
-    host = _HOSTS.get(digest)
-    return UnknownHost if host is None else function(host, argument, part)
+            while len(_HOSTS) >= _MOST_HOSTS:
+                _HOSTS.pop(next(iter(_HOSTS)))
+            _HOSTS[digest] = cloudpickle.loads(payload)
+        host = _HOSTS.get(digest)
+        if host is None:
+            return UnknownHost
+        with _one_thread(host):
+            return function(host, argument, part)
 
 
 def _pickled(host: Host) -> bytes:
