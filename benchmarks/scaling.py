@@ -118,7 +118,10 @@ def draw_rows(rows, folder):
     from rrcluster.report.figures import save_figures
 
     def paint(figure):
-        for axes, (name, points) in zip(figure.subplots(2, 2).flat, rows.items(), strict=True):
+        panels = figure.subplots(2, 2).flat
+        for axes in panels[len(rows) :]:
+            axes.set_axis_off()
+        for axes, (name, points) in zip(panels, rows.items(), strict=False):
             x = [one["point"][name] for one in points]
             y = [one["seconds"] / points[0]["seconds"] for one in points]
             if name in ("cohort", "processes"):
@@ -156,7 +159,7 @@ def main():
     kept = given.out / "scaling.json"
     known = json.loads(kept.read_text()) if kept.exists() else {"rows": {}}
     if given.draw:
-        draw_rows(known["rows"], given.out)
+        draw_rows({name: known["rows"][name] for name in ROWS if name in known["rows"]}, given.out)
         return
     when = date.today().isoformat()
     for name in given.row or ROWS:

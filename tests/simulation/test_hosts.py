@@ -275,9 +275,10 @@ def test_evaluation_and_personalising_have_the_same_figures_on_several_hosts(tmp
     assert figures[0] == figures[1]
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Dask's own
-@pytest.mark.parametrize("case", ["joint with coins and evaluation", "memory", "single reports", "secure"])
+@pytest.mark.parametrize(
+    "case", ["secure", *(pytest.param(case, marks=pytest.mark.slow) for case in ("memory", "single reports", "slots"))]
+)
 def test_a_run_has_the_same_bits_under_dask_also_where_a_worker_dies(case, tmp_path):
     distributed = pytest.importorskip("distributed")
     experiment = experiment_of(case)
