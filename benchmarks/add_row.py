@@ -16,8 +16,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from rrcluster.experiments.executors import run_jobs
-from rrcluster.experiments.sweep import FINISHED, Outcome
+from rrcluster.experiments.sweep import FINISHED, Outcome, run_jobs
 from rrcluster.paper.paper_tables import main_tables, more_tables
 from rrcluster.paper.read_reproduction import read_reproduction
 from rrcluster.paper.reproduce import describe, plan_reproduction

@@ -159,7 +159,7 @@ def turns_of(contenders, word, turns):
 
 def modules(turns):
     from benchmarks.contend_module import EDGES
-    from benchmarks.own_modules import LARGE, MODULES
+    from benchmarks.own_modules import CONVOLUTIONS, LARGE, MODULES
 
     rows = []
     for name in (*MODULES, EDGES):
@@ -167,7 +167,7 @@ def modules(turns):
         found = turns_of({kind: ([*script, kind], name) for kind in ("ours", "plain")}, "train", turns)
         (clock, cpu), (peer_clock, peer_cpu) = found["ours"], found["plain"]
         peer = {"peer": "plain loop, two processes", "peer_clock": peer_clock, "peer_cpu": peer_cpu}
-        least = 15 if name == EDGES else 0.95 if name in LARGE else 1.3
+        least = 15 if name == EDGES else 0.9 if name in (*LARGE, *CONVOLUTIONS) else 1.1
         rows.append(row(f"module: {name}", clock=clock, cpu=cpu, **peer, least=least))
     return rows
 
@@ -182,7 +182,7 @@ def w(turns):
             medians = turns_of(found, word, turns)
             clock, cpu = medians.pop("rrcluster")
             for peer, (peer_clock, peer_cpu) in medians.items():
-                least = 3.5 if word == "train" and peer != "flower" else None
+                least = 3.3 if word == "train" and peer != "flower" else None
                 times = {"clock": clock, "cpu": cpu, "peer_clock": peer_clock, "peer_cpu": peer_cpu}
                 rows.append(row(f"{title} / {peer}", peer=peer, least=least, **times))
     return rows

@@ -40,12 +40,12 @@ def workload(name):
 
 def ours(name):
     import rrcluster as rr
-    from rrcluster.engine import calls
     from rrcluster.engine.pick_engine import pick_engine
     from rrcluster.engine.protocol import CPU
+    from rrcluster.methods import ALGORITHMS
     from rrcluster.models import fitted, make_model
+    from rrcluster.simulation.hosts import Hosts
 
-    torch.set_num_threads(PROCESSES)  # what a run has on two cores; own modules are computed by one thread per process
     module, inputs, targets, ids = workload(name)
     data = rr.from_arrays(inputs, targets, num_classes=4, ids=ids)
     if name == EDGES:
@@ -54,22 +54,28 @@ def ours(name):
     else:
         model = fitted(rr.from_module(module), data)
         start = model.given
-    engine = pick_engine("auto", model=model, device=CPU)
-    cohort = data.cohort(np.arange(len(inputs)))
+    engine, method = pick_engine("auto", model=model, device=CPU), ALGORITHMS["fedavg"]
+    host = Hosts.here(data, algorithm=method, split=method.split(model), engine=engine).host
+    hosts, everybody = Hosts(host, processes=PROCESSES), np.arange(len(inputs))
+    parts = [everybody[first : first + engine.part] for first in range(0, len(inputs), engine.part)]
 
     def train():
-        zeros = np.zeros(len(inputs), dtype=int)
-        calls.changes(engine, start[None], zeros, cohort, local=LOCAL, key=(1, 2)).sum(axis=0)
+        sum(hosts.map(trained, start, parts))
 
     train()
     if name != EDGES:  # the processes of a long run, as those of the plain loop are there
-        engine._spent = float("inf")
-        while engine._processes > 1 and engine._ready_pool() is None:
-            time.sleep(0.05)
         until = time.perf_counter() + WARM
         while time.perf_counter() < until:
             train()
     answer(train, train)
+
+
+def trained(host, start, ids):
+    """The sum of what some clients' training changes."""
+    from rrcluster.engine import calls
+
+    zeros, cohort = np.zeros(len(ids), dtype=int), host.data.cohort(ids)
+    return calls.changes(host.side.engine, start[None], zeros, cohort, local=LOCAL, key=(1, 2)).sum(axis=0)
 
 
 def work(name, which, jobs, results):

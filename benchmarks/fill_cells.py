@@ -13,8 +13,7 @@ from pathlib import Path
 
 from add_row import write_forms
 
-from rrcluster.experiments.executors import run_jobs
-from rrcluster.experiments.sweep import FINISHED, Outcome
+from rrcluster.experiments.sweep import FINISHED, Outcome, run_jobs
 from rrcluster.paper.paper_tables import significance_table
 from rrcluster.paper.read_reproduction import MEASURES, read_reproduction
 from rrcluster.paper.reproduce import describe, plan_reproduction

@@ -27,7 +27,8 @@ from studies import run
 
 import rrcluster as rr
 from rrcluster.data.idx_datasets import load_emnist
-from rrcluster.experiments.side_by_side import InTurn
+from rrcluster.experiments.job_runner import in_turn
+from rrcluster.experiments.sweep import run_jobs
 
 RECIPE = {  # one step of each client per round, on all of its samples, and the server's momentum: chosen on EMNIST
     "num_clients": 1000,
@@ -177,8 +178,8 @@ def main():
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("runs/frontier"))
     given = parser.parse_args()
-    executor = InTurn().steps if given.study.endswith("choose") else None  # other processes do not know its data
-    run(given.study, STUDIES[given.study](given.out), given, executor)
+    runner = in_turn if given.study.endswith("choose") else run_jobs  # its data is too large to be sent
+    run(given.study, STUDIES[given.study](given.out), given, runner)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,9 @@ from torch import nn
 
 import rrcluster as rr
 from rrcluster.engine import calls
-from rrcluster.engine.pick_engine import describe, pick_engine
+from rrcluster.engine.pick_engine import pick_engine
 from rrcluster.engine.protocol import CPU, LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.spread import SpreadEngine
 from rrcluster.models import fitted
 
 CLIENTS, SAMPLES, ROUNDS = 50, 40, 5
@@ -96,6 +95,7 @@ MODULES = {
     "very large dense": (partial(dense, 784, 512, 512), (784,), 0),
 }
 LARGE = ("large LSTM", "large dense", "very large dense")  # computed one client at a time
+CONVOLUTIONS = ("GroupNorm CNN", "small ResNet")
 
 
 def plain_loop(module, start, cohort):
@@ -129,9 +129,7 @@ def main():
         inputs = rng.integers(ids, size=size) if ids else rng.normal(size=size)
         data = rr.from_arrays(inputs, rng.integers(4, size=size[:2]), num_classes=4, ids=ids > 0)
         model, cohort = fitted(rr.from_module(make()), data), data.cohort(np.arange(CLIENTS))
-        samples = CLIENTS * SAMPLES * LOCAL.local_epochs
-        engine = pick_engine("auto", model=model, device=CPU, samples=samples)
-        engine = SpreadEngine(model, processes=1) if isinstance(engine, SpreadEngine) else engine
+        engine = pick_engine("auto", model=model, device=CPU)
         start, module = model.given, make()
 
         def ours(engine=engine, start=start, cohort=cohort):
@@ -141,7 +139,7 @@ def main():
         difference = np.abs(ours() - reference).max()
         ratios = [seconds(plain_loop, module, start, cohort) / seconds(ours) for _ in range(ROUNDS)]
         print(
-            f"{name:20} {model.num_parameters:10,} {describe(engine):22} {difference:10.1e} "
+            f"{name:20} {model.num_parameters:10,} {engine.described:22} {difference:10.1e} "
             f"{statistics.median(ratios):6.2f}"
         )
 

@@ -43,7 +43,6 @@ COMMON = {
 EPSILONS = (2.0, 4.0, 8.0)
 EVERYBODY = {"participation": "everybody"}
 SCHEDULES = {  # who takes part in public slots, and the clients of a cluster of a cohort
-    "within-slot, b = 4, cohort 100": ({"participation": "within-slot", "slots": 4, "sample_rate": 0.4}, 25),
     "schedule, b = 5, cohort 200": ({"participation": "schedule", "slots": 5}, 50),
     "schedule, b = 10, cohort 100": ({"participation": "schedule", "slots": 10}, 25),
 }

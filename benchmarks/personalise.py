@@ -22,6 +22,7 @@ from rrcluster.data.federated import FederatedData
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment
 from rrcluster.simulation.evaluate import evaluate, judged_clients
+from rrcluster.simulation.hosts import Hosts
 from rrcluster.simulation.personalise import personalised_accuracies
 
 
@@ -46,7 +47,7 @@ def measure(path: Path, num_clients: int | None) -> dict[str, float]:
     released = evaluate(models, data, split=experiment.split, **known)
     wall, processor = time.perf_counter(), time.process_time()
     ids = judged_clients(data.num_clients)
-    own = np.sort(personalised_accuracies(models, data, ids, model=experiment.model, **known))
+    own = np.sort(personalised_accuracies(models, ids, Hosts.here(data, split=experiment.split, **known)))
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
     return {
         "clients": len(ids),

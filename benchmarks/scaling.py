@@ -1,11 +1,11 @@
-"""How the time of a round grows with the cohort, the population, the number of clusters and the number of ranks.
+"""How the time of a round grows with the cohort, the population, the number of clusters and the number of processes.
 
     python benchmarks/scaling.py [--quick] [--out docs/results]
 
 Every point is a process of its own that runs rounds of `rrcluster` on fashion-mini, 40 images a client, and reports the
 median round and its peak memory; the points of a row are measured in turns, round robin, so that a machine that drifts
 slows all of them alike. Times are relative to the first point of their row: processor time of one thread, which other
-programs hardly change, and for ranks the time by the clock.
+programs hardly change, and for processes the time by the clock.
 """
 
 import argparse
@@ -13,32 +13,30 @@ import json
 import os
 import platform
 import resource
-import socket
 import subprocess
 import sys
 import time
 from datetime import date
-from functools import partial
 from pathlib import Path
 
 ROWS = {
     "cohort": [{"cohort": size, "population": 100_000} for size in (10, 100, 1_000, 10_000)],
     "population": [{"population": size} for size in (1_000, 10_000, 100_000, 1_000_000)],
     "clusters": [{"clusters": k} for k in (1, 2, 4, 8, 16)],
-    "ranks": [{"ranks": ranks, "model": "cnn", "engine": "reference", "clock": "wall"} for ranks in (1, 2)],
+    "processes": [{"processes": count, "model": "cnn", "engine": "reference", "clock": "wall"} for count in (1, 2)],
 }
 USUAL = {
     "cohort": 100,
     "population": 10_000,
     "clusters": 4,
-    "ranks": 1,
+    "processes": 1,
     "model": "linear",
     "engine": "batched",
     "clock": "processor",
 }
 CLOCKS = {"processor": time.process_time, "wall": time.perf_counter}
 TURNS, SECONDS = 3, 5.0  # turns of every point, and how long one of them measures at most
-LABELS = {"cohort": "expected cohort", "population": "population", "clusters": "clusters (k)", "ranks": "ranks"}
+LABELS = {"cohort": "expected cohort", "population": "population", "clusters": "clusters (k)", "processes": "processes"}
 
 
 def settings(point):
@@ -50,6 +48,7 @@ def settings(point):
         "num_clusters": point["clusters"],
         "model": point["model"],
         "engine": point["engine"],
+        "processes": point["processes"],
         "num_rounds": 1000,
         "mechanism": "joint",
         "noise_multiplier": 1.0,
@@ -63,66 +62,28 @@ def measure(point):
     import numpy as np
     import torch
 
-    from rrcluster.engine.distributed import Ranks, join_ranks, serve
     from rrcluster.experiments.config import from_flat
-    from rrcluster.experiments.setup import make_distributed, make_experiment, prepare_rank
+    from rrcluster.experiments.setup import make_experiment
 
     torch.set_num_threads(1)
-
-    def lead(make):
-        from rrcluster.simulation.simulate import simulate
-
-        it = make(from_flat(settings(point)))
-        clock = CLOCKS[point["clock"]]
-        began, ticks = time.perf_counter(), [clock()]
-        for _ in simulate(
-            data=it.data,
-            model=it.model,
-            algorithm=it.algorithm,
-            plan=it.plan,
-            engine=it.engine,
-            streams=it.streams,
-            local=it.local,
-            server=it.server,
-        ):
-            ticks.append(clock())
-            if len(ticks) > 2 and time.perf_counter() - began > SECONDS:
-                break
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(
-            json.dumps({"seconds": float(np.median(np.diff(ticks)[1:])), "gigabytes": peak, "rounds": len(ticks) - 2})
-        )
-
-    if point["ranks"] == 1:
-        return lead(make_experiment)
-    with join_ranks() as channel:
-        if channel.rank:
-            return serve(channel, prepare_rank)
-        ranks = Ranks(channel)
-        lead(partial(make_distributed, ranks=ranks))
-        return ranks.dismiss()
+    experiment, clock = make_experiment(from_flat(settings(point))), CLOCKS[point["clock"]]
+    began, ticks = time.perf_counter(), [clock()]
+    for _ in experiment.rounds():
+        ticks.append(clock())
+        if len(ticks) > 2 and time.perf_counter() - began > SECONDS:
+            break
+    experiment.hosts.stop()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(json.dumps({"seconds": float(np.median(np.diff(ticks)[1:])), "gigabytes": peak, "rounds": len(ticks) - 2}))
 
 
 def run(point):
-    """Start the processes of one point; what rank 0 measured."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {"WORLD_SIZE": str(point["ranks"]), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    common |= {"OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, "--point", json.dumps(point)],
-            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(point["ranks"])
-    ]
-    told = [process.communicate()[0] for process in processes]
-    if any(process.returncode for process in processes):
+    """Start the process of one point; what it measured."""
+    command, env = [sys.executable, __file__, "--point", json.dumps(point)], os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
         raise SystemExit(f"{point}: failed")
-    return json.loads(told[0])
+    return json.loads(done.stdout)
 
 
 def measure_row(points, turns, changes):
@@ -157,11 +118,14 @@ def draw_rows(rows, folder):
     from rrcluster.report.figures import save_figures
 
     def paint(figure):
-        for axes, (name, points) in zip(figure.subplots(2, 2).flat, rows.items(), strict=True):
+        panels = figure.subplots(2, 2).flat
+        for axes in panels[len(rows) :]:
+            axes.set_axis_off()
+        for axes, (name, points) in zip(panels, rows.items(), strict=False):
             x = [one["point"][name] for one in points]
             y = [one["seconds"] / points[0]["seconds"] for one in points]
-            if name in ("cohort", "ranks"):
-                power = -1 if name == "ranks" else 1
+            if name in ("cohort", "processes"):
+                power = -1 if name == "processes" else 1
                 axes.plot(x, [(value / x[0]) ** power for value in x], ls=":", color=FAINT, label="in proportion")
                 axes.legend(loc="upper left" if power > 0 else "lower left", handlelength=1.5)
             axes.plot(x, y, marker="o", color=INK)
@@ -183,7 +147,7 @@ def main():
     parser.add_argument(
         "--row", choices=ROWS, action="append", help="only this one; its figures are kept for the others"
     )
-    parser.add_argument("--clock", choices=CLOCKS, help="by which time; for ranks, processor is that of rank 0 alone")
+    parser.add_argument("--clock", choices=CLOCKS, help="by which time; processor: of the first process")
     parser.add_argument("--quick", action="store_true", help="one turn instead of three")
     parser.add_argument("--draw", action="store_true", help="draw the figure again; nothing is measured")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
@@ -195,7 +159,7 @@ def main():
     kept = given.out / "scaling.json"
     known = json.loads(kept.read_text()) if kept.exists() else {"rows": {}}
     if given.draw:
-        draw_rows(known["rows"], given.out)
+        draw_rows({name: known["rows"][name] for name in ROWS if name in known["rows"]}, given.out)
         return
     when = date.today().isoformat()
     for name in given.row or ROWS:

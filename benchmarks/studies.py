@@ -3,9 +3,8 @@
 import json
 from statistics import fmean
 
-from rrcluster.experiments.executors import run_jobs
 from rrcluster.experiments.grid import Job
-from rrcluster.experiments.sweep import FINISHED, Outcome
+from rrcluster.experiments.sweep import FINISHED, Outcome, run_jobs
 
 
 def jobs(study, arms, *, seeds, device, out):
@@ -59,11 +58,11 @@ def table(done):
     return rows
 
 
-def run(study, arms, given, executor=None):
-    """Run the arms, and write and print their table. `executor`: the usual one if left out."""
+def run(study, arms, given, run_jobs=run_jobs):
+    """Run the arms, and write and print their table."""
     todo, done = jobs(study, arms, seeds=given.seeds, device=given.device, out=given.out), {}
     given.out.mkdir(parents=True, exist_ok=True)
-    for step in (executor or run_jobs)(todo):
+    for step in run_jobs(todo):
         if not isinstance(step, Outcome):
             continue
         if step.status != FINISHED:

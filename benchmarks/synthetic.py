@@ -16,7 +16,7 @@ import argparse
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binomtest
 
+from rrcluster.client import ClientSide
 from rrcluster.data.synthetic import SCENARIOS, noisy_lines
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment
@@ -31,6 +32,7 @@ from rrcluster.paper.paper_figures import draw_learnt_lines
 from rrcluster.rng import Streams
 from rrcluster.server_state import ServerState
 from rrcluster.simulation.evaluate import clustering_accuracy, score_all
+from rrcluster.simulation.hosts import Host, Hosts
 from rrcluster.simulation.simulate import simulate
 
 SETTINGS: dict[str, Any] = {  # of all runs; the rest are the defaults of `rrcluster run`
@@ -150,11 +152,26 @@ def final_models(scenario: str, seed: int, *, start: str, noise: str, method: st
     state, received = ServerState.fresh(experiment.split.models(first)), np.zeros(k)
     parts = ("data", "model", "algorithm", "plan", "engine", "streams", "local", "server")
     filled = mechanism.min_cluster_size > 0 and not mechanism.flips_coins
-    for record in simulate(**{name: getattr(experiment, name) for name in parts}, state=state):
-        reports = record.reports
-        went = reports.choices if reports.destinations is None else reports.destinations
-        state, received = record.state, received + (1 if filled else np.bincount(went, minlength=k))
+    side = CountingSide(*(getattr(experiment.hosts.host.side, part.name) for part in fields(ClientSide)), received)
+    hosts = Hosts(Host(data, side, experiment.faults, discreet=False))
+    for record in simulate(**{name: getattr(experiment, name) for name in parts}, state=state, hosts=hosts):
+        state = record.state
+        if filled:
+            received += 1
     return experiment, state.models, received
+
+
+@dataclass(frozen=True)
+class CountingSide(ClientSide):
+    """Clients whose updates are counted by the cluster they go to."""
+
+    received: Any  # (k,), added to in place
+
+    def answer(self, guidance, clients, keys):
+        reports, memory = super().answer(guidance, clients, keys)
+        went = reports.choices if reports.destinations is None else reports.destinations
+        np.add.at(self.received, went, 1)
+        return reports, memory
 
 
 def learnt_lines(scenario: str) -> dict[str, list[tuple[float, float]]]:

@@ -20,9 +20,8 @@ import json
 from pathlib import Path
 from statistics import fmean
 
-from rrcluster.experiments.executors import run_jobs
 from rrcluster.experiments.grid import Job
-from rrcluster.experiments.sweep import FINISHED, Outcome
+from rrcluster.experiments.sweep import FINISHED, Outcome, run_jobs
 
 COMMON = {
     "num_clients": 1000,

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from concurrent.futures import Executor
+from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -35,6 +35,21 @@ def local_executor(processes: int) -> Executor:
         env = {**_KEEP_MEMORY, **_ONE_THREAD}
         _POOLS[processes] = ProcessPoolExecutor(processes, timeout=_IDLE_SECONDS, env=env, initializer=_begin)
     return _POOLS[processes]
+
+
+def submitted(executor: Executor, function: Any, *arguments: Any) -> "Future[Any]":
+    """A task of an executor; if that is broken already, because a process died while idle, a future that says so."""
+    try:
+        return executor.submit(function, *arguments)
+    except BrokenExecutor as error:
+        future: Future[Any] = Future()
+        future.set_exception(error)
+        return future
+
+
+def process_died(error: BaseException) -> bool:
+    """Whether a task failed because the process that computed it ended."""
+    return isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"  # of Dask
 
 
 def end_processes(executor: Executor) -> None:

@@ -59,6 +59,11 @@ def _command(arguments: list[str], complain: Callable[[str], object]) -> int:
         sys.stdout.write(f"rrcluster {__version__}\n")
         return 0
     name, rest = arguments[0], arguments[1:]
+    if name == "--install-completion":
+        complain(
+            "rrcluster: --install-completion is gone; `rrcluster COMMAND --tyro-print-completion bash` prints one.\n"
+        )
+        return 2
     if name not in COMMANDS:
         complain(f"rrcluster: {name!r} is not a command; use one of {', '.join(COMMANDS)}.\n")
         return 2

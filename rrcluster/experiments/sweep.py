@@ -1,8 +1,10 @@
 """A sweep: the jobs of a grid, here or on an executor. One that fails is reported, and the others go on."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, wait
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, wait
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from rrcluster.experiments.grid import Cell, Grid, Job, jobs
 from rrcluster.experiments.outcome import accuracy_text
 from rrcluster.experiments.run import MakeExperiment, Running, start_or_resume
 from rrcluster.experiments.setup import make_experiment
-from rrcluster.processes import cores, end_processes, local_executor
+from rrcluster.processes import cores, end_processes, local_executor, process_died, submitted
 from rrcluster.settings import FIELDS
 from rrcluster.storage import write_json
 
@@ -123,17 +125,21 @@ def _config(job: Job) -> RunConfig | None:
 
 
 def shared_out(todo: Sequence[Job], shares: int) -> list[list[Job]]:
-    """Equal shares of every kind of job, those on one population together: each process then holds few of them."""
+    """Equal shares, also of every kind of job, those on one population together: each process then holds few of them.
+
+    Jobs of a kind that are left over go to the smallest shares.
+    """
     kinds: dict[object, list[Job]] = {}
     for job in todo:
         kinds.setdefault((job.settings.get("model"), job.settings.get("algorithm")), []).append(job)
     dealt: list[list[Job]] = [[] for _ in range(shares)]
-    first = 0
     for alike in kinds.values():
         alike.sort(key=lambda job: [str(job.settings.get(name)) for name in ("seed", "data", "partition")])
-        for place, job in enumerate(alike):
-            dealt[(first + place * shares // len(alike)) % shares].append(job)
-        first += len(alike)
+        each, left_over = divmod(len(alike), shares)
+        smallest = sorted(range(shares), key=lambda share: len(dealt[share]))[:left_over]
+        rest = iter(alike)
+        for place, share in enumerate(dealt):
+            share += islice(rest, each + (place in smallest))
     return [share for share in dealt if share]
 
 
@@ -142,33 +148,50 @@ def _on_executor(
 ) -> Iterator[Step]:
     """Tasks as they end, and meanwhile how far their run folders are.
 
-    A process that dies takes the other tasks of its pool with it, so all that are left are tried once more.
+    A process that dies takes the other tasks of its pool with it, so all that are left are tried once more, and then
+    each job by itself: one that ends a process that it has alone fails.
     """
+    attempt = partial(_attempt, executor=executor, processes=processes, memory=memory)
+    left = yield from attempt(tasks)
+    left = yield from attempt(left)
+    for job in chain.from_iterable(left):
+        if (yield from attempt([[job]])):
+            yield Outcome(job, FAILED, "the process that ran it died; run it alone to see more.")
+
+
+def _attempt(
+    tasks: Sequence[Sequence[Job]], *, executor: Executor | None, processes: int, memory: float
+) -> Generator[Step, None, list[Sequence[Job]]]:
+    """The steps of tasks; those whose process died are returned."""
     from rrcluster.experiments.job_runner import known_here, run_task
 
-    known, left = known_here(), list(tasks)
-    for _ in range(2):
-        pool = executor or local_executor(processes)
-        futures = {pool.submit(run_task, task, known, memory): task for task in left}
-        left = []
-        try:
-            while futures:
-                done, _ = wait(futures, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
-                for future in done:
-                    task = futures.pop(future)
-                    if isinstance(future.exception(), BrokenExecutor):
-                        left.append(task)
-                    else:
-                        yield from future.result()
-                yield from _progress(job for task in futures.values() for job in task)
-        finally:
-            if executor is None and (futures or left):  # interrupted, or of no use any more
-                end_processes(pool)
-        if not left:
-            return
-    for task in left:
-        for job in task:
-            yield Outcome(job, FAILED, "the process that ran it died twice; run it alone to see more.")
+    if not tasks:
+        return []
+    pool, known = executor or local_executor(processes), known_here()
+    futures, died = {submitted(pool, run_task, task, known, memory): task for task in tasks}, []
+    try:
+        while futures:
+            done, _ = wait(futures, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
+            for future in done:
+                task, error = futures.pop(future), future.exception()
+                if error is None:
+                    yield from future.result()
+                elif process_died(error):
+                    died.append(task)
+                else:
+                    yield from (Outcome(job, FAILED, _failure(error)) for job in task)
+            yield from _progress(job for task in futures.values() for job in task)
+    finally:
+        for future in futures:  # interrupted
+            future.cancel()
+        if executor is None and (futures or died):
+            end_processes(pool)
+    return died
+
+
+def _failure(error: BaseException) -> str:
+    """Its text may hold shapes, and so the size of a cohort: it stays out of files."""
+    return f"{type(error).__name__}; run it alone to see more."
 
 
 def _progress(running: Iterable[Job]) -> Iterator[Going]:
@@ -194,8 +217,7 @@ def steps_of(job: Job, *, make: MakeExperiment = make_experiment) -> Iterator[St
     except RRClusterError as error:
         yield Outcome(job, REFUSED, str(error))
     except (RuntimeError, ArithmeticError, MemoryError) as error:
-        # its text may hold shapes, and so the size of a cohort: it stays out of files
-        yield Outcome(job, FAILED, f"{type(error).__name__}; run it alone to see more.")
+        yield Outcome(job, FAILED, _failure(error))
 
 
 def describe(grid: Grid, outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -6,8 +6,9 @@ there are, nor on one that died and whose part another computed again.
 """
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from rrcluster.methods.method import Method
 from rrcluster.privacy.mechanism import Mechanism, SummingMechanism, adds_up
 from rrcluster.privacy.none import NoneMechanism
 from rrcluster.privacy.reports import MessageSum, Reports, as_numpy
-from rrcluster.processes import end_processes, local_executor, pickled, unpickled
+from rrcluster.processes import end_processes, local_executor, pickled, process_died, submitted, unpickled
 from rrcluster.server import Guidance
 from rrcluster.settings import LocalSettings
 from rrcluster.simulation.clients import ClientMemory, FaultKeys, Faults, Incidents
@@ -32,7 +33,6 @@ from rrcluster.types import Array
 
 Answer = TypeVar("Answer")
 _MOST_HOSTS = 2  # of different runs that a process keeps ready
-_STOPPED = ("KilledWorker",)  # how engines other than concurrent.futures' say that a worker died over and over
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class PartAnswer:
     """What a host returns for a part of a cohort: raw, for the mechanism alone, and what its clients must remember."""
 
     total: Array | None  # the sum of messages as the server gets it; None where single reports are needed
-    honest: Array | None  # the same without what hostile clients made of theirs; None where nobody is hostile
-    reports: Reports | None
+    reports: Reports | None  # as the server gets them; None where sums are enough
+    honest: Any  # either, before hostile clients changed theirs; None where nobody is hostile
     remembered: ClientMemory
     num_reports: int
     hostile: int
@@ -102,10 +102,11 @@ class Host:
         reports, lying = self.faults.tampered(honest, num_clusters=k, keys=task.faults)
         count = len(np.asarray(honest.client_ids))
         if not adds_up(self.side.mechanism):
-            return PartAnswer(None, None, _on_host(reports), remembered, count, lying)
+            without = None if reports is honest else _on_host(honest)
+            return PartAnswer(None, _on_host(reports), without, remembered, count, lying)
         total = _sum(self.side.mechanism, self._named(reports), t)
-        without = None if reports is honest else _sum(self.side.mechanism, self._named(honest), t)
-        return PartAnswer(total, without, None, remembered, count, lying)
+        exact = None if reports is honest else _sum(self.side.mechanism, self._named(honest), t)
+        return PartAnswer(total, None, exact, remembered, count, lying)
 
     def _compute(self, task: RoundTask, part: Part) -> tuple[Reports, ClientMemory]:
         reports, rows = self.side.answer(task.guidance, part.memory.recall(self.data.cohort(part.ids)), task.keys)
@@ -165,11 +166,13 @@ def collected(answers: Iterable[PartAnswer]) -> tuple[MessageSum | Reports, Coll
     Sums of whole numbers are exact in any order; floats, without privacy, are added in the order of the parts.
     """
     reports: list[Reports] = []
+    honest_reports: list[Reports] = []
     total, honest = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     count, hostile, remembered = 0, 0, ClientMemory(0)
     for part in answers:
         if part.reports is not None:
             reports.append(part.reports)
+            honest_reports.append(part.reports if part.honest is None else part.honest)
         elif part.total is not None:
             total = total + part.total
             honest = honest + (part.total if part.honest is None else part.honest)
@@ -178,7 +181,7 @@ def collected(answers: Iterable[PartAnswer]) -> tuple[MessageSum | Reports, Coll
     incidents = Incidents(hostile=hostile)
     if reports:
         sent = _joined(reports)
-        return sent, Collection(sent, count, incidents), remembered
+        return sent, Collection(_joined(honest_reports) if hostile else sent, count, incidents), remembered
     return MessageSum(total), Collection(MessageSum(honest), count, incidents), remembered
 
 
@@ -256,7 +259,7 @@ class Hosts:
             try:
                 answer = self._result(futures[place], function, argument, parts[place])
             except Exception as error:
-                if not _died(error):
+                if not process_died(error):
                     raise
                 deaths += 1
                 self._restart()
@@ -274,7 +277,7 @@ class Hosts:
             yield self._result(self._submit(function, argument, part), function, argument, part)
             return
         except Exception as error:
-            if not _died(error):
+            if not process_died(error):
                 raise
         self._restart()
         if not isinstance(part, Part):
@@ -284,14 +287,14 @@ class Hosts:
             try:
                 yield self._result(self._submit(function, argument, alone), function, argument, alone)
             except Exception as error:
-                if not _died(error):
+                if not process_died(error):
                     raise
                 self._restart()
 
     def _submit(self, function: Callable[[Host, Any, Any], Any], argument: Any, part: Any) -> "Future[Any]":
         if self._executor is None:
             self._executor = local_executor(self._processes)
-        return self._executor.submit(_work, self._digest, function, argument, part)
+        return submitted(self._executor, _work, self._digest, function, argument, part)
 
     def _result(
         self, future: "Future[Any]", function: Callable[[Host, Any, Any], Answer], argument: Any, part: Any
@@ -319,19 +322,20 @@ class UnknownHost:
 
 
 _HOSTS: dict[str, Host] = {}  # of this process, by the digest of what they were made from
+_TURN = threading.Lock()  # of this process: clients that draw share its generators
 
 
 def _work(
     digest: str, function: Callable[[Host, Any, Any], Answer], argument: Any, part: Any, payload: bytes | None = None
 ) -> Answer | type[UnknownHost]:
-    """A task, in another process."""
-    if payload is not None:
-        while len(_HOSTS) >= _MOST_HOSTS:
-            _HOSTS.pop(next(iter(_HOSTS)))
-        _HOSTS[digest] = unpickled(payload)
-    host = _HOSTS.get(digest)
-    return UnknownHost if host is None else function(host, argument, part)
-
-
-def _died(error: Exception) -> bool:
-    return isinstance(error, BrokenExecutor) or type(error).__name__ in _STOPPED
+    """A task, in another process; those of one process take turns, if an executor has threads."""
+    with _TURN:
+        if payload is not None:
+            while len(_HOSTS) >= _MOST_HOSTS:
+                _HOSTS.pop(next(iter(_HOSTS)))
+            _HOSTS[digest] = unpickled(payload)
+        host = _HOSTS.get(digest)
+        if host is None:
+            return UnknownHost
+        with _one_thread(host):
+            return function(host, argument, part)

@@ -324,28 +324,23 @@ def test_ctrl_c_at_any_moment_ends_without_a_traceback(moment, tmp_path):
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_installed_where_the_shell_looks(shell, tmp_path, monkeypatch, capsys):
-    from rrcluster.cli import COMMANDS, completion, main
-
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(completion, "_options", lambda name: [f"--of-{name}"])
-    assert main(["--install-completion", shell]) == 0
-    (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
-    assert str(path) in capsys.readouterr().out
-    text = path.read_text()
-    for command in COMMANDS:
-        assert command in text
-        assert f"of-{command}" in text
-    assert main(["--install-completion", "tcsh"]) == 2
-    assert "give one of bash, zsh, fish" in capsys.readouterr().err
+def test_completion_is_printed_for_a_command():
+    printed = rrcluster("run", "--tyro-print-completion", "bash")
+    assert printed.returncode == 0
+    assert all(option in printed.stdout for option in ("--epsilon", "--resume", "--start-from"))
+    gone = rrcluster("--install-completion", "bash")
+    assert (gone.returncode, gone.stdout) == (2, "")
+    assert "--tyro-print-completion" in gone.stderr
 
 
-def test_completion_offers_the_options_of_a_command():
-    from rrcluster.cli.completion import _options
-
-    assert {"--epsilon", "--resume", "--start-from", "--help"} <= set(_options("run"))
-    assert {"--out", "--client-column"} & set(_options("assign"))
+def test_torchrun_is_answered_with_what_replaces_it(monkeypatch, tmp_path):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    refused = rrcluster("run", *TINY, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("rrcluster run: runs share no work among torchrun's ranks")
+    assert "--processes" in refused.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ctrl_c_leaves_a_run_that_can_be_resumed(tmp_path):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rrcluster.cli import main
 from rrcluster.experiments import private_selection as module
-from rrcluster.experiments.outcome import Progress
+from rrcluster.experiments.outcome import Progress, accuracy_text
 from rrcluster.experiments.progress import SweepView
 from rrcluster.experiments.sweep import Going, Outcome
 from rrcluster.report import UNCOVERED_TUNING
@@ -75,7 +75,6 @@ def test_a_selection_shows_the_winner_and_never_how_many_runs_there_were(file, m
     told = []
     for runs in (1, 3):
         monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng, runs=runs: runs)
-        monkeypatch.setattr(module, "_private", lambda running: -running.experiment.streams.seed)
         out = f"best-{runs}"
         assert main(["sweep", file(server_lr=[0.5, 1.0]), "--private-select", "--out", out]) == 0
         told.append(capsys.readouterr())
@@ -118,7 +117,8 @@ def test_a_sweep_and_a_selection_of_one_file_keep_out_of_each_other_s_folder(fil
 BAD = {
     "no file": ([], {}, "sweep needs a YAML file"),
     "missing file": (["nothing.yaml"], {}, "nothing.yaml: no such file"),
-    "selection flag alone": (["grid.yaml", "--public-score"], {}, "--public-score only applies with --private-select"),
+    "selection flag alone": (["grid.yaml", "--law", "logarithmic"], {}, "--law only applies with --private-select"),
+    "setting that is gone": (["grid.yaml", "--public-score"], {}, "'public_score' is gone: a selection scores runs by"),
     "unknown setting": (["grid.yaml"], {"epsilonn": 1}, "did you mean 'epsilon'"),
     "no score": (
         ["grid.yaml", "--private-select"],
@@ -147,7 +147,7 @@ def test_the_live_table_shows_what_runs_and_the_time_left():
     jobs = [SimpleNamespace(name=f"run {place:02d}") for place in range(30)]
     view = SweepView(jobs, hidden=True)
     judged = NoisyEvaluation(np.array([25.0, 0.0]), 100.0, 1.0, 0.0, 4.0)
-    view.update(Going(jobs[0], Progress(0, 4, np.zeros(2), 1.0, None, judged)))
+    view.update(Going(jobs[0], 1, 4, accuracy_text(Progress(0, 4, np.zeros(2), 1.0, None, judged))))
     text = shown(view)
     assert "0 of 30 runs" in text
     assert "left" in text

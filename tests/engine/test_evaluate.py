@@ -8,8 +8,10 @@ from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.batched.evaluator import _clients_per_pass
 from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.methods import ALGORITHMS
 from rrcluster.models import make_model
 from rrcluster.simulation import evaluate as module
+from rrcluster.simulation.hosts import Hosts
 
 
 @pytest.fixture
@@ -23,18 +25,23 @@ def population(rng):
     return from_arrays(*samples(*[5] * 20), test_inputs=test_inputs, test_targets=test_targets, num_classes=3)
 
 
+def judged(vectors, choices, test_of, data, engine):
+    """(n, 2) loss and accuracy of each client's chosen model, by this process."""
+    method = ALGORITHMS["ifca"]
+    hosts = Hosts.here(data, algorithm=method, split=method.split(engine.model), engine=engine)
+    return np.stack(module._cluster_models(vectors, choices, test_of, data, hosts), axis=1)
+
+
 @pytest.mark.parametrize("engine", [BatchedEngine, ReferenceEngine])
-def test_many_test_sets_at_once_give_what_each_gives_alone(population, rng, engine):
+def test_many_test_sets_at_once_give_what_each_gives_alone(population, rng, engine, monkeypatch):
     model = make_model("linear", input_shape=(6,), num_classes=3)
     vectors = np.stack([model.init(rng=rng) for _ in range(3)]).astype(np.float32)
     choices, test_of = rng.integers(3, size=20), population.test_of.copy()
     test_of[4] = -1
     found = {}
-    for judge in (module._few_sets, module._many_sets):
-        figures = np.full((20, 2), np.nan)
-        for owners, loss, accuracy in judge(vectors, choices, test_of, population, engine(model)):
-            figures[owners] = np.stack([loss, accuracy], axis=1)
-        found[judge] = figures
+    for limit in (20, 0):  # of test sets that are few: set by set, or many at once
+        monkeypatch.setattr(module, "_FEW_SETS", limit)
+        found[limit] = judged(vectors, choices, test_of, population, engine(model))
     few, many = found.values()
     assert np.isnan(few[4]).all()
     assert np.isnan(many[4]).all()
@@ -62,9 +69,7 @@ def test_a_test_set_that_clients_share_is_judged_once_and_large_ones_not_all_at_
 
     monkeypatch.setattr(module, "_SAMPLES_AT_ONCE", 5 * sizes.max() + 1)
     vectors, choices = np.stack([model.init(rng=rng) for _ in range(2)]), (groups >= 13).astype(int)
-    found = np.full((100, 2), np.nan)
-    for owners, loss, accuracy in module._many_sets(vectors, choices, data.test_of, data, Noted(model)):
-        found[owners] = np.stack([loss, accuracy], axis=1)
+    found = judged(vectors, choices, data.test_of, data, Noted(model))
     assert sum(sets for sets, _ in asked) == 20
     assert max(sets * longest for sets, longest in asked) <= 5 * sizes.max()
     for client in range(100):

@@ -94,7 +94,7 @@ def test_every_round_completes_and_costs_the_same(data, settings, faults):
 @pytest.mark.parametrize("engine", [BatchedEngine, ReferenceEngine])
 def test_when_everybody_drops_out_every_round_is_noise_alone(data, engine):
     (first, *_) = rounds(data, plan_of(**METHODS["joint"]), faults=Faults(FaultSettings(dropout=1.0)), engine=engine)
-    assert first.incidents.dropped > 0
+    assert first.collection.incidents.dropped > 0
     noise = stream(0, "release", 0).standard_normal(K * (5 + 1)) * plan_of(**METHODS["joint"]).mechanism.noise_std
     assert np.allclose(first.release.cluster_sums.ravel(), noise[: K * 5])
 
@@ -102,7 +102,7 @@ def test_when_everybody_drops_out_every_round_is_noise_alone(data, engine):
 def test_rate_zero_changes_nothing(data):
     one, two = rounds(data, plan_of(**METHODS["joint"])), rounds(data, plan_of(**METHODS["joint"]), faults=Faults())
     assert (one[-1].state.models.clustered == two[-1].state.models.clustered).all()
-    assert two[-1].incidents == Incidents()
+    assert two[-1].collection.incidents == Incidents()
 
 
 def test_who_drops_out_depends_on_nobody_else():
@@ -153,7 +153,7 @@ def test_a_hostile_client_moves_a_release_by_no_more_than_an_honest_one(data):
     quiet = plan_of(mechanism="joint", noise_multiplier=0.011)
     (honest, *_), (attacked, *_) = rounds(data, quiet), rounds(data, quiet, faults=Faults(FaultSettings(hostile=0.4)))
     distance = np.linalg.norm(attacked.release.cluster_sums - honest.release.cluster_sums)
-    assert 0 < distance <= 2 * attacked.incidents.hostile * quiet.mechanism.update_clip
+    assert 0 < distance <= 2 * attacked.collection.incidents.hostile * quiet.mechanism.update_clip
 
 
 def test_a_second_report_does_not_stop_a_fixed_size_round(rng):

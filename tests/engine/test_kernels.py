@@ -13,9 +13,10 @@ from torch import nn
 from rrcluster.data.federated import TestSet
 from rrcluster.engine.batched import sample_order
 from rrcluster.engine.batched.evaluator import Evaluator
+from rrcluster.engine.batched.kernels import own_kernels
 from rrcluster.engine.batched.linear_kernels import LinearKernels, linear_kernels
 from rrcluster.engine.fast_cnn import gpu
-from rrcluster.engine.fast_cnn.gpu import CnnKernels, cnn_kernels
+from rrcluster.engine.fast_cnn.gpu import CnnKernels
 from rrcluster.engine.fast_cnn.layout import num_parameters
 from rrcluster.models import from_module, make_model
 from rrcluster.models.networks import additive
@@ -120,7 +121,7 @@ def test_linear_evaluation_by_kernels_is_evaluation_by_the_module(rng):
     model, vectors, inputs, targets = linear_case(rng, features=21, classes=10)
     about = torch.tensor([[0, 40, 1], [40, 7, 0], [47, 0, 0]], device=DEVICE)  # first row, size, first model
     kernels = LinearKernels(21, 10, "float32")
-    figures = kernels.means(kernels.form(inputs), targets, about, vectors, k=2)
+    figures = kernels.means(kernels.form(inputs), targets, about, vectors, k=2, width=40)
     for client, (first, size, base) in enumerate(about.tolist()[:2]):
         own = slice(first, first + size)
         for place in range(2):
@@ -175,9 +176,10 @@ def test_only_our_cnn_is_trained_by_its_kernels_whatever_a_network_is_called(mon
     layers = [nn.Tanh() if isinstance(layer, nn.ReLU) else layer for layer in ours.module]
     theirs = from_module(nn.Sequential(*layers), name="cnn")
     assert theirs.num_parameters == ours.num_parameters
-    picked = [cnn_kernels(model, torch.device("cuda"), "tf32") for model in (ours, theirs, regression, additive(ours))]
-    assert [kernels is not None for kernels in picked] == [True, False, False, False]
-    assert cnn_kernels(ours, torch.device("cpu"), "tf32") is None
+    picked = [own_kernels(model, torch.device("cuda"), "tf32") for model in (ours, theirs, regression, additive(ours))]
+    assert [isinstance(kernels, CnnKernels) for kernels in picked] == [True, False, False, False]
+    assert picked[1:] == [None] * 3
+    assert own_kernels(ours, torch.device("cpu"), "tf32") is None
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ import pytest
 from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.setup import make_experiment
 from rrcluster.methods import ALGORITHMS
-from rrcluster.privacy import identifier, joint
+from rrcluster.privacy import joint
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.privacy.reports import Reports
+from rrcluster.privacy.reports import MessageSum, Reports
 from rrcluster.simulation.evaluate import adjusted_rand, evaluate
 from rrcluster.simulation.measures import client_bytes, expected_norm, measure_round, signal_to_noise
 from rrcluster.simulation.simulate import simulate
@@ -64,18 +64,23 @@ def test_the_expected_norm_of_noise(rng):
 
 
 def test_signal_to_noise_by_hand():
-    it = plan()
-    updates = np.zeros((3, 8))
+    """By sums of messages under joint, by single reports under identifier."""
+    updates, ids = np.zeros((3, 8)), np.arange(3)
     updates[0, 3], updates[1, 3], updates[2, 0] = 30.0, 0.5, 0.25  # the first is clipped to 1
-    shared, clustered = signal_to_noise(Reports(updates, np.array([2, 2, 1]), None, np.arange(3)), plan=it)
-    noise = it.mechanism.noise_std
-    assert clustered == pytest.approx((0, 0, 1.5 / expected_norm(noise, 5), 0), rel=1e-5)
-    assert shared == pytest.approx(0.25 / expected_norm(noise, 3), rel=1e-5)
-    moved = signal_to_noise(Reports(updates, np.array([2, 2, 1]), np.array([0, 2, 1]), np.arange(3)), plan=it)[1]
-    assert moved[0] > 0
-    assert signal_to_noise(
-        Reports(updates, np.zeros(3, int), None, np.arange(3)), plan=plan(mechanism="none", noise_multiplier=None)
-    ) == (None, None)
+    chosen = Reports(updates, np.array([2, 2, 1]), client_ids=ids)
+    joint_plan, identifier_plan = plan(), plan(mechanism="identifier")
+    moved = replace(chosen, destinations=np.array([0, 2, 1]))
+    for used, collected in ((joint_plan, summed(joint_plan, chosen)), (identifier_plan, chosen)):
+        shared, clustered = signal_to_noise(collected, plan=used)
+        noise = used.mechanism.noise_std
+        assert clustered == pytest.approx((0, 0, 1.5 / expected_norm(noise, 5), 0), rel=1e-5)
+        assert shared == pytest.approx(0.25 / expected_norm(noise, 3), rel=1e-5)
+    assert signal_to_noise(summed(joint_plan, moved), plan=joint_plan)[1][0] > 0
+    assert signal_to_noise(chosen, plan=plan(mechanism="none", noise_multiplier=None)) == (None, None)
+
+
+def summed(used, reports):
+    return MessageSum(used.mechanism.sum_messages(reports))
 
 
 def experiment(**changes):
@@ -94,8 +99,10 @@ def test_a_round_with_faults_is_measured(mechanism):
     record = last_record(it)
     found = measure_round(record, plan=it.plan, algorithm=it.algorithm)
     down, up = client_bytes(it.plan, it.algorithm)
-    assert found.bytes_up == up * len(record.reports.client_ids)
-    assert found.bytes_down == down * (len(record.reports.client_ids) + record.incidents.dropped)
+    raw = record.collection
+    assert 0 < raw.incidents.dropped < it.data.num_clients
+    assert found.bytes_up == up * raw.num_reports
+    assert found.bytes_down == down * (raw.num_reports + raw.incidents.dropped)
     assert len(found.signal_to_noise) == 4
     assert np.isfinite(found.signal_to_noise).all()
 
@@ -103,7 +110,8 @@ def test_a_round_with_faults_is_measured(mechanism):
 def test_a_secure_run_keeps_no_raw_report_to_measure():
     it = experiment(secure=True, seed=0)
     record = last_record(it)
-    assert record.reports is None
+    assert record.collection.honest is None
+    assert record.collection.num_reports == 0
     assert measure_round(record, plan=it.plan, algorithm=it.algorithm) is None
 
 
@@ -121,15 +129,22 @@ def test_deciles_median_and_clusters_alive(rng):
     assert sum(weighted) / 40 == pytest.approx(found.accuracy)
 
 
-@pytest.mark.parametrize("mechanism", [joint, identifier], ids=["joint", "identifier"])
-def test_diagnostics_of_a_round_do_not_clip_its_updates_again(monkeypatch, mechanism):
-    clipped, real = [], mechanism.clip_to_grid
-    monkeypatch.setattr(mechanism, "clip_to_grid", lambda *args, **more: clipped.append(1) or real(*args, **more))
-    it = experiment(exploration=0.0, mechanism=mechanism.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("mechanism", ["joint", "identifier"])
+def test_what_hostile_clients_send_is_in_the_release_and_in_no_diagnostic(mechanism):
+    honest, attacked = (last_record(experiment(mechanism=mechanism, num_rounds=1, hostile=rate)) for rate in (0, 0.5))
+    assert attacked.collection.incidents.hostile > 0
+    assert not np.array_equal(attacked.release.cluster_sums, honest.release.cluster_sums)
+    it = experiment(mechanism=mechanism, num_rounds=1)
+    figures = [measure_round(record, plan=it.plan, algorithm=it.algorithm) for record in (honest, attacked)]
+    assert figures[0] == figures[1]
+
+
+def test_diagnostics_of_a_round_do_not_clip_its_updates_again(monkeypatch):
+    clipped, real = [], joint.clip_to_grid
+    monkeypatch.setattr(joint, "clip_to_grid", lambda *args, **more: clipped.append(1) or real(*args, **more))
+    it = experiment(exploration=0.0)
     record = last_record(it)
-    assert len(clipped) == it.plan.num_rounds
-    measured = measure_round(record, plan=it.plan, algorithm=it.algorithm)
-    assert len(clipped) == it.plan.num_rounds
-    fresh = replace(record.reports)  # knows nothing of the release
-    assert signal_to_noise(fresh, plan=it.plan)[1] == measured.signal_to_noise
-    assert len(clipped) == it.plan.num_rounds + 1
+    parts = len(clipped)
+    assert parts >= it.plan.num_rounds
+    assert measure_round(record, plan=it.plan, algorithm=it.algorithm).signal_to_noise
+    assert len(clipped) == parts

@@ -19,6 +19,7 @@ from rrcluster.report.folders import find_runs
 from rrcluster.report.tables import results_table
 from rrcluster.settings import LocalSettings
 from rrcluster.simulation import personalise as module
+from rrcluster.simulation.hosts import Hosts
 
 LOCAL = LocalSettings(local_lr=1.0, batch_size=4)
 
@@ -181,7 +182,8 @@ def test_test_rows_are_never_used_for_choosing(rng):
 
 def test_accuracies_are_those_of_the_own_models_on_the_own_test_sets(rng, monkeypatch):
     models, data = released(rng), skewed(rng)
-    known = {"algorithm": models.algorithm, "model": models.model, "engine": BatchedEngine(models.model)}
+    engine, split = BatchedEngine(models.model), models.split
+    hosts = Hosts.here(data, algorithm=models.algorithm, split=split, engine=engine, local=LOCAL)
     result, ids = personalised(models, data), np.arange(data.num_clients)
     own = rr.personalise(models, data, local_lr=1.0, batch_size=4)
     expected = [
@@ -190,10 +192,9 @@ def test_accuracies_are_those_of_the_own_models_on_the_own_test_sets(rng, monkey
     ]
     for few in (16, 0):  # test set by test set, and client by client
         monkeypatch.setattr(module, "_FEW_SETS", few)
-        measured = module.personalised_accuracies(models.models, data, ids, **known, local=LOCAL)
-        assert measured == pytest.approx(expected)
+        assert module.personalised_accuracies(models.models, ids, hosts) == pytest.approx(expected)
     monkeypatch.setattr(module, "_NUMBERS_AT_ONCE", 1)  # client after client
-    assert module.personalised_accuracies(models.models, data, ids, **known, local=LOCAL) == pytest.approx(expected)
+    assert module.personalised_accuracies(models.models, ids, hosts) == pytest.approx(expected)
     assert result.vectors.shape == (data.num_clients, models.model.num_parameters)
 
 

@@ -32,7 +32,7 @@ import rrcluster.cli.run_command, rrcluster.experiments.run  # once, for all chi
 from rrcluster import cli
 from rrcluster.privacy.joint import JointMechanism
 
-release = JointMechanism.release
+release = JointMechanism.release_total
 
 def stop(left, how, command):
     def stopping(self, *args, **kwargs):
@@ -44,7 +44,7 @@ def stop(left, how, command):
             raise KeyboardInterrupt
         return release(self, *args, **kwargs)
 
-    JointMechanism.release = stopping
+    JointMechanism.release_total = stopping
     cli.main(command)
 
 for attempt in json.loads(sys.argv[1]):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from immediate import Immediate
 
 from rrcluster.errors import ConfigError
 from rrcluster.experiments.config import from_flat
@@ -263,7 +264,7 @@ def test_a_table_with_another_network_has_its_settings_at_each_budget_for_every_
     assert {rate for _, rate, _ in found({"model": "cnn"}, quick=True)} == {0.1}
     small = dataclasses.replace(study, settings={**study.settings, "data": "fashion-mini", "num_clients": 8})
     plan = plan_reproduction(small, out=tmp_path, seeds=(0,), changes={"model": "cnn"})
-    list(reproduce(plan, executor=lambda jobs: iter(())))
+    list(reproduce(plan, executor=Immediate(wanted=lambda job: False)))
     told = json.loads((tmp_path / "reproduction.json").read_text())["shared"].split("; ")
     assert "update_clip = 0.7" in told[0]
     assert told[1:] == ["at epsilon 2: sample_rate = 0.5, update_clip = 0.6", "without noise: update_clip = 0.8"]

@@ -14,6 +14,7 @@ from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.folder import _digest
 from rrcluster.experiments.run import finish, resume, start
 from rrcluster.experiments.setup import make_experiment
+from rrcluster.privacy.sampling import PoissonSampler
 
 
 @pytest.fixture
@@ -54,16 +55,20 @@ def rewritten(path, change):
     save_file(tensors, path, metadata={"sha256": _digest(tensors)})
 
 
-def test_clients_of_a_table_are_in_slots_by_name_so_that_one_who_leaves_moves_nobody(tmp_path):
+def test_clients_of_a_table_are_in_slots_by_name_so_that_one_who_leaves_moves_nobody(monkeypatch):
+    drawn, draw = [], PoissonSampler.draw
+    monkeypatch.setattr(PoissonSampler, "draw", lambda *args, **more: drawn.append(draw(*args, **more)) or drawn[-1])
+
     def cohorts(names):
         rows = {"id": np.repeat(names, 2), "x": np.arange(2.0 * len(names)), "y": np.tile([0, 1], len(names))}
         data = rr.from_frame(rows, client="id", target="y", classes=[0, 1])
         made = rr.experiment(
-            data=data, num_clusters=2, num_rounds=4, participation="schedule", slots=2, correlation="independent",
+            data=data, num_clusters=2, num_rounds=4, participation="schedule", slots=2,
             noise_multiplier=0.02, delta=1e-3, accountant="rdp",
         )  # fmt: skip
         for record in made.rounds():
-            members = record.reports.client_ids
+            members = drawn[-1]
+            assert record.collection.num_reports == len(members)
             assert record.release.sizes.sum() == pytest.approx(len(members), abs=2)  # none is taken for a stranger
             yield {data.clients[client] for client in members}
 
@@ -186,8 +191,8 @@ def test_lost_or_changed_noise_is_refused(slotted, secure, loss):
         finish(resume(folder))
 
 
-@pytest.mark.parametrize("change", [{"slots": 3}, {"slot_key": "other"}, {"correlation": "square-root"}])
-def test_slots_key_and_coefficients_may_not_change(slotted, change):
+@pytest.mark.parametrize("change", [{"slots": 3}, {"slot_key": "other"}])
+def test_slots_and_key_may_not_change(slotted, change):
     folder, _ = stopped(slotted | {"num_rounds": 6, "slots": 4})
     settings = yaml.safe_load((folder / "config.yaml").read_text())
     (folder / "config.yaml").write_text(yaml.safe_dump(settings | change))
@@ -219,7 +224,7 @@ def test_noise_is_private_on_disk_and_gone_at_the_end(slotted):
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("settings", [{"slots": 2, "participation": "within-slot"}, {"participation": "everybody"}])
+@pytest.mark.parametrize("settings", [{"slots": 2, "participation": "schedule"}, {"participation": "everybody"}])
 def test_other_participations_run_with_coins_evaluation_and_memory(tiny, tmp_path, settings):
     common = tiny | settings | {"model": "linear", "num_clusters": 2, "num_rounds": 3}
     common |= {"max_samples": 8, "evaluate_every": 3}

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from immediate import Immediate
 
 from rrcluster.cli import main
 from rrcluster.data.arrays import at_most, from_arrays, spaced
 from rrcluster.data.build import load_federated
 from rrcluster.errors import RunFolderError
-from rrcluster.experiments.sweep import FINISHED, Going, Outcome, one_after_another
+from rrcluster.experiments.job_runner import in_turn
+from rrcluster.experiments.sweep import FINISHED, Going, Outcome
 from rrcluster.paper import studies
 from rrcluster.paper.paper_report import to_text
 from rrcluster.paper.paper_tables import main_tables, more_tables
@@ -93,22 +95,17 @@ def test_twice_the_same_and_resumed_the_same(tiny, tmp_path, monkeypatch, capsys
 
 
 def test_the_executor_is_given_every_job(tiny, tmp_path):
-    seen = []
-
-    def executor(jobs):
-        seen.extend(jobs)
-        return one_after_another(jobs[:1])
-
     plan = plan_reproduction(tiny, out=tmp_path, quick=True, seeds=(3,))
+    executor = Immediate(wanted=lambda job: job == plan.jobs[0])
     steps = list(reproduce(plan, executor=executor))
-    assert seen == list(plan.jobs)
-    assert steps[-1] == Outcome(plan.jobs[0], FINISHED)
-    assert {job.config.seed for job in seen} == {3}
+    assert executor.jobs == list(plan.jobs)
+    assert steps == [Outcome(plan.jobs[0], FINISHED)]
+    assert {job.config.seed for job in executor.jobs} == {3}
 
 
 def test_a_run_of_the_same_settings_is_taken_over_from_another_table(tiny, tmp_path):
     first = plan_reproduction(tiny, out=tmp_path / "a", quick=True, seeds=(0,))
-    list(one_after_another(first.jobs[:2]))
+    list(in_turn(first.jobs[:2]))
     (first.jobs[1].folder / "models.safetensors").unlink()  # not finished
     (first.jobs[2].folder).mkdir(parents=True)
     (first.jobs[2].folder / "config.yaml").write_text("- damaged")
@@ -121,7 +118,7 @@ def test_a_run_of_the_same_settings_is_taken_over_from_another_table(tiny, tmp_p
     others = plan_reproduction(tiny, out=tmp_path / "c", quick=True, seeds=(0,), changes={"delta": 2e-2})
     assert take_over(others.jobs, [first.out]) == 0
     assert take_over(again.jobs, [first.out, others.out]) == 2  # its two columns have the same noise here
-    assert list(one_after_another(again.jobs[:1])) == [Outcome(again.jobs[0], FINISHED)]  # no round was run
+    assert list(in_turn(again.jobs[:1])) == [Outcome(again.jobs[0], FINISHED)]  # no round was run
     one, other = (job.folder / "rounds.jsonl" for job in (first.jobs[0], again.jobs[0]))
     assert one.read_text() == other.read_text()
     assert not again.jobs[1].folder.exists()
@@ -156,7 +153,7 @@ def test_a_refused_run_is_told_in_its_cell(tiny, tmp_path):
         tiny, quick=replace(tiny.quick, answers={IDENTIFIER: {"min_cluster_size": 500}}, rows=("rr-ifca",))
     )
     plan = plan_reproduction(broken, out=tmp_path, quick=True, seeds=(0,))
-    list(reproduce(plan, executor=lambda jobs: one_after_another([j for j in jobs if "identifier" in j.name])))
+    list(reproduce(plan, executor=Immediate(wanted=lambda job: "identifier" in job.name)))
     (row,) = read_reproduction(tmp_path).rows
     assert "min_cluster_size (B) = 500" in row.cells["balanced-eps2", IDENTIFIER].reason
     assert row.cells["balanced-eps2", JOINT].reason is None

@@ -260,10 +260,10 @@ def test_tensorboard_tags_diagnostics_as_such(tmp_path):
     assert all(tag.startswith(("released/", "diagnostic_not_private/")) for tag in tags)
 
 
-def test_a_run_in_worker_processes_resumes_to_the_same_models_and_says_what_computed(tiny, tmp_path):
+def test_a_run_in_several_processes_resumes_to_the_same_models_and_says_what_computed(tiny, tmp_path):
     del tiny["noise_multiplier"]  # nothing to account, to be quick
-    tiny |= {"mechanism": "none", "algorithm": "fedavg", "model": "cnn", "engine": "workers"}
-    tiny |= {"num_clients": 1000, "sample_rate": 0.004, "num_rounds": 2}
+    tiny |= {"mechanism": "none", "algorithm": "fedavg", "model": "cnn", "processes": 2}
+    tiny |= {"num_clients": 300, "sample_rate": 0.04, "num_rounds": 2}  # two parts a round
     whole = rr.run(**tiny)
     rounds = start(make_experiment(from_flat(tiny | {"out": str(tmp_path / "stopped")}))).rounds()
     next(rounds)
@@ -271,5 +271,12 @@ def test_a_run_in_worker_processes_resumes_to_the_same_models_and_says_what_comp
         rounds.throw(KeyboardInterrupt())
     resumed = finish(resume(tmp_path / "stopped"))
     assert (resumed.models.shared == whole.models.shared).all()
-    assert all(line["made_by"]["engine"].startswith("workers") for line in lines(tmp_path / "run" / "ledger.jsonl"))
     assert resumed.evaluation == whole.evaluation
+    engines = {line["made_by"]["engine"] for line in lines(tmp_path / "run" / "ledger.jsonl")}
+    assert len(engines) == 1
+    assert engines.pop().startswith(("compiled, cnn-", "reference, cpu"))
+    here = rr.run(**(tiny | {"processes": 1, "out": str(tmp_path / "here")}))
+    assert (here.models.shared == whole.models.shared).all()
+    assert here.evaluation == whole.evaluation
+    for name in ("ledger.jsonl", "rounds.jsonl", "privacy.json"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()

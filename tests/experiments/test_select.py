@@ -11,7 +11,7 @@ import rrcluster as rr
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.experiments import private_selection as module
 from rrcluster.experiments.grid import read_grid
-from rrcluster.experiments.private_selection import PublicScore, SelectSettings, candidates, select
+from rrcluster.experiments.private_selection import SelectSettings, candidates, select
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.cost import folder_cost
 
@@ -161,35 +161,16 @@ def test_a_poisoned_calibration_is_found_out(settings, monkeypatch):
         candidates(grid(settings), SelectSettings())
 
 
-def test_a_public_score_reads_no_client(settings, monkeypatch):
-    monkeypatch.setattr(module, "draw_repetitions", lambda event, *, rng: 1)
-    offer = candidates(grid(settings | {"private_evaluation": 0.0}), SelectSettings(public_score=True))
-    folder = select(offer).path
-    assert "declared public" in read(folder, "privacy.json")["selection"]["score"]
-    score = PublicScore.load(offer.experiments[0])
-    assert len(score.halves) == 4
-    models = rr.load(folder).models
-    assert 0 <= score(models, offer.experiments[0]) <= 1
-    picking, judging = score.halves[0]
-    assert len(picking.targets) + len(judging.targets) == 1000  # every test image
-
-
 REFUSED = {
     "nothing to choose": ({"server_lr": 1.0}, {}, ConfigError, "nothing to select among"),
     "several seeds": ({"seeds": [0, 1]}, {}, ConfigError, "repeats runs by itself"),
-    "no score": ({"private_evaluation": 0.0}, {}, PrivacyError, "no private score.*--public-score"),
+    "no score": ({"private_evaluation": 0.0}, {}, PrivacyError, "no private score.*above 0"),
     "over the budget": ({"epsilon": [1, 2]}, {}, PrivacyError, "epsilon cannot be selected privately"),
     "over the data": ({"partition": ["rotation", "rotation-imbalanced"]}, {}, PrivacyError, "partition cannot be"),
     "no privacy": ({"mechanism": "none", "epsilon": None, "private_evaluation": 0}, {}, PrivacyError, "no epsilon"),
     "an impossible combination": ({"min_cluster_size": [0, 20]}, {}, ConfigError, "needs 80 clients"),
     "no room": ({"mechanism": "identifier"}, {}, PrivacyError, "use mechanism = joint"),
     "one repetition": ({}, {"mean_repetitions": 1.0}, ConfigError, "must be more than 1"),
-    "other images": (
-        {"data": "synthetic", "private_evaluation": 0},
-        {"public_score": True},
-        ConfigError,
-        "other inputs or classes",
-    ),
 }
 
 

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import os
+import signal
 import threading
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,24 +17,26 @@ from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.stacked import Stack, StackedEngine, _in_passes
-from rrcluster.engine.workers import processes as spawned
-from rrcluster.engine.workers.processes import spawn
-from rrcluster.experiments.early import JOB_MODULE, processes_for, stacks_for
-from rrcluster.experiments.executors import _room, in_processes, pick_executor, shared_out, stacked
+from rrcluster.experiments import job_runner
+from rrcluster.experiments import sweep as module
+from rrcluster.experiments.config import from_flat
 from rrcluster.experiments.grid import jobs, read_grid
+from rrcluster.experiments.job_runner import in_turn, stacked
 from rrcluster.experiments.load import load
 from rrcluster.experiments.setup import load_population
-from rrcluster.experiments.side_by_side import side_by_side
 from rrcluster.experiments.sweep import (
     FAILED,
     FINISHED,
     REFUSED,
     Going,
     Outcome,
-    one_after_another,
+    processes_for,
+    run_jobs,
+    shared_out,
     sweep,
 )
 from rrcluster.models import make_model
+from rrcluster.processes import local_executor
 from rrcluster.rng import Streams
 
 
@@ -63,7 +67,7 @@ def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stack")
     return [
         (found := grid(folder, name), outcomes(executor, found))
-        for name, executor in {"alone": one_after_another, "stacked": stacked}.items()
+        for name, executor in {"alone": in_turn, "stacked": stacked}.items()
     ]
 
 
@@ -88,28 +92,38 @@ def test_a_run_that_is_refused_leaves_the_stack(both):
 
 
 def test_on_a_cpu_a_small_sweep_starts_no_process(tmp_path, monkeypatch):
-    monkeypatch.setattr("rrcluster.experiments.job_process.spawn", None)
-    found = outcomes(pick_executor(jobs(grid(tmp_path, "cpu"))), grid(tmp_path, "cpu", num_rounds=1))
+    monkeypatch.setattr(module, "local_executor", None)
+    monkeypatch.setattr("rrcluster.simulation.hosts.local_executor", None)
+    found = outcomes(run_jobs, grid(tmp_path, "cpu", num_rounds=1))
     assert {step.status for step in found.values()} == {FINISHED, REFUSED}
 
 
-def test_side_by_side_runs_give_what_they_give_alone(both, tmp_path):
-    """To the last bit: nothing is stacked. A process that is free takes the next job."""
-    (_, alone), _ = both
-    order, threads, found = [], torch.get_num_threads(), grid(tmp_path, "side by side")
-    for step in sweep(found, executor=lambda todo: side_by_side(todo, processes=2)):
-        order += [step] if isinstance(step, Outcome) else []
-    assert torch.get_num_threads() == threads
-    assert len(order) == len(alone)
-    for step in order:
+def check_same_bits(steps, alone):
+    assert sorted(step.job.name for step in steps) == sorted(alone)
+    for step in steps:
         expected = alone[step.job.name]
         assert step.status == expected.status
         if step.status == FINISHED:
             ours, theirs = (load(one.job.folder).models for one in (step, expected))
             assert np.array_equal(ours.clustered, theirs.clustered)
             assert np.array_equal(ours.shared, theirs.shared)
+
+
+def test_side_by_side_runs_give_what_they_give_alone(both, tmp_path):
+    """To the last bit: nothing is stacked. A process that is free takes the next job."""
+    (_, alone), _ = both
+    threads, found = torch.get_num_threads(), grid(tmp_path, "side by side")
+    check_same_bits([step for step in sweep(found, processes=2) if isinstance(step, Outcome)], alone)
+    assert torch.get_num_threads() == threads
     listed = json.loads((found.out / "sweep.json").read_text())["runs"]
     assert [run["folder"] for run in listed] == [str(job.folder.relative_to(found.out)) for job in jobs(found)]
+
+
+def test_shares_of_a_sweep_give_what_its_runs_give_alone(both, tmp_path):
+    (_, alone), _ = both
+    shares = shared_out(jobs(grid(tmp_path, "shared out")), 2)
+    steps = list(module._on_executor(shares, None, processes=2))
+    check_same_bits([step for step in steps if isinstance(step, Outcome)], alone)
 
 
 @pytest.mark.parametrize(
@@ -119,30 +133,13 @@ def test_side_by_side_runs_give_what_they_give_alone(both, tmp_path):
         (4, {"num_rounds": 500}, 2),
         (4, {"num_rounds": 5000}, 4),
         (1, {"num_rounds": 5000}, 1),
-        (4, {"num_rounds": 5000, "engine": "workers"}, 1),  # a run has a process per core already
-        (4, {"num_rounds": 5000, "data": "fashion-mini", "model": "cnn"}, 1),
+        (4, {"num_rounds": 5000, "processes": 2}, 1),  # a run has processes of its own
         (4, {"num_rounds": 5000, "secure": True, "seeds": []}, 1),  # ending its process could cost a round
     ],
 )
 def test_a_sweep_starts_as_many_processes_as_its_clients_repay(cores, others, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr("rrcluster.experiments.early.cores", lambda: cores)
-    assert processes_for(jobs(grid(tmp_path, "unused", **others))) == expected
-
-
-@pytest.mark.parametrize("num_early", [0, 1, 3])
-def test_in_two_processes_runs_give_what_they_give_in_one(num_early, both, tmp_path, monkeypatch):
-    """Also in those that were started before; one that is not needed ends."""
-    monkeypatch.setattr("rrcluster.experiments.executors._room", lambda devices: 2)
-    monkeypatch.setattr("rrcluster.experiments.executors.stacks_for", len)
-    _, (_, together) = both
-    early = [spawn(JOB_MODULE) for _ in range(num_early)]
-    found = outcomes(partial(stacked, early=early), grid(tmp_path, "shared out"))
-    assert all(process.wait(20) is not None for _, process in early)
-    assert {name: step.status for name, step in found.items()} == {name: step.status for name, step in together.items()}
-    for name, step in found.items():
-        if step.status == FINISHED:
-            ours, theirs = (load(one.job.folder).models for one in (step, together[name]))
-            assert np.abs(ours.clustered - theirs.clustered).max(initial=0) < 1e-5
+    monkeypatch.setattr(module, "cores", lambda: cores)
+    assert processes_for(jobs(grid(tmp_path, "unused", **others)), on_gpu=False) == expected
 
 
 def test_shares_have_equally_many_jobs_of_every_kind_and_few_populations(tmp_path):
@@ -154,27 +151,103 @@ def test_shares_have_equally_many_jobs_of_every_kind_and_few_populations(tmp_pat
     assert shared_out(todo[:1], 5) == [[todo[0]]]
 
 
-def test_jobs_of_a_process_that_dies_have_failed_and_the_others_go_on(tmp_path, monkeypatch):
-    shares = shared_out(jobs(grid(tmp_path, "killed", num_rounds=40)), 2)
-    spawned = []
+@pytest.mark.parametrize(("kinds", "of_each", "shares"), [(2, 2, 4), (3, 1, 2), (5, 3, 4), (1, 7, 8), (4, 6, 4)])
+def test_shares_are_equal_however_few_jobs_of_a_kind_there_are(kinds, of_each, shares):
+    todo = [
+        SimpleNamespace(name=f"{kind} {seed}", settings={"model": kind, "seed": seed})
+        for kind in range(kinds)
+        for seed in range(of_each)
+    ]
+    dealt = shared_out(todo, shares)
+    sizes = [len(share) for share in dealt] + [0] * (shares - len(dealt))
+    assert sum(sizes) == len(todo)
+    assert max(sizes) - min(sizes) <= 1
+    for kind in range(kinds):
+        counts = [sum(job.settings["model"] == kind for job in share) for share in dealt]
+        assert max(counts) - min([*counts, *[0] * (shares - len(dealt))]) <= 1
 
-    def recorded(module):
-        spawned.append(spawn(module))
-        return spawned[-1]
 
-    monkeypatch.setattr("rrcluster.experiments.job_process.spawn", recorded)
-    status, killed = {}, False
-    for step in in_processes(shares):
-        if isinstance(step, Going) and step.job.settings["seed"] == 0 and not killed:
-            spawned[0][1].kill()
+class Deadly:
+    """Ends the process that it is sent to."""
+
+    def __reduce__(self):
+        return exec, ("import os; os._exit(1)",)
+
+
+class Unreadable:
+    """Cannot be read where it is sent."""
+
+    def __reduce__(self):
+        return exec, ("raise ValueError('no such thing here')",)
+
+
+@pytest.mark.parametrize("broken", [Deadly, Unreadable])
+def test_a_job_that_ends_its_process_fails_alone(broken, tmp_path):
+    first, *others = jobs(grid(tmp_path, "killed", algorithm="ifca", min_cluster_size=0, seeds=[0, 1, 2]))
+    doomed = dataclasses.replace(first, settings={**first.settings, "data_folder": broken()})
+    steps = module._on_executor([[job] for job in (doomed, *others)], None, processes=2)
+    ended = {step.job.name: step for step in steps if isinstance(step, Outcome)}
+    assert {name: step.status for name, step in ended.items()} == {
+        job.name: FAILED if job is first else FINISHED for job in (first, *others)
+    }
+    assert "run it alone to see more" in ended[first.name].reason
+
+
+def test_jobs_of_a_process_that_is_killed_once_are_run_again(tmp_path):
+    """Started again, they continue from their folders, to the models that they would have had."""
+    options = {"algorithm": "ifca", "min_cluster_size": 0, "num_rounds": 60}
+    found, killed = grid(tmp_path, "killed", **options), False
+    steps = module._on_executor([[job] for job in jobs(found)], None, processes=2)
+    ended = []
+    for step in steps:
+        if isinstance(step, Going) and not killed:
+            os.kill(next(iter(local_executor(2)._processes)), signal.SIGKILL)
             killed = True
         elif isinstance(step, Outcome):
-            status.setdefault(step.job.settings["seed"], []).append(step.status)
+            ended.append(step)
     assert killed
-    assert len(status[0]) == len(status[1]) == 4
-    assert FAILED in status[0]
-    assert set(status[1]) == {FINISHED, REFUSED}
-    assert all(process.poll() is not None for _, process in spawned)
+    check_same_bits(ended, outcomes(in_turn, grid(tmp_path, "alone", **options)))
+
+
+def test_an_error_that_nobody_foresaw_fails_its_job_and_no_other(tmp_path):
+    def run(todo, *arguments):
+        if todo[0].settings["seed"] == 0:
+            raise OSError(28, "No space left on device")
+        return job_runner.run_task(todo, *arguments)
+
+    class Full(ThreadPoolExecutor):
+        def submit(self, function, *arguments):
+            return super().submit(run, *arguments)
+
+    found = grid(tmp_path, "full", algorithm="ifca", min_cluster_size=0)
+    with Full(1) as executor:
+        ended = [step for step in run_jobs(jobs(found), executor=executor) if isinstance(step, Outcome)]
+    assert [(step.status, step.reason) for step in ended] == [
+        (FAILED, "OSError; run it alone to see more."),
+        (FINISHED, None),
+    ]
+
+
+def test_what_waits_on_an_executor_is_given_up_with_the_sweep(tmp_path):
+    done = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(done.wait, 20)
+        waiting = []
+
+        class Noted:
+            def submit(self, *task):
+                waiting.append(executor.submit(*task))
+                return waiting[-1]
+
+        found = jobs(grid(tmp_path, "stopped"))
+        found[0].folder.mkdir(parents=True)
+        (found[0].folder / "rounds.jsonl").write_text("{}\n")  # so that there is progress to see
+        steps = run_jobs(found, executor=Noted())
+        next(steps)
+        steps.close()
+        done.set()
+        assert len(waiting) == 8
+        assert all(future.cancelled() for future in waiting)
 
 
 @pytest.mark.parametrize(
@@ -183,40 +256,16 @@ def test_jobs_of_a_process_that_dies_have_failed_and_the_others_go_on(tmp_path, 
 def test_a_sweep_starts_no_more_processes_than_it_may_use_cores_for(ours, runs, expected, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(ours)))
-    assert stacks_for([SimpleNamespace(settings={})] * runs) == expected
-
-
-def test_every_process_has_room_on_every_device(monkeypatch):
-    total = {"cuda:0": 140 * 2**30, "cuda:1": 24 * 2**30}
-    monkeypatch.setattr("torch.cuda.get_device_properties", lambda it: SimpleNamespace(total_memory=total[str(it)]))
-    assert _room([torch.device("cuda:0")]) == 11
-    assert _room([torch.device("cuda:0"), torch.device("cuda:1")]) == 2
-    assert _room([torch.device("cpu")]) == 0
-
-
-def test_a_process_that_fails_says_so_before_it_is_ended(tmp_path, monkeypatch, capfd):
-    """The connection closes before Python prints the error: whoever ended the process then would hide it."""
-    slowly = "\ntry:\n    main({descriptors})\nfinally:\n    import time; time.sleep(0.5)"
-    monkeypatch.setattr(spawned, "_PROGRAM", spawned._PROGRAM.replace("; main({descriptors})", slowly))
-    (only, *_) = jobs(grid(tmp_path, "failed"))
-    shares = [[dataclasses.replace(only, settings={**only.settings, "data_folder": _Unreadable()})]]
-    (step,) = in_processes(shares)
-    assert step.status == FAILED
-    assert "exit code 1" in step.reason
-    assert "no such thing here" in capfd.readouterr().err
-
-
-class _Unreadable:
-    def __reduce__(self):
-        return exec, ("raise ValueError('no such thing here')",)
+    todo = [SimpleNamespace(config=from_flat({"noise_multiplier": 1.0}))] * runs
+    assert processes_for(todo, on_gpu=True) == expected
 
 
 def test_two_jobs_in_one_folder_both_have_an_outcome(tmp_path):
     (first, *_) = jobs(grid(tmp_path, "twice"))
     second = dataclasses.replace(first, name="the same again")
-    steps = [step for step in in_processes([[first, second]]) if isinstance(step, Outcome)]
+    steps = [step for step in in_turn([first, second]) if isinstance(step, Outcome)]
     assert sorted(step.job.name for step in steps) == sorted([first.name, second.name])
-    assert FINISHED in {step.status for step in steps}
+    assert [step.status for step in steps] == [FINISHED] * 2
 
 
 def test_a_run_that_nobody_foresaw_to_fail_is_reported_too(tmp_path, monkeypatch):
@@ -225,7 +274,7 @@ def test_a_run_that_nobody_foresaw_to_fail_is_reported_too(tmp_path, monkeypatch
             raise OSError(28, "No space left on device")
         return load_population(config)
 
-    monkeypatch.setattr("rrcluster.experiments.executors.load_population", full)
+    monkeypatch.setattr(job_runner, "load_population", full)
     found = outcomes(stacked, grid(tmp_path, "full"))
     by_seed = {seed: {s.status for s in found.values() if s.job.settings["seed"] == seed} for seed in (0, 1)}
     assert by_seed == {0: {FINISHED, REFUSED}, 1: {FAILED}}

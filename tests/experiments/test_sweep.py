@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from immediate import Immediate
 
 import rrcluster as rr
 from rrcluster.errors import ConfigError, RunFolderError
@@ -119,14 +120,14 @@ def test_failures_and_divergence_are_told_apart(settings, monkeypatch, tmp_path)
     assert found_outcomes[1].reason == "RuntimeError; run it alone to see more."
 
 
-def test_another_executor_can_replace_the_loop(settings, tmp_path):
-    seen = []
-
-    def stacked(todo):
-        seen.extend(todo)
-        for job in todo:
-            yield Outcome(job, "finished")
-
+def test_an_executor_is_given_every_job_by_itself_and_changes_no_bit(settings, tmp_path):
+    executor = Immediate()
     found = grid(settings, update_clip=[0.2, 0.3], seeds=[0, 1])
-    assert len(list(sweep(found, executor=stacked))) == 4
-    assert tuple(seen) == jobs(found)
+    statuses = [step.status for step in outcomes(sweep(found, executor=executor)).values()]
+    assert statuses == ["finished"] * 4
+    assert tuple(executor.jobs) == jobs(found)
+    alone = grid(settings | {"out": str(tmp_path / "alone")}, update_clip=[0.2, 0.3], seeds=[0, 1])
+    list(sweep(alone))
+    for one, other in zip(jobs(found), jobs(alone), strict=True):
+        for name in ("models.safetensors", "rounds.jsonl", "ledger.jsonl"):
+            assert (one.folder / name).read_bytes() == (other.folder / name).read_bytes()

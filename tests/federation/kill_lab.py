@@ -81,12 +81,12 @@ class Orders:
 
 def plant_in_server(orders, revealed):
     """Die at the moment that was ordered; note every attempt whose shares were asked for."""
-    settle, ask, plain = Charge.settle, collect.SecureCollect._ask, collect.PlainCollect.__call__
+    write, ask, plain = Charge.__call__, collect.SecureCollect._ask, collect.PlainCollect.__call__
 
-    def settle_or_die(self):
+    def charge_or_die(self):
         if orders.where == "before charge":
             die()
-        settle(self)
+        write(self)
         if orders.where == "after charge":
             die()
 
@@ -107,7 +107,7 @@ def plant_in_server(orders, revealed):
         orders.take()
         return plain(self, guidance, charge)
 
-    Charge.settle, collect.SecureCollect._ask, collect.PlainCollect.__call__ = settle_or_die, ask_or_die, plain_or_die
+    Charge.__call__, collect.SecureCollect._ask, collect.PlainCollect.__call__ = charge_or_die, ask_or_die, plain_or_die
 
 
 def plant_in_daemon(where):

@@ -58,30 +58,30 @@ def plant_in_daemon(base):
         return words
 
     ClientSide.answer, SecureClient.mask = marked_answer, marked_mask
-    JointMechanism.sum_messages = lambda self, reports: np.where(
-        np.arange(self.message_width) < 8, MESSAGE, sums(self, reports) * 0
+    JointMechanism.sum_messages = lambda self, reports, **which: np.where(
+        np.arange(self.message_width) < 8, MESSAGE, sums(self, reports, **which) * 0
     )
 
 
 def plant_in_server(base):
     """Wait at three moments until the memory has been searched: before the charge, before reveal, after the round."""
-    settle, ask = Charge.settle, collect.SecureCollect._ask
+    write, ask = Charge.__call__, collect.SecureCollect._ask
 
     def pause(moment):
         (base / f"at {moment}").touch()
         while not (base / f"searched {moment}").exists():
             time.sleep(0.01)
 
-    def paused_settle(self):
+    def paused_charge(self):
         pause("charge")
-        settle(self)
+        write(self)
 
     def paused_ask(self, attempt, guidance, stage, messages):
         if stage == "reveal" or (stage == "advertise" and attempt.round_index):
             pause(f"{stage} of round {attempt.round_index}")
         return ask(self, attempt, guidance, stage, messages)
 
-    Charge.settle, collect.SecureCollect._ask = paused_settle, paused_ask
+    Charge.__call__, collect.SecureCollect._ask = paused_charge, paused_ask
 
 
 def found_in_memory(process, wanted):

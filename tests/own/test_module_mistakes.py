@@ -271,7 +271,7 @@ def test_an_engine_of_another_model_and_a_plan_of_another_population_are_refused
     with pytest.raises(ConfigError, match=r"the plan is for 0 shared and 15 clustered.*with_coordinates"):
         next(replace(experiment, model=other, engine=BatchedEngine(other)).rounds())
     fewer = rr.from_arrays(rng.normal(size=(19, 6, 4)), rng.integers(3, size=(19, 6)), num_classes=3)
-    with pytest.raises(ConfigError, match="the plan is for num_clients = 20 and arrays has 19"):
+    with pytest.raises(ConfigError, match="num_clients = 20 was declared but the population has 19"):
         next(replace(experiment, data=fewer).rounds())
     next(replace(experiment, engine=BatchedEngine(experiment.model)).rounds())
 

@@ -12,16 +12,15 @@ from torch.nn import functional
 import rrcluster as rr
 from rrcluster.engine import calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.engine.in_turn import InTurnEngine
 from rrcluster.engine.pick_engine import pick_engine
 from rrcluster.engine.protocol import CPU, LocalSettings
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.spread import SpreadEngine
-from rrcluster.engine.workers.workers_engine import WorkersEngine
 from rrcluster.errors import ConfigError
+from rrcluster.methods import ALGORITHMS
 from rrcluster.models import fitted
 from rrcluster.models.stackable import stackable
 from rrcluster.rng import Streams
+from rrcluster.simulation.hosts import Hosts
 
 KEY = Streams(1).client_key("batches", 0)
 OPTIMISERS = {
@@ -70,16 +69,28 @@ def test_the_engine_that_runs_equals_the_reference(name, optimiser, rng):
         assert np.allclose(ours, theirs, atol=1e-5, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", ["dropout", "lstm", "recommender", "frozen"])
-def test_workers_equal_the_reference(name, rng):
-    model, data = make(name, rng)
-    cohort, start = data.cohort(np.arange(len(SIZES))), model.starts(len(SIZES), rng=rng)
+def train_and_measure(host, start, ids):
+    """What a host computes of some clients."""
+    engine, cohort = host.side.engine, host.data.cohort(ids)
     settings = local(local_optimizer="adam", local_lr=0.01)
-    expected = calls.train(ReferenceEngine(model), start, cohort, local=settings, key=KEY)
-    with WorkersEngine(model, num_workers=1) as workers:
-        assert np.abs(calls.train(workers, start, cohort, local=settings, key=KEY) - expected).max() < 1e-4
-        measured = calls.measure(workers, start, cohort)
-    assert np.allclose(measured.loss, calls.losses(ReferenceEngine(model), start, cohort), atol=1e-5)
+    return calls.train(engine, start[ids], cohort, local=settings, key=KEY), calls.losses(engine, start, cohort)
+
+
+@pytest.mark.parametrize("name", ["dropout", "lstm", "recommender", "frozen"])
+def test_other_processes_compute_the_same_bits(name, rng):
+    model, data = make(name, rng)
+    start, ids = model.starts(len(SIZES), rng=rng), np.arange(len(SIZES))
+    method, engine = ALGORITHMS["ifca"], pick_engine("auto", model=model, device=CPU)
+    here, there = (
+        Hosts.here(data, algorithm=method, split=method.split(model), engine=engine),
+        Hosts(Hosts.here(data, algorithm=method, split=method.split(model), engine=engine).host, processes=2),
+    )
+    parts = [ids[:2], ids[2:]]
+    for ours, theirs in zip(
+        here.map(train_and_measure, start, parts), there.map(train_and_measure, start, parts), strict=True
+    ):
+        assert all(np.array_equal(*pair) for pair in zip(ours, theirs, strict=True))
+    assert there._payload, "it was sent"
 
 
 @pytest.mark.parametrize("optimiser", ["momentum", "adam"])
@@ -151,7 +162,7 @@ def test_masks_of_stacked_clients_are_those_they_draw_alone(weights, rng):
     before = torch.get_rng_state()
     trained = [
         calls.train(engine, start, cohort, local=settings, key=KEY)
-        for engine in (ReferenceEngine(model), SpreadEngine(model, processes=1))
+        for engine in (ReferenceEngine(model), BatchedEngine(model))
     ]
     assert torch.equal(before, torch.get_rng_state())
     assert np.abs(trained[0] - trained[1]).max() < 2e-5
@@ -181,7 +192,7 @@ def test_other_random_numbers_than_masks_are_drawn_one_client_at_a_time(module, 
     model = fitted(rr.from_module(module(4, 3)), data)
     assert model.not_batched
     assert not model.dropout_only
-    assert isinstance(pick_engine("auto", model=model, device=CPU).engine, InTurnEngine)
+    assert isinstance(pick_engine("auto", model=model, device=CPU), ReferenceEngine)
 
 
 def test_the_module_that_was_given_never_changes(rng):
@@ -231,7 +242,7 @@ def test_given_weights_are_those_of_the_sum_under_fedcam(rng):
 
 def test_a_network_that_cannot_be_stacked_says_which_engine_runs(rng, caplog):
     model, _ = make("two directions", rng)
-    assert isinstance(pick_engine("auto", model=model, device=CPU).engine, InTurnEngine)
+    assert isinstance(pick_engine("auto", model=model, device=CPU), ReferenceEngine)
     (line,) = (record.getMessage() for record in caplog.records)
     assert "one at a time" in line
     assert "lstm" in line
