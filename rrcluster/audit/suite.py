@@ -138,7 +138,9 @@ def _secure_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]:
     from rrcluster.audit.discretion import check_discretion
     from rrcluster.audit.histories import check_histories
     from rrcluster.audit.noise_claims import check_secure_noise
+    from rrcluster.audit.part_sums import check_parts
     from rrcluster.audit.secure_draws import check_entropy
+    from rrcluster.audit.targets import CANARY_RUNS
     from rrcluster.simulation.simulate import simulate
 
     rng, name = Streams(seed), target.name
@@ -148,6 +150,8 @@ def _secure_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]:
     yield Step(name, "sampler", lambda: check_sampler(target, rng=rng("secure sampler")))
     yield from _cohort_steps(target, rng)
     yield Step(training.subject, "cohorts of rounds", lambda: check_round_cohorts(training))
+    unjudged = CANARY_RUNS["joint"][0][0] if target.adjacency == "add-remove" else target  # regression has no accuracy
+    yield Step(training.subject, "parts", lambda: check_parts(Training(unjudged, simulate, algorithm, seed)))
     yield Step(name, "entropy", lambda: check_entropy(target))
     yield Step(name, "discretion", lambda: check_discretion(Training(target, simulate, "ifca", seed)))
     if target.adjacency == "add-remove":

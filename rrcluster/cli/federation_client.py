@@ -50,10 +50,9 @@ class ClientCommand:
     """Share of every client's rows that is not trained on."""
     types: Annotated[tuple[str, ...], Flag(metavar="COLUMN=KIND ...")] = ()
     """Parquet: the kind of every column that is not text, where it was not agreed on (number, boolean, date, list)."""
-    engine: Literal["auto", "batched", "reference", "workers"] = "auto"
-    """How clients are run: auto is reference, one client at a time, and workers does that in several processes.
-    Clients of a rehearsal may also run batched: together, which is faster, and lets their last bits depend on each
-    other, so that no guarantee covers it."""
+    engine: Literal["auto", "batched", "reference"] = "auto"
+    """How clients are run: auto is reference, one client at a time. Clients of a rehearsal may also run batched:
+    together, which is faster, and lets their last bits depend on each other, so that no guarantee covers it."""
     device: str = "auto"
     """auto, cpu or cuda."""
     socket: Path | None = None

@@ -168,7 +168,7 @@ def _alone(config: RunConfig) -> Callable[[Model], Engine]:
     if name == "batched":
         raise ConfigError(
             "engine = batched computes clients together, and the guarantee is for clients that compute alone; use "
-            "engine = workers (several processes) or reference."
+            "engine = reference, or auto."
         )
     chosen = replace(config, output=replace(config.output, engine="reference" if name == "auto" else name))
     return partial(engine_for, chosen)

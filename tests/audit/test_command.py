@@ -76,7 +76,7 @@ def test_the_audit_covers_what_it_says():
         "streams",
         "tables",
     }
-    assert sum(step.check == "parts" for step in steps) == 3
+    assert sum(step.check == "parts" for step in steps) == 5  # seeded and secure
     assert sum(step.check == "canaries" for step in steps) == 2
     assert all("identifier" not in step.subject for step in audit_steps(mechanism="joint"))
 
