@@ -197,7 +197,7 @@ def _training_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]
 
 def common_steps(seed: int) -> list[Step]:
     """The checks that do not depend on a mechanism."""
-    from rrcluster.audit import ledger_claims, refusals, run_folders, secure_draws, selections, tables
+    from rrcluster.audit import ledger_claims, neighbouring_tables, refusals, run_folders, secure_draws, selections
     from rrcluster.audit.accountants import CHECKS as ACCOUNTANT_CHECKS
     from rrcluster.audit.accountants import check_accountants
     from rrcluster.audit.denominators import check_rebalancing
@@ -210,7 +210,7 @@ def common_steps(seed: int) -> list[Step]:
         Step("streams", "streams", lambda: secure_draws.check_streams(seed)),
         Step("secure randomness", "secure draws", secure_draws.check_secure_draws),
         Step("secure randomness", "discrete Gaussian", secure_draws.check_discrete_gaussian),
-        Step("tables", "neighbouring tables", lambda: tables.check_tables(seed)),
+        Step("tables", "neighbouring tables", lambda: neighbouring_tables.check_tables(seed)),
         Step("run folder", "public files", check_public_files),
         Step("run folder", "public values", run_folders.check_public_values),
         Step("run folder", "stated cost", run_folders.check_stated_cost),

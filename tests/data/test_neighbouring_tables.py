@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import rrcluster as rr
-from rrcluster.audit.tables import client_arrays, draw_neighbours, write_csv
+from rrcluster.audit.neighbouring_tables import client_arrays, draw_neighbours, write_csv
 from rrcluster.errors import DataError
 
 pa = pytest.importorskip("pyarrow", reason="tables of one's own need the extra [frames]")
