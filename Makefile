@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt requirements/bootstrap.txt requirements
 	$(PIP) --require-hashes --no-deps --requirement requirements/bootstrap.txt
 	$(PIP) --require-hashes --no-deps --requirement requirements/dev.txt
 	$(PIP) --constraint constraints.txt "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
-	$(PIP) --no-deps --no-build-isolation --editable .
+	$(PIP) --no-deps --no-build-isolation --editable . --editable research
 	touch $@
 
 # After a change of constraints.txt or of the dependencies: hashes of every pinned file, from the package index.
@@ -39,7 +39,7 @@ test: lint
 # Eight members over TLS on this machine: plain rounds beside the simulator's, secure ones, a node and the SuperLink
 # killed on the way, a table of seconds and bytes. About four minutes.
 federation: $(FLOWER_READY)
-	OMP_NUM_THREADS=1 $(FLOWER) benchmarks/federation.py
+	OMP_NUM_THREADS=1 $(FLOWER) research/benchmarks/federation.py
 
 test-flower: $(FLOWER_READY)
 	$(FLOWER) -m pytest -q -m "not slow" tests/federation/test_flower*.py
@@ -73,15 +73,15 @@ slow: $(READY)
 # Start, networks that people bring, W beside its peers, everybody in every round: one table, compared with the last
 # (docs/results/bench.json). A few minutes; seconds mean something on an idle machine only.
 bench: $(READY)
-	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python research/benchmarks/bench.py
 
 # Needs fashion-mnist and a CUDA build of torch in .venv.
 bench-gpu: $(READY)
-	$(BIN)/python benchmarks/gpu.py
+	$(BIN)/python research/benchmarks/gpu.py
 
 # How the time of a round grows: about a quarter of an hour; writes docs/results/scaling.{png,pdf,json}.
 scaling: $(READY)
-	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python research/benchmarks/scaling.py
 
 # The site: open site/index.html. It asks for nothing from elsewhere, and its search works from disk too.
 docs: .venv/.docs-ready

@@ -9,8 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from docstring_parser import parse_from_object
 
-from rrcluster.data_settings import Flag
-from rrcluster.settings import AFFECTS, SECTIONS
+from rrcluster.settings import AFFECTS, SECTIONS, Flag
 from rrcluster.version import __version__
 
 ROOT = Path(__file__).parent.parent

@@ -11,7 +11,7 @@ from flwr.server.server import Server as FlowerServer
 from flwr.server.strategy import FedAvg
 
 import rrcluster as rr
-from rrcluster.clusters.choice import ChoiceRules
+from rrcluster.server.choice import ChoiceRules
 from rrcluster.types import Coordinates
 
 M, K, D, ROUNDS = 200, 2, 3, 15

@@ -8,7 +8,7 @@ import tempfile
 import numpy as np
 
 import rrcluster as rr
-from rrcluster.engine.calls import measure
+from rrcluster.engine.protocol import measure
 from rrcluster.methods import Clients, Method, Tools
 from rrcluster.types import Array, Models
 

@@ -10,23 +10,23 @@ from rrcluster.errors import PrivacyError, UnsupportedEvent
 from rrcluster.version import __version__
 
 if TYPE_CHECKING:
-    from rrcluster.clusters.rebalancing import rebalance
     from rrcluster.data.arrays import from_arrays
     from rrcluster.data.frames import from_frame
-    from rrcluster.experiments.add_on import AddOnServer as Server
-    from rrcluster.experiments.load import assign, load
-    from rrcluster.experiments.own_model import personalise
-    from rrcluster.experiments.run import run
-    from rrcluster.experiments.setup import build_experiment as experiment
     from rrcluster.methods import ALGORITHMS, Method
     from rrcluster.models.model import from_module
     from rrcluster.privacy.budget import account, calibrate
     from rrcluster.privacy.plan import PrivacyPlan
+    from rrcluster.privacy.rebalancing import rebalance
     from rrcluster.privacy.reports import NoisySum, Reports
     from rrcluster.registry import MECHANISMS, register
-    from rrcluster.server import release
+    from rrcluster.runs.advise import advise
+    from rrcluster.runs.experiment import build_experiment as experiment
+    from rrcluster.runs.load import assign, load
+    from rrcluster.runs.own_model import personalise
+    from rrcluster.runs.own_server import AddOnServer as Server
+    from rrcluster.runs.run import run
+    from rrcluster.server.server import release
     from rrcluster.simulation.simulate import simulate
-    from rrcluster.theory.advise import advise
 
 _HOMES = {
     "ALGORITHMS": "rrcluster.methods",
@@ -36,21 +36,21 @@ _HOMES = {
     "NoisySum": "rrcluster.privacy.reports",
     "PrivacyPlan": "rrcluster.privacy.plan",
     "Reports": "rrcluster.privacy.reports",
-    "Server": "rrcluster.experiments.add_on:AddOnServer",
+    "Server": "rrcluster.runs.own_server:AddOnServer",
     "account": "rrcluster.privacy.budget",
-    "advise": "rrcluster.theory.advise",
-    "assign": "rrcluster.experiments.load",
+    "advise": "rrcluster.runs.advise",
+    "assign": "rrcluster.runs.load",
     "calibrate": "rrcluster.privacy.budget",
-    "experiment": "rrcluster.experiments.setup:build_experiment",
+    "experiment": "rrcluster.runs.experiment:build_experiment",
     "from_arrays": "rrcluster.data.arrays",
     "from_frame": "rrcluster.data.frames",
     "from_module": "rrcluster.models.model",
-    "load": "rrcluster.experiments.load",
-    "personalise": "rrcluster.experiments.own_model",
-    "rebalance": "rrcluster.clusters.rebalancing",
+    "load": "rrcluster.runs.load",
+    "personalise": "rrcluster.runs.own_model",
+    "rebalance": "rrcluster.privacy.rebalancing",
     "register": "rrcluster.registry",
-    "release": "rrcluster.server",
-    "run": "rrcluster.experiments.run",
+    "release": "rrcluster.server.server",
+    "run": "rrcluster.runs.run",
     "simulate": "rrcluster.simulation.simulate",
 }
 

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rrcluster.clusters.choice import choose
-from rrcluster.clusters.rebalancing import flip_coins
 from rrcluster.data.federated import Cohort
-from rrcluster.engine import calls
+from rrcluster.engine import protocol
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import StreamSource
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Method, Tools
 from rrcluster.privacy.mechanism import Mechanism
+from rrcluster.privacy.rebalancing import flip_coins
 from rrcluster.privacy.reports import Reports, as_numpy
 from rrcluster.rng import client_uniforms
-from rrcluster.server import Guidance
+from rrcluster.server.choice import choose
+from rrcluster.server.server import Guidance
 from rrcluster.settings import LocalSettings
 from rrcluster.types import Array, Models
 
@@ -117,7 +117,7 @@ def own_evaluations(
     if loss_bound is None:
         return None
     chosen = algorithm.final_scores(models, cohort, tools=tools).argmin(axis=1)
-    loss, accuracy = calls.measure(tools.engine, tools.split.vectors(models), cohort)
+    loss, accuracy = protocol.measure(tools.engine, tools.split.vectors(models), cohort)
     rows = np.arange(len(chosen))
     share = np.nan_to_num(loss[rows, chosen] / loss_bound, nan=1.0, posinf=1.0)
     own = np.stack([accuracy[rows, chosen], share], axis=1)

@@ -1,4 +1,4 @@
-"""Names that settings take: methods, datasets, models and mechanisms. Light: nothing is imported before it is used.
+"""Names by which things are found: methods, datasets, models, mechanisms, commands. Nothing is imported before its use.
 
 Each plug point is one table. An entry says where the thing is loaded from, what reports call it, and what has to
 be known of it before it is loaded. A name registered at run time (`rrcluster.register`), or by another package under
@@ -190,7 +190,26 @@ MECHANISMS = Registry(
 )
 """Every mechanism by name: `MECHANISMS.load("joint")` is the thing itself, iterating gives the names."""
 
-KINDS = {"method": METHODS, "model": MODELS, "dataset": DATASETS, "mechanism": MECHANISMS}
+COMMANDS = Registry(
+    "command",
+    "rrcluster.commands",
+    tuple(
+        Entry(name, f"rrcluster.cli.{name}_command:main", about)
+        for name, about in {
+            "run": "train: one run (or several seeds), with progress and a run folder",
+            "sweep": "every combination of the settings in a file; or choose the best of them privately",
+            "report": "tables, figures and one self-contained HTML page from run folders",
+            "watch": "follow runs on a local page while they go",
+            "assign": "which client belongs to which cluster of a run: a table, for you alone",
+            "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
+            "advise": "before any data is touched: signal to noise per cluster for your M, d, k and epsilon, and B",
+            "data": "list datasets and where their files are, download them, verify them",
+        }.items()
+    ),
+)
+"""A command is a function of its arguments that returns the exit status; its label says what it does."""
+
+KINDS = {"method": METHODS, "model": MODELS, "dataset": DATASETS, "mechanism": MECHANISMS, "command": COMMANDS}
 
 
 def registered() -> list[tuple[str, Entry]]:
@@ -205,7 +224,7 @@ def restore(known: Sequence[tuple[str, Entry]]) -> None:
 
 
 def register(kind: str, name: str, load: Any, *, label: str | None = None, **facts: Any) -> None:
-    """Add a method, model, dataset or mechanism under a name that settings, the command line and reports then know.
+    """Add a method, model, dataset, mechanism or command under a name that is then as good as ours.
 
     `load` is the thing itself or "module:attribute". Facts: a method has `chooses_by_loss` (its scores are losses), a
     dataset `usual_model` and `num_classes`.

@@ -3,10 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rrcluster.clusters.choice import PRICE, TEMPERATURE, ChoiceRules, choose, crowding_prices, fading
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.server import Server, release
-from rrcluster.server_state import ServerState
+from rrcluster.server.choice import PRICE, TEMPERATURE, ChoiceRules, choose, crowding_prices, fading
+from rrcluster.server.server import Server, release
+from rrcluster.server.state import ServerState
 from rrcluster.settings import ServerSettings
 from rrcluster.types import Coordinates, Models
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import rrcluster as rr
-from rrcluster.clusters.dead import dead_clusters
 from rrcluster.report import make_report
 from rrcluster.report.values import dead_text, groups_text
+from rrcluster.runs.outcome import dead_clusters
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_cluster_is_dead_if_its_size_cannot_be_told_from_zero(sizes, noise, de
 
 def test_the_noise_of_a_short_average_is_that_of_the_average(rng):
     """Over three rounds with memory 0.9, against draws."""
-    from rrcluster.server_state import RunningMean
+    from rrcluster.server.state import RunningMean
 
     mean = RunningMean(np.zeros(100_000))
     for _ in range(3):
@@ -46,8 +46,8 @@ def test_a_mechanism_that_does_not_say_how_noisy_sizes_are_calls_none_dead():
 def test_the_summary_and_the_report_say_it(tmp_path, capsys):
     """Two models start far away, and no client ever chooses them."""
     from rrcluster.cli.run_command import _say_remarks
-    from rrcluster.experiments.run import finish, start
-    from rrcluster.server_state import ServerState
+    from rrcluster.runs.run import finish, start
+    from rrcluster.server.state import ServerState
 
     experiment = rr.experiment(
         data="fashion-mini", model="linear", num_clients=60, max_samples=20, num_rounds=2, sample_rate=0.9,

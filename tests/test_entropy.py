@@ -6,8 +6,8 @@ import pytest
 from scipy import stats
 
 from rrcluster import entropy
-from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.entropy import SecureStreams, below, secure_rng
+from rrcluster.privacy.rebalancing import rebalance
 from rrcluster.privacy.sampling import FixedSizeSampler, PoissonSampler
 
 pytestmark = pytest.mark.usefixtures("fixed_entropy")  # draws from the system would fail one run in 10^5

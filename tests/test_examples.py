@@ -54,7 +54,7 @@ def test_the_readme_example_runs_and_is_short(tmp_path, run):
 def test_the_demo_settings_are_valid():
     import yaml
 
-    from rrcluster.experiments.config import from_flat
+    from rrcluster.runs.config import from_flat
 
     config = from_flat(yaml.safe_load((ROOT / "examples" / "demo.yaml").read_text()))
     assert config.privacy.delta <= 1 / (10 * config.data.num_clients)

@@ -19,47 +19,37 @@ ORDER = [
     "processes",
     "registry",
     "spelling",
-    "data_settings",
     "settings",
     "rng",
     "types",
     "entropy",
-    "secagg",
-    "clusters",
     "privacy",
-    "server_state",
-    "clusters.schedule",
-    "theory",
     "data",
     "models",
     "engine.protocol",
-    "engine.calls",
     "methods",
     "server",
-    "slotted_rounds",
     "client",
     "engine",
     "simulation",
-    "experiments",
-    "federation",
-    "audit",
+    "runs",
     "report",
-    "paper",
     "cli",
     "__main__",
+    "federation",
+    "audit",
 ]
-REPORT_MAY_IMPORT = {
+WINGS = {"federation", "audit"}  # nothing of the core imports them, nor rrcluster_research
+REPORT_MAY_IMPORT = {  # it reads run folders and recomputes nothing
     "errors",
     "checks",
     "storage",
     "version",
     "registry",
     "spelling",
-    "data_settings",
     "settings",
     "report",
-}  # it reads run folders and recomputes nothing
-MAY_IMPORT_PAPER = {"paper", "cli.reproduce_command", "cli.report_command"}  # of what lies below it
+}
 
 
 def unit(module):
@@ -93,6 +83,7 @@ def test_imports_point_upwards(path):
     own = unit(f"rrcluster.{module}")
     assert own in ORDER, f"{own} has no place in the order of imports"
     for name in imports(path):
+        assert not name.startswith("rrcluster_research"), f"{path} imports {name}, another distribution"
         if not name.startswith("rrcluster"):
             continue
         target = unit(name)
@@ -102,8 +93,7 @@ def test_imports_point_upwards(path):
         if own == "report":
             allowed = target in REPORT_MAY_IMPORT or name == "rrcluster.privacy.cost"
             assert allowed, f"{path} imports {name}; report reads run folders only"
-        if target == "paper":
-            assert {own, module} & MAY_IMPORT_PAPER, f"{path} imports {name}; only the commands about the paper may"
+        assert target not in WINGS or own == target, f"{path} imports {name}, a wing"
 
 
 def loaded_by(code):
@@ -124,7 +114,7 @@ def test_the_package_imports_nothing_heavy():
 
 
 def test_settings_import_only_the_parser():
-    for module in ("rrcluster.settings", "rrcluster.experiments.config"):
+    for module in ("rrcluster.settings", "rrcluster.runs.config"):
         loaded = loaded_by(f"import {module}")
         assert "tyro" in loaded
         assert not loaded & HEAVY

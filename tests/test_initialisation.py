@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from rrcluster.clusters.choice import ChoiceRules, choose
-from rrcluster.clusters.schedule import make_schedule
 from rrcluster.errors import ConfigError
-from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.setup import make_experiment
 from rrcluster.methods import ALGORITHMS
 from rrcluster.methods.compatibility import check_init
+from rrcluster.runs.config import from_flat
+from rrcluster.runs.experiment import make_experiment
+from rrcluster.server.choice import ChoiceRules, choose
+from rrcluster.server.schedule import make_schedule
 from rrcluster.settings import ServerSettings
 
 

@@ -13,7 +13,7 @@ from rrcluster.data.arrays import ArrayStore
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import Measured
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.server import Server
+from rrcluster.server.server import Server
 from rrcluster.simulation.clients import Faults
 from rrcluster.types import Coordinates
 

@@ -9,11 +9,11 @@ from rrcluster.data.sources import SOURCES
 
 PACKAGE = Path(__file__).parent.parent / "rrcluster"
 SEES_RAW = [
-    PACKAGE / "server.py",
+    PACKAGE / "server/server.py",
     *sorted((PACKAGE / "privacy").rglob("*.py")),
     *sorted(
         set((PACKAGE / "engine").rglob("*.py"))
-        - {PACKAGE / "engine/fast_cnn/native_build.py", PACKAGE / "engine/pick_engine.py"}  # see no client's data
+        - {PACKAGE / "engine/fast_cnn/native.py", PACKAGE / "engine/pick_engine.py"}  # see no client's data
     ),
     *sorted((PACKAGE / "simulation").rglob("*.py")),
 ]
@@ -99,12 +99,11 @@ def test_what_sees_raw_values_neither_prints_nor_warns(path):
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "tarfile", "zipfile"}
 FORBIDDEN_IMPORTS |= {"subprocess", "runpy", "code", "imp", "multiprocessing.managers"}
 # What starts programs, and what passes between a process and those it started. No file has a say in either.
-ALLOWED_IMPORTS = {"processes.py": "subprocess cloudpickle", "engine/fast_cnn/native_build.py": "subprocess"}
+ALLOWED_IMPORTS = {"processes.py": "subprocess cloudpickle", "engine/fast_cnn/native.py": "subprocess"}
 ALLOWED_IMPORTS |= {"data/cifar.py": "pickle"}  # of files with the published digest alone, and restricted names
-ALLOWED_IMPORTS |= {"paper/paper_report.py": "subprocess"}  # asks git for the commit
 ALLOWED_IMPORTS |= {"federation/flower/children.py": "subprocess"}  # this package's own modules
 ALLOWED_IMPORTS |= {"federation/flower/superlink.py": "zipfile"}  # writes only: the empty bundle that Flower asks for
-ALLOWED_IMPORTS |= {"cli/federation_demo.py": "subprocess"}  # starts daemons of this package
+ALLOWED_IMPORTS |= {"federation/commands/demo.py": "subprocess"}  # starts daemons of this package
 ALLOWED_CALLS = {"federation/member_data.py": "np.load"}  # an operator's own arrays; objects are refused
 FORBIDDEN_CALLS = {
     "eval",
@@ -154,19 +153,18 @@ def test_modules_are_imported_by_names_from_our_own_tables_only():
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call) and name_of(node) == "import_module"
     ]
-    from_tables = ["__init__.py", "cli/__init__.py", "data/__init__.py", "data/build.py"]
-    optional_packages = ["data/table_files.py", "experiments/assignment.py", "experiments/loggers.py"]
-    from_tables += ["cli/federation_command.py"]
+    from_tables = ["__init__.py", "data/__init__.py", "data/build.py"]
+    optional_packages = ["data/table_files.py", "runs/assign.py", "runs/progress.py"]
+    from_tables += ["federation/federation_command.py"]
     operators_own = ["federation/member_data.py"]  # a function that the operator of a daemon names on its command line
     from_tables += ["engine/batched/kernels.py"]  # `Model.accelerated`, which only our own networks set
-    expected = [*from_tables, "registry.py", *optional_packages, "experiments/load.py", *operators_own]
+    expected = [*from_tables, "registry.py", *optional_packages, "runs/load.py", *operators_own]
     assert sorted(found) == sorted(expected)
 
 
 STARTS = {"subprocess", "multiprocessing", "loky", "concurrent.futures.ProcessPoolExecutor", "torch.multiprocessing"}
 STARTS |= {"os.fork", "os.posix_spawn", "os.spawnv", "os.execv", "pty"}
 MAY_START = {"processes.py"}
-MAY_START |= {"paper/paper_report.py"}  # asks git for the commit
 HARMLESS_IMPORTS = {"subprocess.SubprocessError"}
 
 

@@ -59,7 +59,7 @@ def test_registries_hold_what_the_command_line_offers():
     from rrcluster.methods import OURS
     from rrcluster.models import OURS as MODELS
     from rrcluster.privacy.accounting import ACCOUNTANTS
-    from rrcluster.privacy.identifier_noise import IDENTIFIERS
+    from rrcluster.privacy.identifier import IDENTIFIERS
     from rrcluster.settings import DataSettings, PrivacySettings, ServerSettings
 
     def offered(section, name):

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rrcluster.clusters.rebalancing import coin_transition, expected_sizes, flip_coins, rebalance
 from rrcluster.errors import ConfigError
+from rrcluster.privacy.rebalancing import coin_transition, expected_sizes, flip_coins, rebalance
 
 
 def test_by_hand(rng):

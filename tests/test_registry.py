@@ -9,10 +9,10 @@ import pytest
 import rrcluster as rr
 from rrcluster import methods, registry
 from rrcluster.errors import ConfigError
-from rrcluster.experiments.config import from_flat
 from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.registry import Entry, Registry
+from rrcluster.runs.config import from_flat
 from rrcluster.settings import (
     AFFECTS,
     FIELDS,

@@ -5,19 +5,19 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 import pytest
 
-from rrcluster.clusters.choice import choose
-from rrcluster.clusters.rebalancing import coin_transition, expected_sizes, flip_coins
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.setup import make_experiment
 from rrcluster.methods import Tools
 from rrcluster.privacy.clip import grid_step
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.rebalancing import coin_transition, expected_sizes, flip_coins
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.privacy.sums import grid_noise
 from rrcluster.rng import Streams, client_uniforms
-from rrcluster.server import Charge, Server, release, run_rounds
+from rrcluster.runs.config import from_flat
+from rrcluster.runs.experiment import make_experiment
+from rrcluster.server.choice import choose
+from rrcluster.server.server import Charge, Server, release, run_rounds
 from rrcluster.settings import ServerSettings
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.simulation.simulate import simulate

@@ -3,7 +3,7 @@ import pytest
 
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.joint import JointMechanism
-from rrcluster.server_state import RunningMean, ServerState, advance, smooth_sizes
+from rrcluster.server.state import RunningMean, ServerState, advance, smooth_sizes
 from rrcluster.settings import ServerSettings
 from rrcluster.types import Coordinates, Models, Release
 

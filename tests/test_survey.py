@@ -11,19 +11,18 @@ from rrcluster.audit import histories
 from rrcluster.audit.rounds import Training, check_postprocessing
 from rrcluster.audit.suite import TARGETS
 from rrcluster.audit.targets import SECURE
-from rrcluster.clusters.choice import TEMPERATURE, fading
-from rrcluster.clusters.schedule import resolve_init
-from rrcluster.clusters.survey import LEAST_ROUNDS, PARTS, Survey, place_of, survey_size
-from rrcluster.clusters.survey_question import SurveyQuestion, sketch
 from rrcluster.errors import ConfigError
-from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.setup import make_experiment
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.report.folders import _with_init
-from rrcluster.report.labels import method_label
-from rrcluster.server_state import lengthened
+from rrcluster.report.values import method_label
+from rrcluster.runs.config import from_flat
+from rrcluster.runs.experiment import make_experiment
+from rrcluster.server.choice import TEMPERATURE, fading
+from rrcluster.server.schedule import resolve_init
+from rrcluster.server.state import lengthened
+from rrcluster.server.survey import LEAST_ROUNDS, PARTS, Survey, SurveyQuestion, place_of, sketch, survey_size
 from rrcluster.settings import ServerSettings
-from rrcluster.simulation.simulate import make_server, simulate
+from rrcluster.simulation.simulate import Checkpoint, make_server, simulate
 from rrcluster.types import Coordinates, Release
 
 WIDTH = 300
@@ -107,7 +106,7 @@ def test_groups_beside_which_clients_differ_more_are_not_called_one(rng):
 
 
 def test_a_run_that_cannot_tell_groups_opens_all_clusters_and_explores(monkeypatch):
-    monkeypatch.setattr("rrcluster.clusters.survey.least_agreement", lambda _: 9.0)
+    monkeypatch.setattr("rrcluster.server.survey.least_agreement", lambda _: 9.0)
     experiment = make_experiment(settings(num_clusters=3, num_rounds=20))
     whole = list(experiment.rounds())
     assert whole[-1].state.survey.num_groups == 0
@@ -131,7 +130,7 @@ def test_a_run_that_cannot_tell_groups_opens_all_clusters_and_explores(monkeypat
     assert told.question is None
     assert told.rules.temperature == TEMPERATURE * fading(8, 20) > 0  # as without a survey
     for t in (4, 5, 6, 9):
-        resumed = list(experiment.rounds(state=whole[t].state))
+        resumed = list(experiment.rounds(checkpoint=Checkpoint(whole[t].state)))
         assert (resumed[-1].state.models.clustered == whole[-1].state.models.clustered).all()
 
 
@@ -214,7 +213,7 @@ def test_a_run_opens_as_many_clusters_as_it_found_and_goes_on_after_any_round(tm
     assert chosen(experiment, whole[8:]) == {0, 1}
     assert not last.sizes.total[2:].any()  # what is released of closed clusters is noise
     for t in (2, 5, 6, 9):
-        resumed = list(make_experiment(config).rounds(state=whole[t].state))
+        resumed = list(make_experiment(config).rounds(checkpoint=Checkpoint(whole[t].state)))
         assert (resumed[-1].state.models.clustered == last.models.clustered).all()
 
 

@@ -1,1 +1,9 @@
-"""Audits: tests on the installed code that would have caught a privacy mistake. What each can catch: docs/audit.md."""
+"""Tries to refute the privacy claims of the installed code: one module per claim."""
+
+from rrcluster.registry import Entry
+
+COMMAND = Entry(
+    "audit",
+    "rrcluster.audit.audit_command:main",
+    "try to refute the privacy claims of the installed code; exit status 1 when one fails",
+)

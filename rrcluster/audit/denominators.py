@@ -6,20 +6,10 @@ from typing import Any
 import numpy as np
 
 from rrcluster.audit.sensitivity import CRITICAL_SIZES, B, Round
-from rrcluster.audit.targets import (
-    CLIP,
-    AuditSetting,
-    Finding,
-    Mechanism,
-    Target,
-    as_reports,
-    given,
-    noised,
-    plan_of,
-)
+from rrcluster.audit.targets import CLIP, AuditSetting, Finding, Mechanism, Target, as_reports, given, noised, plan_of
 from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Rng
-from rrcluster.server import release
+from rrcluster.server.server import release
 from rrcluster.types import Array, Release
 
 

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from rrcluster.audit.probes import Recorder
 from rrcluster.audit.rounds import Init, Training, around, surveys_find_groups
-from rrcluster.audit.targets import AuditSetting, Finding, Target, plan_of
+from rrcluster.audit.targets import AuditSetting, Finding, Recorder, Target, plan_of
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.reference import ReferenceEngine

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rrcluster.audit.accountants import gaussian_epsilon
-from rrcluster.audit.probes import refused
-from rrcluster.audit.targets import Finding
+from rrcluster.audit.targets import Finding, refused
 from rrcluster.errors import PrivacyError, RunFolderError
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.events import PoissonGaussian

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from rrcluster.audit.histories import RepeatedStreams
-from rrcluster.audit.probes import Recorder
 from rrcluster.audit.rounds import NUM_CLIENTS, Training, around, small_population
-from rrcluster.audit.targets import Finding
+from rrcluster.audit.targets import Finding, Recorder
 from rrcluster.client import ClientSide
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.privacy.mechanism import adds_up

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from rrcluster.audit.targets import Finding
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
-from rrcluster.experiments.run import run
+from rrcluster.runs.run import run
 from rrcluster.settings import AFFECTS
 
 _EVENT = {"type", "noise_multiplier", "sample_rate", "adjacency", "sampling"}

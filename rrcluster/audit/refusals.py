@@ -8,20 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.probes import refused
 from rrcluster.audit.rounds import Training
 from rrcluster.audit.run_folders import small_experiment
-from rrcluster.audit.targets import AuditSetting, Finding, identifier_target, joint_target, plan_of
+from rrcluster.audit.targets import AuditSetting, Finding, identifier_target, joint_target, plan_of, refused
 from rrcluster.entropy import SecureStreams
-from rrcluster.experiments.run import resume, start
 from rrcluster.methods import ALGORITHMS
 from rrcluster.models import make_model
-from rrcluster.privacy.identifier_noise import NoIdentifier
+from rrcluster.privacy.identifier import NoIdentifier
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.rng import Streams
-from rrcluster.server import run_rounds
-from rrcluster.server_state import ServerState
+from rrcluster.runs.run import resume, start
+from rrcluster.server.server import run_rounds
+from rrcluster.server.state import ServerState
 from rrcluster.settings import ServerSettings
 from rrcluster.simulation.simulate import make_server, simulate
 

@@ -10,10 +10,8 @@ import numpy as np
 from torch import nn
 
 from rrcluster import registry
-from rrcluster.audit.probes import Recorder, Reported, WatchedLedger
 from rrcluster.audit.statistics import SIGNIFICANCE, correlation_p_value
-from rrcluster.audit.targets import CLIP, AuditSetting, Finding, Target, plan_of
-from rrcluster.clusters import survey
+from rrcluster.audit.targets import CLIP, AuditSetting, Finding, Recorder, Reported, Target, WatchedLedger, plan_of
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine.batched.batched_engine import BatchedEngine
@@ -25,8 +23,9 @@ from rrcluster.models import Model, from_module, make_model
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams, stream
+from rrcluster.server import survey
 from rrcluster.settings import LocalSettings, ServerSettings
-from rrcluster.simulation.simulate import RoundRecord
+from rrcluster.simulation.simulate import Checkpoint, RoundRecord
 from rrcluster.types import Array, Release
 
 Simulate = Callable[..., Iterator[RoundRecord]]  # rrcluster.simulation.simulate.simulate, or a stand-in
@@ -215,7 +214,7 @@ def _model(algorithm: str) -> Model:
 
 def _one_round(training: Training, plan: PrivacyPlan, cohort: Array, state: Any) -> Reported:
     recorder = Recorder(plan.mechanism, cohorts=[cohort])
-    training.run(around(plan, recorder, num_rounds=state.round_index + 1), state=state)
+    training.run(around(plan, recorder, num_rounds=state.round_index + 1), checkpoint=Checkpoint(state))
     return recorder.reported[0]
 
 

@@ -12,18 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.probes import Recorder, entropy_from, refused
-from rrcluster.audit.targets import Finding
+from rrcluster.audit.targets import Finding, Recorder, entropy_from, refused
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.entropy import secure_rng
 from rrcluster.errors import PrivacyError, RunFolderError
-from rrcluster.experiments.run import Running, finish, resume, start
-from rrcluster.experiments.setup import Experiment, build_experiment
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.cost import folder_cost
 from rrcluster.privacy.ledger import read_charges
 from rrcluster.privacy.reports import Reports
+from rrcluster.runs.experiment import Experiment, build_experiment
+from rrcluster.runs.run import Running, finish, resume, start
 from rrcluster.types import Release
 
 SUBJECT = "run folder"

@@ -12,23 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.probes import Recorder, refused
 from rrcluster.audit.public_files import ALLOWED, listed_name
 from rrcluster.audit.run_folders import small_experiment
 from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, correlation_p_value, smallest
-from rrcluster.audit.targets import Finding
+from rrcluster.audit.targets import Finding, Recorder, refused
 from rrcluster.entropy import secure_rng
 from rrcluster.errors import PrivacyError
-from rrcluster.experiments.grid import read_grid
-from rrcluster.experiments.own_data import KEY_FILE
-from rrcluster.experiments.private_selection import Candidates, SelectSettings, candidates, select
-from rrcluster.experiments.run import Running
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.events import PoissonGaussian, RepeatAndSelect
 from rrcluster.privacy.ledger import read_charges
 from rrcluster.privacy.reports import Reports
 from rrcluster.privacy.selection import check_covered, draw_repetitions, worst_run
 from rrcluster.rng import Rng
+from rrcluster.runs.own_data import KEY_FILE
+from rrcluster.runs.private_selection import Candidates, SelectSettings, candidates, select
+from rrcluster.runs.run import Running
+from rrcluster.runs.sweep import read_grid
 from rrcluster.types import Release
 
 SUBJECT = "selection"

@@ -9,7 +9,7 @@ from rrcluster import checks
 from rrcluster.audit.rounds import Training
 from rrcluster.audit.targets import Finding, Target, identifier_target, joint_target
 from rrcluster.methods import ALGORITHMS
-from rrcluster.privacy.identifier_noise import IDENTIFIERS
+from rrcluster.privacy.identifier import IDENTIFIERS
 from rrcluster.rng import Streams
 
 TARGETS = {
@@ -80,11 +80,16 @@ REMEMBERING = ("fesem", "fesem-last", "fedcam-fesem", "fedper", "mr-mtl")
 def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:
     """The checks that need nothing but the mechanism."""
     from rrcluster.audit.cohorts import check_sampler
-    from rrcluster.audit.containers import check_odd_rows, check_types
     from rrcluster.audit.denominators import check_denominators, check_release_function
-    from rrcluster.audit.distinguish import check_distinguishing
-    from rrcluster.audit.noise_claims import check_identifiers, check_noise, check_noise_reuse
-    from rrcluster.audit.sensitivity import check_invalid_reports, check_message_norm, check_sensitivity
+    from rrcluster.audit.noise import check_identifiers, check_noise, check_noise_reuse
+    from rrcluster.audit.sensitivity import (
+        check_invalid_reports,
+        check_message_norm,
+        check_odd_rows,
+        check_sensitivity,
+        check_types,
+    )
+    from rrcluster.audit.statistics import check_distinguishing
 
     rng = Streams(seed)
     name = target.name
@@ -107,11 +112,15 @@ def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:
 
 def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iterator[Step]:
     """The checks of other weights, of private evaluation and of the secure mode."""
-    from rrcluster.audit.containers import check_evaluation_scale, check_evaluation_sensitivity
+    from rrcluster.audit.cohorts import SUBJECT, check_participation
     from rrcluster.audit.denominators import check_public_sizes
-    from rrcluster.audit.noise_claims import check_noise
-    from rrcluster.audit.participation_checks import SUBJECT, check_participation
-    from rrcluster.audit.sensitivity import check_message_norm, check_sensitivity
+    from rrcluster.audit.noise import check_noise
+    from rrcluster.audit.sensitivity import (
+        check_evaluation_scale,
+        check_evaluation_sensitivity,
+        check_message_norm,
+        check_sensitivity,
+    )
     from rrcluster.audit.targets import EVALUATED, VARIANTS
 
     rng = Streams(seed)
@@ -135,11 +144,10 @@ def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iter
 
 def _secure_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]:
     from rrcluster.audit.cohorts import check_round_cohorts, check_sampler, check_secure_sampler
-    from rrcluster.audit.discretion import check_discretion
+    from rrcluster.audit.error_leaks import check_discretion
     from rrcluster.audit.histories import check_histories
-    from rrcluster.audit.noise_claims import check_secure_noise
+    from rrcluster.audit.noise import check_entropy, check_secure_noise
     from rrcluster.audit.part_sums import check_parts
-    from rrcluster.audit.secure_draws import check_entropy
     from rrcluster.audit.targets import CANARY_RUNS
     from rrcluster.simulation.simulate import simulate
 
@@ -168,7 +176,8 @@ def _cohort_steps(target: Target, rng: Streams) -> Iterator[Step]:
 
 def training_steps(training: Training) -> Iterator[Step]:
     """The checks on a small training run."""
-    from rrcluster.audit import cohorts, part_sums, rounds, strangers
+    from rrcluster.audit import cohorts, part_sums, rounds
+    from rrcluster.audit import isolation as strangers
 
     for title, check in {
         "ledger": rounds.check_ledger,
@@ -197,13 +206,14 @@ def _training_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]
 
 def common_steps(seed: int) -> list[Step]:
     """The checks that do not depend on a mechanism."""
-    from rrcluster.audit import ledger_claims, neighbouring_tables, refusals, run_folders, secure_draws, selections
+    from rrcluster.audit import ledger_claims, neighbouring_tables, refusals, run_folders, selections
+    from rrcluster.audit import noise as secure_draws
     from rrcluster.audit.accountants import CHECKS as ACCOUNTANT_CHECKS
     from rrcluster.audit.accountants import check_accountants
     from rrcluster.audit.denominators import check_rebalancing
     from rrcluster.audit.public_files import check_public_files
-    from rrcluster.clusters.rebalancing import rebalance
     from rrcluster.privacy.accounting import epsilon
+    from rrcluster.privacy.rebalancing import rebalance
 
     rng = Streams(seed)
     return [

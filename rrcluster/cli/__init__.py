@@ -3,22 +3,11 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 
-COMMANDS = {
-    "run": "train: one run (or several seeds), with progress and a run folder",
-    "sweep": "every combination of the settings in a file; or choose the best of them privately",
-    "reproduce": "a table or figure of the paper, ours beside theirs, with seeds and intervals",
-    "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
-    "advise": "before any data is touched: signal to noise per cluster for your M, d, k and epsilon, and which B",
-    "audit": "try to refute the privacy claims of the installed code; exit status 1 when one fails",
-    "theory": "the convergence bounds term by term, as printed and as corrected, over B",
-    "data": "list datasets and where their files are, download them, verify them",
-    "assign": "which client belongs to which cluster of a run: a table, for you alone",
-    "federation": "train with real members, each on its own data: enrol, sign, serve, check",
-    "watch": "follow runs on a local page while they go",
-    "report": "tables, figures and one self-contained HTML page from run folders",
-}
+from rrcluster.errors import ConfigError
+from rrcluster.registry import COMMANDS
+
+IN_EXTRAS = {"reproduce": "research", "theory": "research"}  # commands of distributions that may not be installed
 
 USAGE = """\
 rrcluster: federated clustering with client-level differential privacy.
@@ -65,18 +54,28 @@ def _command(arguments: list[str], complain: Callable[[str], object]) -> int:
         )
         return 2
     if name not in COMMANDS:
-        complain(f"rrcluster: {name!r} is not a command; use one of {', '.join(COMMANDS)}.\n")
+        complain(f"rrcluster: {_unknown(name)}\n")
         return 2
     if all(variable in os.environ for variable in _TORCHRUN_SETS) and os.environ["WORLD_SIZE"] != "1":
         complain(f"rrcluster {name}: runs share no work among torchrun's ranks; start it alone, with --processes.\n")
         return 2
-    return _explained(name, lambda: import_module(f"rrcluster.cli.{name}_command").main(rest), complain)
+    return _explained(name, lambda: int(COMMANDS.load(name)(rest)), complain)
+
+
+def _unknown(name: str) -> str:
+    """What to do about a name that is no command here."""
+    if name in IN_EXTRAS:
+        return f"{name} is a command of rrcluster-{IN_EXTRAS[name]}; install it with `pip install ./{IN_EXTRAS[name]}`."
+    try:
+        return COMMANDS[name].name
+    except ConfigError as error:
+        return str(error)
 
 
 def print_usage(write: Callable[[str], object]) -> None:
     """The overview of all commands."""
     width = max(map(len, COMMANDS))
-    lines = "\n".join(f"  {name.ljust(width)}  {about}" for name, about in COMMANDS.items())
+    lines = "\n".join(f"  {name.ljust(width)}  {COMMANDS.label(name)}" for name in COMMANDS)
     write(USAGE.format(commands=lines))
 
 

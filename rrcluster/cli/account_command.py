@@ -15,7 +15,7 @@ from rrcluster.storage import printable
 
 if TYPE_CHECKING:
     from rrcluster.privacy.budget import Budget
-    from rrcluster.privacy.together import Together
+    from rrcluster.privacy.composition import Together
 
 Flag = tyro.conf.arg
 
@@ -112,7 +112,7 @@ def _cell(value: float | None) -> str:
 
 
 def _runs_together(command: RunsCommand) -> int:
-    from rrcluster.privacy.together import account_runs
+    from rrcluster.privacy.composition import account_runs
 
     together = account_runs(command.runs, delta=command.delta)
     if command.json:

@@ -11,7 +11,7 @@ from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.settings import PrivacySettings
 
 if TYPE_CHECKING:
-    from rrcluster.theory.advise import Advice
+    from rrcluster.runs.advise import Advice
 
 Flag = tyro.conf.arg
 
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _ask(command: AdviseCommand) -> "Advice":
-    from rrcluster.theory.advise import advise
+    from rrcluster.runs.advise import advise
 
     return advise(
         command.privacy,

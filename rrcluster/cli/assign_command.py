@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from rrcluster import registry
 from rrcluster.cli.terminal import parse, say, say_warnings, waiting
-from rrcluster.data_settings import ColumnSettings, DataSettings, names_file
 from rrcluster.errors import ConfigError, RunFolderError
-from rrcluster.settings import without_removed
+from rrcluster.settings import ColumnSettings, DataSettings, names_file, without_removed
 from rrcluster.storage import read_mapping
 
 if TYPE_CHECKING:
-    from rrcluster.experiments.assignment import Assignment
-    from rrcluster.experiments.config import RunConfig
+    from rrcluster.runs.assign import Assignment
+    from rrcluster.runs.config import RunConfig
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def main(arguments: list[str]) -> int:
     if (command.out is None) != command.json:
         raise ConfigError("give one of --out, the CSV file to write (--out clusters.csv), and --json.")
     if command.out is not None:
-        from rrcluster.experiments.assignment import check_outside_runs
+        from rrcluster.runs.assign import check_outside_runs
 
         check_outside_runs(command.out)
     with say_warnings(), waiting("Importing PyTorch, loading models and clients", hidden=command.json):
@@ -65,7 +64,7 @@ def main(arguments: list[str]) -> int:
 
 def _config(run: Path) -> "RunConfig":
     """The settings of the run; without its data where that was registered in another process."""
-    from rrcluster.experiments.config import from_flat
+    from rrcluster.runs.config import from_flat
 
     if not (run / "config.yaml").exists():
         raise RunFolderError(f"{run}: no run here (no config.yaml); give the folder of a finished run.")
@@ -92,8 +91,8 @@ def _population(config: "RunConfig", command: AssignCommand) -> "RunConfig":
 
 
 def _table(run: Path, config: "RunConfig") -> "Assignment":
-    from rrcluster.experiments.load import assign, load
-    from rrcluster.experiments.setup import load_population
+    from rrcluster.runs.experiment import load_population
+    from rrcluster.runs.load import assign, load
 
     models = load(run)
     data = load_population(config)

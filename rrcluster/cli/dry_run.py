@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from rrcluster.cli.terminal import print_json, say
-from rrcluster.clusters.schedule import make_schedule
-from rrcluster.experiments.config import RunConfig
-from rrcluster.experiments.run import MakeExperiment
-from rrcluster.experiments.setup import Experiment, make_experiment
 from rrcluster.methods import Tools
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.statement import describe_participation
 from rrcluster.report.values import field_text
+from rrcluster.runs.advise import outlook
+from rrcluster.runs.config import RunConfig
+from rrcluster.runs.experiment import Experiment, make_experiment
+from rrcluster.runs.run import MakeExperiment
+from rrcluster.server.schedule import make_schedule
 from rrcluster.simulation.clients import ClientMemory
-from rrcluster.theory.outlook import outlook
 
 
 def show(config: RunConfig, *, as_json: bool, make: MakeExperiment = make_experiment) -> int:

@@ -9,6 +9,7 @@ import tyro
 
 from rrcluster.cli.terminal import parse, print_json, print_results, say
 from rrcluster.errors import ConfigError
+from rrcluster.registry import COMMANDS
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,13 @@ def main(arguments: list[str]) -> int:
 
 def _reproduced(folder: Path) -> bool:
     """Rewrite the tables, figures and page of a folder of `rrcluster reproduce`; False for any other folder."""
-    from rrcluster.paper.paper_report import make_reproduction
-    from rrcluster.paper.read_reproduction import is_reproduction
+    from rrcluster.report.folders import DESCRIPTION
 
-    if not is_reproduction(folder):
+    if not (folder / DESCRIPTION).is_file():
         return False
-    report = make_reproduction(folder)
-    say(f"Page: {report.page}. Tables: {report.table}")
-    return True
+    if "reproduce" not in COMMANDS:
+        raise ConfigError(f"{folder} holds a reproduction of the paper; its page is made by rrcluster-research.")
+    return int(COMMANDS.load("reproduce")(["--report", str(folder)])) == 0
 
 
 def show_table(runs: Sequence[Path], *, as_json: bool = False) -> None:

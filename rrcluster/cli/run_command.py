@@ -11,14 +11,14 @@ import tyro
 
 from rrcluster import registry
 from rrcluster.cli.terminal import parse, print_json, read_yaml, say, say_warnings, waiting
-from rrcluster.data_settings import FILE_ENDINGS, data_label
 from rrcluster.errors import ConfigError, RunFolderError
-from rrcluster.experiments.config import RunConfig, from_flat
+from rrcluster.runs.config import RunConfig, from_flat
+from rrcluster.settings import FILE_ENDINGS, data_label
 from rrcluster.storage import read_json_lines
 
 if TYPE_CHECKING:
-    from rrcluster.experiments.run import MakeExperiment, Running
-    from rrcluster.experiments.setup import Experiment
+    from rrcluster.runs.experiment import Experiment
+    from rrcluster.runs.run import MakeExperiment, Running
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,14 @@ def main(arguments: list[str]) -> int:
     command = read_command(arguments)
     _check_first(command)
     with _waiting(command, "Importing PyTorch"):
-        from rrcluster.experiments.setup import make_experiment
+        from rrcluster.runs.experiment import make_experiment
     return _run(command, make_experiment)
 
 
 def _check_first(command: RunCommand) -> None:
     """Refuse what can be refused without torch, which takes seconds to import."""
-    from rrcluster.experiments.folder_names import refuse_a_second_run
     from rrcluster.privacy.plan import check_budget
+    from rrcluster.runs.folder_names import refuse_a_second_run
 
     config, kind = command.config, registry.MECHANISMS.load(command.config.privacy.mechanism)
     if command.resume is not None:
@@ -144,9 +144,9 @@ def _without_data(config: RunConfig) -> RunConfig:
 
 def _runs(command: RunCommand, make: "MakeExperiment", followed: list[Path]) -> Iterator[Path]:
     """The folders of the runs, each when it has finished; `followed` gets each when it begins."""
-    from rrcluster.experiments.folder_names import seeds_folder
-    from rrcluster.experiments.own_data import with_objects
-    from rrcluster.experiments.run import resume, start, start_or_resume
+    from rrcluster.runs.folder_names import seeds_folder
+    from rrcluster.runs.own_data import with_objects
+    from rrcluster.runs.run import resume, start, start_or_resume
 
     config = command.config
     if command.resume is not None:
@@ -156,7 +156,7 @@ def _runs(command: RunCommand, make: "MakeExperiment", followed: list[Path]) -> 
             make = with_objects(command.resume, {"data": command.config.data.data}, make)
         running = resume(command.resume, make=make, adopt=command.adopt)
         if command.adopt and running.experiment.plan.secure:
-            from rrcluster.experiments.lock import ADOPTED
+            from rrcluster.runs.lock import ADOPTED
 
             say(ADOPTED)
         yield _watch(running, command, followed)
@@ -172,7 +172,7 @@ def _runs(command: RunCommand, make: "MakeExperiment", followed: list[Path]) -> 
 
 def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Path:
     """Run to the end behind a progress bar; after Ctrl-C say how to go on."""
-    from rrcluster.experiments.loggers import watch
+    from rrcluster.runs.progress import watch
 
     followed.append(running.folder.path)
     if running.state is None and not command.json:
@@ -191,7 +191,7 @@ def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Pat
 
 def _warn_of_noise(experiment: "Experiment") -> None:
     """Say before a run, as --dry-run does, that its noise leaves little to learn."""
-    from rrcluster.theory.outlook import outlook
+    from rrcluster.runs.advise import outlook
 
     plan, config = experiment.plan, experiment.config
     if plan.private:

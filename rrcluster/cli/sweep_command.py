@@ -13,8 +13,7 @@ from rrcluster.privacy.cost import epsilon_text
 from rrcluster.storage import write_file
 
 if TYPE_CHECKING:
-    from rrcluster.experiments.grid import Grid
-    from rrcluster.experiments.sweep import Outcome
+    from rrcluster.runs.sweep import Grid, Outcome
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class SweepCommand:
 
 def main(arguments: list[str]) -> int:
     """Run the command; exit status 1 when no combination could be run."""
-    from rrcluster.experiments.grid import read_grid
+    from rrcluster.runs.sweep import read_grid
 
     file = arguments[0] if arguments and not arguments[0].startswith("-") else None
     command = parse(SweepCommand(), arguments[1:] if file else arguments, prog="rrcluster sweep")
@@ -79,8 +78,7 @@ def _refuse_selection_flags(command: SweepCommand) -> None:
 
 
 def _sweep(grid: "Grid", command: SweepCommand, file: str) -> int:
-    from rrcluster.experiments.grid import jobs
-    from rrcluster.experiments.sweep import sweep
+    from rrcluster.runs.sweep import jobs, sweep
 
     _check_own_data(grid, file)
     steps = sweep(grid, processes=command.processes)
@@ -89,18 +87,18 @@ def _sweep(grid: "Grid", command: SweepCommand, file: str) -> int:
 
 
 def _check_own_data(grid: "Grid", file: str) -> None:
-    from rrcluster.data_settings import names_file
+    from rrcluster.settings import names_file
 
     if any(names_file(str(cell.settings.get("data", ""))) for cell in grid.cells):
-        from rrcluster.experiments.sweep import check_own_data
+        from rrcluster.runs.sweep import check_own_data
 
         check_own_data(grid, source=file)
 
 
 def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int:
     """The table of what ran, also as files beside the run folders, and what did not run, with the reason."""
-    from rrcluster.experiments.sweep import describe
     from rrcluster.report import to_csv, to_dict, to_latex, to_markdown
+    from rrcluster.runs.sweep import describe
 
     table = _table([outcome.job.folder for outcome in outcomes if outcome.job.folder.exists()])
     if table is not None:
@@ -132,7 +130,7 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
     """Choose privately. What is shown on the way is the same however many runs there are and whatever they find."""
     from rich.console import Console
 
-    from rrcluster.experiments.private_selection import SelectSettings, candidates, select
+    from rrcluster.runs.private_selection import SelectSettings, candidates, select
 
     if (grid.out / "config.yaml").exists():
         raise RunFolderError(f"{grid.out} already holds a run; choose another folder with --out.")

@@ -24,9 +24,8 @@ from rrcluster.storage import parse_yaml, printable, read_text
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-    from rrcluster.experiments.grid import Job
-    from rrcluster.experiments.sweep import Outcome, Step
     from rrcluster.report.tables import TextTable
+    from rrcluster.runs.sweep import Job, Outcome, Step
 
 Parsed = TypeVar("Parsed")
 
@@ -160,8 +159,8 @@ def print_whole(table: "RichTable") -> None:
 
 def follow_sweep(steps: "Iterable[Step]", jobs: "Sequence[Job]", *, hidden: bool) -> "list[Outcome]":
     """Show the steps of a sweep as they come, and return its outcomes. Ctrl-C ends the command with status 130."""
-    from rrcluster.experiments.progress import SweepView
-    from rrcluster.experiments.sweep import Outcome, in_order
+    from rrcluster.runs.progress import SweepView
+    from rrcluster.runs.sweep import Outcome, in_order
 
     outcomes: list[Outcome] = []
     with SweepView(jobs, hidden=hidden) as view:

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rrcluster import checks
-from rrcluster.data.federated import FLOAT, IDS, ClientStore, FederatedData, Inputs, Targets, TestSet
-from rrcluster.data.input_layout import Layout
+from rrcluster.data.federated import FLOAT, IDS, ClientStore, FederatedData, Inputs, Layout, Targets, TestSet
 from rrcluster.errors import DataError
 
 Arrays = Sequence[ArrayLike] | NDArray[Any]

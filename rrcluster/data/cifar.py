@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rrcluster.data.files import Unexpected, expect, read_bytes, reporting
 from rrcluster.data.images import ImageDataset, Level
-from rrcluster.data.sources import SOURCES, SourceFile, locate, ways_out
+from rrcluster.data.sources import SOURCES, SourceFile, Unexpected, expect, locate, read_bytes, reporting, ways_out
 from rrcluster.errors import DataError
 
 Records = NDArray[np.uint8]  # (N, labels + 3072)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrcluster.data.table_files import FILE_NAME, arrow
-from rrcluster.data_settings import ColumnSettings
 from rrcluster.errors import DataError
+from rrcluster.settings import ColumnSettings
 from rrcluster.spelling import MISSING, spelling
 
 Numbers = NDArray[Any]

@@ -19,9 +19,9 @@ from rrcluster.data.encoding import (
 )
 from rrcluster.data.federated import FederatedData
 from rrcluster.data.table_files import arrow, check_columns, is_typed, read_table
-from rrcluster.data_settings import ColumnSettings, data_label, declared_columns
 from rrcluster.errors import ConfigError, DataError
 from rrcluster.rng import stream
+from rrcluster.settings import ColumnSettings, data_label, declared_columns
 
 OWN_DATA = "your-data"  # the name of a population from a frame, unless it is given one
 _SPLIT_SEED = 0  # public: which of a client's rows are held out

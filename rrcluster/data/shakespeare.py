@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from rrcluster import checks
 from rrcluster.data.federated import IDS, FederatedData, TestSet
-from rrcluster.data.files import expect, read_bytes, reporting
-from rrcluster.data.sources import SOURCES, locate, ways_out
+from rrcluster.data.sources import SOURCES, expect, locate, read_bytes, reporting, ways_out
 from rrcluster.errors import ConfigError
 from rrcluster.rng import Rng
 

@@ -13,8 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rrcluster.data_settings import FILE_ENDINGS, ColumnSettings
 from rrcluster.errors import ConfigError, DataError
+from rrcluster.settings import FILE_ENDINGS, ColumnSettings
 
 FILE_NAME = "(file name)"  # the client's column where every client has a file
 _SHOWN = 12  # columns in an error

@@ -14,7 +14,9 @@ from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.models.model import Model
 from rrcluster.settings import EngineName, Precision
 
-_STACKED_OWN = 25  # clients of a network that a user brings: more of them leave a core's cache (benchmarks/README.md)
+_STACKED_OWN = (
+    25  # clients of a network that a user brings: more of them leave a core's cache (research/benchmarks/README.md)
+)
 _LARGEST_STACKED = 2**16  # parameters of one: beyond, stacking on a CPU is slower than one client at a time
 _LARGEST_RECURRENT = 20_000
 

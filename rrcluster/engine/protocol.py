@@ -1,21 +1,23 @@
 """The engine protocol: train cohorts and measure models, many calls at once. `n` clients, `k` models, `d` parameters.
 
-Functions for a single call are in calls.py.
+Below it are functions for a single call: what methods and the simulation use.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
 
 from rrcluster.data.federated import Cohort, TestSet
-from rrcluster.models.model import Model
 from rrcluster.settings import LocalSettings as LocalSettings
 from rrcluster.types import Array
 
-CPU = torch.device("cpu")
+if TYPE_CHECKING:  # settings are checked before PyTorch is imported
+    import torch
+
+    from rrcluster.models.model import Model
+
 Updates = Any  # (n, d) float32: a numpy array, or a torch tensor on the device that computed it
 
 
@@ -78,11 +80,11 @@ class Engine(Protocol):
     """Computes clients. Every implementation gives the same numbers (float32, within 1e-4 after one round)."""
 
     @property
-    def model(self) -> Model:
+    def model(self) -> "Model":
         """The network that it runs."""
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> "torch.device":
         """Where it computes."""
 
     @property
@@ -102,3 +104,50 @@ class Engine(Protocol):
 
     def measure(self, questions: Sequence[Question]) -> list[Measured]:
         """Loss and accuracy for each question."""
+
+
+def losses(engine: Engine, models: Array, cohort: Cohort) -> Array:
+    """Mean loss of each of k models on each client's own training samples: (k, d) -> (n, k)."""
+    return measure(engine, models, cohort).loss
+
+
+def measure(engine: Engine, models: Array, cohort: Cohort) -> Measured:
+    """Mean loss and accuracy of each of k models on each client's own training samples: (k, d) -> (n, k), (n, k)."""
+    return engine.measure([Question(models, cohort)])[0]
+
+
+def test(engine: Engine, models: Array, tests: TestSet) -> tuple[Array, Array]:
+    """Each of k models on one test set: mean loss (k,), and accuracy (k,) (NaN for regression)."""
+    loss, accuracy = engine.measure([Question(models, tests)])[0]
+    return loss[0], accuracy[0]
+
+
+def changes(
+    engine: Engine, models: Array, model_of: Array, cohort: Cohort, *, local: LocalSettings, key: tuple[int, int]
+) -> Updates:
+    """What training changes when client i starts from models[model_of[i]]: (k, d), (n,) -> (n, d).
+
+    The result may be a tensor on the engine's device.
+    """
+    return engine.train([TrainingCall(models, model_of, cohort, local, key)])[0]
+
+
+def train(
+    engine: Engine,
+    start: Array,
+    cohort: Cohort,
+    *,
+    local: LocalSettings,
+    key: tuple[int, int],
+    anchor: Array | None = None,
+    trainable: Array | None = None,
+) -> Array:
+    """The trained model of each client, which starts from its own row of `start`: (n, d) -> (n, d) float32."""
+    rows = np.arange(len(start))
+    call = TrainingCall(start, rows, cohort, local, key, anchor, trainable, whole_models=True)
+    return to_numpy(engine.train([call])[0])
+
+
+def to_numpy(updates: Updates) -> Array:
+    """Updates on the host."""
+    return np.asarray(updates if isinstance(updates, np.ndarray) else updates.cpu().numpy())

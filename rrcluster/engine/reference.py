@@ -17,10 +17,12 @@ from torch import Tensor
 from rrcluster.data.federated import TestSet
 from rrcluster.engine.batched.sample_order import batch_orders
 from rrcluster.engine.optimisers import Optimiser, step_seeds
-from rrcluster.engine.protocol import CPU, Measured, Question, TrainingCall, Updates
+from rrcluster.engine.protocol import Measured, Question, TrainingCall, Updates
 from rrcluster.models.client_state import ClientNetwork, own_generators
 from rrcluster.models.model import Model
 from rrcluster.types import Array
+
+CPU = torch.device("cpu")
 
 
 @contextmanager

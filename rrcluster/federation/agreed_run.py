@@ -15,18 +15,23 @@ import numpy as np
 
 from rrcluster import registry
 from rrcluster.client import ClientSide
-from rrcluster.clusters.schedule import make_schedule
 from rrcluster.data.federated import FLOAT, IDS, FederatedData, Inputs, Targets
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, DataError, PrivacyError
-from rrcluster.experiments.config import RunConfig, from_flat
-from rrcluster.experiments.setup import Experiment, engine_for, make_experiment, plan_for
-from rrcluster.federation.agreed_settings import MEMBERS, check_samples, check_settings, register_members
+from rrcluster.federation.agreed_settings import (
+    MEMBERS,
+    check_samples,
+    check_settings,
+    register_members,
+)
 from rrcluster.federation.agreement import Agreement, SampleShape
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.models.model import Model
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.runs.config import RunConfig, from_flat
+from rrcluster.runs.experiment import Experiment, engine_for, make_experiment, plan_for
+from rrcluster.server.schedule import make_schedule
 from rrcluster.settings import AFFECTS
 from rrcluster.simulation.clients import ClientMemory
 
@@ -248,7 +253,7 @@ def _alike(claimed: Any, own: Any) -> bool:
 
 def samples_of(config: RunConfig) -> SampleShape:
     """What samples look like, from the settings: of a dataset by its name, or of tables by the rules for columns."""
-    from rrcluster.experiments.setup import load_population
+    from rrcluster.runs.experiment import load_population
 
     if config.data.data in registry.DATASETS and config.data.data != MEMBERS:
         data = load_population(replace(config, data=replace(config.data, num_clients=4)))

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rrcluster import registry
-from rrcluster.data_settings import ColumnSettings, declared_columns, names_file
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.experiments.config import coerce
 from rrcluster.federation.agreement import SampleShape
-from rrcluster.settings import AFFECTS, FIELDS, FaultSettings
+from rrcluster.runs.config import coerce
+from rrcluster.settings import AFFECTS, FIELDS, ColumnSettings, FaultSettings, declared_columns, names_file
 
 MEMBERS = "members"  # the name of data that every member brings itself
 _OWN_COLUMNS = ("client", "test_column", "test_share", "group")  # a member's own business

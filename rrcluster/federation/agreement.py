@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, ProtocolError
-from rrcluster.secagg.masks import KEY_BYTES, SIGNATURE_BYTES, digest
+from rrcluster.federation.secagg.masks import KEY_BYTES, SIGNATURE_BYTES, digest
 from rrcluster.storage import parse_json
 from rrcluster.version import __version__
 

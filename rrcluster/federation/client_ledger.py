@@ -8,6 +8,8 @@ one in which the daemon died and lost its secrets).
 
 It also has what every training costs that the member agreed to, so that a second training of the same clients adds up,
 and one that would bring them above the operator's lifetime budget is refused before it is signed.
+
+A member's ledger and the agreements it signed: what a training costs is written down before it is signed.
 """
 
 import fcntl
@@ -17,14 +19,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rrcluster.errors import PrivacyError, ProtocolError, RunFolderError
+from rrcluster.federation.member_folder import MemberFolder
+from rrcluster.privacy.composition import account_together, check_composable
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.privacy.ledger import describe, read_event
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.privacy.together import account_together, check_composable
 from rrcluster.storage import append_line, drop_torn_line, explain_write, make_folders, read_json_lines
+
+if TYPE_CHECKING:
+    from rrcluster.federation.agreed_run import AgreedRun
+
 
 _WAY_OUT = "the budget spent is unknown; restore the file from a copy, or leave the federation."
 
@@ -176,3 +183,23 @@ def _entry(path: Path, line: Mapping[str, Any]) -> tuple[str, int, int]:
     if tuple(map(type, entry)) != (str, int, int):
         raise RunFolderError(f"{path}: a line holds no attempt; {_WAY_OUT}")
     return cast(tuple[str, int, int], entry)
+
+
+def ledger_of(folder: MemberFolder) -> ClientLedger:
+    """The member's ledger, over all trainings."""
+    return ClientLedger(folder.path / "ledger.jsonl", lifetime=folder.settings().get("lifetime_epsilon"))
+
+
+def agree_to(folder: MemberFolder, agreed: "AgreedRun") -> float:
+    """Epsilon of all trainings with this one; PrivacyError above the operator's lifetime budget."""
+    guarantee = agreed.guarantee()
+    cost = TrainingCost.of_plan(
+        agreed.agreement.name, agreed.plan, adjacency=guarantee["adjacency"], delta=guarantee["delta"]
+    )
+    return ledger_of(folder).agree(agreed.agreement.digest, cost)
+
+
+def signed_cost(folder: MemberFolder, agreed: "AgreedRun") -> float:
+    """The same for an agreement that was signed; RunFolderError where the ledger knows nothing of it."""
+    ledger_of(folder).check_signed(agreed.agreement.digest)
+    return agree_to(folder, agreed)

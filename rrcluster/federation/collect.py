@@ -15,22 +15,26 @@ from rrcluster.entropy import StreamSource
 from rrcluster.errors import ConfigError, ProtocolError, RoundError
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement
-from rrcluster.federation.round_letters import read_report, task, task_digest
-from rrcluster.federation.secure_plan import SecurePlan
-from rrcluster.federation.stage_letters import (
+from rrcluster.federation.messages import (
     ENVELOPES,
+    LONGEST_LETTER,
     READ_ANSWER,
+    Letter,
+    decode,
+    read_report,
     read_unopened,
+    task,
+    task_digest,
     tell_envelopes,
     tell_keys,
     tell_signatures,
 )
-from rrcluster.federation.wire import LONGEST_LETTER, Letter, decode
+from rrcluster.federation.secagg.secure_client import Attempt
+from rrcluster.federation.secagg.secure_server import secure_sum
+from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
-from rrcluster.secagg.secure_client import Attempt
-from rrcluster.secagg.secure_server import secure_sum
-from rrcluster.server import Charge, Guidance
+from rrcluster.server.server import Charge, Guidance
 from rrcluster.types import Array
 
 

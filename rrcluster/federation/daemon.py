@@ -22,23 +22,27 @@ from rrcluster.errors import ProtocolError
 from rrcluster.federation.agreed_run import AgreedRun, check_data
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.client_ledger import ClientLedger
-from rrcluster.federation.round_letters import read_task, report_letter, task_digest
-from rrcluster.federation.secure_plan import SecurePlan
-from rrcluster.federation.stage_letters import (
+from rrcluster.federation.messages import (
     ENVELOPES,
+    LONGEST_LETTER,
     PLACES,
+    Letter,
+    decode,
     keys_letter,
     read_envelopes,
     read_keys,
     read_signatures,
+    read_task,
+    report_letter,
     shares_letter,
+    task_digest,
     tell_envelopes,
     unopened_letter,
 )
-from rrcluster.federation.wire import LONGEST_LETTER, Letter, decode
+from rrcluster.federation.secagg.secure_client import Attempt, SecureClient
+from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.privacy.reports import Reports
-from rrcluster.secagg.secure_client import Attempt, SecureClient
-from rrcluster.server import Guidance
+from rrcluster.server.server import Guidance
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.types import Array, Models
 

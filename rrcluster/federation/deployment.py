@@ -1,6 +1,6 @@
 """The server's side of a federation as an experiment: the same rounds, ledger and run folder as of a simulation.
 
-Only `collect` differs (rrcluster/server.py): it asks the members over a transport.
+Only `collect` differs (rrcluster/server/server.py): it asks the members over a transport.
 """
 
 import time
@@ -11,19 +11,18 @@ from typing import Any
 import numpy as np
 
 from rrcluster.errors import PrivacyError, ProtocolError
-from rrcluster.experiments.setup import Experiment
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.collect import PlainCollect, SecureCollect, Transport
-from rrcluster.federation.wire import Letter, decode
+from rrcluster.federation.messages import Letter, decode
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import TRUST
-from rrcluster.server import Collect, run_rounds
-from rrcluster.server_state import ServerState
+from rrcluster.runs.experiment import Experiment
+from rrcluster.server.server import Collect, run_rounds
+from rrcluster.server.slotted_rounds import SlottedRounds, StoredNoise
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.simulation.hosts import Collection
-from rrcluster.simulation.simulate import RoundRecord, make_server
-from rrcluster.slotted_rounds import SlottedRounds, StoredNoise
+from rrcluster.simulation.simulate import Checkpoint, RoundRecord, make_server
 from rrcluster.types import Models
 
 _LONGEST_WORD = 10_000  # bytes of a short answer
@@ -47,7 +46,7 @@ class Deployment:
     next_attempt: Callable[[], int]  # the number of an attempt, on disk before it is used
 
     def experiment(self) -> Experiment:
-        """What `rrcluster.experiments.run` starts and resumes."""
+        """What `rrcluster.runs.run` starts and resumes."""
         return replace(self.agreed.experiment, deployed=self)
 
     @property
@@ -55,9 +54,7 @@ class Deployment:
         """Of the agreement."""
         return self.agreed.agreement.digest.hex()
 
-    def rounds(
-        self, experiment: Experiment, *, state: ServerState | None, ledger: Ledger, noise: StoredNoise | None = None
-    ) -> Iterator[RoundRecord]:
+    def rounds(self, experiment: Experiment, *, checkpoint: Checkpoint, ledger: Ledger) -> Iterator[RoundRecord]:
         """Ask the members, round after round.
 
         A seeded round that was charged before a crash is refused: other clients might answer this time, and the same
@@ -71,7 +68,7 @@ class Deployment:
             settings=experiment.server,
             streams=streams,
         )
-        first = server.first_state() if state is None else state
+        first = checkpoint.state or server.first_state()
         if not plan.secure and ledger.charged(first.round_index):
             raise PrivacyError(
                 f"round {first.round_index} of this rehearsal was charged before a crash, and members may not answer "
@@ -81,7 +78,9 @@ class Deployment:
         began, nothing = time.perf_counter(), ClientMemory(0)
         collect, slotted = self._collect(experiment), None
         if plan.mechanism.slots.count > 1:
-            collect = slotted = SlottedRounds(plan, ledger, streams, collect, nothing.tensors, noise or StoredNoise())
+            collect = slotted = SlottedRounds(
+                plan, ledger, streams, collect, nothing.tensors, checkpoint.noise or StoredNoise()
+            )
         for done in run_rounds(server, collect, state=first, ledger=ledger, streams=streams):
             seconds, past = time.perf_counter() - began, None if slotted is None else slotted.past
             yield RoundRecord(done.round_index, done.state, done.release, seconds, Collection(), nothing, past)

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from rrcluster.data_settings import ColumnSettings
 from rrcluster.errors import RunFolderError
-from rrcluster.experiments.folder import RunFolder
-from rrcluster.experiments.run import save_models
 from rrcluster.federation.agreed_run import AgreedRun
+from rrcluster.federation.client_ledger import ledger_of, signed_cost
 from rrcluster.federation.daemon import Daemon
 from rrcluster.federation.member_data import client_names, load_member
 from rrcluster.federation.member_folder import MemberFolder
-from rrcluster.federation.member_ledger import ledger_of, signed_cost
+from rrcluster.runs.folder import RunFolder
+from rrcluster.runs.run import save_models
+from rrcluster.settings import ColumnSettings
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.storage import explain_write, make_subfolder, read_tensors, replace_file
 

@@ -14,14 +14,14 @@ from safetensors.numpy import save
 from rrcluster.data.arrays import at_most, from_arrays
 from rrcluster.data.federated import ClientStore, FederatedData, Inputs, Targets
 from rrcluster.data.frames import load_table
-from rrcluster.data_settings import ColumnSettings, names_file
 from rrcluster.errors import ConfigError, DataError
-from rrcluster.experiments.assignment import check_outside_runs
-from rrcluster.experiments.own_model import PersonalModel
-from rrcluster.experiments.setup import load_population
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreed_settings import MEMBERS, member_columns
 from rrcluster.federation.agreement import Agreement
+from rrcluster.runs.assign import check_outside_runs
+from rrcluster.runs.experiment import load_population
+from rrcluster.runs.own_model import PersonalModel
+from rrcluster.settings import ColumnSettings, names_file
 from rrcluster.storage import explain_write, replace_file
 
 _ARRAYS = ("inputs", "targets", "clients")

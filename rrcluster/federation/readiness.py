@@ -12,13 +12,13 @@ from rrcluster.errors import RRClusterError
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.certificates import certificate_days, check_secret
+from rrcluster.federation.client_ledger import ledger_of, signed_cost
 from rrcluster.federation.collect import Transport
 from rrcluster.federation.deployment import ask_clocks
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
-from rrcluster.federation.member_ledger import ledger_of, signed_cost
 from rrcluster.privacy.cost import digits_up, epsilon_text
-from rrcluster.theory.outlook import HOPELESS, WEAK, outlook
+from rrcluster.runs.advise import HOPELESS, WEAK, outlook
 from rrcluster.version import __version__
 
 _SOON = 30  # days
@@ -217,9 +217,9 @@ def _member_budget(folder: MemberFolder, agreement: Agreement) -> str:
 
 
 def _daemon(folder: MemberFolder) -> str:
+    from rrcluster.federation.messages import Letter, decode
     from rrcluster.federation.transports import SOCKET
     from rrcluster.federation.unix_socket import ask_socket
-    from rrcluster.federation.wire import Letter, decode
 
     hello = Letter("hello", {"federation": folder.agreement().digest.hex()}).encode()
     try:

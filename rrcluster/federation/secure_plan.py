@@ -14,12 +14,12 @@ import numpy as np
 
 from rrcluster.errors import PrivacyError, RoundError
 from rrcluster.federation.agreement import Agreement
+from rrcluster.federation.secagg.terms import Terms
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.discrete import DEVIATIONS, SUM_BITS, bits_needed, discrete_gaussian, finest_grid, share_sigma
 from rrcluster.privacy.events import PoissonGaussian
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum
-from rrcluster.secagg.terms import Terms
 from rrcluster.types import Array
 
 

@@ -11,8 +11,8 @@ from rrcluster.errors import ConfigError, ProtocolError
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.collect import Transport
 from rrcluster.federation.federation_folder import FederationFolder
+from rrcluster.federation.messages import decode
 from rrcluster.federation.unix_socket import SocketTransport
-from rrcluster.federation.wire import decode
 
 SOCKET = "daemon.sock"  # in a member's folder
 NAMES = ("local", "flower")

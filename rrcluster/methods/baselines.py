@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from rrcluster.data.federated import FederatedData
-from rrcluster.engine.calls import train
+from rrcluster.engine.protocol import train
 from rrcluster.errors import ConfigError
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Method, Tools, Trained, only_cluster

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from rrcluster.engine.calls import train
+from rrcluster.engine.protocol import train
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Method, Tools, Trained, only_cluster
 from rrcluster.types import Array, Models

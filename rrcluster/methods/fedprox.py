@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rrcluster.engine.calls import changes
+from rrcluster.engine.protocol import changes
 from rrcluster.methods.fedavg import FEDAVG
 from rrcluster.methods.method import Clients, Tools, Trained
 from rrcluster.types import Array, Models

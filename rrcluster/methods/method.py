@@ -11,8 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from rrcluster.data.federated import Cohort, FederatedData
-from rrcluster.engine.calls import changes, losses
-from rrcluster.engine.protocol import Engine, LocalSettings, Updates
+from rrcluster.engine.protocol import Engine, LocalSettings, Updates, changes, losses
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models.model import Model
 from rrcluster.rng import Rng

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rrcluster.data.input_layout import Layout
+from rrcluster.data.federated import Layout
 from rrcluster.errors import ConfigError
-from rrcluster.models.dropout import with_masks
-from rrcluster.models.stackable import stackable
+from rrcluster.models.stackable import stackable, with_masks
 from rrcluster.models.task import PerSample, Task, copied
 from rrcluster.rng import Rng
 from rrcluster.types import Array

@@ -22,7 +22,7 @@ from rrcluster.types import Array
 
 WIDTH = 442  # features after the projection: as many as `edges` has
 PRINCIPAL = 256  # features of scattering-pca
-DRAWINGS = Path(__file__).parent / "bundled" / "drawings.xz"  # made by benchmarks/scattering_drawings.py
+DRAWINGS = Path(__file__).parent / "bundled" / "drawings.xz"  # made by research/benchmarks/scattering_drawings.py
 SCALES, DIRECTIONS = 2, 8
 CELL = 2**SCALES  # side of a cell, in pixels
 LENGTH = 20.0  # norm of the coefficients of each order, as that of the parts of `edges`

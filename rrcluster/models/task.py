@@ -1,6 +1,7 @@
 """How a network is called and judged: the arrays it takes, the loss of a sample, and the metric that is reported."""
 
 import copy
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rrcluster.data.input_layout import Layout
+from rrcluster.data.federated import Layout
 from rrcluster.errors import ConfigError
 
 PerSample = Callable[[Tensor, Tensor], Tensor]  # outputs (s, ...), targets (s, ...) -> (s,)
@@ -92,3 +93,24 @@ def default_metrics(outputs: Tensor, targets: Tensor) -> Tensor:
 def _mean(figures: Tensor) -> Tensor:
     """(s, ...) -> (s,)."""
     return figures if figures.ndim == 1 else figures.flatten(1).mean(1)
+
+
+def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same function, compiled at its first call; where that fails (no compiler, say), it warns and is run as is."""
+    chosen: list[Callable[..., Tensor]] = []
+
+    def call(*arguments: Any) -> Tensor:
+        if not chosen:
+            fast = torch.compile(function, dynamic=False)
+            try:
+                value: Tensor = fast(*arguments)
+            except Exception as error:  # whatever a compiler may raise
+                kind = type(error).__name__  # not its text, which may reveal the number of clients
+                logging.getLogger("rrcluster").warning("torch.compile failed (%s); running uncompiled.", kind)
+                chosen.append(function)
+            else:
+                chosen.append(fast)
+                return value
+        return chosen[0](*arguments)
+
+    return call

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from rrcluster import registry
 from rrcluster.errors import ConfigError
-from rrcluster.models.edges_cnn import edges_cnn
-from rrcluster.models.made_up import seeded_generator
 from rrcluster.models.model import Model, from_module
 from rrcluster.models.networks import (
     bigram,
@@ -14,6 +12,7 @@ from rrcluster.models.networks import (
     cifar_cnn,
     cnn,
     edges,
+    edges_cnn,
     edges_coarse,
     edges_mlp,
     fourgram,
@@ -22,6 +21,7 @@ from rrcluster.models.networks import (
     pooled_linear,
     trigram,
 )
+from rrcluster.models.probe import seeded_generator
 from rrcluster.models.scattering import scattering, scattering_pca
 
 

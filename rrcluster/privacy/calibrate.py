@@ -18,13 +18,7 @@ from typing import Any
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.privacy.accounting import (
-    ACCOUNTANTS,
-    MAX_MULTIPLIER,
-    MIN_MULTIPLIER,
-    check_delta,
-    epsilon_at,
-)
+from rrcluster.privacy.accounting import ACCOUNTANTS, MAX_MULTIPLIER, MIN_MULTIPLIER, check_delta, epsilon_at
 from rrcluster.privacy.events import Event
 from rrcluster.storage import cache_folder, parse_json, read_text, replace_file
 

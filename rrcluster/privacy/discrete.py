@@ -21,7 +21,7 @@ noise is that of one discrete Gaussian of std at least `noise_std`, up to a fact
 probability: Proposition 4 and the accountants carry over. The relation is *zero-out*: the neighbour takes part with a
 zero message and its share. Add-remove does not hold, since an absent client's share is absent too, and the noise level
 of many coordinates shows how many there were. Shares are calibrated to the clients that must be honest, never to those
-that happen to take part; fewer than agreed on are never unmasked (secagg/terms.py).
+that happen to take part; fewer than agreed on are never unmasked (federation/secagg/terms.py).
 """
 
 import itertools

@@ -7,7 +7,7 @@ A crash can therefore cost budget, never hide it. What a repeated round costs de
   with the same noise is raw values. Charging twice would not make that private.
 - secure: the repeat has fresh noise; it is a new release and is charged again.
 - secure with slots, where noise is correlated over rounds: a round is written down, privately, before its charge
-  (slotted_rounds.py). The repeat is the identical release, and is charged once.
+  (server/slotted_rounds.py). The repeat is the identical release, and is charged once.
 """
 
 import json

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rrcluster.privacy.correlation import Correlation, make_correlation
 from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.reports import MessageSum, NoisySum, Reports
 from rrcluster.privacy.sampling import Sampler
-from rrcluster.privacy.slots import ONE_SLOT, Slots
+from rrcluster.privacy.slots import ONE_SLOT, Correlation, Slots, make_correlation
 from rrcluster.rng import Rng
 from rrcluster.settings import PrivacySettings, ServerSettings
 from rrcluster.types import Array, Coordinates, Release

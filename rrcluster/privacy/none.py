@@ -8,10 +8,10 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from rrcluster import checks
-from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.errors import PrivacyError
 from rrcluster.privacy.events import RoundEvent
 from rrcluster.privacy.mechanism import Description, MechanismKind, PlanInputs
+from rrcluster.privacy.rebalancing import rebalance
 from rrcluster.privacy.reports import MessageSum, NoisySum, Reports, check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler
 from rrcluster.privacy.slots import ONE_SLOT, Slots

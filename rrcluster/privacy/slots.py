@@ -3,12 +3,23 @@
 A client's slot is a keyed hash of its id, so that adding or removing a client changes nobody else's; slots by order of
 enrolment would change, and slots chosen by hand may depend on data. In round t only clients of slot t mod b may take
 part: at most once in any b rounds, and at most ceil(T / b) times.
+
+Noise that is correlated over rounds, so that it cancels in sums over rounds (docs/privacy.md, Theorem 5).
+
+C is the lower triangular Toeplitz matrix of c_0 .. c_{b-1}, of squares that add up to 1. A round releases x_t + n_t,
+where C n = z S Z with independent Z: what is released is a function of C x + z S Z.
+
+Coefficients are whole multiples of 1/256 of c_0. Exact noise is on a grid 256 times finer than the messages', so that
+coefficients times messages are whole numbers of its steps: rounding then reads released values alone, and the exact
+form costs no more than the real one (docs/privacy.md, Proposition 6).
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -89,3 +100,190 @@ def _slots_of(population: int | tuple[str, ...], key: str, count: int) -> Array:
     slots = np.fromiter((_slot(client, key, count) for client in clients), np.int32, count=len(clients))
     slots.flags.writeable = False
     return slots
+
+
+FINER = 256  # steps of exact correlated noise in one step of the messages' grid, and parts of c_0 in a coefficient
+MOST_SPREAD = 8.0  # noise of a single round, relative to that of independent noise
+MOST_BYTES = 4 * 2**30  # of the noise vectors that are kept
+_MOST_DEVIATIONS = 100  # of a discrete Gaussian draw; more have a probability below exp(-5000)
+
+
+@dataclass(frozen=True)
+class PastNoise:
+    """The noise of the last b - 1 rounds before `round_index`, the latest first. Private: it reveals exact sums."""
+
+    round_index: int
+    vectors: tuple[Array, ...]  # b - 1 of (width,): float64 in grid steps, or int64 in 1/256 of them if noise is exact
+
+    def tensors(self) -> dict[str, Array]:
+        """As named arrays, for the checkpoint."""
+        vectors = np.stack(self.vectors) if self.vectors else np.zeros((0, 0))
+        return {"noise.round": np.array([self.round_index]), "noise.vectors": vectors}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Array]) -> "PastNoise | None":
+        """The inverse of `tensors`; None where there is no noise among them."""
+        if "noise.vectors" not in tensors:
+            return None
+        return cls(int(tensors["noise.round"][0]), tuple(tensors["noise.vectors"]))
+
+
+@dataclass(frozen=True)
+class ModelNoise:
+    """Noise std of the models handed out, for independent noise of std 1 on each round's sums."""
+
+    independent: float
+    chosen: float
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Coefficients in parts of c_0 / 256, the first of them 256, for a plan of `num_rounds` rounds."""
+
+    parts: tuple[int, ...] = (FINER,)
+    num_rounds: int = 1
+    model_noise: ModelNoise | None = None  # that these coefficients lead to
+
+    def __post_init__(self) -> None:
+        if not self.parts or self.parts[0] != FINER:
+            raise ConfigError(f"correlation: the first of the coefficients must be 1 ({FINER} parts of itself).")
+        if not self.spread <= MOST_SPREAD:
+            raise ConfigError(
+                f"correlation: with these coefficients the noise of a single round grows to {self.spread:.3g} times "
+                f"that of independent noise over {self.num_rounds} rounds, more than {MOST_SPREAD:g}: their inverse "
+                "grows."
+            )
+
+    @property
+    def relative(self) -> Array:
+        """(b,) coefficients divided by c_0."""
+        return np.array(self.parts) / FINER
+
+    @cached_property
+    def lengthening(self) -> float:
+        """1 / c_0: the factor by which fresh noise is larger than independent noise would be."""
+        return math.sqrt(sum(part * part for part in self.parts)) / FINER
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """c_0 .. c_{b-1}, of squares that add up to 1."""
+        return tuple((self.relative / self.lengthening).tolist())
+
+    @cached_property
+    def inverse(self) -> Array:
+        """(num_rounds,) first column of the inverse of C / c_0; by recursion, without the matrix."""
+        relative, inverse = self.relative, np.zeros(self.num_rounds)
+        for t in range(self.num_rounds):
+            earlier = inverse[max(0, t - len(relative) + 1) : t][::-1]
+            inverse[t] = (t == 0) - relative[1 : len(earlier) + 1] @ earlier
+            if not abs(inverse[t]) < 1e6:  # it diverges: its size no longer matters
+                inverse[t:] = math.inf
+                break
+        return inverse
+
+    @cached_property
+    def spread(self) -> float:
+        """Std of the noise of the last round, relative to independent noise; no round has more."""
+        return float(self.lengthening * math.sqrt(self.inverse @ self.inverse))
+
+    def describe(self) -> dict[str, Any]:
+        """For the statement."""
+        gain = {} if self.model_noise is None else {"noise_of_models_handed_out": asdict(self.model_noise)}
+        return {"coefficients": list(self.coefficients), "noise_of_a_round": self.spread, **gain}
+
+    def next_noise(self, fresh: Array, past: PastNoise) -> Array:
+        """The round's noise from fresh independent noise, which is larger than z S by `lengthening`."""
+        if not past.vectors:
+            return fresh
+        if fresh.dtype.kind == "f":
+            noise, share = fresh.copy(), np.empty_like(fresh)  # room for all vectors side by side takes longer to get
+            for part, vector in zip(self.parts[1:], past.vectors, strict=True):
+                noise -= np.multiply(vector, part / FINER, out=share)
+            return noise
+        owed = np.zeros_like(fresh)
+        for part, vector in zip(self.parts[1:], past.vectors, strict=True):
+            owed += part * vector
+        return np.asarray(fresh - ((owed + FINER // 2) >> 8))
+
+    def first_past(self, width: int, *, exact: bool) -> PastNoise:
+        """The noise before the first round: zero."""
+        zero = np.zeros(width, dtype=np.int64 if exact else np.float64)
+        return PastNoise(0, (zero,) * (len(self.parts) - 1))
+
+    def check_applies(self, *, slots: int, width: int) -> None:
+        """Refuse more coefficients than slots, and noise vectors that take too much memory."""
+        if len(self.parts) > slots:
+            raise ConfigError(
+                f"correlated noise of {len(self.parts)} coefficients needs as many slots, not {slots}: a client must "
+                "not take part again while its message is still in the noise."
+            )
+        needed = 8 * width * (len(self.parts) - 1)
+        if needed > MOST_BYTES:
+            raise ConfigError(
+                f"correlated noise keeps the last {len(self.parts) - 1} noise vectors of {width} numbers, "
+                f"{needed / 2**30:.3g} GiB, more than {MOST_BYTES / 2**30:g} GiB; use fewer slots, a smaller model, or "
+                "participation = everybody or poisson, which keep none."
+            )
+
+    def check_past(self, past: PastNoise | None, round_index: int, *, width: int, exact: bool) -> PastNoise:
+        """The noise that a round builds on; PrivacyError where it is lost, or that of another run or round."""
+        if past is None:
+            raise PrivacyError(
+                f"round {round_index} builds on the noise of the rounds before it, and that is lost: checkpoint/ does "
+                "not hold it. Fresh noise would not cancel, and the guarantee would be another one; start a new run."
+            )
+        vectors, kind = len(self.parts) - 1, "i" if exact else "f"
+        fit = [vector.shape == (width,) and vector.dtype.kind == kind for vector in past.vectors]
+        if past.round_index != round_index or fit != [True] * vectors:
+            raise PrivacyError(
+                f"round {round_index} builds on the noise of the {vectors} rounds before, and checkpoint/ holds that "
+                "of another round or shape: it was changed. Start a new run."
+            )
+        return past
+
+    def check_fits(self, sigma: int) -> None:
+        """Refuse exact noise whose weighted sums could leave 64 bits."""
+        largest = _MOST_DEVIATIONS * sigma * float(np.abs(self.inverse).sum())
+        if largest * sum(map(abs, self.parts)) >= 2.0**62:
+            raise ConfigError(
+                "exact correlated noise of this size does not fit 64-bit whole numbers; lower noise_multiplier or "
+                "slots, or use participation = everybody or poisson."
+            )
+
+
+INDEPENDENT = Correlation()
+
+
+def after(past: PastNoise, noise: Array) -> PastNoise:
+    """The past noise that later rounds need after a round with this noise; it shares memory with both."""
+    return PastNoise(past.round_index + 1, (noise, *past.vectors)[: len(past.vectors)])
+
+
+def make_correlation(*, slots: int, num_rounds: int, momentum: float = 0.0, average_last: float = 0.5) -> Correlation:
+    """The square root of the matrix of prefix sums, cut off: the least noise in sums over rounds."""
+    if slots == 1:
+        return INDEPENDENT
+    parts = np.rint(square_root(slots) * FINER).astype(int)
+    chosen = Correlation(tuple(parts.tolist()), num_rounds)
+    stds = [_model_noise(each, num_rounds, momentum, average_last) for each in (INDEPENDENT, chosen)]
+    return replace(chosen, model_noise=ModelNoise(*stds))
+
+
+def square_root(slots: int) -> Array:
+    """(slots,) coefficients, relative to the first."""
+    j = np.arange(1, slots)
+    return np.concatenate([[1.0], np.cumprod((2 * j - 1) / (2 * j))])
+
+
+def _model_noise(correlation: Correlation, num_rounds: int, momentum: float, average_last: float) -> float:
+    """Std of the noise in the models handed out, if they move by released sums (means divide by sizes that vary)."""
+    from scipy.signal import lfilter
+
+    t = np.arange(num_rounds)
+    moved = (1 - momentum ** (t + 1.0)) / (1 - momentum)  # by a sum, in the models so many rounds later
+    num_averaged = max(1, int((t + 1 > num_rounds * (1 - average_last)).sum()))
+    added_up = np.cumsum(moved)[::-1]  # over all models from round t on
+    before = np.concatenate([added_up[num_averaged:], np.zeros(num_averaged)])
+    handed_out = (added_up - before) / num_averaged
+    whitened = lfilter([1.0], correlation.relative, handed_out[::-1])
+    return float(np.sqrt(correlation.lengthening**2 * (whitened @ whitened)))

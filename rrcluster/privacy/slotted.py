@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rrcluster.errors import PrivacyError
-from rrcluster.privacy.correlation import FINER, INDEPENDENT, Correlation, PastNoise, after
 from rrcluster.privacy.discrete import grid_sigma
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.mechanism import Description
 from rrcluster.privacy.reports import MessageSum, NoisySum, Reports, only_from_slot
 from rrcluster.privacy.sampling import PoissonSampler
-from rrcluster.privacy.slots import ONE_SLOT, Slots
+from rrcluster.privacy.slots import FINER, INDEPENDENT, ONE_SLOT, Correlation, PastNoise, Slots, after
 from rrcluster.privacy.sums import grid_noise
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Release

@@ -11,10 +11,10 @@ from pathlib import Path
 from rrcluster.errors import RunFolderError
 from rrcluster.report.figures import draw_figures, save_figures
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup, find_runs, read_run
-from rrcluster.report.labels import method_label
 from rrcluster.report.page import render_page
 from rrcluster.report.render import to_console, to_csv, to_dict, to_html, to_latex, to_markdown
 from rrcluster.report.tables import UNCOVERED_TUNING, TextTable, results_table
+from rrcluster.report.values import method_label
 from rrcluster.storage import explain_write, make_folders, make_subfolder, write_file
 
 __all__ = [

@@ -19,10 +19,9 @@ from rrcluster.report.drawing import (
     whole_numbers,
 )
 from rrcluster.report.folders import DIAGNOSTIC, Confusion, Run, RunGroup
-from rrcluster.report.labels import expected_cohort, least_size
 from rrcluster.report.series import one_each
 from rrcluster.report.tables import group_labels
-from rrcluster.report.values import number
+from rrcluster.report.values import expected_cohort, least_size, number
 
 CONFUSION_PANELS = 4  # of one figure; more methods get more figures
 _ACROSS = 2

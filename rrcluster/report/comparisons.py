@@ -18,8 +18,18 @@ from rrcluster.report.drawing import (
     set_title,
 )
 from rrcluster.report.folders import DIAGNOSTIC, RunGroup
-from rrcluster.report.looks import Look, base_look, distinct_looks, group_looks, method_looks
-from rrcluster.report.series import Series, arenas, changing, epsilon_series, size_series
+from rrcluster.report.series import (
+    Look,
+    Series,
+    arenas,
+    base_look,
+    changing,
+    distinct_looks,
+    epsilon_series,
+    group_looks,
+    method_looks,
+    size_series,
+)
 from rrcluster.report.tables import chance_level, group_labels, metric
 from rrcluster.report.values import Estimate, epsilon_name, percent
 

@@ -28,8 +28,7 @@ from rrcluster.report.drawing import (
     whole_numbers,
 )
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
-from rrcluster.report.looks import Look, distinct_looks, method_looks
-from rrcluster.report.series import arenas, epsilon_series
+from rrcluster.report.series import Look, arenas, distinct_looks, epsilon_series, method_looks
 from rrcluster.report.tables import chance_level
 from rrcluster.report.values import Estimate, epsilon_name, estimate, percent
 

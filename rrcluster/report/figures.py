@@ -12,7 +12,7 @@ from rrcluster.report.comparisons import draw_over_epsilon, draw_over_size, draw
 from rrcluster.report.curves import draw_accuracy
 from rrcluster.report.drawing import Drawing, draw, legend, standalone_svg
 from rrcluster.report.folders import RunGroup
-from rrcluster.report.looks import nth_look
+from rrcluster.report.series import nth_look
 from rrcluster.storage import write_file
 
 FIGURES: dict[str, Callable[[Sequence[RunGroup]], list[Drawing]]] = {

@@ -12,8 +12,7 @@ from typing import Any
 
 from rrcluster.errors import RunFolderError
 from rrcluster.privacy.cost import Cost, folder_cost
-from rrcluster.report.labels import method_label, settings_key
-from rrcluster.report.values import number, numbers
+from rrcluster.report.values import method_label, number, numbers, settings_key
 from rrcluster.storage import WAY_OUT, read_json_lines, read_mapping
 
 DIAGNOSTIC = "diagnostic, not private"

@@ -25,7 +25,7 @@ from urllib.parse import parse_qs, urlsplit
 from rrcluster.errors import RRClusterError
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.report.folders import NoRunYet, Run, read_run, run_folders
-from rrcluster.report.looks import base_look
+from rrcluster.report.series import base_look
 from rrcluster.report.values import delta_text, groups_text, thinned
 from rrcluster.storage import printable
 

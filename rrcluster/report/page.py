@@ -10,19 +10,19 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from rrcluster.data_settings import data_label
 from rrcluster.privacy.cost import epsilon_text
-from rrcluster.report.claim import statement_section
 from rrcluster.report.drawing import Drawing, share_glyphs
 from rrcluster.report.folders import CONFIG, DIAGNOSTIC, Run, RunGroup
-from rrcluster.report.labels import NOT_METHOD, differing
 from rrcluster.report.render import to_html
 from rrcluster.report.series import arenas, epsilon_series
+from rrcluster.report.statement_html import statement_section
 from rrcluster.report.tables import TextTable, group_epsilon, group_labels, metric
 from rrcluster.report.values import (
+    NOT_METHOD,
     clear_best,
     dead_text,
     delta_text,
+    differing,
     groups_text,
     number,
     percent,
@@ -30,6 +30,7 @@ from rrcluster.report.values import (
     value_text,
     words,
 )
+from rrcluster.settings import data_label
 from rrcluster.storage import printable
 
 _SOME_DEAD = (

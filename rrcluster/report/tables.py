@@ -3,20 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rrcluster.data_settings import data_label
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.registry import DATASETS
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
-from rrcluster.report.labels import distinct_labels
 from rrcluster.report.values import (
     NOTHING,
     Estimate,
     clear_best,
     delta_text,
+    distinct_labels,
     estimate,
     percent,
     seconds_text,
 )
+from rrcluster.settings import data_label
 from rrcluster.storage import printable
 
 _CONTEXT = {

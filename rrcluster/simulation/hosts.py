@@ -26,7 +26,7 @@ from rrcluster.privacy.mechanism import Mechanism, SummingMechanism, adds_up
 from rrcluster.privacy.none import NoneMechanism
 from rrcluster.privacy.reports import MessageSum, Reports, as_numpy
 from rrcluster.processes import end_processes, local_executor, pickled, process_died, submitted, unpickled
-from rrcluster.server import Guidance
+from rrcluster.server.server import Guidance
 from rrcluster.settings import LocalSettings
 from rrcluster.simulation.clients import ClientMemory, FaultKeys, Faults, Incidents
 from rrcluster.types import Array

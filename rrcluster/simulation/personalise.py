@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rrcluster.data.federated import ClientStore, FederatedData, Inputs, Targets
-from rrcluster.engine import calls
+from rrcluster.engine import protocol
 from rrcluster.engine.protocol import Engine, LocalSettings, Question
 from rrcluster.methods.method import Method, Tools
 from rrcluster.models.model import Model
@@ -122,7 +122,7 @@ def _part_accuracies(host: Host, models: Models, ids: Array) -> Array:
             continue
         for place in np.unique(test_of[tested]).tolist():
             mine = np.flatnonzero(test_of == place)
-            accuracy[places[mine]] = calls.test(side.engine, result.vectors[mine], data.test_sets[place])[1]
+            accuracy[places[mine]] = protocol.test(side.engine, result.vectors[mine], data.test_sets[place])[1]
     return accuracy
 
 
@@ -200,4 +200,4 @@ def _stage(
     """From one number of epochs to the next."""
     epochs = EPOCHS[stage] - (EPOCHS[stage - 1] if stage else 0)
     local, key = replace(tools.local, local_epochs=epochs), (1, stage)
-    return calls.train(tools.engine, vectors, data.cohort(clients), local=local, key=key, trainable=trainable)
+    return protocol.train(tools.engine, vectors, data.cohort(clients), local=local, key=key, trainable=trainable)

@@ -1,8 +1,16 @@
-"""The simulator: computes the clients' half of a round, and yields one record per round."""
+"""The simulator: computes the clients' half of a round, and yields one record per round.
+
+Noise of a seeded round, drawn by a thread from the round's beginning on: it depends on no report.
+
+The numbers are those of the run's own streams, in the same order. A device computes the clients meanwhile, and the main
+thread launches its work; numpy draws normal numbers without holding Python's lock.
+"""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from rrcluster.client import ClientKeys, ClientSide
 from rrcluster.data.federated import FederatedData
@@ -11,18 +19,81 @@ from rrcluster.entropy import StreamSource
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.methods.method import Method
 from rrcluster.models.model import Model
-from rrcluster.privacy.correlation import PastNoise
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import MessageSum, Reports
-from rrcluster.server import Charge, Guidance, Server, run_rounds
-from rrcluster.server_state import ServerState
+from rrcluster.privacy.slots import PastNoise
+from rrcluster.rng import Rng
+from rrcluster.server.server import Charge, Guidance, Server, run_rounds
+from rrcluster.server.slotted_rounds import SlottedRounds, StoredNoise
+from rrcluster.server.state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
 from rrcluster.simulation.clients import ClientMemory, Faults
-from rrcluster.simulation.early_noise import EarlyNoise
 from rrcluster.simulation.hosts import Collection, Host, Hosts, RoundTask, answer_part, collected, parts_of
-from rrcluster.slotted_rounds import SlottedRounds, StoredNoise
-from rrcluster.types import Models, Release
+from rrcluster.types import Array, Models, Release
+
+
+class EarlyNoise:
+    """The streams of a run. That of a round's release begins to be drawn when it is asked for.
+
+    How many normal numbers a round draws is known from the round before: the first round draws when it needs them.
+    """
+
+    def __init__(self, streams: StreamSource) -> None:
+        """Nothing is drawn yet."""
+        self._streams, self._pool = streams, ThreadPoolExecutor(1, thread_name_prefix="noise")
+        self._key: tuple[int, ...] | None = None
+        self._rng: _EarlyRng | None = None
+
+    def __call__(self, name: str, *key: int) -> Rng:
+        """The stream called `name` at position `key`."""
+        if name != "release":
+            return self._streams(name, *key)
+        if self._rng is None or key != self._key or self._rng.used:
+            count = None if self._rng is None else self._rng.first
+            self._key, self._rng = key, _EarlyRng(lambda: self._streams(name, *key), count, self._pool)
+        return cast(Rng, self._rng)
+
+    def client_key(self, name: str, round_index: int) -> tuple[int, int]:
+        """The key under which every client of this round draws for the purpose `name`."""
+        return self._streams.client_key(name, round_index)
+
+
+class _EarlyRng:
+    """A generator whose first draw, of `count` normal numbers, is made ahead; any other first draw starts anew."""
+
+    def __init__(self, make: Callable[[], Rng], count: int | None, pool: ThreadPoolExecutor) -> None:
+        self._make, self._count, self.first = make, count, count
+        self._rng: Rng | None = None
+        self._ahead: Future[tuple[Rng, Array]] | None = None if count is None else pool.submit(self._draw, count)
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was drawn."""
+        return self._rng is not None
+
+    def standard_normal(self, size: Any = None) -> Any:
+        """As of the generator itself."""
+        if self._rng is None and self._ahead is not None and size == self._count:
+            self._rng, values = self._ahead.result()
+            return values
+        if self._rng is None and isinstance(size, int):
+            self.first = size
+        return self._generator.standard_normal(size)
+
+    def __getattr__(self, name: str) -> Any:
+        """Every other method, from where the generator stands."""
+        return getattr(self._generator, name)
+
+    @property
+    def _generator(self) -> Rng:
+        if self._rng is None:
+            self._rng = self._make()
+        return self._rng
+
+    def _draw(self, count: int) -> tuple[Rng, Array]:
+        rng = self._make()
+        return rng, rng.standard_normal(count)
 
 
 @dataclass(frozen=True)
@@ -40,6 +111,15 @@ class RoundRecord:
     collection: Collection = field(repr=False)  # raw: for diagnostics, and empty in a secure run
     memory: ClientMemory = field(repr=False)  # private to the clients: for the checkpoint alone
     past: PastNoise | None = field(default=None, repr=False)  # private: the noise that later rounds build on
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a simulation that was stopped goes on from."""
+
+    state: ServerState | None = None  # made of releases; None: from the start
+    memory: ClientMemory | None = None  # private
+    noise: StoredNoise | None = None  # private: what a plan with slots resumes from
 
 
 @dataclass
@@ -94,19 +174,17 @@ def simulate(
     streams: StreamSource,
     local: LocalSettings | None = None,
     server: ServerSettings | None = None,
-    state: ServerState | None = None,
-    memory: ClientMemory | None = None,
+    checkpoint: Checkpoint | None = None,
     ledger: Ledger | None = None,
     faults: Faults | None = None,
-    noise: StoredNoise | None = None,
     hosts: Hosts | None = None,
 ) -> Iterator[RoundRecord]:
     """Run rounds until the plan's last one, or until the ledger affords no more, yielding a record after each.
 
-    `model` is the one the algorithm adapted (`algorithm.adapt`). `state` and `memory` continue an earlier simulation:
-    with seeded `streams` the rounds that follow are the same as if it had never stopped. `ledger` is charged before
-    each release. `faults` makes some clients drop out or lie. `noise` is what a plan with slots resumes from. A secure
-    plan needs `SecureStreams`. `hosts` compute the clients; without them, this process does.
+    `model` is the one the algorithm adapted (`algorithm.adapt`). `checkpoint` continues an earlier simulation: with
+    seeded `streams` the rounds that follow are the same as if it had never stopped. `ledger` is charged before each
+    release. `faults` makes some clients drop out or lie. A secure plan needs `SecureStreams`. `hosts` compute the
+    clients; without them, this process does.
     """
     check_memory(algorithm, model, plan)
     check_parts(data, model, algorithm, plan, engine)
@@ -115,7 +193,8 @@ def simulate(
     settings = server or ServerSettings()
     made = make_server(model=model, algorithm=algorithm, plan=plan, settings=settings, streams=streams)
     ledger = ledger or Ledger(secure=plan.secure, limit=plan.num_releases, stored=plan.stores_rounds)
-    noise = noise or StoredNoise()
+    saved = checkpoint or Checkpoint()
+    state, memory, noise = saved.state, saved.memory, saved.noise or StoredNoise()
     drawn = noise.drawn_at(0 if state is None else state.round_index) if plan.stores_rounds else None
     if drawn is not None:  # its clients are not asked again, and a secure run cannot draw its first models again
         memory = ClientMemory.from_tensors(drawn.memory)

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from rrcluster.audit.targets import GivenAssignment, identifier_target, joint_target, recast
-from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.privacy.clip import clip_to_grid, grid_step, norms
 from rrcluster.privacy.events import FixedSize
-from rrcluster.privacy.identifier import IdentifierMechanism
-from rrcluster.privacy.identifier_noise import KaryIdentifier
+from rrcluster.privacy.identifier import IdentifierMechanism, KaryIdentifier
 from rrcluster.privacy.joint import JointMechanism
+from rrcluster.privacy.rebalancing import rebalance
 from rrcluster.privacy.reports import check_reports
 from rrcluster.privacy.sampling import FixedSizeSampler, PoissonSampler
 from rrcluster.privacy.sums import cluster_sums

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from rrcluster.clusters.choice import choose
 from rrcluster.entropy import check_secure
-from rrcluster.experiments.folder import RunFolder
 from rrcluster.privacy import reports as raw
 from rrcluster.privacy.joint import JointMechanism
+from rrcluster.runs.folder import RunFolder
+from rrcluster.server.choice import choose
 from rrcluster.storage import append_json
 
 own_release, own_evaluation_units = JointMechanism.release, JointMechanism._evaluation_units
@@ -98,7 +98,7 @@ MODES = {
     "a secure cohort from a public seed": ("secure sampler", {SAMPLER: public_cohort}),
     "drop-outs counted in a public file": (
         "public files",
-        {"rrcluster.experiments.folder.RunFolder.add_round": dropped_written},
+        {"rrcluster.runs.folder.RunFolder.add_round": dropped_written},
     ),
     "evaluations divided by the cohort": ("evaluation scale", {JOINT + "_evaluation_units": mean_evaluation}),
     "evaluations clipped in float64 only": (

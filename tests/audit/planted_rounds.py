@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from rrcluster.clusters.rebalancing import coin_transition, flip_coins
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.events import FixedSize
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.server import Charge, Server, run_rounds
+from rrcluster.privacy.rebalancing import coin_transition, flip_coins
+from rrcluster.server.server import Charge, Server, run_rounds
 from rrcluster.simulation.hosts import Host, collected, parts_of
 from rrcluster.simulation.simulate import simulate
 
@@ -116,7 +116,7 @@ def simulate_with_one_stream(*, streams, **rest):
     return simulate(streams=OneStream(streams), **rest)
 
 
-CLIENTS, SERVER = "rrcluster.simulation.simulate.", "rrcluster.server."
+CLIENTS, SERVER = "rrcluster.simulation.simulate.", "rrcluster.server.server."
 # name -> (the check that must catch it, functions to replace, simulator)
 ROUNDS = {
     "coins from this round's raw sizes": ("messages", {"rrcluster.client.flip_coins": coins_from_this_round}, None),

@@ -9,18 +9,18 @@ from some_fast import some_fast
 from rrcluster.audit.accountants import check_accountants
 from rrcluster.audit.cohorts import check_sampler
 from rrcluster.audit.denominators import check_denominators, check_rebalancing
-from rrcluster.audit.distinguish import check_distinguishing
-from rrcluster.audit.noise_claims import check_identifiers, check_noise, check_noise_reuse
+from rrcluster.audit.noise import check_identifiers, check_noise, check_noise_reuse
 from rrcluster.audit.part_sums import check_parts
 from rrcluster.audit.rounds import Training, check_ledger, check_messages, check_postprocessing, check_round_noise
 from rrcluster.audit.sensitivity import check_invalid_reports, check_sensitivity
+from rrcluster.audit.statistics import check_distinguishing
 from rrcluster.audit.suite import mechanism_steps
 from rrcluster.audit.targets import AuditSetting, failures, identifier_target, joint_target
-from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.errors import PrivacyError
 from rrcluster.methods import ALGORITHMS
 from rrcluster.privacy.accounting import epsilon
-from rrcluster.privacy.identifier_noise import IDENTIFIERS
+from rrcluster.privacy.identifier import IDENTIFIERS
+from rrcluster.privacy.rebalancing import rebalance
 from rrcluster.privacy.reports import Reports
 from rrcluster.simulation.simulate import simulate
 

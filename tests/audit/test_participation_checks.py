@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from some_fast import some_fast
 
-from rrcluster.audit import participation_checks as checks
+from rrcluster.audit import cohorts as checks
 from rrcluster.audit.targets import failures
-from rrcluster.privacy.correlation import Correlation
 from rrcluster.privacy.sampling import PoissonSampler
-from rrcluster.privacy.slots import Slots
+from rrcluster.privacy.slots import Correlation, Slots
 from rrcluster.privacy.slotted import SlottedMechanism
 from rrcluster.simulation.simulate import SimulatedClients
 
 JOINT, SLOTTED = "rrcluster.privacy.joint.", "rrcluster.privacy.slotted."
-FRESH, NEXT = SLOTTED + "SlottedMechanism.fresh_noise_std", "rrcluster.privacy.correlation.Correlation.next_noise"
+FRESH, NEXT = SLOTTED + "SlottedMechanism.fresh_noise_std", "rrcluster.privacy.slots.Correlation.next_noise"
 own_noise, own_fresh = Correlation.next_noise, SlottedMechanism.fresh_noise_std.fget
 own_draw, own_collect = PoissonSampler.draw, SimulatedClients.collect
 

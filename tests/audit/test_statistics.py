@@ -4,8 +4,8 @@ import pytest
 from rrcluster.audit import statistics as st
 from rrcluster.audit.accountants import gaussian_epsilon, sampled_epsilon
 from rrcluster.audit.canaries import is_possible, mu_of, one_run_mu
-from rrcluster.audit.distinguish import error_bounds, least_false_negatives, separation
-from rrcluster.audit.noise_claims import gaussian_keep_probability
+from rrcluster.audit.noise import gaussian_keep_probability
+from rrcluster.audit.statistics import error_bounds, least_false_negatives, separation
 from rrcluster.privacy.events import FixedSize, KaryChoice
 
 

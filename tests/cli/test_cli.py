@@ -171,7 +171,7 @@ def test_data_list_and_check():
 
 
 BAD = {
-    "unknown command": (["rum"], "'rum' is not a command; use one of run,"),
+    "unknown command": (["rum"], "command = 'rum' is not known; did you mean run\\?"),
     "unknown flag": (["run", "--epsilom", "3"], "--epsilom is not an option; did you mean --epsilon\\? See"),
     "not a number": (["run", "--epsilon", "much"], "--epsilon much should be a number. See"),
     "not whole": (["run", "--rounds", "1.5"], "--rounds 1.5 should be a whole number. See"),
@@ -264,7 +264,7 @@ def test_help_names_types_and_no_none():
 def test_default_runs_do_not_collide_and_a_stopped_sweep_of_seeds_goes_on(tmp_path, monkeypatch):
     """In one process: imports of torch would take longer than the runs."""
     from rrcluster.cli import main
-    from rrcluster.experiments import run
+    from rrcluster.runs import run
 
     monkeypatch.chdir(tmp_path)
     few = [*TINY, "--rounds", "1", "--quiet"]

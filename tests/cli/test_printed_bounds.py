@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from rrcluster.cli import account_command, dry_run, federation_enrolment
+from rrcluster.cli import account_command, dry_run
 from rrcluster.federation.agreement import Agreement, SampleShape
+from rrcluster.federation.commands import enrolment as federation_enrolment
 from rrcluster.privacy.budget import account
 from rrcluster.report.values import delta_text, field_text
 

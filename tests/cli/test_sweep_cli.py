@@ -11,11 +11,11 @@ import yaml
 from rich.console import Console
 
 from rrcluster.cli import main
-from rrcluster.experiments import private_selection as module
-from rrcluster.experiments.outcome import Progress, accuracy_text
-from rrcluster.experiments.progress import SweepView
-from rrcluster.experiments.sweep import Going, Outcome
 from rrcluster.report import UNCOVERED_TUNING
+from rrcluster.runs import private_selection as module
+from rrcluster.runs.outcome import Progress, accuracy_text
+from rrcluster.runs.progress import SweepView
+from rrcluster.runs.sweep import Going, Outcome
 from rrcluster.types import NoisyEvaluation
 
 SETTINGS = {

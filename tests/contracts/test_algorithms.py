@@ -9,7 +9,7 @@ from torch import nn
 from rrcluster.audit.part_sums import MortalHosts
 from rrcluster.client import ClientSide
 from rrcluster.data import from_arrays
-from rrcluster.engine import calls
+from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, PrivacyError
@@ -24,7 +24,7 @@ from rrcluster.settings import LocalSettings
 from rrcluster.simulation.clients import ClientMemory, Faults
 from rrcluster.simulation.evaluate import evaluate
 from rrcluster.simulation.hosts import Host, Hosts
-from rrcluster.simulation.simulate import simulate
+from rrcluster.simulation.simulate import Checkpoint, simulate
 
 K, M, B, CLIP = 2, 40, 5, 0.3
 MECHANISMS = ("joint", "identifier", "none")
@@ -139,7 +139,7 @@ def test_batched_equals_reference_and_the_run_resumes(data, name, mechanism, b):
     fast = records(data, name, plan)
     slow = first_record(data, name, plan, engine=ReferenceEngine)
     assert np.abs(vectors(fast[0]) - vectors(slow)).max() < 1e-4
-    resumed = records(data, name, plan, state=fast[0].state, memory=fast[0].memory)
+    resumed = records(data, name, plan, checkpoint=Checkpoint(fast[0].state, fast[0].memory))
     assert (vectors(resumed[-1]) == vectors(fast[-1])).all()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rrcluster.data.idx_datasets import TEST_PER_CLASS, TRAIN_PER_CLASS, load_fashion_mnist
+from rrcluster.data.images import TEST_PER_CLASS, TRAIN_PER_CLASS, load_fashion_mnist
 
 FILTERS = [
     {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 2, "dict_size": 1 << 23}

@@ -1,6 +1,6 @@
 import gzip
 
-from rrcluster.data.files import idx_header
+from rrcluster.data.sources import idx_header
 
 
 def write_idx(path, values):

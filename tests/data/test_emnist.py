@@ -7,7 +7,7 @@ import pytest
 from idx_files import write_idx
 
 from rrcluster.data import SOURCES, check, get, load_dataset, load_federated
-from rrcluster.data.idx_datasets import every_nth_per_class
+from rrcluster.data.images import every_nth_per_class
 from rrcluster.data.sources import locate
 from rrcluster.errors import DataError
 

@@ -7,7 +7,7 @@ import pytest
 from fashion_mini_bundle import build, first_per_class, packed
 
 from rrcluster.data import SOURCES
-from rrcluster.data.idx_datasets import BUNDLE, load_fashion_mini
+from rrcluster.data.images import BUNDLE, load_fashion_mini
 from rrcluster.errors import DataError
 
 

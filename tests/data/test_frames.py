@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import rrcluster as rr
-from rrcluster.data_settings import ColumnSettings, data_label, declared_columns, names_file
 from rrcluster.errors import ConfigError, DataError
+from rrcluster.settings import ColumnSettings, data_label, declared_columns, names_file
 
 pa = pytest.importorskip("pyarrow", reason="tables of one's own need the extra [frames]")
 

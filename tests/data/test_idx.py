@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from idx_files import write_idx
 
-from rrcluster.data import files
-from rrcluster.data.files import content_digest
+from rrcluster.data import sources as files
+from rrcluster.data.sources import content_digest
 from rrcluster.errors import DataError
 
 IMAGES = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from rrcluster.data import SOURCES, load_federated
-from rrcluster.data.files import Unexpected
 from rrcluster.data.shakespeare import VOCABULARY, Role, Windows, by_role, load_shakespeare, parse_plays
-from rrcluster.data.sources import locate
+from rrcluster.data.sources import Unexpected, locate
 from rrcluster.errors import ConfigError, DataError
 
 TABLE = b"play\tspeaker\tspeech\tline\nA\tX\t1\tab\nA\tY\t2\tc!\nA\tX\t3\td\nB\tX\t1\tz\n"

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rrcluster.rng import Streams
-from rrcluster.simulation.early_noise import EarlyNoise
+from rrcluster.simulation.simulate import EarlyNoise
 
 
 def test_every_round_has_the_numbers_of_its_own_stream():

@@ -10,7 +10,7 @@ from torch import nn
 
 from rrcluster.data import from_arrays
 from rrcluster.data.federated import TestSet
-from rrcluster.engine import calls
+from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.batched.sample_order import batch_orders
 from rrcluster.engine.batched.training import Trainer
@@ -20,8 +20,7 @@ from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models import OURS as MODELS
 from rrcluster.models import from_module, make_model
-from rrcluster.models.layers import lstm
-from rrcluster.models.networks import additive
+from rrcluster.models.networks import additive, lstm
 from rrcluster.rng import Streams
 
 KEY = Streams(1).client_key("batches", 0)

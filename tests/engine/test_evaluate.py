@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rrcluster.data import from_arrays
-from rrcluster.engine import calls
+from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.batched.evaluator import _clients_per_pass
 from rrcluster.engine.reference import ReferenceEngine

@@ -13,8 +13,7 @@ from torch import nn
 from rrcluster.data.federated import TestSet
 from rrcluster.engine.batched import sample_order
 from rrcluster.engine.batched.evaluator import Evaluator
-from rrcluster.engine.batched.kernels import own_kernels
-from rrcluster.engine.batched.linear_kernels import LinearKernels, linear_kernels
+from rrcluster.engine.batched.kernels import LinearKernels, linear_kernels, own_kernels
 from rrcluster.engine.fast_cnn import gpu
 from rrcluster.engine.fast_cnn.gpu import CnnKernels
 from rrcluster.engine.fast_cnn.layout import num_parameters

@@ -4,14 +4,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.setup import make_experiment
 from rrcluster.methods import ALGORITHMS
 from rrcluster.privacy import joint
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import MessageSum, Reports
-from rrcluster.simulation.evaluate import adjusted_rand, evaluate
-from rrcluster.simulation.measures import client_bytes, expected_norm, measure_round, signal_to_noise
+from rrcluster.runs.config import from_flat
+from rrcluster.runs.experiment import make_experiment
+from rrcluster.simulation.evaluate import (
+    adjusted_rand,
+    client_bytes,
+    evaluate,
+    expected_norm,
+    measure_round,
+    signal_to_noise,
+)
 from rrcluster.simulation.simulate import simulate
 from rrcluster.types import Coordinates
 

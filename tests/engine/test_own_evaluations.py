@@ -7,7 +7,7 @@ import pytest
 
 from rrcluster.client import own_evaluations
 from rrcluster.data import from_arrays
-from rrcluster.engine import calls
+from rrcluster.engine import protocol as calls
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.methods import ALGORITHMS
 from rrcluster.methods.method import Tools

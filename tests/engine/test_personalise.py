@@ -8,15 +8,15 @@ import torch
 
 import rrcluster as rr
 from rrcluster.data import from_arrays
-from rrcluster.engine import calls
+from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
-from rrcluster.experiments.load import TrainedModels
 from rrcluster.methods import ALGORITHMS
 from rrcluster.models import make_model
 from rrcluster.report.folders import find_runs
 from rrcluster.report.tables import results_table
+from rrcluster.runs.load import TrainedModels
 from rrcluster.settings import LocalSettings
 from rrcluster.simulation import personalise as module
 from rrcluster.simulation.hosts import Hosts

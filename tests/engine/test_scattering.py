@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rrcluster.data import from_arrays
-from rrcluster.engine import calls
+from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import ReferenceEngine

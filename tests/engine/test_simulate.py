@@ -3,7 +3,7 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 
 from rrcluster.data import linear_regression, load_federated
-from rrcluster.engine import calls
+from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.methods import ALGORITHMS
@@ -12,7 +12,7 @@ from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams, stream
 from rrcluster.settings import LocalSettings
 from rrcluster.simulation.evaluate import clustering_accuracy, confusion, evaluate, judged_clients, most_matched
-from rrcluster.simulation.simulate import simulate
+from rrcluster.simulation.simulate import Checkpoint, simulate
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def data():
     return linear_regression(num_clients=60, rng=stream(0, "partition"), ratio=(1, 1), dimension=6).data
 
 
-def rounds(data, *, engine=BatchedEngine, seed=0, algorithm="ifca", state=None, num_rounds=4, **changes):
+def rounds(data, *, engine=BatchedEngine, seed=0, algorithm="ifca", checkpoint=None, num_rounds=4, **changes):
     model = make_model("linear", input_shape=data.input_shape, num_classes=0)
     method = ALGORITHMS[algorithm]
     settings = {"mechanism": "joint", "noise_multiplier": 0.5, "num_clusters": method.num_clusters(2)}
@@ -42,7 +42,7 @@ def rounds(data, *, engine=BatchedEngine, seed=0, algorithm="ifca", state=None, 
             engine=engine(model),
             streams=Streams(seed),
             local=LocalSettings(0.05, 1, 10),
-            state=state,
+            checkpoint=checkpoint,
         )
     )
 
@@ -95,7 +95,7 @@ def test_engines_agree_after_one_round(data):
 
 def test_stopping_and_going_on_changes_nothing(data):
     whole = rounds(data, num_rounds=6, min_cluster_size=10)
-    resumed = rounds(data, num_rounds=6, min_cluster_size=10, state=whole[2].state)
+    resumed = rounds(data, num_rounds=6, min_cluster_size=10, checkpoint=Checkpoint(whole[2].state))
     assert same(whole[3:], resumed)
 
 

@@ -4,14 +4,15 @@ from dataclasses import replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rrcluster.experiments.setup import build_experiment
 from rrcluster.federation.agreed_run import AgreedRun, close, samples_of
 from rrcluster.federation.agreement import Agreement, Member
 from rrcluster.federation.client_ledger import ClientLedger
 from rrcluster.federation.daemon import Daemon
 from rrcluster.federation.deployment import Deployment
+from rrcluster.federation.secagg.secure_client import SecureClient
 from rrcluster.privacy.ledger import Ledger
-from rrcluster.secagg.secure_client import SecureClient
+from rrcluster.runs.experiment import build_experiment
+from rrcluster.simulation.simulate import Checkpoint
 
 ROUNDS, COUNTS = 3, (20, 25, 15)
 KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(1, 10)]
@@ -82,7 +83,7 @@ def deployed_rounds(agreed, transport, *, next_attempt=None, ledger=None, state=
     deployment = Deployment(agreed, transport, next_attempt or (lambda: next(numbers)))
     ledger = ledger or Ledger(secure=plan.secure, limit=plan.num_releases, stored=plan.stores_rounds)
     experiment = deployment.experiment()
-    return experiment.rounds(state=state, ledger=ledger)
+    return experiment.rounds(checkpoint=Checkpoint(state), ledger=ledger)
 
 
 def deal_falsely(monkeypatch, place):

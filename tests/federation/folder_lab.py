@@ -10,10 +10,10 @@ from pathlib import Path
 import yaml
 
 from rrcluster.cli import main
-from rrcluster.data_settings import ColumnSettings
 from rrcluster.federation.member_daemon import LONGEST_TASK, open_daemon
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.federation.unix_socket import serve
+from rrcluster.settings import ColumnSettings
 
 REHEARSAL = {
     "data": "fashion-mini",

@@ -22,8 +22,8 @@ from folder_lab import HONEST, REHEARSAL, SECURE, do, signed
 
 from rrcluster.cli import main as rrcluster
 from rrcluster.federation import collect, daemon
-from rrcluster.federation.wire import decode
-from rrcluster.server import Charge
+from rrcluster.federation.messages import decode
+from rrcluster.server.server import Charge
 
 MEMBERS = 3
 SERVER = {"secure": ("before charge", "after charge", "before reveal", "after reveal")}

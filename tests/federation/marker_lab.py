@@ -20,9 +20,9 @@ from kill_lab import start, start_daemon, stop
 
 from rrcluster.client import ClientSide
 from rrcluster.federation import collect
+from rrcluster.federation.secagg.secure_client import SecureClient
 from rrcluster.privacy.joint import JointMechanism
-from rrcluster.secagg.secure_client import SecureClient
-from rrcluster.server import Charge
+from rrcluster.server.server import Charge
 
 UPDATE, MESSAGE = 0.0012345679, 12_345_678  # of every coordinate; of the first eight
 

@@ -12,9 +12,9 @@ import numpy as np
 from federation_lab import agree, daemons_of, experiment_of
 
 from rrcluster.federation.flower.children import stop_signals
+from rrcluster.federation.messages import LONGEST_LETTER
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.federation.unix_socket import serve
-from rrcluster.federation.wire import LONGEST_LETTER
 
 
 def recording(function, path):

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rrcluster.cli.federation_client import ClientCommand
-from rrcluster.cli.federation_command import ACTIONS
-from rrcluster.cli.federation_node import NodeCommand, node
-from rrcluster.cli.federation_server import ServeCommand
 from rrcluster.cli.terminal import parse
 from rrcluster.errors import ConfigError
+from rrcluster.federation.commands.member import ClientCommand, NodeCommand, node
+from rrcluster.federation.commands.serve import ServeCommand
+from rrcluster.federation.federation_command import ACTIONS
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 COMMANDS = {"client": ClientCommand, "node": NodeCommand, "serve": ServeCommand}

@@ -17,16 +17,16 @@ from folder_lab import HONEST, REHEARSAL, SECURE, do, enrolled, listening, short
 
 from rrcluster.audit.public_files import ALLOWED, _unlisted
 from rrcluster.cli import main
-from rrcluster.data_settings import ColumnSettings
 from rrcluster.errors import ConfigError, DataError
-from rrcluster.experiments.load import load
-from rrcluster.experiments.setup import build_experiment
 from rrcluster.federation import readiness
 from rrcluster.federation.certificates import make_authority
 from rrcluster.federation.client_ledger import ClientLedger, cost_together
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.privacy.cost import epsilon_text
+from rrcluster.runs.experiment import build_experiment
+from rrcluster.runs.load import load
+from rrcluster.settings import ColumnSettings
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_plain_rehearsal_is_the_simulators_and_goes_on_after_it_was_stopped(ba
     settings, counts = {**REHEARSAL, "num_rounds": 3}, (3, 5, 4)
     trial = signed(base, settings, "--mode", "plain", counts=counts)
     members = [base / f"m{place}" for place in range(3)]
-    from rrcluster.experiments import loggers
+    from rrcluster.runs import progress as loggers
 
     stopped, update = [], loggers.ProgressBar.update
 
@@ -327,7 +327,7 @@ def test_members_bring_their_own_tables_and_clients_join_leave_and_withdraw(base
     columns = ColumnSettings(client="patient")
     serve = ["serve", trial, "--transport", "local", "--members", base, "--quiet"]
     write_patients(base / "patients.csv", ["p1", "p2", "p3"])
-    from rrcluster.experiments import loggers
+    from rrcluster.runs import progress as loggers
 
     monkeypatch.setattr(loggers.ProgressBar, "update", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with listening(members, data=str(base / "patients.csv"), columns=columns), pytest.raises(SystemExit):
@@ -410,7 +410,7 @@ def test_a_lost_ledger_another_authority_and_odd_names_are_refused(base, capsys)
 
 
 def test_a_daemon_is_started_again_on_what_it_was_given(base, monkeypatch):
-    from rrcluster.cli import federation_client
+    from rrcluster.federation.commands import member as federation_client
 
     folder = MemberFolder.create(base / "m", name="m", num_clients=3, lifetime=None)
     command = federation_client.ClientCommand(base / "m", data="p.csv", client_column="who", engine="batched")

@@ -34,8 +34,7 @@ from nginx_lab import NGINX, Nginx
 from rrcluster.federation.certificates import make_authority
 from rrcluster.federation.flower import flower_transport
 from rrcluster.federation.flower.children import stop_processes
-from rrcluster.federation.flower.fleet_node import FleetNode
-from rrcluster.federation.flower.flower_envelope import wrap
+from rrcluster.federation.flower.fleet_node import FleetNode, wrap
 from rrcluster.federation.flower.flower_transport import FlowerTransport
 from rrcluster.federation.flower.gate import Gate
 from rrcluster.simulation.clients import Faults

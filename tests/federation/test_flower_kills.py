@@ -20,8 +20,8 @@ pytest.importorskip("flwr", reason="needs the extra flower, which has an environ
 from loopback import Loopback
 
 from rrcluster.errors import RoundError
+from rrcluster.federation.messages import LONGEST_LETTER, Letter, decode
 from rrcluster.federation.unix_socket import serve
-from rrcluster.federation.wire import LONGEST_LETTER, Letter, decode
 from rrcluster.privacy.ledger import Ledger
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rrcluster.errors import ConfigError, PrivacyError, ProtocolError, RunFolderError
 from rrcluster.federation.agreement import Agreement, Member, SampleShape
 from rrcluster.federation.client_ledger import ClientLedger, TrainingCost, cost_together
-from rrcluster.federation.wire import Letter, decode
+from rrcluster.federation.messages import Letter, decode
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.types import Coordinates
 

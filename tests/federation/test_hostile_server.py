@@ -15,10 +15,9 @@ from rrcluster.federation.agreement import Agreement, SampleShape
 from rrcluster.federation.client_ledger import ClientLedger
 from rrcluster.federation.collect import InProcess
 from rrcluster.federation.daemon import Daemon
-from rrcluster.federation.round_letters import read_task, task
+from rrcluster.federation.messages import Letter, decode, read_task, task
 from rrcluster.federation.secure_plan import SecurePlan
-from rrcluster.federation.wire import Letter, decode
-from rrcluster.server import Guidance
+from rrcluster.server.server import Guidance
 from rrcluster.simulation.simulate import make_server
 from rrcluster.types import Models
 

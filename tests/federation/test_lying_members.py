@@ -12,12 +12,11 @@ from test_secure_rounds import STAGES, first_round, more_rows, other_types
 
 from rrcluster.errors import ProtocolError, RoundError
 from rrcluster.federation.collect import InProcess, SecureCollect
-from rrcluster.federation.stage_letters import READ_ANSWER, read_unopened
-from rrcluster.federation.wire import Letter, decode
+from rrcluster.federation.messages import READ_ANSWER, Letter, decode, read_unopened
+from rrcluster.federation.secagg.masks import PRIME
+from rrcluster.federation.secagg.secure_client import ENVELOPE_BYTES, SecureClient
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.ledger import Ledger
-from rrcluster.secagg.secure_client import ENVELOPE_BYTES, SecureClient
-from rrcluster.secagg.shamir import PRIME
 
 COUNTS = (15, 15, 15, 15)
 

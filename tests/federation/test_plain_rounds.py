@@ -12,7 +12,7 @@ from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import PrivacyError
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.collect import InProcess
-from rrcluster.federation.wire import Letter, decode
+from rrcluster.federation.messages import Letter, decode
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.simulation.clients import Faults
 

@@ -13,13 +13,13 @@ from rrcluster.client import ClientKeys
 from rrcluster.errors import ConfigError, PrivacyError, RoundError
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.collect import InProcess, SecureCollect
+from rrcluster.federation.messages import Letter, decode
+from rrcluster.federation.secagg.secure_client import SecureClient
 from rrcluster.federation.secure_plan import SecurePlan
-from rrcluster.federation.wire import Letter, decode
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.rng import Streams
-from rrcluster.secagg.secure_client import SecureClient
-from rrcluster.server import Charge, Server
+from rrcluster.server.server import Charge, Server
 from rrcluster.simulation.simulate import make_server
 
 STAGES = ("advertise", "share", "mask", "sign", "reveal")

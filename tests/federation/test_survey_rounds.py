@@ -7,7 +7,7 @@ import pytest
 from federation_lab import agree, daemons_of, deployed_rounds, experiment_of
 
 from rrcluster.federation.collect import InProcess
-from rrcluster.federation.wire import decode
+from rrcluster.federation.messages import decode
 
 SURVEY = {"init": "survey", "init_rounds": 7, "num_rounds": 8, "private_evaluation": 0.2}
 STAGES = ["spread", "spread", "spread", "skew", "centres", "start", "start", None]  # of its rounds
@@ -28,7 +28,7 @@ class Listening:
 def always_tells():
     """Clients so few, of so few samples, have little in common: the survey claims groups all the same."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rrcluster.clusters.survey.least_agreement", lambda _: -9.0)
+        patch.setattr("rrcluster.server.survey.least_agreement", lambda _: -9.0)
         yield
 
 
@@ -63,7 +63,7 @@ def test_a_survey_over_messages_is_the_simulators(over_messages):
 
 def test_a_survey_that_cannot_tell_groups_asks_no_more(agreement, tmp_path, monkeypatch):
     """Members then choose and train as without one, and the rounds are the simulator's."""
-    monkeypatch.setattr("rrcluster.clusters.survey.least_agreement", lambda _: 9.0)
+    monkeypatch.setattr("rrcluster.server.survey.least_agreement", lambda _: 9.0)
     agreed, daemons = daemons_of(agreement, experiment_of().data, tmp_path)
     transport = Listening(daemons)
     for one, other in zip(deployed_rounds(agreed, transport), experiment_of(**SURVEY).rounds(), strict=True):

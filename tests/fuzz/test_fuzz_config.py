@@ -9,9 +9,9 @@ from config_cases import flags, settings, yaml_text
 from rrcluster.cli import main
 from rrcluster.cli.run_command import read_command
 from rrcluster.errors import ConfigError, RRClusterError
-from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.setup import plan_for
 from rrcluster.privacy import calibrate
+from rrcluster.runs.config import from_flat
+from rrcluster.runs.experiment import plan_for
 
 
 @pytest.fixture

@@ -10,18 +10,18 @@ import pytest
 from corruption import BYTES, lie, resize, retype
 
 import rrcluster as rr
-from rrcluster.data import files
-from rrcluster.data.idx_datasets import BUNDLE, load_fashion_mini
+from rrcluster.data import sources as files
+from rrcluster.data.images import BUNDLE, load_fashion_mini
 from rrcluster.errors import ConfigError, DataError, RRClusterError, RunFolderError
-from rrcluster.experiments.config import RunConfig, from_flat
-from rrcluster.experiments.folder import RunFolder, _keep_rounds_before
-from rrcluster.experiments.run import resume, start
-from rrcluster.experiments.setup import make_experiment
 from rrcluster.privacy import calibrate
 from rrcluster.privacy.cost import folder_cost
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.report import find_runs, make_report, results_table, to_csv, to_html, to_latex, to_markdown
 from rrcluster.report.page import render_page
+from rrcluster.runs.config import RunConfig, from_flat
+from rrcluster.runs.experiment import make_experiment
+from rrcluster.runs.folder import RunFolder, _keep_rounds_before
+from rrcluster.runs.run import resume, start
 
 SETTINGS = {
     "data": "synthetic",

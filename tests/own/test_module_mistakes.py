@@ -278,7 +278,7 @@ def test_an_engine_of_another_model_and_a_plan_of_another_population_are_refused
 
 def test_a_run_is_not_resumed_with_other_weights(data, tmp_path):
     from rrcluster.errors import RunFolderError
-    from rrcluster.experiments.run import resume, start
+    from rrcluster.runs.run import resume, start
 
     settings = SETTINGS | {"mechanism": "joint", "noise_multiplier": 1.0, "delta": 0.01, "seed": 0}
     torch.manual_seed(0)

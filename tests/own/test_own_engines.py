@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn import functional
 
 import rrcluster as rr
-from rrcluster.engine import calls
+from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.pick_engine import pick_engine
-from rrcluster.engine.protocol import CPU, LocalSettings
-from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.engine.protocol import LocalSettings
+from rrcluster.engine.reference import CPU, ReferenceEngine
 from rrcluster.errors import ConfigError
 from rrcluster.methods import ALGORITHMS
 from rrcluster.models import fitted

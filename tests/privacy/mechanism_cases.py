@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from rrcluster.privacy.identifier import IdentifierMechanism
-from rrcluster.privacy.identifier_noise import GaussianIdentifier, KaryIdentifier
+from rrcluster.privacy.identifier import GaussianIdentifier, IdentifierMechanism, KaryIdentifier
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.types import Coordinates
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from rrcluster.errors import UnsupportedEvent
-from rrcluster.privacy import bracket as brackets
+from rrcluster.privacy import evidence as brackets
 from rrcluster.privacy.accounting import epsilon
-from rrcluster.privacy.bracket import bracket
 from rrcluster.privacy.events import FixedSize, KaryChoice, PoissonGaussian, RepeatAndSelect
+from rrcluster.privacy.evidence import bracket
 from rrcluster.privacy.pld import PROFILES, grid_profile, poisson_profile
 
 mpmath.mp.dps = 40

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mechanism_cases import CLIP, VALUES, B, K, identifier, joint, joint_vector, update
 
-from rrcluster.clusters.rebalancing import coin_transition, flip_coins
 from rrcluster.privacy.events import FOLDED
+from rrcluster.privacy.rebalancing import coin_transition, flip_coins
 from rrcluster.privacy.reports import Reports
 from rrcluster.rng import Streams, client_uniforms
 

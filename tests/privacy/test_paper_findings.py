@@ -7,18 +7,18 @@ import math
 
 import numpy as np
 import pytest
+from rrcluster_research import lemma
 from scipy.special import gammaln, logsumexp
 from scipy.stats import norm
 
-from rrcluster.clusters.rebalancing import rebalance
 from rrcluster.errors import UnsupportedEvent
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.clip import clip_to_grid, grid_step
 from rrcluster.privacy.events import FixedSize, PoissonGaussian
-from rrcluster.privacy.identifier_noise import GaussianIdentifier
+from rrcluster.privacy.identifier import GaussianIdentifier
 from rrcluster.privacy.profiles import fixed_size_rdp, gaussian_delta, gaussian_rdp, keep_probability
+from rrcluster.privacy.rebalancing import rebalance
 from rrcluster.privacy.relation import identifier_sensitivity, update_sensitivity
-from rrcluster.theory import lemma
 
 GRID = np.linspace(-60, 60, 240_001)
 
@@ -276,7 +276,7 @@ def test_finding_17_the_second_term_of_the_lemma_says_nothing_at_the_published_n
 def test_finding_19_updates_of_real_clients_are_longer_than_the_published_clips():
     """Convergence is proved for a clip above every gradient; the published grid ends at 0.1."""
     from rrcluster.data import load_federated
-    from rrcluster.engine import calls
+    from rrcluster.engine import protocol as calls
     from rrcluster.engine.batched.batched_engine import BatchedEngine
     from rrcluster.models import make_model
     from rrcluster.settings import LocalSettings

@@ -13,11 +13,10 @@ from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.privacy import sums
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.budget import calibrate
-from rrcluster.privacy.correlation import FINER, INDEPENDENT, Correlation, after, make_correlation, square_root
 from rrcluster.privacy.events import PoissonGaussian
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import MessageSum, Reports
-from rrcluster.privacy.slots import Slots
+from rrcluster.privacy.slots import FINER, INDEPENDENT, Correlation, Slots, after, make_correlation, square_root
 from rrcluster.privacy.statement import statement
 from rrcluster.types import Coordinates
 
@@ -400,7 +399,7 @@ def test_a_run_with_slots_is_composed_by_its_participations(tmp_path):
     """Two runs together: the event of a schedule happens ceil(T / b) times to a client, not T times."""
     import json
 
-    from rrcluster.privacy.together import account_runs
+    from rrcluster.privacy.composition import account_runs
 
     made = plan(5, 1.0, num_rounds=20)
     for name in ("one", "two"):

@@ -5,7 +5,7 @@ import pytest
 
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.privacy.events import FixedSize, KaryChoice, PoissonGaussian
-from rrcluster.privacy.identifier_noise import NoIdentifier
+from rrcluster.privacy.identifier import NoIdentifier
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.privacy.statement import statement

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from rrcluster.clusters.rebalancing import rebalance
+from rrcluster.privacy.rebalancing import rebalance
 from rrcluster.privacy.relation import identifier_sensitivity, joint_sensitivity, update_sensitivity
 
 

@@ -10,11 +10,11 @@ from rrcluster.cli import main
 from rrcluster.data.arrays import from_rows
 from rrcluster.entropy import SecureStreams, secure_rng
 from rrcluster.errors import ConfigError, PrivacyError, RoundError, RunFolderError
-from rrcluster.experiments.config import from_flat
-from rrcluster.experiments.run import finish, resume, start
 from rrcluster.methods import Method
 from rrcluster.methods.method import train_from_cluster
 from rrcluster.privacy.mechanism import MechanismKind
+from rrcluster.runs.config import from_flat
+from rrcluster.runs.run import finish, resume, start
 from rrcluster.simulation.hosts import Host
 from rrcluster.simulation.simulate import SimulatedClients
 from rrcluster.types import Coordinates

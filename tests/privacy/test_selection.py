@@ -12,13 +12,7 @@ from scipy import stats
 from rrcluster.errors import ConfigError, PrivacyError, UnsupportedEvent
 from rrcluster.privacy.accounting import account, epsilon
 from rrcluster.privacy.calibrate import TOLERANCE, calibrate
-from rrcluster.privacy.events import (
-    REPETITION_LAWS,
-    FixedSize,
-    KaryChoice,
-    PoissonGaussian,
-    RepeatAndSelect,
-)
+from rrcluster.privacy.events import REPETITION_LAWS, FixedSize, KaryChoice, PoissonGaussian, RepeatAndSelect
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.selection import Selection, draw_repetitions, stopping_probability, worst_run

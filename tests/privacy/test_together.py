@@ -8,10 +8,10 @@ import rrcluster as rr
 from rrcluster.cli import main
 from rrcluster.errors import PrivacyError, RunFolderError
 from rrcluster.privacy.accounting import epsilon
+from rrcluster.privacy.composition import account_runs, account_together, check_composable
 from rrcluster.privacy.events import FixedSize, KaryChoice, PoissonGaussian, RepeatAndSelect
 from rrcluster.privacy.ledger import describe, read_event
 from rrcluster.privacy.statement import statement
-from rrcluster.privacy.together import account_runs, account_together, check_composable
 from rrcluster.types import Coordinates
 
 FIRST, SECOND = PoissonGaussian(1.0, 0.1), PoissonGaussian(1.5, 0.2)
@@ -44,7 +44,7 @@ def test_different_events_compose_as_dp_accounting_composes_them():
 
 def test_distributions_on_different_grids_are_moved_up_never_down():
     """Almost the same event, so that the answer is known, on grids that differ by a factor."""
-    from rrcluster.privacy import together
+    from rrcluster.privacy import composition as together
 
     class Coarse(PoissonGaussian):
         def loss_distribution(self, *, coarse):

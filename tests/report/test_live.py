@@ -15,9 +15,9 @@ import pytest
 from browser import Browser, find_browser
 
 from rrcluster.errors import ConfigError, RunFolderError
-from rrcluster.experiments.setup import make_experiment
 from rrcluster.report.folders import read_run
 from rrcluster.report.live import LivePage, snapshot
+from rrcluster.runs.experiment import make_experiment
 
 
 @pytest.fixture
@@ -218,13 +218,13 @@ def test_run_prints_the_address_of_a_page_that_follows_it(tmp_path, monkeypatch,
         first.append(json.loads(state(seen[0])))
         return make_experiment(config, **more)
 
-    monkeypatch.setattr("rrcluster.experiments.setup.make_experiment", make_slowly)
+    monkeypatch.setattr("rrcluster.runs.experiment.make_experiment", make_slowly)
 
     def ask(_, figures):
         page = seen[0]
         seen.append(json.loads(state(page))["runs"])
 
-    monkeypatch.setattr("rrcluster.experiments.loggers._callables", lambda *_, **__: [ask])
+    monkeypatch.setattr("rrcluster.runs.progress._callables", lambda *_, **__: [ask])
     flags = ["--rounds", "2", "--clients", "60", "--mechanism", "none", "--model", "linear"]
     assert main(["run", "--watch", *flags, "--out", str(tmp_path / "a")]) == 0
     said = capsys.readouterr().err

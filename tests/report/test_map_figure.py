@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-
-from rrcluster.paper.map_figure import draw_map
-from rrcluster.paper.read_reproduction import MeasuredColumn, MeasuredRow
+from rrcluster_research.map_figure import draw_map
+from rrcluster_research.read_reproduction import MeasuredColumn, MeasuredRow
 
 
 @dataclass

@@ -23,7 +23,7 @@ FOLDERS = [
 
 @pytest.fixture(scope="module")
 def drawn_by():
-    return runpy.run_path(str(ROOT / "benchmarks" / "results_figures.py"))["drawn_by"]
+    return runpy.run_path(str(ROOT / "research/benchmarks" / "results_figures.py"))["drawn_by"]
 
 
 @pytest.mark.parametrize("name", FOLDERS)

@@ -11,8 +11,7 @@ from rrcluster.report import find_runs, make_figures
 from rrcluster.report.cluster_figures import matched
 from rrcluster.report.drawing import FAINT, GRID, INK, PALETTE, TEXT_COLOURS, TONES
 from rrcluster.report.figures import FIGURES, draw_figures
-from rrcluster.report.looks import nth_look
-from rrcluster.report.series import arenas, changing, epsilon_series, shown_epsilon, size_series
+from rrcluster.report.series import arenas, changing, epsilon_series, nth_look, shown_epsilon, size_series
 
 RR = {"rebalance": "coin", "min_cluster_size": 15}
 OKABE_ITO = {"#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#f0e442", "#000000"}

@@ -5,7 +5,7 @@ import pytest
 from rrcluster.errors import RunFolderError
 from rrcluster.registry import METHODS, register
 from rrcluster.report import find_runs, method_label, read_run
-from rrcluster.report.labels import distinct_labels
+from rrcluster.report.values import distinct_labels
 
 
 def test_reads_a_run(tmp_path, run_folder):

@@ -7,8 +7,8 @@ from rrcluster.report import find_runs, make_report
 from rrcluster.report.curves import accuracy_panels
 from rrcluster.report.drawing import PALETTE, TEXT_COLOURS
 from rrcluster.report.figures import FIGURES, draw_figures
-from rrcluster.report.looks import Look, method_looks
 from rrcluster.report.page import lead
+from rrcluster.report.series import Look, method_looks
 
 LONG = "an-algorithm-with-a-name-that-takes-more-room-than-there-is-in-a-column-of-a-page"
 RR = {"rebalance": "coin", "min_cluster_size": 15}

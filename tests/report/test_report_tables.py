@@ -11,14 +11,7 @@ from rrcluster.privacy.cost import epsilon_text
 from rrcluster.registry import DATASETS
 from rrcluster.report import find_runs, results_table, to_console, to_csv, to_dict, to_html, to_latex, to_markdown
 from rrcluster.report.tables import UNCOVERED_TUNING, TextTable
-from rrcluster.report.values import (
-    Estimate,
-    clear_best,
-    delta_text,
-    estimate,
-    seconds_text,
-    value_text,
-)
+from rrcluster.report.values import Estimate, clear_best, delta_text, estimate, seconds_text, value_text
 
 ODD = TextTable(
     title="A & B",
@@ -322,7 +315,7 @@ def test_a_sample_of_clients_is_stated(tmp_path, run_folder):
     ],
 )
 def test_labels_say_who_takes_part_where_it_is_not_a_secret_sample(settings, ending, cohort):
-    from rrcluster.report.labels import expected_cohort, method_label
+    from rrcluster.report.values import expected_cohort, method_label
 
     config = {"algorithm": "ifca", "mechanism": "joint", "sample_rate": 0.1, "num_clients": 1000} | settings
     assert method_label(config) == f"DP-IFCA{ending}"

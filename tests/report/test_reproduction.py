@@ -4,21 +4,21 @@ import json
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
-from scipy.stats import ttest_rel
-
-from rrcluster.errors import RunFolderError
-from rrcluster.paper.paper_figures import draw_lines_of
-from rrcluster.paper.paper_report import make_reproduction, write_verdicts
-from rrcluster.paper.paper_tables import main_tables, more_tables
-from rrcluster.paper.read_reproduction import (
+from rrcluster_research.paper_figures import draw_lines_of
+from rrcluster_research.paper_report import make_reproduction, write_verdicts
+from rrcluster_research.paper_tables import main_tables, more_tables
+from rrcluster_research.read_reproduction import (
     MeasuredCell,
     MeasuredColumn,
     MeasuredRow,
     Reproduced,
     read_reproduction,
 )
-from rrcluster.paper.verdicts import FAILS, HOLDS, PARTLY, UNKNOWN, CellCount, compare, holm, verdict
+from rrcluster_research.verdicts import FAILS, HOLDS, PARTLY, UNKNOWN, CellCount, compare, holm, verdict
+from safetensors.numpy import save_file
+from scipy.stats import ttest_rel
+
+from rrcluster.errors import RunFolderError
 from rrcluster.report import read_run
 
 CLAIM = {

@@ -3,9 +3,9 @@
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rrcluster.secagg.secure_client import Attempt, SecureClient
-from rrcluster.secagg.secure_server import secure_sum
-from rrcluster.secagg.terms import Terms
+from rrcluster.federation.secagg.secure_client import Attempt, SecureClient
+from rrcluster.federation.secagg.secure_server import secure_sum
+from rrcluster.federation.secagg.terms import Terms
 
 WIDTH = 7
 

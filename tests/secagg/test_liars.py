@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from protocol_lab import Lab, identities, terms_for, values_for
 
 from rrcluster.errors import ProtocolError
-from rrcluster.secagg.masks import KEY_BYTES, agree, derive_key, expand
-from rrcluster.secagg.secure_client import OF_KEY, OF_SEED, RevealedShares, close_shares, open_share
-from rrcluster.secagg.shamir import PRIME, SECRET_BYTES, split_secret
+from rrcluster.federation.secagg.masks import KEY_BYTES, PRIME, SECRET_BYTES, agree, derive_key, expand, split_secret
+from rrcluster.federation.secagg.secure_client import OF_KEY, OF_SEED, RevealedShares, close_shares, open_share
 
 
 def changed(content):

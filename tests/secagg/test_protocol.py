@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from protocol_lab import WIDTH, Lab, identities, public, terms_for, values_for
 
 from rrcluster.errors import PrivacyError, ProtocolError
-from rrcluster.secagg.secure_client import ENVELOPE_BYTES, Attempt, SecureClient
-from rrcluster.secagg.shamir import PRIME, combine_shares, split_secret
-from rrcluster.secagg.terms import Terms
+from rrcluster.federation.secagg.masks import PRIME, combine_shares, split_secret
+from rrcluster.federation.secagg.secure_client import ENVELOPE_BYTES, Attempt, SecureClient
+from rrcluster.federation.secagg.terms import Terms
 
 STAGES = ("advertise", "share", "mask", "sign", "reveal")
 

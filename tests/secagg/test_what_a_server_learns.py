@@ -14,10 +14,10 @@ import pytest
 from protocol_lab import identities, public
 
 from rrcluster.errors import ProtocolError
-from rrcluster.secagg import secure_client
-from rrcluster.secagg.masks import derive_key
-from rrcluster.secagg.secure_client import OF_KEY, OF_SEED, Attempt, SecureClient, open_share
-from rrcluster.secagg.terms import Terms
+from rrcluster.federation.secagg import secure_client
+from rrcluster.federation.secagg.masks import derive_key
+from rrcluster.federation.secagg.secure_client import OF_KEY, OF_SEED, Attempt, SecureClient, open_share
+from rrcluster.federation.secagg.terms import Terms
 
 
 class Hostile:

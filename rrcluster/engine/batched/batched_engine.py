@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 from rrcluster.data.federated import Cohort, FederatedData, TestSet
-from rrcluster.engine.batched.device_tables import PopulationTable, SampleTable, cohort_table, population_bytes
+from rrcluster.engine.batched.device import PopulationTable, SampleTable, cohort_table, population_bytes
 from rrcluster.engine.batched.evaluator import Evaluator
 from rrcluster.engine.batched.training import Trainer, join, program_key
-from rrcluster.engine.protocol import CPU, Measured, Question, TrainingCall, Updates
+from rrcluster.engine.protocol import Measured, Question, TrainingCall, Updates
+from rrcluster.engine.reference import CPU
 from rrcluster.errors import ConfigError
 from rrcluster.models.model import Model
 from rrcluster.types import Array

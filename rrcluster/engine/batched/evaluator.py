@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from rrcluster.data.federated import Cohort, TestSet
-from rrcluster.engine.batched.cuda_graphs import GraphCache, GraphPool
-from rrcluster.engine.batched.device_tables import SampleTable
-from rrcluster.engine.batched.gradients import unused
+from rrcluster.engine.batched.device import GraphCache, GraphPool, SampleTable
 from rrcluster.engine.batched.kernels import own_kernels
+from rrcluster.engine.batched.steps import unused
 from rrcluster.engine.batched.training import joined
 from rrcluster.models.model import FixedPart, Model
 from rrcluster.types import Array

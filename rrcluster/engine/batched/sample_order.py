@@ -47,12 +47,12 @@ def step_rows(integers: Tensor, *, epochs: int, width: int, step: int) -> Tensor
 
 
 def _rows_by_kernel(integers: Tensor, epochs: int, per_epoch: int, step: int) -> Tensor:
-    from rrcluster.engine.batched import words_triton
+    from rrcluster.engine.batched import kernels_triton
 
     count = len(integers)
     out = torch.empty(epochs * per_epoch, count, step, dtype=torch.int32, device=integers.device)
     width = 1 << (per_epoch * step - 1).bit_length()
-    words_triton.step_rows[(count, epochs)](integers, out, count, step, per_epoch, WIDTH=width)
+    kernels_triton.step_rows[(count, epochs)](integers, out, count, step, per_epoch, WIDTH=width)
     return out
 
 
@@ -75,7 +75,7 @@ def visits(keys: Tensor, clients: Tensor, sizes: Tensor, *, epochs: int, width: 
 def words_on(keys: Tensor, clients: Tensor, count: int) -> Tensor:
     """(n, 2), (n,) int64 -> (n, count): the words of `rng.client_words`, with a key for every client.
 
-    Drawn by one kernel on a CUDA device (words_triton.py), elsewhere by torch.
+    Drawn by one kernel on a CUDA device (kernels_triton.py), elsewhere by torch.
     """
     blocks = -(-count // 4)
     if clients.is_cuda:
@@ -90,7 +90,7 @@ def words_on(keys: Tensor, clients: Tensor, count: int) -> Tensor:
 
 def drawn_by_kernel(keys: Tensor, clients: Tensor, blocks: int) -> Tensor:
     """(n, 4 blocks), by the kernel."""
-    from rrcluster.engine.batched.words_triton import words
+    from rrcluster.engine.batched.kernels_triton import words
 
     out = torch.empty(len(clients), 4 * blocks, dtype=torch.int64, device=clients.device)
     if len(clients) and blocks:

@@ -1,19 +1,91 @@
 """Local SGD of many clients at once for any model, by autograd: each step is one tensor program over all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from rrcluster.engine.batched.cuda_graphs import GraphPool
-from rrcluster.engine.batched.device_tables import SampleTable
-from rrcluster.engine.batched.gradients import Gradients
+from rrcluster.engine.batched.device import GraphPool, SampleTable
 from rrcluster.engine.optimisers import direction
-from rrcluster.models.dropout import Draw, draw_masks, record_draws
-from rrcluster.models.model import Model
+from rrcluster.errors import ConfigError
+from rrcluster.models.client_state import generator_states
+from rrcluster.models.model import Model, Parameters
+from rrcluster.models.stackable import Draw, draw_masks, record_draws
+from rrcluster.models.task import compiled
 from rrcluster.types import Array
+
+
+def masked_mean(losses: Tensor, present: Tensor) -> Tensor:
+    """Mean over the last axis of the entries that are present, 0 where there are none: (..., s), (..., s) -> (...).
+
+    Padding is excluded by `where`, never by multiplying: a NaN in the padding does not pass.
+    """
+    total = torch.where(present, losses, 0.0).sum(-1)
+    return total / present.sum(-1).clamp(min=1)
+
+
+Losses = Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]
+
+
+def losses_of(model: Model, device: torch.device) -> Losses:
+    """A function of parameters, inputs (G, s, ...), targets (G, s) and what is present (G, s): mean losses (G,).
+
+    Compiled for convolutions on a CUDA device, whose normalisations and pools are otherwise separate passes over
+    memory. torch caches compiled programs between processes.
+    """
+    if device.type == "cuda" and model.convolutional:
+        return compiled(plain_losses(model))
+    return plain_losses(model)
+
+
+def plain_losses(model: Model, masks: Sequence[Tensor] = ()) -> Losses:
+    """The same function, not compiled; `masks` are those of dropout."""
+
+    def losses(parameters: Parameters, inputs: Tensor, targets: Tensor, present: Tensor) -> Tensor:
+        return masked_mean(model.task.losses(model.grouped(parameters, inputs, masks), targets, axes=2), present)
+
+    return losses
+
+
+def unused(model: Model, device: torch.device) -> Model:
+    """Copies of a user's network and loss for one pass, that keep nothing of clients before.
+
+    Not on a CUDA device: captured steps run no Python code, and read the tensors of the model that was captured.
+    """
+    return model.copied() if model.own and device.type == "cpu" else model
+
+
+class Gradients:
+    """The gradient of each client's mean loss, one tensor (G, *shape) per layer."""
+
+    def __init__(self, model: Model, device: torch.device) -> None:
+        """Nothing is compiled before it is used."""
+        self._given, self._device, self.model, self._losses_of = model, device, model, losses_of(model, device)
+
+    def forget(self) -> None:
+        """Drop what a user's network and loss keep of the clients before."""
+        self.model = unused(self._given, self._device)
+        self._losses_of = losses_of(self.model, self._device) if self._given.own else self._losses_of
+
+    def __call__(
+        self, params: Tensor, batch: Tensor, targets: Tensor, present: Tensor, masks: Sequence[Tensor] = ()
+    ) -> Sequence[Tensor]:
+        """Of params (G, d) on a batch (G, s, ...); `masks` are those of dropout."""
+        states = generator_states() if self.model.own else None
+        with torch.enable_grad():
+            leaves = {name: value.detach().requires_grad_() for name, value in self.model.unflatten(params).items()}
+            losses_of = plain_losses(self.model, masks) if masks else self._losses_of
+            losses = losses_of(leaves, batch, targets, present)
+            gradients = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
+        if states is not None and states != generator_states():
+            raise ConfigError(
+                f"model {self.model.name} or its loss draws random numbers for some samples, which clients that are "
+                "computed together would share; draw them for all samples alike, or use engine = reference."
+            )
+        return gradients
+
 
 _BUCKET = 16  # clients: a captured step serves every number of them up to the next multiple
 _COMPILED_BUCKET = 64  # where every number of them needs its own compilation

@@ -9,12 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rrcluster.engine.batched.cuda_graphs import GraphCache, GraphPool
-from rrcluster.engine.batched.device_tables import SampleTable
-from rrcluster.engine.batched.gradients import Gradients
+from rrcluster.engine.batched.device import GraphCache, GraphPool, SampleTable
 from rrcluster.engine.batched.kernels import Kernels, own_kernels
 from rrcluster.engine.batched.sample_order import step_rows
-from rrcluster.engine.batched.steps import CapturedSgd, DropoutSgd, SgdOptions, StackedSgd
+from rrcluster.engine.batched.steps import CapturedSgd, DropoutSgd, Gradients, SgdOptions, StackedSgd
 from rrcluster.engine.optimisers import state_size, step_seeds
 from rrcluster.engine.protocol import LocalSettings, TrainingCall
 from rrcluster.models.model import Model

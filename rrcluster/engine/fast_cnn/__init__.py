@@ -1,8 +1,7 @@
 """The `cnn` of models/networks.py, and no other network, in C on a CPU and in Triton on a GPU."""
 
 from rrcluster.engine.fast_cnn.gpu import CnnKernels, kernels_here
-from rrcluster.engine.fast_cnn.native_build import native_library
-from rrcluster.engine.fast_cnn.native_engine import NativeEngine
+from rrcluster.engine.fast_cnn.native import NativeEngine, native_library
 from rrcluster.models.model import Model
 
 

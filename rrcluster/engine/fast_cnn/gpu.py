@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rrcluster.engine.batched.linear_kernels import TRITON_PRECISION, power_of_two
+from rrcluster.engine.batched.kernels import TRITON_PRECISION, power_of_two
 from rrcluster.engine.fast_cnn.layout import ACTIVATIONS, BIAS1, CONV2, num_parameters, packed_order
 
 LARGEST_BATCH = 64
@@ -82,12 +82,12 @@ class CnnKernels:
         return models.index_select(1, _orders(self.outputs, models.device)[0])
 
     def unpack(self, models: Tensor) -> Tensor:
-        """(G, D) and back."""
+        """(G, D) and kernels."""
         return models.index_select(1, _orders(self.outputs, models.device)[1])
 
     def train(self, vectors: Tensor, images: Tensor, targets: Tensor, where: Tensor, rates: Tensor) -> None:
         """SGD in place: vectors (G, D), where (steps, G, S) int32 rows of `images`, rates (G,)."""
-        ahead, back = _kernels()
+        kernels = _kernels()
         groups, samples = where.shape[1:]
         count = groups * samples
         h1, place1 = _with_bytes(vectors, count * _H1)
@@ -98,40 +98,40 @@ class CnnKernels:
         options = self._options
         precision = {"PRECISION": options["PRECISION"]}
         for rows in where:
-            ahead.forward1[(count,)](
+            kernels.forward1[(count,)](
                 vectors, images, rows, z1, h1, place1, samples, TILE=FORWARD1.tile, **FORWARD1.warps_alone, **options
             )
-            ahead.forward2[(groups * FORWARD2.blocks(samples),)](
+            kernels.forward2[(groups * FORWARD2.blocks(samples),)](
                 vectors, rows, h1, z2, h2, place2, samples, FORWARD2.blocks(samples), **FORWARD2.options, **options
             )
-            back.classify[(groups,)](
+            kernels.classify[(groups,)](
                 vectors, targets, rows, rates, h2, dh2, samples, ROWS=power_of_two(samples), **self._classes, **options
             )
-            back.backward2[(groups * BACKWARD2.blocks(samples),)](
+            kernels.backward2[(groups * BACKWARD2.blocks(samples),)](
                 vectors, rows, slopes, place1, place2, dh2, dz2, samples, BACKWARD2.blocks(samples),
                 **BACKWARD2.options, **options,
             )  # fmt: skip
-            back.backward1[(count,)](
+            kernels.backward1[(count,)](
                 images, rows, slopes, partial, ROWS=BACKWARD1.tile // 16, **BACKWARD1.warps_alone, **precision
             )
-            back.update[(groups * 5,)](vectors, rows, rates, h1, dz2, partial, samples, **UPDATE.options, **options)
+            kernels.update[(groups * 5,)](vectors, rows, rates, h1, dz2, partial, samples, **UPDATE.options, **options)
 
     def evaluate(
         self, vectors: Tensor, images: Tensor, targets: Tensor, where: Tensor, model_of: Tensor, data_of: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Loss and correctness (G, S) of model `model_of[g]` on the images `where[data_of[g]]`; 0 for absent ones."""
-        ahead, _ = _kernels()
+        kernels = _kernels()
         groups, samples = len(model_of), where.shape[1]
         blocks, tiles = groups * JUDGE.blocks(samples), -(-samples // 32)
         programs = _programs(vectors.device, blocks)
         scratch = vectors.new_empty(programs * (_Z1 + JUDGE.images * (_H1 + _Z2)))
         h2 = vectors.new_empty(groups * samples * _H2)
         losses, hits = vectors.new_empty(groups, samples), vectors.new_empty(groups, samples)
-        ahead.forward[(programs,)](
+        kernels.forward[(programs,)](
             vectors, images, where, model_of, data_of, scratch, h2, h2, blocks, samples,
             JUDGE.blocks(samples), TILE=JUDGE.tile, **JUDGE.options, **self._options,
         )  # fmt: skip
-        ahead.evaluate[(groups * tiles,)](
+        kernels.evaluate[(groups * tiles,)](
             vectors, targets, where, model_of, data_of, h2, losses, hits, samples, tiles,
             ROWS=32, **self._classes, **self._options,
         )  # fmt: skip
@@ -175,10 +175,10 @@ def _orders(outputs: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return torch.as_tensor(order, device=device), torch.as_tensor(np.argsort(order), device=device)
 
 
-def _kernels() -> tuple[ModuleType, ModuleType]:
-    from rrcluster.engine.fast_cnn import backward_triton, forward_triton
+def _kernels() -> ModuleType:
+    from rrcluster.engine.fast_cnn import cnn_triton
 
-    return forward_triton, backward_triton
+    return cnn_triton
 
 
 def _with_bytes(like: Tensor, count: int) -> tuple[Tensor, Tensor]:

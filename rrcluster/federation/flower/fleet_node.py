@@ -7,6 +7,7 @@ has no data and the daemon no network.
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from dataclasses import dataclass
@@ -17,15 +18,19 @@ import httpx
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf
-from flwr.supercore.inflatable.inflatable_utils import push_objects
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.retry import RetryInvoker, constant
@@ -33,9 +38,8 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from rrcluster.errors import ConfigError, ProtocolError
-from rrcluster.federation.flower.flower_envelope import fetch, unwrap, wrap
+from rrcluster.federation.messages import LONGEST_LETTER, Letter
 from rrcluster.federation.unix_socket import ask_socket
-from rrcluster.federation.wire import LONGEST_LETTER, Letter
 
 _HEARTBEAT = 10.0  # seconds, the least that Flower takes; a node that was killed can be back after twice that
 _LOG = logging.getLogger("rrcluster")
@@ -155,3 +159,40 @@ def load_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{path}: not a key of an elliptic curve (P-384); Flower takes no other.")
     return key
+
+
+_RECORD, _CONTENT, _NONCE = "letter", "content", "nonce"
+
+
+def wrap(content: bytes) -> Any:
+    """These bytes as a record.
+
+    Flower calls a message by the hash of what it holds, and takes the answer of whoever names it. A random number
+    makes the name one that only its receiver knows.
+    """
+    return RecordDict({_RECORD: ConfigRecord({_CONTENT: content, _NONCE: os.urandom(16)})})
+
+
+def unwrap(message: Any, *, longest: int) -> bytes:
+    """The bytes in a message of Flower's; ProtocolError if there are none, or too many."""
+    record = message.content.config_records.get(_RECORD, {}) if message.has_content() else {}
+    content = record.get(_CONTENT)
+    if not isinstance(content, bytes) or len(content) > longest:
+        raise ProtocolError("a message holds no bytes, or more than agreed.")
+    return content
+
+
+def fetch(client: Any, node: Any, run_id: int, tree: Any, *, tries: int | None = None) -> Any:
+    """A message whose parts are at the SuperLink. What it holds is the sender's: any error may come of reading it.
+
+    ObjectPullError where a part is not there after so many tries; None: as many as Flower makes in some minutes.
+    """
+    pull = make_pull_object_fn_protobuf(client.PullObject, node, run_id)
+    limit = {} if tries is None else {"max_tries_per_object": tries}
+    contents = pull_objects([part.object_id for part in iterate_object_tree(tree)], pull, **limit)
+    client.ConfirmMessageReceived(
+        ConfirmMessageReceivedRequest(node=node, run_id=run_id, message_object_id=tree.object_id)
+    )
+    message: Any = inflate_object_from_contents(tree.object_id, contents)
+    message.metadata.__dict__["_message_id"] = tree.object_id  # not part of what was sent
+    return message

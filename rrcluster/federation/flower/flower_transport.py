@@ -15,10 +15,10 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
 from rrcluster.errors import ConfigError, RoundError
 from rrcluster.federation.flower.children import Process, start_module, stop_processes
-from rrcluster.federation.flower.flower_envelope import fetch, unwrap, wrap
+from rrcluster.federation.flower.fleet_node import fetch, unwrap, wrap
 from rrcluster.federation.flower.superlink import SuperLink
+from rrcluster.federation.messages import LONGEST_LETTER
 from rrcluster.federation.transports import Reach
-from rrcluster.federation.wire import LONGEST_LETTER
 
 USUAL_ADDRESS = "127.0.0.1:9092"
 _KIND = "query"

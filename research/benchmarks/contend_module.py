@@ -1,0 +1,129 @@
+"""A network that somebody brings: `ours`, by the engine that `auto` picks, or `plain`, a loop in two processes.
+
+The plain loop is the one of contend_plain.py: one thread each, channels-last weights and images, half of the clients
+each, their data at hand. Usage: contend_module.py ours|plain NAME, driven as workload.answer says ("train").
+"""
+
+import multiprocessing
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.own_modules import CLIENTS, LOCAL, MODULES, SAMPLES
+from benchmarks.workload import answer
+
+PROCESSES, EDGES = 2, "edges (ours)"
+WARM = 3  # seconds
+
+
+def workload(name):
+    """Module, inputs (clients, samples, ...), targets, whether inputs are ids."""
+    rng = np.random.default_rng(0)
+    torch.manual_seed(0)
+    if name == EDGES:
+        from rrcluster.models import make_model
+
+        shape, ids, clients = (1, 28, 28), 0, 100
+        module = make_model("edges", input_shape=shape, num_classes=4).module
+    else:
+        make, shape, ids = MODULES[name]
+        module, clients = make(), CLIENTS
+    size = (clients, SAMPLES, *shape)
+    inputs = rng.integers(ids, size=size) if ids else rng.normal(size=size).astype(np.float32)
+    return module, inputs, rng.integers(4, size=size[:2]), ids > 0
+
+
+def ours(name):
+    import rrcluster as rr
+    from rrcluster.engine.pick_engine import pick_engine
+    from rrcluster.engine.reference import CPU
+    from rrcluster.methods import ALGORITHMS
+    from rrcluster.models import fitted, make_model
+    from rrcluster.simulation.hosts import Hosts
+
+    module, inputs, targets, ids = workload(name)
+    data = rr.from_arrays(inputs, targets, num_classes=4, ids=ids)
+    if name == EDGES:
+        model = make_model("edges", input_shape=data.input_shape, num_classes=4)
+        start = model.init(rng=np.random.default_rng(0))
+    else:
+        model = fitted(rr.from_module(module), data)
+        start = model.given
+    engine, method = pick_engine("auto", model=model, device=CPU), ALGORITHMS["fedavg"]
+    host = Hosts.here(data, algorithm=method, split=method.split(model), engine=engine).host
+    hosts, everybody = Hosts(host, processes=PROCESSES), np.arange(len(inputs))
+    parts = [everybody[first : first + engine.part] for first in range(0, len(inputs), engine.part)]
+
+    def train():
+        sum(hosts.map(trained, start, parts))
+
+    train()
+    if name != EDGES:  # the processes of a long run, as those of the plain loop are there
+        until = time.perf_counter() + WARM
+        while time.perf_counter() < until:
+            train()
+    answer(train, train)
+
+
+def trained(host, start, ids):
+    """The sum of what some clients' training changes."""
+    from rrcluster.engine import protocol as calls
+
+    zeros, cohort = np.zeros(len(ids), dtype=int), host.data.cohort(ids)
+    return calls.changes(host.side.engine, start[None], zeros, cohort, local=LOCAL, key=(1, 2)).sum(axis=0)
+
+
+def work(name, which, jobs, results):
+    torch.set_num_threads(1)
+    module, inputs, targets, _ = workload(name)
+    clients = range(which, len(inputs), PROCESSES)
+    data, answers = ({i: torch.from_numpy(values[i]) for i in clients} for values in (inputs, targets))
+    if module_takes_images := inputs.ndim == 5:
+        module = module.to(memory_format=torch.channels_last)
+    start = [part.detach().clone() for part in module.parameters()]
+    optimiser, loss_of = torch.optim.SGD(module.parameters(), lr=LOCAL.local_lr), nn.CrossEntropyLoss()
+
+    def train(i):
+        with torch.no_grad():
+            for parameter, value in zip(module.parameters(), start, strict=True):
+                parameter.copy_(value)
+        for _ in range(LOCAL.local_epochs):
+            for chosen in torch.randperm(len(answers[i])).split(LOCAL.batch_size):
+                optimiser.zero_grad(set_to_none=True)
+                batch = data[i][chosen]
+                batch = batch.contiguous(memory_format=torch.channels_last) if module_takes_images else batch
+                loss_of(module(batch), answers[i][chosen]).backward()
+                optimiser.step()
+        return torch.cat([part.detach().reshape(-1) for part in module.parameters()])
+
+    results.put(0)
+    while jobs.get() is not None:
+        results.put(sum(train(i) for i in clients).numpy())
+
+
+def plain(name):
+    context = multiprocessing.get_context("spawn")
+    jobs, results = [context.Queue() for _ in range(PROCESSES)], context.Queue()
+    for which, queue in enumerate(jobs):
+        context.Process(target=work, args=(name, which, queue, results), daemon=True).start()
+
+    def collect():
+        return sum(results.get() for _ in range(PROCESSES))
+
+    def train():
+        for queue in jobs:
+            queue.put("train")
+        collect()
+
+    collect()
+    train()
+    answer(train, train)
+
+
+if __name__ == "__main__":
+    {"ours": ours, "plain": plain}[sys.argv[1]](sys.argv[2])

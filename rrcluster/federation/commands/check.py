@@ -1,0 +1,152 @@
+"""`rrcluster federation check` and `status`: what is in order, and where a training stands."""
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from rrcluster.cli.terminal import parse
+from rrcluster.errors import ConfigError
+from rrcluster.federation.federation_folder import FederationFolder
+from rrcluster.federation.member_folder import MemberFolder
+from rrcluster.privacy.cost import epsilon_text
+
+if TYPE_CHECKING:
+    from rrcluster.federation.readiness import CheckLine
+
+_SECONDS, _LONGEST = 10.0, 10_000  # of a daemon's answer
+
+
+@dataclass(frozen=True)
+class CheckCommand:
+    """A checklist of a federation's or a member's folder; exit status 1 where a line does not pass.
+
+    Certificates and their dates, keys, versions, digests, consents, disk, budget, and whether anything can be learnt
+    under the noise at all.
+
+    rrcluster federation check trial --port 9092
+
+    rrcluster federation check north
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path()
+    """Folder of the federation, or of a member."""
+    port: int | None = None
+    """Also check that this port of the server can be used."""
+    members: Path | None = None
+    """Also ask the daemons in this folder of members' folders whether they answer, and what their clocks say."""
+    json: bool = False
+    """Print the list as JSON."""
+
+
+@dataclass(frozen=True)
+class StatusCommand:
+    """Where a training stands: the round, who answered last, what has been spent.
+
+    rrcluster federation status trial
+
+    rrcluster federation status north
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path()
+    """Folder of the federation, or of a member."""
+    json: bool = False
+    """Print it as JSON."""
+
+
+def check(arguments: list[str]) -> int:
+    """Run `check`."""
+    command = parse(CheckCommand(), arguments, prog="rrcluster federation check")
+    of_member = _of_member(command.folder)
+    from rrcluster.federation.readiness import check_member
+
+    if of_member:
+        lines = check_member(MemberFolder(command.folder))
+    else:
+        lines = _server_lines(FederationFolder(command.folder), command)
+    if command.json:
+        sys.stdout.write(json.dumps([asdict(line) for line in lines], indent=2) + "\n")
+    else:
+        width = max(len(line.what) for line in lines)
+        for line in lines:
+            sys.stdout.write(f"{'ok  ' if line.passed else 'FAIL'}  {line.what.ljust(width)}  {line.detail}\n")
+    return 0 if all(line.passed for line in lines) else 1
+
+
+def _server_lines(folder: FederationFolder, command: CheckCommand) -> "list[CheckLine]":
+    from rrcluster.federation.readiness import check_server
+    from rrcluster.federation.transports import Reach, open_transport
+
+    if command.members is None or not folder.closed:
+        return check_server(folder, port=command.port)
+    reach = Reach(folder, folder.agreement(), _SECONDS, _LONGEST, command.members)
+    with open_transport("local", reach) as transport:
+        return check_server(folder, port=command.port, transport=transport)
+
+
+def status(arguments: list[str]) -> int:
+    """Run `status`."""
+    command = parse(StatusCommand(), arguments, prog="rrcluster federation status")
+    if _of_member(command.folder):
+        told = _member_status(MemberFolder(command.folder))
+    else:
+        told = _server_status(FederationFolder(command.folder))
+    if command.json:
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        return 0
+    for name, value in told.items():
+        text = ", ".join(value) if isinstance(value, list) else epsilon_text(value) if type(value) is float else value
+        sys.stdout.write(f"{name}: {text}\n")
+    return 0
+
+
+def _of_member(folder: Path) -> bool:
+    if folder == Path():
+        raise ConfigError("name the folder of a federation or of a member, as in `rrcluster federation status trial`.")
+    if (folder / "identity.key").exists():
+        return True
+    FederationFolder(folder).draft()
+    return False
+
+
+def _server_status(folder: FederationFolder) -> dict[str, Any]:
+    agreement = folder.agreement()
+    from rrcluster.federation.agreed_run import AgreedRun
+    from rrcluster.privacy.ledger import read_charges
+
+    folder.cost()  # refuses a run folder that disagrees with itself
+    noted, path = folder.status(), folder.run / "ledger.jsonl"
+    charges = read_charges(path) if path.exists() else []
+    told: dict[str, Any] = {
+        "federation": agreement.name,
+        "mode": agreement.mode,
+        "members": len(agreement.members),
+        "round": f"{len({charge['round'] for charge in charges})} of {agreement.guarantee['num_rounds']}",
+        "releases charged": len(charges),
+        "releases allowed": agreement.guarantee["num_releases"],
+        "epsilon of the whole training": AgreedRun.build(agreement, trains=False).plan.epsilon(),  # checks what it says
+        "finished": (folder.run / "models.safetensors").exists(),
+    }
+    if noted:
+        told["last message"] = f"{noted.get('stage')}, {max(0, round(time.time()) - int(noted.get('at', 0)))} s ago"
+    if "answered" in noted:
+        told["answered it"] = noted["answered"]
+    return told
+
+
+def _member_status(folder: MemberFolder) -> dict[str, Any]:
+    agreement = folder.agreement()
+    from rrcluster.federation.client_ledger import ledger_of
+
+    return {
+        "member": folder.settings().get("name"),
+        "federation": agreement.name,
+        "attempts joined": ledger_of(folder).joined(agreement.digest),
+        "attempts allowed": agreement.guarantee["num_releases"],
+        "epsilon of the whole training": float(agreement.guarantee["epsilon"]),  # under its own signature
+        "models here": (folder.path / "released" / "models.safetensors").exists(),
+    }

@@ -1,0 +1,271 @@
+"""`rrcluster federation init` and `enrol`: from a settings file to an agreement that every operator has signed."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from rrcluster.cli.terminal import parse, read_yaml, say
+from rrcluster.errors import ConfigError
+from rrcluster.federation.agreement import Agreement, Member, SampleShape
+from rrcluster.federation.federation_folder import FederationFolder
+from rrcluster.federation.member_folder import MemberFolder
+from rrcluster.privacy.cost import epsilon_text
+from rrcluster.report.values import field_text
+from rrcluster.settings import FIELDS
+from rrcluster.storage import parse_json, read_text
+
+if TYPE_CHECKING:
+    from rrcluster.federation.agreed_run import AgreedRun
+
+
+@dataclass(frozen=True)
+class InitCommand:
+    """Start a federation: a folder with the draft of the agreement, an empty roster, a certificate authority.
+
+    usage: rrcluster federation init FOLDER SETTINGS.yaml [OPTIONS], and later: init FOLDER --close. SETTINGS.yaml has
+    one `setting: value` per line, as for `rrcluster run`. `data: members` means that every member brings its own: then
+    the settings declare what all tables share (features, target, classes or regression, categories, scale, missing), or
+    --input-shape and --num-classes describe arrays. The name of a dataset instead makes a rehearsal.
+
+    rrcluster federation init trial settings.yaml --mode secure --least-honest 6 --most-colluders 1
+
+    rrcluster federation init trial --close
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path()
+    """Folder of the federation."""
+    settings: Annotated[Path | None, tyro.conf.Positional] = None
+    """YAML file of settings."""
+    name: str | None = None
+    """Name of this training; default: that of the folder. Another training of the same members needs another one."""
+    mode: Literal["plain", "secure"] = "secure"
+    """secure: the server sees sums alone, with noise made by the members; plain: it is trusted with raw reports."""
+    least_honest: int = 0
+    """secure: members whose noise every sum must hold; the noise of each is calibrated to it."""
+    most_colluders: int = 0
+    """secure: members that may work for the server without anybody's data being at risk."""
+    hosts: tuple[str, ...] = ("localhost", "127.0.0.1")
+    """Names and addresses under which members reach the server: for its certificate."""
+    input_shape: tuple[int, ...] = ()
+    """data: members, as arrays: shape of one sample."""
+    num_classes: int | None = None
+    """data: members, as arrays: number of classes; 0 for regression."""
+    close: bool = False
+    """Close the roster: calibrate the noise, state the guarantee, write agreement.json."""
+    new_certificate: bool = False
+    """Issue a new certificate of the server for --hosts, signed by the same authority."""
+
+
+@dataclass(frozen=True)
+class EnrolCommand:
+    """Enrol a member, or sign; at the server, add requests and signatures.
+
+    A member's operator: rrcluster federation enrol MEMBER --name NAME --clients N makes keys and request.json, which
+    is sent to who runs the server. Later: enrol MEMBER --agree agreement.json shows what was agreed, checks that the
+    settings give the guarantee they state, and signs (consent.json). At the server: enrol FOLDER --accept REQUEST ...
+    and enrol FOLDER --consent CONSENT ...
+
+    rrcluster federation enrol north --name north --clients 200 --lifetime-epsilon 8
+
+    rrcluster federation enrol trial --accept north/request.json
+
+    rrcluster federation enrol north --agree trial/agreement.json --yes
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path()
+    """The member's folder, or at the server that of the federation."""
+    name: str | None = None
+    """Name of the member, public."""
+    clients: int | None = None
+    """How many clients the member hosts at most, over all rounds: a public constant."""
+    lifetime_epsilon: float | None = None
+    """Refuse to sign a training that brings the clients above this epsilon, all trainings together."""
+    agree: Path | None = None
+    """Sign this agreement."""
+    yes: bool = False
+    """Sign without asking."""
+    accept: tuple[Path, ...] = ()
+    """At the server: add these requests to the roster."""
+    consent: tuple[Path, ...] = ()
+    """At the server: keep these signatures."""
+
+
+def init(arguments: list[str]) -> int:
+    """Run `init`."""
+    command = parse(InitCommand(), arguments, prog="rrcluster federation init")
+    _check_folder(command.folder, "init")
+    folder = FederationFolder(command.folder)
+    if command.close:
+        return _close(folder)
+    if command.new_certificate:
+        from rrcluster.federation.certificates import issue_server
+
+        issue_server(folder.path, folder.private, hosts=command.hosts)
+        say(f"{folder.private / 'server.pem'}: a new certificate for {', '.join(command.hosts)}.")
+        return 0
+    if command.settings is None:
+        raise ConfigError("init needs a file of settings: `rrcluster federation init FOLDER SETTINGS.yaml`.")
+    settings, samples = _settings(read_yaml(str(command.settings)), command)
+    FederationFolder.create(
+        command.folder,
+        name=command.name or command.folder.resolve().name,
+        settings=settings,
+        samples=samples,
+        mode=command.mode,
+        least_honest=command.least_honest,
+        most_colluders=command.most_colluders,
+        hosts=command.hosts,
+    )
+    say(f"{command.folder}: a federation without members. Keep {folder.private} to yourself. Next, every member:")
+    say("  rrcluster federation enrol MEMBER --name NAME --clients N")
+    return 0
+
+
+def _settings(given: Mapping[str, Any], command: InitCommand) -> tuple[dict[str, Any], SampleShape]:
+    """The settings of the draft, and what samples look like."""
+    from rrcluster.federation.agreed_settings import MEMBERS, check_settings, register_members, table_shape
+    from rrcluster.runs.config import from_flat
+
+    if command.mode == "secure" and command.least_honest < 2:
+        raise ConfigError(
+            "mode = secure needs --least-honest, of how many members the noise protects everybody (2 or more), and "
+            "--most-colluders, how many may work for the server; every member signs both."
+        )
+    register_members()
+    columns = {name: value for name, value in given.items() if FIELDS.get(name) == "columns"}
+    settings = {name: value for name, value in given.items() if name not in columns}
+    if "data" not in settings:
+        raise ConfigError(f"the settings need data: {MEMBERS} (every member brings its own), or a dataset's name.")
+    if not settings.keys() & {"participation", "sample_rate", "slots"} and settings.get("mechanism") in (None, "joint"):
+        settings["participation"] = "everybody"
+        say("participation = everybody: a network shows who takes part, so epsilon should not rest on that secret.")
+    check_settings(settings, secure=command.mode == "secure")
+    config = from_flat(settings, source=str(command.settings))
+    arrays = bool(command.input_shape) and command.num_classes is not None
+    if settings["data"] == MEMBERS:
+        if arrays and not columns:
+            return settings, SampleShape(command.input_shape, command.num_classes or 0)
+        return settings, table_shape(columns)
+    if columns or arrays:
+        raise ConfigError(f"data = {settings['data']} is a dataset with samples of its own; leave their shape out.")
+    from rrcluster.federation.agreed_run import samples_of
+
+    return settings, samples_of(config)
+
+
+def _close(folder: FederationFolder) -> int:
+    draft = folder.open_draft()
+    if folder.closed:
+        raise ConfigError(f"{folder.path}: the roster is closed already; another training needs another folder.")
+    from rrcluster.federation.agreed_run import AgreedRun, close
+
+    agreement = close(draft)
+    agreed = AgreedRun.build(agreement, trains=False)
+    folder.save_agreement(agreement)
+    show_agreement(agreed)
+    say(
+        f"{folder.path / 'agreement.json'}: send it, and {folder.path / 'ca.pem'}, to every member. Next, every member:"
+    )
+    say("  rrcluster federation enrol MEMBER --agree agreement.json")
+    return 0
+
+
+def enrol(arguments: list[str]) -> int:
+    """Run `enrol`."""
+    command = parse(EnrolCommand(), arguments, prog="rrcluster federation enrol")
+    _check_folder(command.folder, "enrol")
+    if command.accept or command.consent:
+        return _collect(command)
+    if command.agree is not None:
+        return _agree(command, command.agree)
+    if command.name is None or command.clients is None:
+        raise ConfigError("a new member needs --name and --clients, how many clients it hosts at most.")
+    folder = MemberFolder.create(
+        command.folder, name=command.name, num_clients=command.clients, lifetime=command.lifetime_epsilon
+    )
+    say(f"{folder.path}: keys of {command.name}, which stay here. Send {folder.path / 'request.json'} to who runs the")
+    say(f"server, and tell them its fingerprint by another way: {folder.request().fingerprint}")
+    return 0
+
+
+def _collect(command: EnrolCommand) -> int:
+    """At the server: requests and consents."""
+    folder = FederationFolder(command.folder)
+    for path in command.accept:
+        member = Member.of_facts(_json(path))
+        folder.accept(member)
+        say(f"{member.name}: {member.num_clients} clients, fingerprint {member.fingerprint} (compare it by telephone)")
+    for path in command.consent:
+        say(f"{folder.add_consent(_json(path)).name} has signed.")
+    if command.consent:
+        missing = folder.missing_consents(folder.agreement())
+        next_step = f"rrcluster federation serve {folder.path}"
+        say(f"Still missing: {', '.join(missing)}" if missing else f"Everybody has signed. Next: {next_step}")
+    return 0
+
+
+def _agree(command: EnrolCommand, path: Path) -> int:
+    """A member's operator reads, checks and signs."""
+    folder = MemberFolder(command.folder)
+    folder.identity()
+    agreement = Agreement.parse(read_text(path), source=str(path))
+    from rrcluster.federation.agreed_run import AgreedRun
+    from rrcluster.federation.client_ledger import agree_to
+
+    agreed = AgreedRun.build(agreement, trains=False)
+    show_agreement(agreed)
+    if not command.yes and not _confirmed():
+        say("Nothing was signed.")
+        return 1
+    total = agree_to(folder, agreed)
+    folder.save_consent(agreement)
+    say(f"All trainings of these clients together: epsilon = {epsilon_text(total)}.")
+    say(f"Signed. Send {folder.path / 'consent.json'} to who runs the server. Next:")
+    say(f"  rrcluster federation client {folder.path} --data FILE --client-column COLUMN")
+    return 0
+
+
+def _confirmed() -> bool:
+    if not sys.stdin.isatty():
+        raise ConfigError("nobody is there to ask; read the agreement, then sign it with --yes.")
+    sys.stderr.write("Sign this? Compare the digest with who runs the server, then type yes: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip() == "yes"
+
+
+def show_agreement(agreed: "AgreedRun") -> None:
+    """What an operator reads before signing."""
+    agreement, guarantee = agreed.agreement, agreed.guarantee()
+    write = sys.stdout.write
+    write(f"{agreement.name}, mode {agreement.mode}: {len(agreement.members)} members, digest\n")
+    write(f"  {agreement.digest.hex()}\n")
+    if agreement.secure:
+        guarantee["most_colluders"] = agreement.most_colluders
+    for name, value in guarantee.items():
+        text = field_text(name, value) if isinstance(value, float) else value
+        write(f"  {name.replace('_', ' ')}: {text}\n")
+    for member in agreement.members:
+        write(f"  {member.name}: {member.num_clients} clients, fingerprint {member.fingerprint}\n")
+    if guarantee["rehearsal"]:
+        write("  A rehearsal: the noise is seeded, and protects nobody.\n")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = parse_json(read_text(path))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; get it from its sender.") from None
+    except (OSError, ValueError):
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: cannot be read; get the file again from its sender.")
+    return value
+
+
+def _check_folder(folder: Path, action: str) -> None:
+    if folder == Path():
+        raise ConfigError(f"{action} needs a folder first: `rrcluster federation {action} FOLDER`.")

@@ -1,0 +1,220 @@
+"""`rrcluster federation client`: a member's daemon, and what its clients do with the models afterwards.
+
+And `rrcluster federation node`, which connects that daemon to the server.
+"""
+
+import logging
+import signal
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from rrcluster.cli.terminal import log_to, parse, say
+from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.federation.member_folder import MemberFolder
+from rrcluster.settings import ColumnSettings
+
+if TYPE_CHECKING:
+    from rrcluster.data.federated import FederatedData
+
+
+Flag = tyro.conf.arg
+_KEPT = ("data", "client_column", "test_share", "engine", "device")  # for the next start
+
+
+@dataclass(frozen=True)
+class ClientCommand:
+    """A member's daemon on its own data, behind a Unix socket that the operator alone may open.
+
+    usage: rrcluster federation client MEMBER [OPTIONS]. It answers what the operator signed and nothing else, until it
+    is stopped (Ctrl-C, SIGTERM). With --client-column the daemon hosts many clients, the patients of a hospital say:
+    each is protected for itself. Data, engine and device are kept for the next start. Examples:
+
+    rrcluster federation client north --data patients.csv --client-column patient
+
+    rrcluster federation client north --data patients.npz (arrays inputs, targets and clients of one length)
+
+    rrcluster federation client north --data our_package.data:patients (a function that returns rr.from_arrays(...))
+
+    rrcluster federation client north --withdraw p-0815 (from the next round on)
+
+    rrcluster federation client north --fetch --out clusters.csv (the released models; nothing is sent)
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path()
+    """The member's folder."""
+    data: Annotated[str | None, Flag(metavar="FILE|MODULE:FUNCTION")] = None
+    """The member's own data; not in a rehearsal on a dataset, of which every member gets its part."""
+    client_column: str | None = None
+    """Column that names the client of a row."""
+    test_share: float = 0.0
+    """Share of every client's rows that is not trained on."""
+    types: Annotated[tuple[str, ...], Flag(metavar="COLUMN=KIND ...")] = ()
+    """Parquet: the kind of every column that is not text, where it was not agreed on (number, boolean, date, list)."""
+    engine: Literal["auto", "batched", "reference"] = "auto"
+    """How clients are run: auto is reference, one client at a time. Clients of a rehearsal may also run batched:
+    together, which is faster, and lets their last bits depend on each other, so that no guarantee covers it."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    socket: Path | None = None
+    """Where to listen; default: daemon.sock in the member's folder."""
+    log: Path | None = None
+    """File for what was refused and why; default: the terminal."""
+    withdraw: tuple[str, ...] = ()
+    """Clients that take no part any more, by name; the daemon may be running."""
+    fetch: bool = False
+    """Assign the member's clients to the released models, here: a table in --out."""
+    models: Path | None = None
+    """--fetch: a run folder with the models; default: what the server has sent."""
+    out: Path | None = None
+    """--fetch: the table to write, readable by you alone."""
+    personalise: Path | None = None
+    """--fetch: also fit every client's model to its own rows, and write the weights to this file."""
+
+    @property
+    def columns(self) -> ColumnSettings:
+        """What is the member's own about its table."""
+        return ColumnSettings(client=self.client_column, test_share=self.test_share, types=self.types)
+
+
+def client(arguments: list[str]) -> int:
+    """Run the command."""
+    command = parse(ClientCommand(), arguments, prog="rrcluster federation client")
+    if command.folder == Path():
+        raise ConfigError("client needs the member's folder first: `rrcluster federation client MEMBER --data FILE`.")
+    folder = MemberFolder(command.folder)
+    agreement = folder.agreement()
+    if command.withdraw:
+        folder.withdraw(command.withdraw)
+        say(f"{len(command.withdraw)} clients take no part from the next round on; what was released stays released.")
+        return 0
+    if command.fetch:
+        return _fetch(folder, command)
+    from rrcluster.runs.lock import FolderLock
+
+    lock = FolderLock(folder.path / "daemon.lock")
+    say(f"{agreement.name}: digest {agreement.digest.hex()[:16]}, mode {agreement.mode}")
+    try:
+        _listen(folder, command)
+    finally:
+        lock.release()
+    return 0
+
+
+def _listen(folder: MemberFolder, command: ClientCommand) -> None:
+    from rrcluster.federation.member_daemon import LONGEST_TASK, open_daemon
+    from rrcluster.federation.transports import SOCKET
+    from rrcluster.federation.unix_socket import serve
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    log_to(command.log)
+    command = _options(folder, command)
+    daemon = open_daemon(folder, command.data, command.columns, engine=command.engine, device=command.device)
+    joined, most = daemon.ledger.joined(daemon.agreement.digest), daemon.agreed.num_releases
+    path = command.socket or folder.path / SOCKET
+    say(f"{daemon.data.num_clients} clients; {joined} of {most} attempts joined. Listening at {path}.")
+    serve(path, daemon.answer, longest=LONGEST_TASK, stop=stop)
+    logging.getLogger("rrcluster").info("stopped")
+
+
+def _options(folder: MemberFolder, command: ClientCommand) -> ClientCommand:
+    """The command with what was given at an earlier start, where it is not given now; kept for the next one."""
+    kept = folder.settings().get("daemon", {})
+    given = {name: getattr(command, name) for name in _KEPT if getattr(command, name) != getattr(ClientCommand(), name)}
+    if given:
+        folder.change_settings(daemon={**kept, **given})
+    return replace(command, **{name: value for name, value in {**kept, **given}.items() if name in _KEPT})
+
+
+def _fetch(folder: MemberFolder, command: ClientCommand) -> int:
+    """Assign and personalise on this machine: nothing is sent."""
+    from rrcluster.runs.assign import check_outside_runs
+    from rrcluster.runs.load import assign, load
+
+    if command.out is None:
+        raise ConfigError("--fetch needs --out, the CSV file to write (--out clusters.csv).")
+    check_outside_runs(command.out)
+    source = command.models or folder.path / "released"
+    if not (source / "models.safetensors").exists():
+        raise RunFolderError(
+            f"{source}: no models yet; the server sends them when the training has ended, or give --models RUN."
+        )
+    models, data = load(source), _population(folder, command)
+    table = assign(models, data)
+    table.write_csv(command.out)
+    say(f"{len(table)} clients: {command.out} (private: it says who is in which cluster)")
+    if command.personalise is not None:
+        from rrcluster.federation.member_data import write_personal
+        from rrcluster.runs.own_model import personalise
+
+        local = folder.agreement().settings
+        own = personalise(models, data, local_lr=local["local_lr"], batch_size=local["batch_size"])
+        write_personal(command.personalise, own)
+        say(f"{command.personalise}: weights of every client's own model, in the order of the table")
+    return 0
+
+
+def _population(folder: MemberFolder, command: ClientCommand) -> "FederatedData":
+    from rrcluster.federation.agreed_run import AgreedRun
+    from rrcluster.federation.member_data import load_member
+
+    agreement = folder.agreement()
+    place = agreement.place_of(folder.identity().public_key().public_bytes_raw())
+    command = _options(folder, command)
+    return load_member(AgreedRun.build(agreement, trains=False), place, command.data, command.columns)
+
+
+@dataclass(frozen=True)
+class NodeCommand:
+    """Connect a member's daemon to the server over Flower, beside `rrcluster federation client`.
+
+    It fetches messages, hands them to the daemon and returns its answers, until it is stopped (Ctrl-C, SIGTERM). It
+    reads no data, opens no port, runs no code that the server sends, and comes back by itself after a failure of the
+    network or of the server. Example:
+
+    rrcluster federation node north --server trial.example.org:9092
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path()
+    """The member's folder: node.key, ca.pem and daemon.sock."""
+    server: str = ""
+    """Address of the server, host:port."""
+    ca: Path | None = None
+    """Certificate of the federation's authority; default: ca.pem in the member's folder."""
+    socket: Path | None = None
+    """Where the daemon listens; default: daemon.sock in the member's folder."""
+    poll_seconds: float = 1.0
+    """Seconds between two questions for messages."""
+    parent: int | None = None
+    """Also stop when this process, which started the node, ends."""
+
+
+def node(arguments: list[str]) -> int:
+    """Run the command."""
+    command = parse(NodeCommand(), arguments, prog="rrcluster federation node")
+    if command.folder == Path() or not command.server:
+        raise ConfigError("node needs the member's folder and --server host:port.")
+    from rrcluster.federation.flower.children import stop_signals
+    from rrcluster.federation.flower.fleet_node import FleetNode, load_node_key
+
+    ca = command.ca or command.folder / "ca.pem"
+    if not ca.exists():
+        raise ConfigError(f"{ca} is not there; copy the server's ca.pem into the member's folder, or give --ca.")
+    MemberFolder(command.folder).check_authority(ca)
+    with stop_signals(command.parent) as stop:
+        pipe = FleetNode(
+            command.server,
+            ca,
+            load_node_key(command.folder / "node.key"),
+            command.socket or command.folder / "daemon.sock",
+            command.poll_seconds,
+        )
+        log_to(None)
+        say(f"Connecting to {command.server}; stop with Ctrl-C.")
+        pipe.run(stop)
+    return 0

@@ -1,0 +1,149 @@
+"""`rrcluster federation serve`: the rounds of a federation, through the same run folder as `rrcluster run`."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from rrcluster.cli.terminal import parse, say, say_warnings
+from rrcluster.errors import ConfigError, RoundError, RunFolderError
+from rrcluster.federation.federation_folder import FederationFolder
+
+if TYPE_CHECKING:
+    from rrcluster.federation.agreed_run import AgreedRun
+    from rrcluster.federation.agreement import Agreement
+    from rrcluster.federation.collect import Transport
+    from rrcluster.federation.deployment import Deployment
+    from rrcluster.runs.config import RunConfig
+    from rrcluster.runs.experiment import Experiment
+    from rrcluster.runs.run import Running
+    from rrcluster.types import Models
+
+LONGEST_ANSWER = 2**31  # bytes
+
+
+@dataclass(frozen=True)
+class ServeCommand:
+    """Run the rounds of a federation that every member has signed; the same command resumes them.
+
+    usage: rrcluster federation serve FOLDER [OPTIONS]. A member that does not answer by the deadline is out of the
+    round, and a late answer is refused. Examples:
+
+    rrcluster federation serve trial --transport local --members /srv/members
+
+    rrcluster federation serve trial --address 0.0.0.0:9092 --seconds 120
+    """
+
+    folder: Annotated[Path, tyro.conf.Positional] = Path()
+    """Folder of the federation."""
+    transport: Literal["local", "flower"] = "flower"
+    """How members are reached: sockets on this machine, or Flower over a network."""
+    members: Path | None = None
+    """local: the folder in which the members' folders are, each under the member's name."""
+    address: str | None = None
+    """flower: where members connect to, host:port; default: port 9092 of this machine's loopback interface."""
+    seconds: float = 600.0
+    """Deadline of every message: who has not answered by then is out of the round."""
+    without: tuple[str, ...] = ()
+    """Members to leave out of the rounds, by name: those that a failed round named."""
+    out: Path | None = None
+    """Run folder; default: run/ in the federation's folder."""
+    adopt: bool = False
+    """Go on in a copy of the run folder. What it and the original release adds up."""
+    quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
+    """No progress bar."""
+
+
+def serve(arguments: list[str]) -> int:
+    """Run the command."""
+    command = parse(ServeCommand(), arguments, prog="rrcluster federation serve")
+    if command.folder == Path():
+        raise ConfigError("serve needs the federation's folder first: `rrcluster federation serve FOLDER`.")
+    folder = FederationFolder(command.folder)
+    agreement = folder.agreement()
+    missing = folder.missing_consents(agreement)
+    if missing:
+        raise ConfigError(
+            f"{', '.join(missing)} have not signed this agreement; add their consent.json with `rrcluster federation "
+            f"enrol {folder.path} --consent FILE`."
+        )
+    run, without = command.out or folder.run, _places(agreement, command.without)
+    from rrcluster.federation.agreed_run import AgreedRun
+    from rrcluster.federation.deployment import hand_out
+    from rrcluster.federation.transports import Attended, Reach, open_transport
+
+    agreed = AgreedRun.build(agreement, trains=False, out=str(run), name=agreement.name)
+    reach = Reach(folder, agreement, command.seconds, LONGEST_ANSWER, command.members, command.address)
+    public = agreed.plan.event.sample_rate == 1  # who takes part
+    with say_warnings(), open_transport(command.transport, reach) as transport:
+        attended = Attended(transport, folder, agreement, names=public)
+        finished = (run / "models.safetensors").exists()
+        asked = replace(attended, without=without)
+        models = _released(run) if finished else _rounds(command, agreed, asked, run)
+        sent = hand_out(agreement, attended, models)
+    say(f"Finished: {run}. {len(sent)} of {len(agreement.members)} members have the models.")
+    say(f"  rrcluster report {run}    tables, figures and a page")
+    return 0
+
+
+def _places(agreement: "Agreement", names: tuple[str, ...]) -> frozenset[int]:
+    """The places of these members; ConfigError for a name that none of them has."""
+    places = {member.name: place for place, member in enumerate(agreement.members)}
+    if unknown := set(names) - set(places):
+        raise ConfigError(f"without = {', '.join(sorted(unknown))} is no member; they are {', '.join(places)}.")
+    return frozenset(places[name] for name in names)
+
+
+def _released(run: Path) -> "Models":
+    """The models of a training that has finished, to be sent again to members that were away."""
+    from rrcluster.runs.load import load
+
+    say(f"{run}: this training has finished; its models are sent again.")
+    return load(run).models
+
+
+def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", run: Path) -> "Models":
+    """The models after the last round."""
+    from rrcluster.federation.deployment import Deployment, greet
+    from rrcluster.runs.progress import watch
+
+    folder, agreement = FederationFolder(command.folder), agreed.agreement
+    here = greet(agreement, transport)
+    needed = max(agreement.least_survivors, 1)
+    away = ", ".join(member.name for place, member in enumerate(agreement.members) if not here.get(place))
+    num_here = sum(here.values())
+    if num_here < needed:
+        raise ConfigError(
+            f"{num_here} of {len(agreement.members)} members answer with their signature, and {needed} are needed; "
+            f"start the daemons of {away} (`rrcluster federation client MEMBER`), then serve again."
+        )
+    say(f"{num_here} of {len(agreement.members)} members are here{away and '; not here: '}{away}.")
+    running = _start(Deployment(agreed, transport, folder.next_attempt), run, adopt=command.adopt)
+    try:
+        return watch(running, progress="auto" if not command.quiet else False).models
+    except KeyboardInterrupt:
+        say("Stopped. The same command continues.")
+        raise SystemExit(130) from None
+    except RoundError as error:
+        raise RoundError(
+            f"{error} `rrcluster federation status {folder.path}` says who answered last. Start the daemons that are "
+            "missing, or leave out members that are named here with --without, then serve again: the round is "
+            "attempted anew."
+        ) from None
+
+
+def _start(deployment: "Deployment", run: Path, *, adopt: bool) -> "Running":
+    """Start the run, or continue it; another run's folder is refused."""
+    from rrcluster.runs.run import resume, start
+
+    experiment = deployment.experiment()
+    if not (run / "config.yaml").exists():
+        return start(experiment)
+
+    def same(config: "RunConfig") -> "Experiment":
+        if config != experiment.config:
+            raise RunFolderError(f"{run} holds a run with other settings; choose another folder with --out.")
+        return experiment
+
+    return resume(run, make=same, adopt=adopt)

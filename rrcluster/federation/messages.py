@@ -1,0 +1,385 @@
+"""Messages between server and clients: a name, some facts and arrays, as the bytes of a safetensors file.
+
+Nothing in a message is executed. A message is refused before it is parsed if it is longer than agreed, and after that
+unless it holds exactly the arrays that are expected of it, in shape and type.
+
+A round's messages: what the server tells clients, and what they report. Models travel as float32, as engines use.
+
+The messages of a secure aggregation as letters. Bytes travel as arrays of bytes, each with the length agreed on.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from rrcluster.client import ClientKeys
+from rrcluster.errors import ProtocolError
+from rrcluster.federation.secagg.masks import KEY_BYTES, SIGNATURE_BYTES, Words, digest
+from rrcluster.federation.secagg.secure_client import ENVELOPE_BYTES, AdvertisedKeys, RevealedShares
+from rrcluster.privacy.mechanism import Mechanism
+from rrcluster.privacy.reports import Reports, as_numpy
+from rrcluster.server.choice import ChoiceRules
+from rrcluster.server.server import Guidance
+from rrcluster.server.survey import SurveyQuestion, survey_size
+from rrcluster.storage import parse_json, to_json
+from rrcluster.types import Array, Models
+
+LONGEST_LETTER = 2**31  # bytes of a message, either way
+_LONGEST_HEADER = 2**20  # names, facts and shapes; what is long belongs into arrays
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One message. What it says of clients is private: it is shown in no log and no error."""
+
+    name: str
+    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    arrays: Mapping[str, Array] = field(default_factory=dict, repr=False)
+
+    def encode(self) -> bytes:
+        """As bytes."""
+        arrays = {name: np.ascontiguousarray(values) for name, values in self.arrays.items()}
+        return save(arrays, metadata={"name": self.name, "facts": to_json(dict(self.facts))})
+
+    def expect(self, name: str, **wanted: tuple[str, tuple[int | None, ...]]) -> "Letter":
+        """Itself, if it has this name and exactly these arrays: kind of type and shape, None where any length will do.
+
+        The kind is numpy's letter with the size ("f4", "i8", "u4").
+        """
+        if self.name != name or set(self.arrays) != set(wanted):
+            raise ProtocolError(f"the message is not the {name} that was asked for.")
+        for array, (kind, shape) in wanted.items():
+            values = self.arrays[array]
+            fits = len(values.shape) == len(shape) and all(
+                length in (None, actual) for length, actual in zip(shape, values.shape, strict=True)
+            )
+            if values.dtype != np.dtype(kind) or not fits:
+                raise ProtocolError(f"{array} of the message {name} has another type or shape than agreed.")
+        return self
+
+
+def decode(content: bytes, *, longest: int) -> Letter:
+    """The message of these bytes; ProtocolError if they are too many, or none of ours."""
+    if len(content) > longest:
+        raise ProtocolError(f"a message of {len(content)} bytes is longer than the {longest} that it may have.")
+    try:
+        header = int.from_bytes(content[:8], "little")
+        if header > min(_LONGEST_HEADER, len(content)):
+            raise ValueError("header")
+        about = parse_json(content[8 : 8 + header].decode())["__metadata__"]
+        facts = parse_json(about["facts"])
+        if not isinstance(facts, dict):
+            raise ValueError("facts")
+        return Letter(str(about["name"]), facts, load(content))
+    except (SafetensorError, ValueError, KeyError, TypeError, IndexError):
+        pass
+    raise ProtocolError("a message cannot be read; sender and receiver must run the same version.")
+
+
+_Shape = tuple[str, tuple[int | None, ...]]
+
+
+def task(
+    name: str,
+    guidance: Guidance,
+    mechanism: Mechanism,
+    facts: dict[str, Any],
+    *,
+    keys: ClientKeys | None,
+    **more: Array,
+) -> Letter:
+    """What clients of a round are told; `keys` only in seeded runs, where the simulator must be matched."""
+    rules = guidance.rules
+    arrays: dict[str, Array] = {
+        "shared": guidance.models.shared.astype(np.float32),
+        "clustered": guidance.models.clustered.astype(np.float32),
+        "prices": np.asarray(rules.prices, dtype=np.float64),
+        "transition": np.asarray(rules.transition, dtype=np.float64),
+    }
+    if mechanism.loss_bound is not None:
+        arrays["average shared"] = guidance.average.shared.astype(np.float32)
+        arrays["average clustered"] = guidance.average.clustered.astype(np.float32)
+    if (question := guidance.question) is not None:
+        arrays |= {"start": question.start.astype(np.float32), "basis": question.basis, "centres": question.centres}
+    own_facts = {
+        "round": guidance.round_index,
+        "temperature": rules.temperature,
+        "num_open": rules.num_open,
+        "keys": None if keys is None else asdict(keys),
+    }
+    return Letter(name, {**own_facts, **facts}, {**arrays, **more})
+
+
+def task_digest(letter: Letter, *apart: str) -> bytes:
+    """The digest of what a task tells, but for arrays that differ from member to member: all must be told the same."""
+    arrays = [part for name in sorted(set(letter.arrays) - set(apart)) for part in _named_bytes(name, letter)]
+    return digest(letter.name.encode(), json.dumps(dict(letter.facts), sort_keys=True).encode(), *arrays)
+
+
+def _named_bytes(name: str, letter: Letter) -> tuple[bytes, bytes]:
+    values = np.ascontiguousarray(letter.arrays[name])
+    return f"{name} {values.dtype} {values.shape}".encode(), values.tobytes()
+
+
+def read_task(
+    letter: Letter, name: str, mechanism: Mechanism, *, stage: str | None = None, **more: _Shape
+) -> tuple[Guidance, ClientKeys | None]:
+    """What the server told; ProtocolError unless every part has the shape that the agreed settings give it.
+
+    `stage` is what the agreed survey asks in the round.
+    """
+    if stage == "start" and "centres" not in letter.arrays:
+        stage = None  # the survey could not tell groups: clients choose and train as without one
+    k, width = mechanism.num_clusters, mechanism.coordinates
+    models: dict[str, _Shape] = {"shared": ("f4", (width.shared,)), "clustered": ("f4", (k, width.clustered))}
+    wanted = models | {"prices": ("f8", (k,)), "transition": ("f8", (k, k))}
+    if mechanism.loss_bound is not None:
+        wanted |= {f"average {part}": shape for part, shape in models.items()}
+    if stage is not None:
+        sketched, _ = survey_size(width.clustered, k)
+        wanted |= {
+            "start": ("f4", (width.clustered,)),
+            "basis": ("f8", (sketched, None)),
+            "centres": ("f8", (None, None)),
+        }
+    arrays, facts = letter.expect(name, **wanted, **more).arrays, letter.facts
+    try:
+        rules = ChoiceRules(
+            arrays["prices"],
+            float(facts["temperature"]),
+            arrays["transition"],
+            None if facts["num_open"] is None else int(facts["num_open"]),
+        )
+        keys = facts["keys"]
+        client_keys = (
+            None if keys is None else ClientKeys(**{part: (int(key[0]), int(key[1])) for part, key in keys.items()})
+        )
+        round_index = int(facts["round"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise ProtocolError(f"the message {name} lacks facts that were agreed on.") from None
+    _check_sensible(name, arrays, rules)
+    question = None
+    if stage is not None:
+        start, basis, centres = (arrays[part] for part in ("start", "basis", "centres"))
+        question = SurveyQuestion(stage, start, basis, centres, mechanism.update_clip)
+        _check_question(question, k)
+    average = "average " if mechanism.loss_bound is not None else ""
+    return (
+        Guidance(
+            round_index,
+            Models(arrays["shared"], arrays["clustered"]),
+            Models(arrays[f"{average}shared"], arrays[f"{average}clustered"]),
+            rules,
+            question,
+        ),
+        client_keys,
+    )
+
+
+def _check_sensible(name: str, arrays: Mapping[str, Array], rules: ChoiceRules) -> None:
+    """Refuse guidance that no server makes which follows the protocol, before it costs an attempt."""
+    finite = all(np.isfinite(values).all() for values in arrays.values())
+    sensible = 0 <= rules.temperature < math.inf
+    opened = rules.num_open is None or 1 <= rules.num_open <= len(rules.prices)
+    coins = finite and (rules.transition >= 0).all() and np.allclose(rules.transition.sum(axis=1), 1.0)
+    if not (finite and sensible and opened and coins):
+        raise ProtocolError(f"the message {name} holds models or rules that no server makes by the settings.")
+
+
+def _check_question(question: SurveyQuestion, num_clusters: int) -> None:
+    """Refuse what no survey asks; stage, scale and a sketch's width are the agreement's already."""
+    (width, r), stage, centres = question.basis.shape, question.stage, question.centres
+    directions = survey_size(len(question.start), num_clusters)[1]
+    fits = directions <= r <= width if stage == "spread" else r == directions
+    least, most = {"centres": (directions, directions), "start": (1, num_clusters)}.get(stage, (0, 0))
+    if not fits or not least <= len(centres) <= most or centres.shape[1] != r:
+        raise ProtocolError(f"the question {stage} of a survey has another shape than agreed.")
+    if not (np.isfinite(centres).all() and np.allclose(question.basis.T @ question.basis, np.eye(r), atol=1e-8)):
+        raise ProtocolError(f"the question {stage} looks at directions that are not perpendicular, of length 1.")
+
+
+def report_letter(reports: Reports) -> Letter:
+    """What clients report in plain mode. Raw and private: to a server that is trusted with it."""
+    arrays: dict[str, Array] = {
+        "updates": np.asarray(as_numpy(reports.updates), dtype=np.float32),
+        "choices": np.asarray(reports.choices, dtype=np.int64),
+        "clients": np.asarray(reports.client_ids, dtype=np.int64),
+    }
+    if reports.destinations is not None:
+        arrays["destinations"] = np.asarray(reports.destinations, dtype=np.int64)
+    if reports.evaluations is not None:
+        arrays["evaluations"] = np.asarray(reports.evaluations, dtype=np.float64)
+    return Letter("report", {}, arrays)
+
+
+def read_report(letter: Letter, mechanism: Mechanism) -> dict[str, Array]:
+    """The arrays of a report; values are the mechanism's to check."""
+    n = len(letter.arrays.get("clients", ()))
+    wanted: dict[str, _Shape] = {
+        "updates": ("f4", (n, mechanism.coordinates.width)),
+        "choices": ("i8", (n,)),
+        "clients": ("i8", (n,)),
+    }
+    if mechanism.flips_coins:
+        wanted["destinations"] = ("i8", (n,))
+    if mechanism.loss_bound is not None:
+        wanted["evaluations"] = ("f8", (n, 2))
+    return dict(letter.expect("report", **wanted).arrays)
+
+
+PLACES: _Shape = ("i8", (None,))
+_MOST_PLACES = 2**20
+_ADVERTISED: dict[str, _Shape] = {
+    "mask key": ("u1", (KEY_BYTES,)),
+    "envelope key": ("u1", (KEY_BYTES,)),
+    "commitment": ("u1", (KEY_BYTES,)),
+    "signature": ("u1", (SIGNATURE_BYTES,)),
+}
+
+
+def byte_rows(values: Sequence[bytes], width: int) -> Array:
+    """(n, width) as an array of bytes."""
+    return np.frombuffer(b"".join(values), dtype=np.uint8).reshape(len(values), width)
+
+
+def rows(width: int) -> _Shape:
+    """What `expect` asks of such an array."""
+    return ("u1", (None, width))
+
+
+def _by_place(letter: Letter, places: str, values: str) -> dict[int, bytes]:
+    """The rows of a table by place; ProtocolError unless there is one row for each place, and no place twice."""
+    numbers, table = _places(letter, places), letter.arrays[values]
+    if not len(numbers) == len(set(numbers)) == len(table):
+        raise ProtocolError(f"{values} of the message {letter.name} are not one for each place.")
+    return {place: row.tobytes() for place, row in zip(numbers, table, strict=True)}
+
+
+def _places(letter: Letter, name: str) -> list[int]:
+    """The places in a letter; ProtocolError for more than any federation has: a long list would fill the memory."""
+    if len(letter.arrays[name]) > _MOST_PLACES:
+        raise ProtocolError(f"{name} of the message {letter.name} are more than {_MOST_PLACES}.")
+    return [int(place) for place in letter.arrays[name].tolist()]
+
+
+# What the server sends, by stage: the facts and arrays beside those of the attempt.
+
+
+def tell_keys(keys: Mapping[int, AdvertisedKeys]) -> dict[str, Array]:
+    """Stage `share`: the keys of a client's neighbours."""
+    return {
+        "places": np.array(list(keys), dtype=np.int64),
+        "mask keys": byte_rows([each.mask_key for each in keys.values()], KEY_BYTES),
+        "envelope keys": byte_rows([each.envelope_key for each in keys.values()], KEY_BYTES),
+        "commitments": byte_rows([each.commitment for each in keys.values()], KEY_BYTES),
+        "signatures": byte_rows([each.signature for each in keys.values()], SIGNATURE_BYTES),
+    }
+
+
+def read_keys(letter: Letter) -> dict[int, AdvertisedKeys]:
+    """The same at the client."""
+    letter.expect(
+        "share",
+        **{"places": PLACES, "mask keys": rows(KEY_BYTES), "envelope keys": rows(KEY_BYTES)},
+        commitments=rows(KEY_BYTES),
+        signatures=rows(SIGNATURE_BYTES),
+    )
+    names = ("mask keys", "envelope keys", "commitments", "signatures")
+    parts = [_by_place(letter, "places", name) for name in names]
+    return {place: AdvertisedKeys(*(part[place] for part in parts)) for place in parts[0]}
+
+
+def tell_envelopes(envelopes: Mapping[int, bytes]) -> dict[str, Array]:
+    """Stages `share` (a client's answer, by receiver) and `mask` (to a client, by sender)."""
+    fitting = {place: envelope for place, envelope in envelopes.items() if len(envelope) == ENVELOPE_BYTES}
+    return {
+        "places": np.array(list(fitting), dtype=np.int64),
+        "envelopes": byte_rows(list(fitting.values()), ENVELOPE_BYTES),
+    }
+
+
+ENVELOPES: dict[str, _Shape] = {"places": PLACES, "envelopes": rows(ENVELOPE_BYTES)}
+
+
+def read_envelopes(letter: Letter) -> dict[int, bytes]:
+    """The same where it arrives; shapes are checked by the caller, who knows what else the letter holds."""
+    return _by_place(letter, "places", "envelopes")
+
+
+def tell_signatures(signatures: Mapping[int, bytes]) -> dict[str, Array]:
+    """Stage `reveal`: who signed the list of survivors."""
+    return {
+        "places": np.array(list(signatures), dtype=np.int64),
+        "signatures": byte_rows(list(signatures.values()), SIGNATURE_BYTES),
+    }
+
+
+def read_signatures(letter: Letter) -> dict[int, bytes]:
+    """The same at the client."""
+    return _by_place(letter.expect("reveal", places=PLACES, signatures=rows(SIGNATURE_BYTES)), "places", "signatures")
+
+
+# What a client answers, by stage.
+
+
+def keys_letter(keys: AdvertisedKeys) -> Letter:
+    """Stage `advertise`."""
+    parts = zip(_ADVERTISED, astuple(keys), strict=True)
+    return Letter("keys", {}, {name: np.frombuffer(value, dtype=np.uint8) for name, value in parts})
+
+
+def unopened_letter(senders: Sequence[int]) -> Letter:
+    """Stage `mask`, in place of words: whose envelopes cannot be opened."""
+    return Letter("unopened", {}, {"senders": np.array(senders, dtype=np.int64)})
+
+
+def read_unopened(letter: Letter) -> set[int]:
+    """The same at the server."""
+    return set(_places(letter.expect("unopened", senders=PLACES), "senders"))
+
+
+def shares_letter(shares: RevealedShares) -> Letter:
+    """Stage `reveal`."""
+    arrays = {}
+    for name, given in (("seeds", shares.seeds), ("keys", shares.keys)):
+        arrays[f"{name} of"] = np.array(list(given), dtype=np.int64)
+        arrays[name] = byte_rows(list(given.values()), KEY_BYTES)
+    return Letter("shares", {}, arrays)
+
+
+def _read_advertised(letter: Letter, _: int) -> AdvertisedKeys:
+    arrays = letter.expect("keys", **_ADVERTISED).arrays
+    return AdvertisedKeys(*(arrays[name].tobytes() for name in _ADVERTISED))
+
+
+def _read_sent(letter: Letter, _: int) -> dict[int, bytes]:
+    return read_envelopes(letter.expect("envelopes", **ENVELOPES))
+
+
+def _read_masked(letter: Letter, width: int) -> Words:
+    return letter.expect("masked", words=("u4", (width,))).arrays["words"]
+
+
+def _read_signature(letter: Letter, _: int) -> bytes:
+    return letter.expect("signature", signature=("u1", (SIGNATURE_BYTES,))).arrays["signature"].tobytes()
+
+
+def _read_revealed(letter: Letter, _: int) -> RevealedShares:
+    shape = rows(KEY_BYTES)
+    letter.expect("shares", **{"seeds of": PLACES, "seeds": shape, "keys of": PLACES, "keys": shape})
+    return RevealedShares(*(_by_place(letter, f"{name} of", name) for name in ("seeds", "keys")))
+
+
+READ_ANSWER: dict[str, Callable[[Letter, int], Any]] = {  # stage -> its answer; the number is the width of a message
+    "advertise": _read_advertised,
+    "share": _read_sent,
+    "mask": _read_masked,
+    "sign": _read_signature,
+    "reveal": _read_revealed,
+}

@@ -1,0 +1,225 @@
+"""Advice before any data is touched: signal to noise per cluster, how to begin, and B (docs/choosing.md).
+
+Noise, floor and cohort are those of the `PrivacyPlan` that a run with the same settings has. Sizes are expectations.
+
+Signal to noise of each cluster, from a privacy plan alone: what a run can learn, before any data is touched.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rrcluster import checks
+from rrcluster.errors import ConfigError
+from rrcluster.privacy.mechanism import SIZE_NOISE
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.server.schedule import AUTO_GROUP_SHARE, AUTO_LEAST_SIGNAL, usual_signal
+from rrcluster.server.survey import CLEAR_SIGNAL
+from rrcluster.settings import PrivacySettings, changed
+from rrcluster.types import Array, Coordinates
+
+HOPELESS, WEAK = 0.2, 0.6  # signal to noise over the run; what runs below them reached: docs/choosing.md
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What noise leaves of each cluster if every client's update is as long as the clip and all of them agree.
+
+    Both make it an upper bound: real updates point in different directions, and some are shorter. The clip itself
+    cancels, because the noise is in units of it.
+    """
+
+    sizes: tuple[float, ...]  # (k,) expected clients of a cohort
+    per_round: tuple[float, ...]  # (k,) norm of a cluster's sum over the norm of the noise on it, in one round
+    over_run: tuple[float, ...]  # (k,) the same for the mean over the rounds that the models handed out average
+    size_floor: float  # no sum is divided by less
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether some cluster cannot learn anything."""
+        return min(self.over_run) < HOPELESS
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for who is about to start the run; none where every cluster has enough signal."""
+        lines = []
+        small = [size for size in self.sizes if size < self.size_floor]
+        if small:
+            lines.append(
+                f"{len(small)} of {len(self.sizes)} clusters are expected to have fewer clients than the floor of "
+                f"{self.size_floor:.3g} that sums are divided by: they learn more slowly, by up to a factor of "
+                f"{self.size_floor / max(min(small), 1e-9):.2g}."
+            )
+        least = min(self.over_run)
+        if least >= WEAK:
+            return tuple(lines)
+        what = "hopeless" if self.hopeless else "weak"
+        lines.append(
+            f"Warning: {what}. The smallest cluster has a signal-to-noise ratio of {least:.2g} over the whole run; "
+            f"below {WEAK:g} groups are hardly told apart, below {HOPELESS:g} a cluster learns next to nothing. Use "
+            "fewer clusters, a larger cohort (more clients or sample_rate), a smaller network, or a larger epsilon."
+        )
+        return tuple(lines)
+
+
+def outlook(
+    plan: PrivacyPlan, *, update_clip: float, shares: Array | None = None, average_last: float = 0.5
+) -> Outlook:
+    """The outlook of a plan; `shares` (k,) of the clients in each cluster are expectations (default: equal).
+
+    Clustered coordinates count, or the shared ones where a method has no others. Noise that is correlated over rounds
+    cancels in the models handed out: `over_run` counts what is left of it, where sizes are steady.
+    """
+    mechanism = plan.mechanism
+    k, d = mechanism.num_clusters, mechanism.coordinates
+    parts = np.full(k, 1.0 / k) if shares is None or not d.clustered else shares
+    sizes = plan.sampler.expected_size * (parts if d.clustered else np.ones(k))
+    noise = mechanism.noise_std * math.sqrt(d.clustered or d.shared)
+    per_round = sizes * update_clip / noise if noise else np.full(k, np.inf)
+    rounds = max(1.0, average_last * plan.num_rounds)
+    return Outlook(
+        sizes=tuple(sizes.tolist()),
+        per_round=tuple(per_round.tolist()),
+        over_run=tuple((per_round * math.sqrt(rounds) * _cancelling(plan)).tolist()),
+        size_floor=mechanism.size_floor,
+    )
+
+
+def _cancelling(plan: PrivacyPlan) -> float:
+    """How much less noise the models handed out have than if that of single rounds were independent; 1 if it is."""
+    described = plan.mechanism.describe().correlation
+    noise = described.get("noise_of_models_handed_out")
+    return float(described["noise_of_a_round"] * noise["independent"] / noise["chosen"]) if noise else 1.0
+
+
+def expected_shares(expected_ratio: Sequence[float] | None, num_clusters: int) -> Array:
+    """(k,) shares of the clients, from the expected sizes of the groups relative to each other; equal by default."""
+    ratio = np.ones(num_clusters) if expected_ratio is None else np.asarray(expected_ratio, dtype=np.float64)
+    if ratio.shape != (num_clusters,) or not np.isfinite(ratio).all() or (ratio < 0).any() or ratio.sum() <= 0:
+        raise ConfigError(
+            f"expected_ratio = {expected_ratio} must hold {num_clusters} numbers of at least 0, one for each cluster "
+            "and not all 0."
+        )
+    return np.asarray(ratio / ratio.sum())
+
+
+_ENOUGH_SIGNAL = 1.3  # over the run: coins have cost points at 1.1, and none from 1.5 on
+_SLOTS_SHARE = 0.96  # B of the smallest expected size in public slots, chosen on EMNIST (docs/participation.md)
+_SIZE_MEMORY = 0.9  # of the running average of released sizes
+_SIZE_DEVIATIONS = 2.5  # standard deviations of that average between B and the smallest expected size
+_PUBLIC = "Only public quantities were read. Trying several B on clients' data would cost privacy; this does not."
+
+
+@dataclass(frozen=True)
+class Advice:
+    """How to begin, a recommended B, and what noise leaves of each cluster."""
+
+    init: str  # how the models begin, as `init = auto` decides it: survey, or independent (with exploration)
+    min_cluster_size: int
+    outlook: Outlook  # without rebalancing
+    reasons: tuple[str, ...]
+
+
+def advise(
+    settings: PrivacySettings | None = None,
+    *,
+    num_clients: int,
+    num_clusters: int,
+    num_coordinates: int,
+    expected_ratio: Sequence[float] | None = None,
+    size_floor: float | None = None,
+    exploration: float = 1.0,
+    average_last: float = 0.5,
+    **changes: Any,
+) -> Advice:
+    """Signal to noise per cluster, whether to begin with a survey, and a recommended `min_cluster_size` (B) or none.
+
+    `changes` are privacy settings by name (`epsilon=2, num_rounds=100`), as for `PrivacyPlan.build`; cohort, noise and
+    floor are those of that plan. Reads public quantities only: it sees no client, so following it costs no privacy.
+    `expected_ratio` are the sizes of the groups relative to each other (default: equal), an expectation and not a
+    count. The models handed out average the last `average_last` of the rounds.
+
+    The models begin as with `init = auto`: by a survey where noise leaves it enough to find a group of a quarter of the
+    clients, else with exploration. Beside a survey there is no B. With exploration B is an insurance: as large as coins
+    stay still while every group has the size expected of it; none where the signal is weak or released sizes too noisy.
+    In public slots, whose rounds are noisier, it is nearly the size of the smallest group. docs/choosing.md has
+    what following all of this gave.
+    """
+    for name, way_out in (
+        ("expected_cohort", "the cohort follows from num_clients and sample_rate; give those."),
+        ("by_model", "on images its B has cost 12 points."),
+        ("separation", "only by_model read it."),
+    ):
+        if name in changes:
+            raise ConfigError(f"{name} is gone: {way_out}")
+    settings = changed(settings or PrivacySettings(), changes)
+    checks.non_negative(exploration=exploration)
+    shares = expected_shares(expected_ratio, num_clusters)
+    plan = PrivacyPlan.build(
+        replace(settings, epsilon=settings.target_epsilon),
+        coordinates=Coordinates(0, checks.count(num_coordinates=num_coordinates)),
+        num_clients=num_clients,
+        num_clusters=num_clusters,
+        size_floor=size_floor,
+    )
+    seen = outlook(plan, update_clip=settings.update_clip, shares=shares, average_last=average_last)
+    smallest = plan.sampler.expected_size * float(shares.min())
+    known, explores = expected_ratio is not None, exploration > 0
+    signal = usual_signal(plan, AUTO_GROUP_SHARE) if explores and plan.mechanism.name == "joint" else 0.0
+    if signal >= AUTO_LEAST_SIGNAL:
+        reason = (
+            f"init = survey (the default): a group of a quarter of the clients has {signal:.2g} times the noise of its "
+            f"questions ({AUTO_LEAST_SIGNAL:g} is enough); clusters beyond the groups that it finds stay closed, and B "
+            "is 0."
+        )
+        return Advice("survey", 0, seen, (reason, *_small(plan, shares if known else None), *seen.warnings, _PUBLIC))
+    least, reason = _insurance(plan, seen, smallest, known=known, explores=explores)
+    expected = f"The smallest cluster is expected to have {smallest:.4g} of {plan.sampler.expected_size:.4g} clients."
+    return Advice("independent", least, seen, (expected, reason, *seen.warnings, _PUBLIC))
+
+
+def _small(plan: PrivacyPlan, shares: Array | None) -> tuple[str, ...]:
+    """A warning where the smallest of the groups may be missed."""
+    signal = math.inf if shares is None else usual_signal(plan, float(shares.min()))
+    if signal >= CLEAR_SIGNAL:
+        return ()
+    return (
+        f"The smallest group has {signal:.2g} times the noise of the survey; below {CLEAR_SIGNAL:g} it may be missed, "
+        "and share a model with another.",
+    )
+
+
+def _insurance(plan: PrivacyPlan, seen: Outlook, smallest: float, *, known: bool, explores: bool) -> tuple[int, str]:
+    """B with exploration, and why: below the smallest expected size by what released sizes vary."""
+    per_size = plan.mechanism.describe().noise_per_part.get(SIZE_NOISE, math.inf)
+    smoothing = math.sqrt((1 - _SIZE_MEMORY) / (1 + _SIZE_MEMORY))
+    deviation = smoothing * math.hypot(per_size, math.sqrt(smallest))
+    room = smallest - _SIZE_DEVIATIONS * deviation
+    if not explores:
+        return 0, (
+            "B = 0: without exploration coins have gained 8 points and cost 12, and public quantities do not tell "
+            "which; use exploration."
+        )
+    if not known:
+        return 0, "B = 0: the ratio of the groups is not given; with more clusters than groups coins cost points."
+    if plan.mechanism.num_clusters == 1:
+        return 0, "With one cluster there is nobody to rebalance."
+    if plan.mechanism.slots.count > 1:
+        return int(_SLOTS_SHARE * smallest), (
+            f"B = {int(_SLOTS_SHARE * smallest)}, {_SLOTS_SHARE:g} of the smallest expected cluster: single rounds of "
+            "slots are noisy, and without coins clusters starve before their groups find them."
+        )
+    if min(seen.over_run) < _ENOUGH_SIGNAL:
+        return 0, f"B = 0: below a signal-to-noise ratio of {_ENOUGH_SIGNAL:g} over the run coins cost points."
+    if room < smallest / 2:
+        return 0, (
+            f"B = 0: with {smallest:.3g} clients expected and a deviation of {deviation:.2g}, released sizes cannot "
+            "tell a starving cluster."
+        )
+    return int(room), (
+        f"B = {int(room)}: released sizes of a cluster of {smallest:.3g} clients vary by {deviation:.2g}, so coins "
+        "stay still unless a cluster starves. It is an insurance, for as many groups as clusters."
+    )

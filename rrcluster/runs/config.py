@@ -1,0 +1,276 @@
+"""All settings of a run, made from flags or a flat mapping (settings.py says what there is), and back.
+
+A value from a YAML file is checked against the type that its setting declares (`coerce`).
+"""
+
+import contextlib
+import reprlib
+import types
+from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from rrcluster import registry
+from rrcluster.errors import ConfigError
+from rrcluster.settings import (
+    FIELDS,
+    SECTIONS,
+    ColumnSettings,
+    DataSettings,
+    FaultSettings,
+    LocalSettings,
+    MethodSettings,
+    OutputSettings,
+    PrivacySettings,
+    ServerSettings,
+    data_label,
+    refuse_removed,
+    spelled,
+)
+
+if TYPE_CHECKING:
+    from rrcluster.privacy.plan import PrivacyPlan
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All settings of one run (or of several that differ in the seed)."""
+
+    data: DataSettings = field(default_factory=DataSettings)
+    columns: ColumnSettings = field(default_factory=ColumnSettings)
+    method: MethodSettings = field(default_factory=MethodSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    local: LocalSettings = field(default_factory=LocalSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    faults: FaultSettings = field(default_factory=FaultSettings)
+    output: OutputSettings = field(default_factory=OutputSettings)
+
+    def __post_init__(self) -> None:
+        if not self.privacy.secure:
+            if self.output.seed is None:
+                raise ConfigError("seed must be a whole number; only secure = true goes without one.")
+            return
+        if self.output.seed or self.output.seeds:
+            raise ConfigError("secure draws from the operating system and takes no seed; leave seed and seeds out.")
+        if self.output.tensorboard:
+            raise ConfigError(
+                "secure writes no TensorBoard events: they carry the time of every round, which depends on who took "
+                "part; leave tensorboard out."
+            )
+        if self.output.personalise:
+            raise ConfigError(
+                "secure evaluates nothing on raw client data; leave personalise out. Clients may still personalise "
+                "what is released: rr.personalise."
+            )
+        if self.output.evaluate_every is not None:
+            raise ConfigError(
+                "secure evaluates nothing on raw client data; leave evaluate_every out, or rehearse without secure."
+            )
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of everything random; None for a secure run, which has none (the default 0 is ignored)."""
+        return None if self.privacy.secure else self.output.seed
+
+    @property
+    def label(self) -> str:
+        """The run's name: the one given, or one made from method and budget."""
+        if self.output.name:
+            return self.output.name
+        method, privacy = self.method, self.privacy
+        size = f"-B{method.min_cluster_size}" if method.min_cluster_size else ""
+        budget = "" if privacy.target_epsilon is None else f"-eps{privacy.target_epsilon:g}"
+        noise = "" if privacy.noise_multiplier is None else f"-noise{privacy.noise_multiplier:g}"
+        return f"{data_label(self.data.data)}-{method.algorithm}-{privacy.mechanism}{size}{budget}{noise}"
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is written."""
+        return self.output.out or Path("runs") / self.label
+
+    def resolved(self) -> "RunConfig":
+        """Resolve `model = auto` and the number of clients, so that config.yaml does not depend on future defaults.
+
+        The clients of a file are counted here, unless their number was declared. A method whose clients remember their
+        rounds gives way to its memoryless form where the mechanism does not cover memory.
+        """
+        self._check_columns()
+        data, method = self.data, self.method
+        if data.num_clients is None:
+            data = replace(data, num_clients=self._counted() if data.from_file else data.population_size)
+        if method.model == "auto":
+            model = registry.DATASETS.fact(data.data, "usual_model", "linear")
+            if registry.METHODS.fact(method.algorithm, "splits_network", False):
+                model = registry.MODELS.fact(model, "deeper", model)
+            method = replace(method, model=model)
+        memoryless = registry.METHODS.fact(method.algorithm, "memoryless")
+        if memoryless and not registry.MECHANISMS.load(self.privacy.mechanism).covers_memory:
+            method = replace(method, algorithm=memoryless)
+        return replace(self, data=data, method=method)
+
+    def _check_columns(self) -> None:
+        """Refuse columns without a file, and a file without them; what is public must be declared in a secure run."""
+        data, columns = self.data, self.columns
+        if not data.from_file and columns != ColumnSettings():
+            name = next(part.name for part in fields(columns) if getattr(columns, part.name) != part.default)
+            raise ConfigError(
+                f"{name} is about a column of your own data, and data = {data.data} is a dataset; give --data FILE."
+            )
+        if not data.from_file:
+            return
+        if columns.target is None:
+            raise ConfigError(f"data = {data.data} needs the column to predict; give --target-column (target=).")
+        if not self.privacy.secure:
+            return
+        if data.num_clients is None:
+            raise ConfigError(
+                f"a secure run on data = {data.data} needs --clients (num_clients=), a public bound that you declare "
+                "(at least as many as there are); counted from the data it would tell how many clients there are."
+            )
+        if not columns.classes and not columns.regression:
+            raise ConfigError(
+                f"a secure run on data = {data.data} needs --classes (classes=), a public list that you declare; read "
+                "from the data it would tell which labels there are."
+            )
+
+    def _counted(self) -> int:
+        from rrcluster.data.table_files import count_clients
+
+        return count_clients(Path(self.data.data), self.columns)
+
+    def plan(self, num_clusters: int) -> "PrivacyPlan":
+        """The privacy plan of a method with so many clusters, for reports of one coordinate: cost and noise are those
+        of reports of any shape (`PrivacyPlan.with_coordinates`)."""
+        from rrcluster.privacy.plan import PrivacyPlan
+        from rrcluster.types import Coordinates
+
+        return PrivacyPlan.build(
+            replace(self.privacy, epsilon=self.privacy.target_epsilon),
+            coordinates=Coordinates(0, 1),
+            num_clients=self.data.population_size,
+            num_clusters=num_clusters,
+            min_cluster_size=self.method.min_cluster_size,
+            size_floor=self.method.size_floor,
+            server=self.server,
+        )
+
+    def with_seed(self, seed: int, out: Path) -> "RunConfig":
+        """This config for one seed alone, written to `out`."""
+        return replace(self, output=replace(self.output, seed=seed, seeds=(), out=out, name=self.label))
+
+    def flat(self) -> dict[str, Any]:
+        """All settings as one flat mapping, paths and tuples as plain YAML values."""
+        merged: dict[str, Any] = {}
+        for section in fields(self):
+            merged.update(asdict(getattr(self, section.name)))
+        left_out = ("partition", "concentration", "samples_per_client", "data_folder") if self.data.whole else ()
+        described = self.data.from_file  # by its columns
+        merged = {
+            name: value
+            for name, value in merged.items()
+            if name not in left_out and (described or FIELDS[name] != "columns")
+        }
+        merged |= {name: list(value) for name, value in merged.items() if isinstance(value, tuple)}
+        merged["out"] = None if self.output.out is None else str(self.output.out)
+        merged["seed"] = self.seed
+        return merged
+
+
+def from_flat(settings: dict[str, Any], *, source: str = "config", resolved: bool = True) -> RunConfig:
+    """A config from a flat mapping, every name and type checked; `source` names the file in errors.
+
+    `resolved=False` is for callers that change it further.
+    """
+    sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+    for name, value in settings.items():
+        refuse_removed(name, value, source=source)
+        if name not in FIELDS:
+            raise ConfigError(f"{source}: setting {name!r} is not known; {closest(str(name))}")
+        sections[FIELDS[name]][name] = coerce(SECTIONS[FIELDS[name]], name, value, source=source)
+    config = RunConfig(**{name: SECTIONS[name](**values) for name, values in sections.items()})
+    return config.resolved() if resolved else config
+
+
+def closest(name: str) -> str:
+    """The known setting closest to an unknown name."""
+    near = get_close_matches(name, FIELDS, n=1)
+    return f"did you mean {near[0]!r}?" if near else "see `rrcluster run --help` for all settings."
+
+
+def takes_list(name: str) -> bool:
+    """Whether one value of the setting is a list (or mapping) already."""
+    hint = get_type_hints(SECTIONS[FIELDS[name]], include_extras=False)[name]
+    return get_origin(hint) is tuple
+
+
+def coerce(section: type, name: str, value: Any, *, source: str) -> Any:
+    """`value` as the declared type of `section.name`; ConfigError naming both where it does not fit."""
+    hint = get_type_hints(section, include_extras=False)[name]
+    try:
+        return _as(hint, spelled(name, value))
+    except (TypeError, ValueError, OverflowError):
+        declared = next(setting for setting in fields(section) if setting.name == name)
+        why = f"; {declared.metadata['hint']}" if "hint" in declared.metadata else ""
+        raise ConfigError(f"{source}: {name} = {_shortened(value)} should be {_spell(hint)}{why}.") from None
+
+
+def _as(hint: Any, value: Any) -> Any:
+    origin, options = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _as(options[0], value)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in options:
+            return None
+        return _as_one_of([option for option in options if option is not type(None)], value)
+    if origin is Literal:
+        return _checked(value, value in options)
+    if origin is tuple:
+        return tuple(_as(options[0], item) for item in _checked(value, isinstance(value, (list, tuple))))
+    if hint is Path:
+        return Path(_checked(value, isinstance(value, (str, Path))))
+    if hint is str and isinstance(value, Path):
+        return str(value) if value.suffix or len(value.parts) > 1 else f"./{value}"  # a dataset has a plain name
+    if hint is float:
+        return float(_checked(_number(value), isinstance(_number(value), (int, float)) and not isinstance(value, bool)))
+    if hint is int:
+        return _checked(value, isinstance(value, int) and not isinstance(value, bool))
+    return _checked(value, isinstance(value, hint))
+
+
+def _as_one_of(options: list[Any], value: Any) -> Any:
+    """The first option that fits; the last one's error if none does."""
+    for option in options[:-1]:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            return _as(option, value)
+    return _as(options[-1], value)
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 1e-4 (no dot) as a string; take it for the number it is."""
+    return float(value) if isinstance(value, str) else value
+
+
+def _checked(value: Any, fits: bool) -> Any:
+    if not fits:
+        raise TypeError
+    return value
+
+
+def _shortened(value: Any) -> str:
+    """The value as it would be typed, cut to a length that fits in an error message."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # a whole number of too many digits
+        return "a very large number"
+
+
+def _spell(hint: Any) -> str:
+    origin, options = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join("empty" if option is type(None) else _spell(option) for option in options)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, options))
+    if origin is tuple:
+        return f"a list of {_spell(options[0])}s"
+    return {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path"}.get(hint, str(hint))

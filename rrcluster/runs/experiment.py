@@ -1,0 +1,327 @@
+"""Build an experiment from a config: data, model, plan, engine. The only module that reads settings by name."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+from torch import nn
+
+from rrcluster import registry
+from rrcluster.client import ClientSide
+from rrcluster.data.arrays import at_most
+from rrcluster.data.build import GENERATED, load_federated
+from rrcluster.data.catalogue import SOURCES
+from rrcluster.data.federated import IDS, FederatedData
+from rrcluster.data.frames import from_frame, is_frame, load_table
+from rrcluster.engine.pick_engine import pick_device, pick_engine
+from rrcluster.engine.protocol import Engine
+from rrcluster.entropy import SecureStreams, StreamSource
+from rrcluster.errors import ConfigError, NotDeclared
+from rrcluster.methods import ALGORITHMS, Method
+from rrcluster.methods.compatibility import allows_survey, check_applies, check_init
+from rrcluster.methods.coordinate_split import Split
+from rrcluster.models import Model, fitted, from_module, make_model
+from rrcluster.privacy.ledger import Ledger
+from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.privacy.statement import OWN_DATA, trust_in
+from rrcluster.processes import cores
+from rrcluster.rng import Streams
+from rrcluster.runs.config import RunConfig, from_flat
+from rrcluster.runs.fingerprint import own_code
+from rrcluster.runs.start_from import Start, full_statement, load_start
+from rrcluster.server.schedule import make_schedule, resolve_init
+from rrcluster.server.state import ServerState
+from rrcluster.settings import FIELDS, LocalSettings, ServerSettings, names_file
+from rrcluster.simulation.clients import Faults
+from rrcluster.simulation.hosts import Host, Hosts
+from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_memory, simulate
+
+_USUAL_SAMPLES = 50  # of a client, where no setting says
+_WORK_TO_REPAY = 2e10  # samples of all rounds times parameters, from which other processes repay starting them
+COLUMNS = tuple(name for name, section in FIELDS.items() if section == "columns")
+POPULATION_SEED = 0  # public: deals a dataset out to simulated clients where the run itself has no seed
+
+
+class Deployed(Protocol):
+    """What runs the rounds of an experiment whose clients are real ones, elsewhere (rrcluster/federation/)."""
+
+    def rounds(self, experiment: "Experiment", *, checkpoint: Checkpoint, ledger: Ledger) -> Iterator[RoundRecord]:
+        """As `simulate`: a record after each round."""
+
+    def stated(self, statement: dict[str, Any]) -> dict[str, Any]:
+        """The plan's privacy statement, with what is known of who sees what."""
+
+    @property
+    def digest(self) -> str:
+        """Of everything that its members agreed to."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All that one run needs, made from one config."""
+
+    config: RunConfig
+    data: FederatedData
+    model: Model
+    algorithm: Method
+    plan: PrivacyPlan
+    engine: Engine
+    streams: StreamSource
+    local: LocalSettings
+    server: ServerSettings
+    faults: Faults
+    start: Start | None = None  # the first models, where they are another run's
+    deployed: Deployed | None = None  # real clients; `data` then has no samples
+
+    @cached_property
+    def hosts(self) -> Hosts:
+        """Who computes its clients."""
+        side = ClientSide(self.algorithm, self.split, self.engine, self.local, self.plan.mechanism)
+        host = Host(self.data, side, self.faults, discreet=self.plan.secure)
+        return Hosts(host, processes=processes_for(self))
+
+    def rounds(
+        self,
+        *,
+        checkpoint: Checkpoint | None = None,
+        ledger: Ledger | None = None,
+    ) -> Iterator[RoundRecord]:
+        """Simulate it, from the start or from where it was stopped."""
+        checkpoint = checkpoint or Checkpoint()
+        if checkpoint.state is None and self.start is not None:
+            checkpoint = replace(checkpoint, state=ServerState.fresh(self.start.models))
+        if self.deployed is not None:
+            assert ledger is not None
+            return self.deployed.rounds(self, checkpoint=checkpoint, ledger=ledger)
+        return simulate(
+            data=self.data,
+            model=self.model,
+            algorithm=self.algorithm,
+            plan=self.plan,
+            engine=self.engine,
+            streams=self.streams,
+            local=self.local,
+            server=self.server,
+            checkpoint=checkpoint,
+            ledger=ledger,
+            faults=self.faults,
+            hosts=self.hosts,
+        )
+
+    @property
+    def split(self) -> Split:
+        """Which coordinates are shared, clustered, personal."""
+        return self.algorithm.split(self.model)
+
+    @property
+    def owns_data(self) -> bool:
+        """Whether the data is the user's own, not a dataset of the catalogue."""
+        return self.deployed is None and self.config.data.data not in SOURCES
+
+    def statement(self) -> dict[str, Any]:
+        """What a reviewer needs to check the guarantee, as plain data."""
+        begins = {"init": self.server.init, "rounds": self.server.init_rounds}
+        stated = full_statement(self.plan, self.start) | {"initialisation": begins}
+        if self.owns_data:
+            stated["not_covered"] = [*stated["not_covered"], OWN_DATA]
+        if self.plan.private and (code := own_code(self)):
+            stated["notes"] = [*stated["notes"], trust_in(code)]
+        return stated if self.deployed is None else self.deployed.stated(stated)
+
+
+def build_experiment(**settings: Any) -> Experiment:
+    """The experiment of settings by name; `data`, `model` and `algorithm` may be objects of your own.
+
+    Data may be a `FederatedData`, or a table with `client`, `target` and the other settings of columns
+    (`rrcluster.from_frame`). The number of clients follows from data of your own.
+    """
+    return make_experiment(from_flat(named_settings(settings), source="settings"))
+
+
+def named_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in which objects are replaced by names, under which they are registered for this process.
+
+    So the run folder can say what ran. To resume the run in another process, give the same objects there.
+    """
+    named = _named_data(dict(settings))
+    model, method = named.get("model"), named.get("algorithm")
+    loss, metric = named.pop("loss", None), named.pop("metric", None)
+    if (loss or metric) and not isinstance(model, nn.Module):
+        raise ConfigError(
+            "loss and metric go with an nn.Module as model; give them to from_module(module, loss=..., metric=...) "
+            "where the model is a Model."
+        )
+    if isinstance(model, (Model, nn.Module)):
+        made = model if isinstance(model, Model) else from_module(model, loss=loss, metric=metric)
+        named |= {"model": made.name}
+        registry.MODELS.replace(registry.Entry(made.name, lambda *_: made, made.name))
+    if isinstance(method, Method):
+        named |= {"algorithm": method.name}
+        facts = {"chooses_by_loss": method.chooses_by_loss}
+        registry.METHODS.replace(registry.Entry(method.name, method, registry.METHODS.label(method.name), facts))
+    return named
+
+
+def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with the name of data that was given as an object, and its number of clients."""
+    data = settings.get("data")
+    if is_frame(data):
+        columns = {name: settings.pop(name) for name in COLUMNS if name in settings}
+        for role in ("client", "target"):
+            if role not in columns:
+                raise ConfigError(f"data is a table, and {role} is not given; name its column, {role}='...'.")
+        data = from_frame(data, **columns)
+    if not isinstance(data, FederatedData):
+        return settings
+    if settings.get("secure") and "num_clients" not in settings:
+        raise ConfigError(
+            "a secure run on data of your own needs num_clients, a public constant that you declare; counted from "
+            "the data it would tell how many clients there are."
+        )
+    if names_file(data.name):
+        raise ConfigError(f"the data's name = {data.name!r} looks like a file; give it a plain name.")
+    facts = {"num_classes": data.num_classes, "divided": False}
+    registry.DATASETS.replace(registry.Entry(data.name, data, data.name, facts))
+    return {"num_clients": data.num_clients} | settings | {"data": data.name}
+
+
+def make_experiment(
+    config: RunConfig, *, data: FederatedData | None = None, engine: Callable[[Model], Engine] | None = None
+) -> Experiment:
+    """Load data, make the model, calibrate the noise. All checks happen here, before anything is written.
+
+    `data`: what an experiment with the same data settings and seed has loaded already. `engine`: what runs the clients,
+    instead of what the config says.
+    """
+    config = config.resolved()
+    method = config.method
+    algorithm = ALGORITHMS[method.algorithm]
+    check_applies(algorithm, config.privacy.mechanism, method.min_cluster_size)
+    check_init(algorithm, config.server.init, config.privacy.mechanism, method.min_cluster_size)
+    k = algorithm.num_clusters(method.num_clusters)
+    make_schedule(config.server, num_rounds=config.privacy.num_rounds)
+    plan = plan_for(config)  # refuses a bad budget before any file is read
+    data = data or load_population(config)
+    plan.sampler.check_population(data.num_clients)
+    algorithm = algorithm.for_population(algorithm, data)
+    ids = data.input_dtype == IDS
+    chosen = make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
+    network = fitted(chosen, data)
+    model = algorithm.adapt(network)
+    _check_evaluated(config, algorithm, data, model)
+    if not config.local.plain_sgd:
+        model = replace(model, accelerated="")  # its own code computes plain SGD alone
+    plan = plan.with_coordinates(algorithm.split(model).coordinates)
+    # First updates of deep networks tell groups less clearly, so by default there is no survey of them.
+    applies = model.one_layer and allows_survey(algorithm, config.privacy.mechanism, method.min_cluster_size)
+    server = resolve_init(config.server, plan, survey_applies=applies)
+    first = config.server.start_from
+    start = first and load_start(first, method=algorithm, network=network, num_clusters=k, plan=plan)
+    check_memory(algorithm, model, plan)
+    return Experiment(
+        config=config,
+        data=data,
+        model=model,
+        algorithm=algorithm,
+        plan=plan,
+        engine=(engine or partial(engine_for, config))(model),
+        streams=SecureStreams() if config.seed is None else Streams(config.seed),
+        local=config.local,
+        server=server,
+        faults=Faults(config.faults),
+        start=start or None,
+    )
+
+
+def processes_for(experiment: Experiment) -> int:
+    """How many processes compute the clients: as asked for, or one per core where a run is long enough to repay them.
+
+    By settings alone; no bit of a result depends on it.
+    """
+    config, plan = experiment.config, experiment.plan
+    if experiment.engine.device.type != "cpu" or experiment.deployed is not None:
+        return 1
+    if config.output.processes is not None:
+        return config.output.processes
+    clients = plan.sampler.expected_size
+    if clients <= experiment.engine.part:  # one part
+        return 1
+    samples = clients * (config.data.samples_per_client or config.data.max_samples or _USUAL_SAMPLES)
+    work = samples * config.local.local_epochs * experiment.model.num_parameters * plan.num_rounds
+    return cores() if work >= _WORK_TO_REPAY else 1
+
+
+def load_population(config: RunConfig) -> FederatedData:
+    """The clients of a config: a function of its data settings and its seed."""
+    if config.data.from_file:
+        return _checked_population(load_table(config.data.data, config.columns), config)
+    given = registry.DATASETS.load(config.data.data)
+    if isinstance(given, FederatedData):
+        return _checked_population(given, config)
+    data = load_federated(
+        config.data.data,
+        num_clients=config.data.population_size,
+        seed=POPULATION_SEED if config.seed is None else config.seed,
+        partition=None if config.data.data in GENERATED else config.data.partition,
+        ratio=config.data.ratio or None,
+        samples_per_client=config.data.samples_per_client,
+        concentration=config.data.concentration if config.data.partition == "dirichlet" else None,
+        folder=config.data.data_folder,
+    )
+    return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
+
+
+def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData:
+    """Clients that are ready-made, with at most as many samples as the settings say."""
+    check_declared(data, secure=config.privacy.secure)
+    return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
+
+
+def check_declared(data: FederatedData, *, secure: bool) -> None:
+    """Say in a warning which constant should be declared and was taken from the data; refuse it in a secure run.
+
+    In a rehearsal the types of a table are not worth a warning: only one made from all of its rows changes with them.
+    """
+    for name, way_out in data.counted.items():
+        taken = "taken from the table" if name == "types" else "counted in the labels"
+        text = f"{name} were {taken} of {data.name}, which no guarantee covers; {way_out}"
+        if secure:
+            raise ConfigError(f"{text}: a secure run takes nothing from the clients' data that it does not pay for.")
+        if name != "types" and data.num_classes:
+            warnings.warn(f"{text}.", NotDeclared, stacklevel=3)
+
+
+def engine_for(config: RunConfig, model: Model) -> Engine:
+    """The engine of a config."""
+    output = config.output
+    return pick_engine(
+        output.engine,
+        model=model,
+        device=pick_device(output.device),
+        capacity=output.capacity,
+        precision=output.precision,
+        alone=config.privacy.secure,
+    )
+
+
+def _check_evaluated(config: RunConfig, algorithm: Method, data: FederatedData, model: Model) -> None:
+    """Refuse private evaluation where there is no accuracy, or no released model to judge."""
+    if not config.privacy.private_evaluation:
+        return
+    if not data.num_classes and model.task.metric is None:
+        raise ConfigError(
+            f"private_evaluation reports accuracies, and {config.data.data} is regression, which has none; set it to "
+            "0, or give a metric whose values lie in 0 to 1 (what lies outside is clipped)."
+        )
+    if algorithm.personal:
+        raise ConfigError(
+            f"private_evaluation judges released models, and algorithm = {algorithm.name} gives every client one of "
+            "its own; set it to 0."
+        )
+
+
+def plan_for(config: RunConfig) -> PrivacyPlan:
+    """The privacy plan of a config, for reports of one coordinate."""
+    return config.plan(ALGORITHMS[config.method.algorithm].num_clusters(config.method.num_clusters))

@@ -1,0 +1,191 @@
+"""Jobs of a sweep in one process: one after the other, or stacked on a GPU; and as tasks of an executor.
+
+A job's numbers are those it gets by itself. One that is refused or fails is reported, and the others go on.
+"""
+
+import gc
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+
+from rrcluster import registry
+from rrcluster.data.federated import FederatedData
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.pick_engine import pick_device
+from rrcluster.engine.protocol import Engine
+from rrcluster.engine.stacked import Stack, StackedEngine
+from rrcluster.errors import RRClusterError
+from rrcluster.methods import ALGORITHMS
+from rrcluster.models.model import Model
+from rrcluster.runs.config import RunConfig
+from rrcluster.runs.experiment import Experiment, engine_for, load_population, make_experiment
+from rrcluster.runs.sweep import FAILED, REFUSED, Job, Outcome, Step, steps_of
+
+LARGEST_STACK = 160  # runs
+_AT_WORK = 2  # runs of a stack: while one waits for the disk, another computes
+
+
+class Reused:
+    """Populations and engines that the next job may use again: those of one population and network at a time."""
+
+    def __init__(self) -> None:
+        """Nothing to use again yet."""
+        self._population: tuple[object, FederatedData | None] = None, None
+        self._engine: tuple[object, Engine] | None = None
+
+    def experiment(self, config: RunConfig) -> Experiment:
+        """The experiment of a config, with the population and the engine of the one before where they are the same."""
+        clients = (config.data, config.columns, config.seed)
+        before, population = self._population
+        data = population if before == clients and population is not None else load_population(config)
+        self._population = clients, data
+        return make_experiment(config, data=data, engine=partial(self._engine_of, config))
+
+    def _engine_of(self, config: RunConfig, model: Model) -> Engine:
+        """One engine for jobs whose networks are equal once their methods have adapted them."""
+        key = (model.signature, config.data, config.columns, config.seed, _engine_settings(config))
+        if self._engine is None or self._engine[0] != key or model.own:
+            self._engine = key, engine_for(config, model)
+        return self._engine[1]
+
+
+def _engine_settings(config: RunConfig) -> tuple[object, ...]:
+    output = config.output
+    return output.device, output.engine, output.capacity, output.precision, config.local.plain_sgd
+
+
+def in_turn(todo: Sequence[Job]) -> Iterator[Step]:
+    """Jobs one after the other, in this process."""
+    reused = Reused()
+    for job in todo:
+        yield from steps_of(job, make=reused.experiment)
+
+
+def run_task(todo: Sequence[Job], known: Sequence[tuple[str, registry.Entry]], share: float) -> list[Outcome]:
+    """Jobs as a task of an executor, on a GPU stacked, with this share of its memory.
+
+    `known`: names that the program which started the sweep has registered.
+    """
+    registry.restore(known)
+    devices = [device for device in devices_of(todo) if device.type == "cuda"]
+    for device in devices:
+        with torch.cuda.device(device):  # which may have no number
+            torch.cuda.set_per_process_memory_fraction(share)  # it frees what it has cached before it fails
+    steps = stacked(todo) if devices else _in_this_worker(todo)
+    return [step for step in steps if isinstance(step, Outcome)]
+
+
+_REUSED = Reused()  # of a worker process, from task to task
+
+
+def _in_this_worker(todo: Sequence[Job]) -> Iterator[Step]:
+    for job in todo:
+        yield from steps_of(job, make=_REUSED.experiment)
+
+
+def devices_of(todo: Sequence[Job]) -> list[torch.device]:
+    """The available devices that jobs name, each once, in order."""
+    devices = []
+    for name in dict.fromkeys(str(job.settings.get("device", "auto")) for job in todo):
+        with suppress(RRClusterError):  # its jobs will be refused
+            devices.append(pick_device(name))
+    return devices
+
+
+def stacked(todo: Sequence[Job]) -> Iterator[Step]:
+    """Runs of one network at once on a GPU, up to `LARGEST_STACK` of them; the rest after them."""
+    alike: dict[object, list[Job]] = {}
+    for job in todo:
+        try:
+            config = job.config
+            network = config.data.data, config.method.model, ALGORITHMS[config.method.algorithm].adapt
+            alike.setdefault((*network, _engine_settings(config)), []).append(job)
+        except RRClusterError as error:
+            yield Outcome(job, REFUSED, str(error))
+    for jobs in alike.values():
+        for first in range(0, len(jobs), LARGEST_STACK):
+            yield from _together(jobs[first : first + LARGEST_STACK])
+            _free_cached()
+
+
+def _free_cached() -> None:
+    """Give back the device memory of a stack that is over: another process may need it."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+class _Shared:
+    """What the runs of a stack have in common: populations by their settings, and the engine, made by the first.
+
+    Runs form two stacks that take turns on the engine, so that the device has work while a round's host part is done.
+    Few of them do that part at once: threads that all want Python's lock lose more time handing it over than they gain.
+    """
+
+    def __init__(self, members: int) -> None:
+        self.working = threading.Semaphore(_AT_WORK)
+        self._lock = threading.Lock()
+        self._populations: dict[object, FederatedData] = {}
+        self._members = [members - members // 2, members // 2]
+        self._stacks: list[Stack] = []
+
+    def experiment(self, side: int, config: RunConfig) -> Experiment:
+        """The experiment of a config, on shared data and the shared engine."""
+        with self._lock:
+            key = (config.data, config.columns, config.seed)
+            if key not in self._populations:
+                self._populations[key] = load_population(config)
+            return make_experiment(config, data=self._populations[key], engine=partial(self._engine, side, config))
+
+    def leave(self, side: int) -> None:
+        """One run is over."""
+        with self._lock:
+            if not self._stacks:
+                self._members[side] -= 1
+                return
+        self._stacks[side].leave()
+
+    def _engine(self, side: int, config: RunConfig, model: Model) -> Engine:
+        """The shared one; jobs of a stack have equal networks."""
+        if not self._stacks:
+            engine, turn = engine_for(config, model), threading.Lock()
+            if not isinstance(engine, BatchedEngine):
+                return engine
+            self._stacks = [Stack(engine, members, turn=turn, working=self.working) for members in self._members]
+        return StackedEngine(self._stacks[side])
+
+
+def _together(jobs: Sequence[Job]) -> Iterator[Step]:
+    shared, steps = _Shared(len(jobs)), queue.SimpleQueue[Step | None]()
+
+    def work(side: int, job: Job) -> None:
+        try:
+            with shared.working:
+                for step in steps_of(job, make=partial(shared.experiment, side)):
+                    steps.put(step)
+        except Exception as error:  # a full disk, say: alone it would end the sweep, which nobody here would notice
+            steps.put(Outcome(job, FAILED, f"{type(error).__name__}; run it alone to see more."))
+        finally:
+            shared.leave(side)
+            steps.put(None)
+
+    threads = [threading.Thread(target=work, args=(place % 2, job), daemon=True) for place, job in enumerate(jobs)]
+    for thread in threads:
+        thread.start()
+    running = len(threads)
+    while running:
+        step = steps.get()
+        if step is None:
+            running -= 1
+        else:
+            yield step
+
+
+def known_here() -> list[tuple[str, Any]]:
+    """Names that this program has registered, to be sent along with jobs."""
+    return registry.registered()

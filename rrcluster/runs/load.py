@@ -1,0 +1,316 @@
+"""Use what a run produced: load its models, hand them to plain PyTorch or ONNX, and find which of them is yours.
+
+A file cluster-N.safetensors holds what `module.load_state_dict` asks for: the released weights of the cluster, and what
+the run did not train (constant buffers, frozen layers) as it is in the module. Personal layers (the last one under
+FedPer) stay on the clients; in the file they are zero, where a client that has not trained yet starts, and its metadata
+names them.
+"""
+
+import copy
+import json
+import math
+import warnings
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from rrcluster import registry
+from rrcluster.data.federated import Cohort, FederatedData
+from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.protocol import LocalSettings
+from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.methods import ALGORITHMS, Method, Tools
+from rrcluster.methods.coordinate_split import Split
+from rrcluster.models import OURS, Model, from_module, make_model
+from rrcluster.privacy.cost import folder_cost
+from rrcluster.runs.assign import Assignment
+from rrcluster.simulation.evaluate import score_all
+from rrcluster.storage import parse_json, read_mapping, read_tensors
+from rrcluster.types import Array, Models
+
+FORMAT = "rrcluster-cluster/1"
+
+
+def module_of(model: Model, vector: Array) -> nn.Module:
+    """A copy of the model's module with the trained weights in `vector` (d,), in eval mode."""
+    module, values = copy.deepcopy(model.module).cpu(), model.unflatten(torch.as_tensor(vector))
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():  # weights that are used twice are named once
+            if name in values:
+                parameter.copy_(values[name])
+    return module.eval()
+
+
+@dataclass(frozen=True)
+class ClusterModels:
+    """The k models of a run, each as PyTorch has it."""
+
+    models: Models
+    model: Model  # the one the method trains (`Method.adapt`)
+    split: Split
+
+    def state_dict(self, cluster: int) -> dict[str, Tensor]:
+        """Every parameter and buffer of the module by name, with this cluster's weights; copies."""
+        named = {name: value for name, value in self.module(cluster).state_dict().items() if isinstance(value, Tensor)}
+        return {name: value.detach().clone().contiguous() for name, value in named.items()}
+
+    def module(self, cluster: int) -> nn.Module:
+        """A copy of the module with this cluster's weights, in eval mode."""
+        return module_of(self.model, self.split.vectors(self.models, np.array([cluster]))[0])
+
+    @property
+    def personal(self) -> list[str]:
+        """Names of the layers of which a part stays on the clients."""
+        places = self.split.personal
+        return [layer.name for layer in self.model.layers if ((layer.start <= places) & (places < layer.stop)).any()]
+
+    def files(self, about: dict[str, Any]) -> dict[str, bytes]:
+        """Name and content of the file of every cluster; `about` goes into the metadata."""
+        files = {}
+        for cluster in range(self.models.num_clusters):
+            named = about | {"format": FORMAT, "cluster": cluster, "personal": self.personal}
+            metadata = {name: json.dumps(value) for name, value in named.items()}
+            files[f"cluster-{cluster}.safetensors"] = save(self.state_dict(cluster), metadata=metadata)
+        return files
+
+
+@dataclass(frozen=True)
+class TrainedModels:
+    """The k models of a finished run, ready to use. Clusters are numbered from 0."""
+
+    models: Models  # flat vectors, as released
+    model: Model  # the network
+    algorithm: Method  # by which clients choose
+    input_shape: tuple[int, ...] = ()  # of one sample
+    local: LocalSettings = field(default_factory=LocalSettings)  # how clients trained
+
+    def __repr__(self) -> str:
+        """Short: not the weights."""
+        return f"TrainedModels({self.num_clusters} x {self.model.name}, {self.algorithm.name})"
+
+    @property
+    def num_clusters(self) -> int:
+        """k."""
+        return self.models.num_clusters
+
+    @property
+    def split(self) -> Split:
+        """Which coordinates are shared, clustered, personal."""
+        return self.algorithm.split(self.model)
+
+    @property
+    def input_dtype(self) -> type[np.generic]:
+        """What the model takes: float32 numbers, or int64 ids."""
+        return np.int64 if self.model.takes_ids else np.float32
+
+    def module(self, cluster: int) -> nn.Module:
+        """A plain `nn.Module` with the weights of one cluster, in eval mode: a copy, yours to use and to change.
+
+        Layers that stay on the clients (the last one under FedPer) are zero; `personal_layers` names them.
+        """
+        return self._plain.module(self._checked_cluster(cluster))
+
+    def state_dict(self, cluster: int) -> dict[str, Tensor]:
+        """The weights of one cluster by layer name, as `module.load_state_dict` takes them; copies."""
+        return self._plain.state_dict(self._checked_cluster(cluster))
+
+    @property
+    def personal_layers(self) -> list[str]:
+        """Layers that never left the clients, and so are zero here."""
+        return self._plain.personal
+
+    def onnx(self, cluster: int, path: str | Path) -> Path:
+        """Write the model of one cluster as an ONNX file, the number of samples left open. Needs the extra `onnx`."""
+        module = self.module(cluster)
+        for package in ("onnx", "onnxscript"):
+            try:
+                import_module(package)
+            except ImportError as error:
+                raise ConfigError(f"ONNX files need the package {package}; install rrcluster[onnx].") from error
+        sample = torch.zeros((2, *self.input_shape), dtype=torch.int64 if self.model.takes_ids else torch.float32)
+        batches = ({0: torch.export.Dim.DYNAMIC},)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the exporter's own, of its own parts
+                program = torch.onnx.export(module, (sample,), dynamo=True, dynamic_shapes=batches, verbose=False)
+        except Exception as error:  # the exporter fails in as many ways as there are operators
+            raise ConfigError(
+                f"model {self.model.name}: PyTorch cannot export it to ONNX ({type(error).__name__}); use "
+                "cluster-N.safetensors with the module itself."
+            ) from error
+        assert program is not None  # with dynamo
+        program.save(str(path))
+        return Path(path)
+
+    @property
+    def _plain(self) -> ClusterModels:
+        return ClusterModels(self.models, self.model, self.split)
+
+    def _checked_cluster(self, cluster: int) -> int:
+        if not 0 <= cluster < self.num_clusters:
+            raise ConfigError(f"cluster = {cluster} must lie in 0..{self.num_clusters - 1}.")
+        return cluster
+
+    def _checked(self) -> "TrainedModels":
+        """These models, if the weights have the shapes that the network and the method need."""
+        shared, clustered = self.models.shared, self.models.clustered
+        wanted, columns = self.split.coordinates, clustered.shape[1:]
+        if (
+            len(columns) != 1
+            or len(clustered) < 1
+            or (shared.shape, columns) != ((wanted.shared,), (wanted.clustered,))
+        ):
+            raise ValueError("weights of another shape")
+        return self
+
+    def predict(self, inputs: Any, *, cluster: int) -> Array:
+        """Outputs (logits, or values for regression) of one cluster's model: (s, *input) -> (s, outputs)."""
+        vector = self.split.vectors(self.models, np.array([self._checked_cluster(cluster)]))[0]
+        with torch.no_grad():
+            parameters = self.model.unflatten(torch.as_tensor(vector))
+            outputs = self.model.single(parameters, self.checked_inputs(inputs))
+        return np.asarray(outputs.numpy())
+
+    def checked_inputs(self, inputs: Any) -> Tensor:
+        """The inputs as the network takes them; ConfigError for samples of a shape that it cannot take."""
+        rows, shape = self.model.input_tensor(inputs), tuple(self.input_shape)
+        if shape and tuple(rows.shape[1:]) != shape:  # sequences may have another length than in the run
+            try:
+                self.module(0)(rows[:1])
+            except (RuntimeError, ValueError, IndexError):
+                raise ConfigError(
+                    f"samples of shape {tuple(rows.shape[1:])} are given, and the run's models take {shape}; encode "
+                    "them by the same rules (rr.from_frame does)."
+                ) from None
+        return rows
+
+
+def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedModels:
+    """The models of a finished run folder; `model` is the network where the run trained one of your own."""
+    path = Path(run) / "models.safetensors"
+    if not path.exists():
+        started = (Path(run) / "config.yaml").exists()
+        way_out = f"finish the run with `rrcluster run --resume {run}`" if started else "give the folder of a run"
+        raise RunFolderError(f"{run}: no models.safetensors; {way_out}.")
+    if any((Path(run) / name).exists() for name in ("config.yaml", "privacy.json", "ledger.jsonl")):
+        folder_cost(Path(run))  # refuses one that was edited; models may also be passed on alone
+    try:
+        tensors, metadata = read_tensors(path)
+        about = {name: parse_json(value) for name, value in metadata.items()}
+        models = Models(tensors["shared"].astype(float), tensors["clustered"].astype(float))
+        declared = about["model"], about["algorithm"], tuple(about["input_shape"])
+        if not all(isinstance(name, str) for name in declared[:2]):
+            raise ValueError("names that are none")
+    except Exception as error:  # a damaged file fails in many ways inside the reader
+        raise _damaged(path) from error
+    _check_known(run, *declared[:2], given=model is not None)
+    local = _local_settings(Path(run) / "config.yaml")
+    algorithm = ALGORITHMS[declared[1]]
+    if model is not None:
+        network = algorithm.adapt(model if isinstance(model, Model) else from_module(model))
+        _check_layers(run, network, about.get("layers"))
+    try:
+        if model is None:
+            network = algorithm.adapt(_declared_model(about, models))
+        network = network.taking(about.get("inputs"))
+        return TrainedModels(models, network, algorithm, declared[2], local)._checked()
+    except Exception as error:
+        raise _damaged(path) from error
+
+
+def _damaged(path: Path) -> RunFolderError:
+    return RunFolderError(
+        f"{path}: cannot be read as models of rrcluster; the file is damaged. Run again with the same settings."
+    )
+
+
+def _local_settings(path: Path) -> LocalSettings:
+    """How clients trained, by the run's config.yaml; the defaults where models were passed on without it."""
+    settings = read_mapping(path) if path.exists() else {}
+    return LocalSettings(**{part.name: settings[part.name] for part in fields(LocalSettings) if part.name in settings})
+
+
+def _check_known(run: str | Path, model: str, algorithm: str, *, given: bool) -> None:
+    """Refuse names that this process does not know: those of networks and methods of the user's own."""
+    if not given and model not in registry.MODELS:
+        raise ConfigError(
+            f"{run}: the run trained a network of its own, {model!r}, which is not registered here; give it: "
+            "rr.load(run, model=module), with the same layers."
+        )
+    if algorithm not in registry.METHODS:
+        raise ConfigError(
+            f"{run}: the run used a method of its own, {algorithm!r}; register it first: "
+            f'rr.register("method", {algorithm!r}, method).'
+        )
+
+
+def _check_layers(run: str | Path, model: Model, declared: Any) -> None:
+    """Refuse a network with other layers than the run trained; folders of version 0.1 do not say."""
+    own = [[layer.name, *layer.shape] for layer in model.layers]
+    if declared is None or own == declared:
+        return
+    pairs = zip(own + [None] * len(declared), list(declared) + [None] * len(own), strict=False)
+    first, there = next((one, other) for one, other in pairs if one != other)
+    raise ConfigError(
+        f"{run}: the network given has {_layer(first)} where the run trained {_layer(there)}; give a module built as "
+        "the run's was."
+    )
+
+
+def _layer(layer: Any) -> str:
+    return "no further layer" if not isinstance(layer, list) else f"{layer[0]} {tuple(layer[1:])}"
+
+
+def _declared_model(about: dict[str, Any], models: Models) -> Model:
+    """The network the file declares, refused before it is made if the weights in the file cannot be its own.
+
+    Every model of ours has a weight per input and per class at least, so a declared size beyond the weights present is
+    refused before memory is allocated.
+    """
+    shape, classes = about["input_shape"], about["num_classes"]
+    if about["model"] not in OURS:
+        return make_model(about["model"], input_shape=tuple(shape), num_classes=classes)
+    sizes = [*shape, classes + 1]
+    present = models.shared.size + models.clustered.size
+    if not all(type(size) is int and size > 0 for size in sizes) or math.prod(shape) > present or classes > present:
+        raise ValueError("declared sizes do not fit the weights")
+    return make_model(about["model"], input_shape=tuple(shape), num_classes=classes)
+
+
+def one_client(models: TrainedModels, data: Any) -> tuple[Array, Array]:
+    """One client's own samples as arrays, if they are (inputs, targets) as the models take them."""
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise ConfigError(
+            f"data = {type(data).__name__} should be one client's (inputs, targets), or a population: "
+            "rr.from_frame makes one of a table or file, rr.from_arrays of arrays."
+        )
+    inputs, targets = models.checked_inputs(data[0]).numpy(), np.asarray(data[1])
+    if len(inputs) == 0 or len(inputs) != len(targets):
+        raise ConfigError(
+            f"data must be (inputs, targets) of equal length above 0; found {len(inputs)}, {len(targets)}."
+        )
+    return inputs, targets
+
+
+def assign(models: TrainedModels, data: Any) -> Any:
+    """Which of the k models is mine? The one the run's method would choose for this data.
+
+    `data` is one client's own samples, a pair (inputs, targets) of arrays as the model takes them (then the answer is
+    one cluster number), or `FederatedData` (then an `Assignment`: client, cluster and margin, used like an array of
+    cluster numbers). Nothing leaves the caller. Who is in which cluster is private.
+    """
+    engine = BatchedEngine(models.model)
+    if isinstance(data, FederatedData):
+        scores = score_all(models.models, data, algorithm=models.algorithm, split=models.split, engine=engine)
+        return Assignment.of_scores(np.array(data.clients) if data.clients else np.arange(data.num_clients), scores)
+    inputs, targets = one_client(models, data)
+    targets = targets.astype(np.float32 if targets.dtype.kind == "f" else np.int64)
+    cohort = Cohort.of_arrays(np.zeros(1, dtype=np.int64), inputs[None], targets[None], np.array([len(inputs)]))
+    tools = Tools(models.split, engine, LocalSettings(), key=(0, 0))
+    return int(models.algorithm.final_scores(models.models, cohort, tools=tools)[0].argmin())

@@ -1,0 +1,189 @@
+"""What a run reports: its progress after each round, summary.json (released values only), and its result.
+
+Clusters that nobody chooses any more, as far as released sizes can tell.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rrcluster.privacy.mechanism import SIZE_NOISE
+from rrcluster.runs.experiment import Experiment
+from rrcluster.server.state import ServerState
+from rrcluster.settings import data_label
+from rrcluster.simulation.evaluate import Evaluation
+from rrcluster.types import Array, Models, NoisyEvaluation
+from rrcluster.version import __version__
+
+_DEVIATIONS = 2.0  # a size below this many standard deviations of its noise cannot be told from zero
+_ONE_CLIENT = 0.5  # nor can one that rounds to no client at all
+
+
+def dead_clusters(sizes: Array, *, size_noise_std: float | None, memory: float, weight: float = 1.0) -> list[int]:
+    """The clusters whose average released size cannot be told from zero; none where the noise would hide any cluster.
+
+    `sizes` (k,) are running averages with `memory` over t rounds, `weight` = 1 - memory^t (1: very many). Their noise
+    is that of one round, `size_noise_std`, times sqrt((1 - memory) / (1 + memory) (2 - weight) / weight). None: the
+    mechanism does not say, and no cluster is called dead. Released values alone: post-processing.
+    """
+    if size_noise_std is None or len(sizes) < 2:
+        return []
+    spread = size_noise_std * math.sqrt((1 - memory) / (1 + memory) * (2 - weight) / weight)
+    limit = max(_DEVIATIONS * spread, _ONE_CLIENT)
+    if 2 * limit > np.maximum(sizes, 0.0).mean():  # a cluster of half the average size would look dead too
+        return []
+    return [int(cluster) for cluster in np.flatnonzero(sizes < limit)]
+
+
+_DIAGNOSTICS = ("accuracy", "loss", "clustering_accuracy", "worst_decile", "adjusted_rand", "clusters_alive")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after a round. `evaluation` is diagnostic: computed from raw client data."""
+
+    round_index: int
+    num_rounds: int
+    sizes: Array  # (k,) released
+    epsilon: float | None  # of the whole plan, whenever the run is stopped
+    evaluation: Evaluation | None  # of this round, where one was due
+    private_evaluation: NoisyEvaluation | None = None  # released; the average over the last rounds
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """All of it by name: under `released/` what is public, under `diagnostic_not_private/` what is not."""
+        named = {f"released/size_{cluster}": float(size) for cluster, size in enumerate(self.sizes)}
+        if self.private_evaluation is not None:
+            named["released/accuracy"] = self.private_evaluation.accuracy
+            named["released/loss"] = self.private_evaluation.loss
+        if self.evaluation is not None:
+            for name in _DIAGNOSTICS:
+                named[f"diagnostic_not_private/{name}"] = float(getattr(self.evaluation, name))
+        return named
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run. `evaluation` is diagnostic, None in a secure run; everything else is made of releases."""
+
+    folder: Path  # models, statement, ledger and diagnostics; `rrcluster report` reads it
+    models: Models  # as released; `load(folder)` makes PyTorch modules of them
+    epsilon: float | None  # of the whole plan, at `delta`; None without privacy
+    delta: float  # probability outside of which epsilon bounds what is learnt
+    evaluation: Evaluation | None  # measured on raw client data: not private
+
+
+def summarise(
+    experiment: Experiment,
+    state: ServerState | None,
+    *,
+    status: str,
+    epsilon: float | None,
+    releases_charged: int,
+    evaluations: Sequence[NoisyEvaluation],
+) -> dict[str, Any]:
+    """The summary of a run that is finished or was stopped."""
+    config, plan = experiment.config, experiment.plan
+    done = 0 if state is None else state.round_index
+    judged = average(evaluations, num_rounds=plan.num_rounds)
+    counted = state is not None and not state.sizes.empty
+    return {
+        "name": config.label,
+        "status": status,
+        "ended_by": None if status != "finished" else "rounds" if done == plan.num_rounds else "budget",
+        "version": __version__,
+        "data": data_label(config.data.data),
+        "partition": None if config.data.whole else config.data.partition,
+        "algorithm": config.method.algorithm,
+        "model": config.method.model,
+        "num_clusters": plan.mechanism.num_clusters,
+        "min_cluster_size": config.method.min_cluster_size,
+        "mechanism": config.privacy.mechanism,
+        "epsilon": epsilon,
+        "delta": plan.delta if plan.private else None,
+        "noise_multiplier": plan.noise_multiplier,
+        "num_rounds": plan.num_rounds,
+        "rounds_done": done,
+        "releases_charged": releases_charged,
+        "secure": plan.secure,
+        "seed": config.seed,
+        "sizes": state.sizes.mean.tolist() if state is not None and counted else [],
+        "groups_found": state.survey.num_groups if state is not None and state.survey is not None and counted else None,
+        "dead_clusters": _dead(experiment, state) if state is not None and counted else [],
+        "private_evaluation": None if judged is None else describe_evaluation(judged),
+    }
+
+
+def _dead(experiment: Experiment, state: ServerState) -> list[int]:
+    mechanism = experiment.plan.mechanism
+    noise = mechanism.describe().noise_per_part.get(SIZE_NOISE) if mechanism.private else 0.0
+    memory, weight = experiment.server.memory, state.sizes.weight
+    sizes = state.sizes.mean if state.survey is None else state.sizes.mean[: state.survey.num_groups or None]
+    return dead_clusters(sizes, size_noise_std=noise, memory=memory, weight=weight)
+
+
+LAST_PART = 0.25  # of the rounds: what a private evaluation is averaged over
+
+
+def describe_evaluation(evaluation: NoisyEvaluation) -> dict[str, Any]:
+    """What was released, and the means it amounts to."""
+    return {
+        "sums": evaluation.sums.tolist(),
+        "clients": evaluation.clients,
+        "sum_noise_std": evaluation.sum_noise_std,
+        "clients_noise_std": evaluation.clients_noise_std,
+        "loss_bound": evaluation.loss_bound,
+        "least_clients": evaluation.least_clients,
+        "accuracy": evaluation.accuracy,
+        "accuracy_noise_std": evaluation.accuracy_noise_std,
+        "loss": evaluation.loss,
+        "loss_noise_std": evaluation.loss_noise_std,
+    }
+
+
+def read_evaluation(described: dict[str, Any]) -> NoisyEvaluation:
+    """The inverse of `describe_evaluation`."""
+    return NoisyEvaluation(
+        sums=np.array(described["sums"]),
+        clients=described["clients"],
+        sum_noise_std=described["sum_noise_std"],
+        clients_noise_std=described["clients_noise_std"],
+        loss_bound=described["loss_bound"],
+        least_clients=described["least_clients"],
+    )
+
+
+def average(evaluations: Sequence[NoisyEvaluation], *, num_rounds: int) -> NoisyEvaluation | None:
+    """The last rounds' evaluations together (a quarter of the run's rounds, at least one); None where there is none.
+
+    Averaging is post-processing and costs nothing.
+    """
+    last = evaluations[-max(1, round(LAST_PART * num_rounds)) :]
+    return reduce(NoisyEvaluation.plus, last) if last else None
+
+
+def accuracy_text(progress: Progress) -> str:
+    """How good the models are after a round, as far as it is known."""
+    private, diagnostic = progress.private_evaluation, progress.evaluation
+    if private is not None:
+        return private_text(private)
+    return "" if diagnostic is None else diagnostic_text(diagnostic)
+
+
+def private_text(evaluation: NoisyEvaluation, before: str = "") -> str:
+    """A released accuracy with its error."""
+    return f"{before}{evaluation.accuracy:.1%} ± {100 * evaluation.accuracy_noise_std:.1f} (private)"
+
+
+def diagnostic_text(evaluation: Evaluation, before_accuracy: str = "") -> str:
+    """Accuracy, or the loss where there is none; nothing where no client has test samples."""
+    measured = evaluation.accuracy == evaluation.accuracy
+    if not measured and evaluation.loss != evaluation.loss:
+        return ""
+    figure = f"{before_accuracy}{evaluation.accuracy:.1%}" if measured else f"loss {evaluation.loss:.4g}"
+    return f"{figure} (diagnostic, not private)"

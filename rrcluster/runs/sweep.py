@@ -1,0 +1,404 @@
+"""A sweep: the jobs of a grid, here or on an executor. One that fails is reported, and the others go on.
+
+A grid of settings, in which some values are lists; or runs by name. Its jobs are the runs of every combination.
+"""
+
+import itertools
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, wait
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rrcluster.data.frames import load_table
+from rrcluster.errors import ConfigError, RRClusterError
+from rrcluster.processes import cores, end_processes, local_executor, process_died, submitted
+from rrcluster.runs.config import RunConfig, closest, coerce, from_flat, takes_list
+from rrcluster.runs.experiment import make_experiment
+from rrcluster.runs.outcome import accuracy_text
+from rrcluster.runs.run import MakeExperiment, Running, start_or_resume
+from rrcluster.settings import AFFECTS, FIELDS, SECTIONS, names_file
+from rrcluster.storage import write_json
+
+_LONGEST_NAME = 120
+RUNS = "runs"  # in a file: settings of named runs
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination: the settings that vary, and all settings of its runs but seed and folder."""
+
+    name: str  # tells it from the others; fit for a folder
+    values: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Settings of one value, settings of several, and seeds."""
+
+    fixed: Mapping[str, Any]
+    axes: Mapping[str, tuple[Any, ...]]
+    seeds: tuple[int, ...]
+    out: Path
+    runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings of named runs, instead of axes
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Every combination, the last axis fastest; or the named runs."""
+        if self.runs:
+            return tuple(Cell(name, values, {**self.fixed, **values}) for name, values in self.runs.items())
+        combinations = [dict(zip(self.axes, values, strict=True)) for values in itertools.product(*self.axes.values())]
+        digits = len(str(len(combinations)))
+        return tuple(
+            Cell(_folder_name(f"{place:0{digits}d}", values), values, {**self.fixed, **values})
+            for place, values in enumerate(combinations, start=1)
+        )
+
+    def spelled(self) -> tuple[str, ...]:
+        """One line per axis: "update_clip: 0.1, 0.2"."""
+        return tuple(f"{name}: {', '.join(map(str, values))}" for name, values in self.axes.items())
+
+
+def read_grid(settings: Mapping[str, Any], *, source: str, out: Path) -> Grid:
+    """A grid from what a YAML file holds; names and types are checked here, combinations only when they are run."""
+    fixed: dict[str, Any] = {}
+    axes: dict[str, tuple[Any, ...]] = {}
+    for name, value in settings.items():
+        if name == RUNS:
+            continue
+        _check_known(name, source)
+        if name == "seeds" and value == []:  # as a run folder's config.yaml has it
+            continue
+        if isinstance(value, list) and not _one_value(name, value):
+            axes[name] = _axis(name, value, source)
+        else:
+            fixed[name] = coerce(SECTIONS[FIELDS[name]], name, value, source=source)
+    if fixed.get("tensorboard"):
+        raise ConfigError(f"{source}: a sweep writes no TensorBoard events; leave tensorboard out.")
+    seeds = axes.pop("seeds", ()) or axes.pop("seed", ()) or (fixed.pop("seed", 0),)
+    if "seed" in axes or "seed" in fixed:
+        raise ConfigError(f"{source}: gives both seed and seeds; give one of them.")
+    if axes and RUNS in settings:
+        raise ConfigError(
+            f"{source}: has named runs and a list of values for {next(iter(axes))}; leave out one of them."
+        )
+    runs = _named_runs(settings[RUNS], source) if RUNS in settings else {}
+    return Grid(fixed, axes, seeds, Path(fixed.pop("out", None) or out), runs)
+
+
+def _check_known(name: str, source: str) -> None:
+    if name not in FIELDS:
+        raise ConfigError(f"{source}: setting {name!r} is not known; {closest(str(name))}")
+
+
+def _named_runs(runs: object, source: str) -> dict[str, dict[str, Any]]:
+    """Settings of each named run, checked one by one; a name is that of a folder."""
+    if not isinstance(runs, dict) or not runs or not all(isinstance(given, dict) for given in runs.values()):
+        raise ConfigError(f"{source}: {RUNS} holds one `name: {{setting: value, ...}}` per line.")
+    checked: dict[str, dict[str, Any]] = {}
+    for run, given in runs.items():
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+=_-]*", str(run)):
+            raise ConfigError(
+                f"{source}: the name of a run = {run!r} must be letters, digits and .+=_-, for its folder."
+            )
+        checked[str(run)] = {}
+        for name, value in given.items():
+            _check_known(name, source)
+            if AFFECTS[name] != "result" or name == "seed":
+                raise ConfigError(f"{source}: {name} takes one value for the whole sweep; give it above {RUNS}.")
+            checked[str(run)][name] = coerce(SECTIONS[FIELDS[name]], name, value, source=source)
+    return checked
+
+
+def _one_value(name: str, value: list[Any]) -> bool:
+    """Whether a list is one value of a setting that takes lists; a list of lists has several."""
+    return name != "seeds" and takes_list(name) and not any(isinstance(part, (list, dict)) for part in value)
+
+
+def _axis(name: str, values: list[Any], source: str) -> tuple[Any, ...]:
+    if AFFECTS[name] != "result" and name != "seeds":
+        raise ConfigError(f"{source}: {name} takes one value for the whole sweep, not a list.")
+    if not values:
+        raise ConfigError(f"{source}: {name} is an empty list; give at least one value.")
+    one = "seed" if name == "seeds" else name
+    section = SECTIONS[FIELDS[one]]
+    checked = tuple(coerce(section, one, value, source=source) for value in values)
+    if len(set(map(repr, checked))) < len(checked):
+        raise ConfigError(f"{source}: {name} = {list(checked)} names a value twice; name each once.")
+    return checked
+
+
+def _folder_name(number: str, values: Mapping[str, Any]) -> str:
+    parts = [f"{name}={re.sub(r'[^A-Za-z0-9.+-]', '_', str(value))}" for name, value in values.items()]
+    return "-".join([number, *parts])[:_LONGEST_NAME]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep."""
+
+    name: str
+    values: Mapping[str, Any]  # of the settings that vary
+    settings: Mapping[str, Any]  # all of them, seed and folder included
+    folder: Path
+
+    @property
+    def config(self) -> RunConfig:
+        """Its settings, checked: raises where the combination makes no sense."""
+        return from_flat(dict(self.settings), source=self.name)
+
+
+def jobs(grid: Grid) -> tuple[Job, ...]:
+    """One job per combination and seed: in `out/<combination>`, with several seeds in `seed-N` below it."""
+    planned = []
+    for cell in grid.cells:
+        for seed in grid.seeds:
+            several = len(grid.seeds) > 1
+            folder = grid.out / cell.name / f"seed-{seed}" if several else grid.out / cell.name
+            settings = {**cell.settings, "seed": seed, "out": str(folder)}
+            planned.append(Job(f"{cell.name}, seed {seed}" if several else cell.name, cell.values, settings, folder))
+    return tuple(planned)
+
+
+def check_own_data(grid: Grid, *, source: str) -> None:
+    """Read every file of own data once, before anything is written: a mistake in it would fail all runs alike."""
+    for settings in {repr(given): given for given in map(_data_settings, grid.cells)}.values():
+        if names_file(str(settings.get("data", ""))):
+            config = from_flat(settings, source=source)
+            load_table(config.data.data, config.columns)
+
+
+def _data_settings(cell: Cell) -> dict[str, Any]:
+    return {name: value for name, value in cell.settings.items() if FIELDS[name] in ("data", "columns")}
+
+
+FINISHED, DIVERGED, REFUSED, FAILED = "finished", "diverged", "refused", "failed"
+
+
+@dataclass(frozen=True)
+class Going:
+    """A job has finished `done` of its `total` rounds."""
+
+    job: Job
+    done: int
+    total: int
+    accuracy: str = ""  # as far as it is known here
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A job is over. `reason` says why it did not finish, or what is wrong with what it made."""
+
+    job: Job
+    status: str  # finished, diverged, refused, failed
+    reason: str | None = None
+
+
+Step = Going | Outcome
+_SECONDS_BETWEEN_LOOKS = 0.3  # at the folders of jobs that run elsewhere
+_CLIENTS_TO_REPAY = 10_000  # clients of all rounds that a process trains, from which it repays its start
+
+
+def sweep(grid: Grid, *, executor: Executor | None = None, processes: int | None = None) -> Iterator[Step]:
+    """Run all jobs of the grid; at the end `sweep.json` says what became of each.
+
+    `executor`: any with the interface of concurrent.futures, whose workers see the same folders; else `processes` of
+    this machine, by default as many as the work repays. Run again with the same file, a sweep that was stopped goes on
+    where it was.
+    """
+    outcomes = []
+    for step in run_jobs(jobs(grid), executor=executor, processes=processes):
+        if isinstance(step, Outcome):
+            outcomes.append(step)
+        yield step
+    grid.out.mkdir(parents=True, exist_ok=True)
+    write_json(grid.out / "sweep.json", describe(grid, in_order(outcomes, jobs(grid))))
+
+
+def run_jobs(todo: Sequence[Job], *, executor: Executor | None = None, processes: int | None = None) -> Iterator[Step]:
+    """All steps of jobs: on an executor, stacked on a GPU, or one after the other in this process.
+
+    A job's numbers do not depend on which it was.
+    """
+    from rrcluster.runs.job_runner import devices_of, in_turn, stacked
+
+    on_gpu = any(device.type == "cuda" for device in devices_of(todo))
+    count = processes or processes_for(todo, on_gpu=on_gpu)
+    if executor is not None:
+        yield from _on_executor([[job] for job in todo], executor)
+    elif count > 1:
+        shares = shared_out(todo, count) if on_gpu else [[job] for job in todo]
+        memory = _DEVICE_SHARED / count if on_gpu else 1.0
+        yield from _on_executor(shares, None, processes=count, memory=memory)
+    else:
+        yield from stacked(todo) if on_gpu else in_turn(todo)
+
+
+_DEVICE_SHARED = 0.95  # of a GPU's memory, among processes; the rest is for what they need before they compute
+
+
+def processes_for(todo: Sequence[Job], *, on_gpu: bool) -> int:
+    """How many processes are worth having, by the jobs and the cores alone.
+
+    One where a run is secure, since ending its process could cost it a round, or may start processes by itself.
+    """
+    configs = [config for config in map(_config, todo) if config is not None]
+    if any(config.privacy.secure or config.output.processes for config in configs):
+        return 1
+    if on_gpu:  # one process cannot prepare and finish rounds as fast as a GPU trains them
+        return max(1, min(-(-len(todo) // _LARGEST_STACK), cores() // 2, _MOST_STACKS))
+    privacy = [(config.privacy, config.data.population_size) for config in configs]
+    clients = sum(plan.num_rounds * plan.cohort_share * population for plan, population in privacy)
+    return max(1, min(cores(), len(todo), int(clients) // _CLIENTS_TO_REPAY))
+
+
+_LARGEST_STACK, _MOST_STACKS = 6, 8  # runs on a GPU for which one process is enough; processes
+
+
+def _config(job: Job) -> RunConfig | None:
+    try:
+        return job.config
+    except RRClusterError:  # it will be refused
+        return None
+
+
+def shared_out(todo: Sequence[Job], shares: int) -> list[list[Job]]:
+    """Equal shares, also of every kind of job, those on one population together: each process then holds few of them.
+
+    Jobs of a kind that are left over go to the smallest shares.
+    """
+    kinds: dict[object, list[Job]] = {}
+    for job in todo:
+        kinds.setdefault((job.settings.get("model"), job.settings.get("algorithm")), []).append(job)
+    dealt: list[list[Job]] = [[] for _ in range(shares)]
+    for alike in kinds.values():
+        alike.sort(key=lambda job: [str(job.settings.get(name)) for name in ("seed", "data", "partition")])
+        each, left_over = divmod(len(alike), shares)
+        smallest = sorted(range(shares), key=lambda share: len(dealt[share]))[:left_over]
+        rest = iter(alike)
+        for place, share in enumerate(dealt):
+            share += islice(rest, each + (place in smallest))
+    return [share for share in dealt if share]
+
+
+def _on_executor(
+    tasks: Sequence[Sequence[Job]], executor: Executor | None, *, processes: int = 1, memory: float = 1.0
+) -> Iterator[Step]:
+    """Tasks as they end, and meanwhile how far their run folders are.
+
+    A process that dies takes the other tasks of its pool with it, so all that are left are tried once more, and then
+    each job by itself: one that ends a process that it has alone fails.
+    """
+    attempt = partial(_attempt, executor=executor, processes=processes, memory=memory)
+    left = yield from attempt(tasks)
+    left = yield from attempt(left)
+    for job in chain.from_iterable(left):
+        if (yield from attempt([[job]])):
+            yield Outcome(job, FAILED, "the process that ran it died; run it alone to see more.")
+
+
+def _attempt(
+    tasks: Sequence[Sequence[Job]], *, executor: Executor | None, processes: int, memory: float
+) -> Generator[Step, None, list[Sequence[Job]]]:
+    """The steps of tasks; those whose process died are returned."""
+    from rrcluster.runs.job_runner import known_here, run_task
+
+    if not tasks:
+        return []
+    pool, known = executor or local_executor(processes), known_here()
+    futures, died = {submitted(pool, run_task, task, known, memory): task for task in tasks}, []
+    try:
+        while futures:
+            done, _ = wait(futures, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
+            for future in done:
+                task, error = futures.pop(future), future.exception()
+                if error is None:
+                    yield from future.result()
+                elif process_died(error):
+                    died.append(task)
+                else:
+                    yield from (Outcome(job, FAILED, _failure(error)) for job in task)
+            yield from _progress(job for task in futures.values() for job in task)
+    finally:
+        for future in futures:  # interrupted
+            future.cancel()
+        if executor is None and (futures or died):
+            end_processes(pool)
+    return died
+
+
+def _failure(error: BaseException) -> str:
+    """Its text may hold shapes, and so the size of a cohort: it stays out of files."""
+    return f"{type(error).__name__}; run it alone to see more."
+
+
+def _progress(running: Iterable[Job]) -> Iterator[Going]:
+    """How far jobs are that run elsewhere, as their folders say."""
+    for job in running:
+        lines = job.folder / "rounds.jsonl"
+        done = lines.read_bytes().count(b"\n") if lines.exists() else 0
+        total = int(job.settings.get("num_rounds", 100))
+        if 0 < done < total:
+            yield Going(job, done, total)
+
+
+def in_order(outcomes: Sequence[Outcome], planned: Sequence[Job]) -> list[Outcome]:
+    """The outcomes in the order of their jobs: runs side by side end in any."""
+    place = {job.folder: number for number, job in enumerate(planned)}
+    return sorted(outcomes, key=lambda outcome: place[outcome.job.folder])
+
+
+def steps_of(job: Job, *, make: MakeExperiment = make_experiment) -> Iterator[Step]:
+    """All steps of one job, up to its outcome, errors included."""
+    try:
+        yield from _rounds(job, make)
+    except RRClusterError as error:
+        yield Outcome(job, REFUSED, str(error))
+    except (RuntimeError, ArithmeticError, MemoryError) as error:
+        yield Outcome(job, FAILED, _failure(error))
+
+
+def describe(grid: Grid, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What was varied, and what became of each run."""
+    return {
+        "varied": {name: list(values) for name, values in grid.axes.items()},
+        "seeds": list(grid.seeds),
+        "runs": [
+            {
+                "folder": str(outcome.job.folder.relative_to(grid.out)),
+                "settings": dict(outcome.job.values),
+                "status": outcome.status,
+                "reason": outcome.reason,
+            }
+            for outcome in outcomes
+        ],
+    }
+
+
+def _rounds(job: Job, make: MakeExperiment) -> Iterator[Step]:
+    running = start_or_resume(job.config, make=make)
+    if running is None:  # finished in an earlier sweep
+        yield Outcome(job, FINISHED)
+        return
+    for progress in running.rounds():
+        yield Going(job, progress.round_index + 1, progress.num_rounds, accuracy_text(progress))
+    yield _outcome(job, running)
+
+
+def _outcome(job: Job, running: Running) -> Outcome:
+    result = running.result()
+    finite = np.isfinite(result.models.shared).all() and np.isfinite(result.models.clustered).all()
+    if finite and (result.evaluation is None or np.isfinite(result.evaluation.loss) or not _tested(running)):
+        return Outcome(job, FINISHED)
+    return Outcome(job, DIVERGED, "the models or their loss are not finite; lower local_lr, server_lr or update_clip.")
+
+
+def _tested(running: Running) -> bool:
+    """Whether any client has test samples; without them no loss is measured."""
+    return bool((running.experiment.data.test_of >= 0).any())

@@ -1,0 +1,129 @@
+"""What the server makes of releases: smoothed sizes, the step of the models, their average.
+
+All of it is post-processing: it reads releases and public settings, never a raw value, and costs no privacy.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rrcluster.privacy.mechanism import Mechanism
+from rrcluster.privacy.rebalancing import expected_sizes
+from rrcluster.server.survey import Survey
+from rrcluster.settings import ServerSettings
+from rrcluster.types import Array, Models, Release
+
+CATCH_UP = 3.0  # times the rounds lost to a survey, over those left, by which steps after it grow where noise is small
+QUIET = 0.35  # signal to noise of a cluster in a round above which steps are made longer after a survey
+
+
+@dataclass(frozen=True)
+class RunningMean:
+    """An exponential moving average with its weight, so that early values are not biased towards zero."""
+
+    total: Array
+    weight: float = 0.0
+
+    def updated(self, value: Array, *, memory: float) -> "RunningMean":
+        """Forget by `memory`, then take `value` in."""
+        return RunningMean(memory * self.total + (1 - memory) * value, memory * self.weight + (1 - memory))
+
+    @property
+    def empty(self) -> bool:
+        """Nothing seen yet."""
+        return self.weight == 0
+
+    @property
+    def mean(self) -> Array:
+        """The average so far."""
+        return np.asarray(self.total / self.weight)
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All the server remembers between rounds. Made of releases only, hence public."""
+
+    models: Models
+    velocity: Models
+    average: Models  # mean of the models of the last rounds
+    num_averaged: int
+    sizes: RunningMean  # (k,) natural sizes
+    round_index: int = 0
+    survey: Survey | None = None  # what one has found, where the run has one
+
+    @classmethod
+    def fresh(cls, models: Models) -> "ServerState":
+        """The state before the first round."""
+        zero = Models(np.zeros_like(models.shared), np.zeros_like(models.clustered))
+        return cls(
+            models=models,
+            velocity=zero,
+            average=models,
+            num_averaged=0,
+            sizes=RunningMean(np.zeros(models.num_clusters)),
+        )
+
+    def with_open(self, num_open: int) -> "ServerState":
+        """The state with the first model in place of those of clusters that stay closed."""
+        places = np.arange(self.models.num_clusters)
+        places[num_open:] = 0
+        models, average = (Models(kind.shared, kind.clustered[places]) for kind in (self.models, self.average))
+        return replace(self, models=models, average=average)
+
+
+def only_first(sizes: Array, num_open: int) -> Array:
+    """Sizes without those of closed clusters, which are noise alone."""
+    return np.where(np.arange(len(sizes)) < num_open, sizes, 0.0)
+
+
+def smooth_sizes(
+    release: Release, sizes: RunningMean, transition: Array, mechanism: Mechanism, *, num_used: int
+) -> Release:
+    """Replace one round's noisy denominators by those of the running average of released sizes.
+
+    Block j' is divided by the public expectation of its size after the coins, at least the floor and B; shared
+    coordinates by the sum of sizes, at least k times the floor. With the identity transition (B = 0) no coin is
+    expected to move. Where fewer than k clusters are used they are larger, and so is the floor.
+    """
+    natural = np.maximum(sizes.mean, 0.0)
+    least = max(mechanism.size_floor * mechanism.num_clusters / num_used, mechanism.min_cluster_size, 1.0)
+    return replace(
+        release,
+        denominators=np.maximum(expected_sizes(natural, transition), least),
+        shared_denominator=float(max(len(natural) * mechanism.size_floor, natural.sum(), 1.0)),
+    )
+
+
+def lengthened(release: Release, mechanism: Mechanism, *, num_rounds: int, lost: int, found: bool) -> Release:
+    """The release with longer steps, which make up for rounds that were `lost` to questions.
+
+    Where noise is small, steps grow by the rounds lost over those left, three times as much where the survey `found`
+    groups, and are at most doubled. Where it is not, longer steps would carry more of it: clusters take a part
+    s^4 / (s^4 + s0^4) of that, s their signal to noise in a round.
+    """
+    noise = release.sum_noise_std * np.sqrt(mechanism.coordinates.clustered)
+    signal = release.denominators * mechanism.update_clip if noise else np.ones_like(release.denominators)
+    part = signal**4 / (signal**4 + (QUIET * noise) ** 4)
+    factors = 1 + part * min((CATCH_UP if found else 1.0) * lost / (num_rounds - lost), 1.0)
+    return replace(release, cluster_sums=release.cluster_sums * factors[:, None], step_factors=factors)
+
+
+def advance(state: ServerState, release: Release, *, settings: ServerSettings, num_rounds: int) -> ServerState:
+    """Move the models by the release's means (with momentum if asked) and average those of the last rounds."""
+    means = Models(release.shared_mean, release.cluster_means)
+    velocity = means.plus(state.velocity, settings.server_momentum) if settings.server_momentum else means
+    models = state.models.plus(velocity, settings.server_lr)
+    in_average = state.round_index + 1 > num_rounds * (1 - settings.average_last)
+    count = state.num_averaged + 1 if in_average else 0
+    average = models
+    if count > 1:
+        step = Models(models.shared - state.average.shared, models.clustered - state.average.clustered)
+        average = state.average.plus(step, 1 / count)
+    return replace(
+        state,
+        models=models,
+        velocity=velocity,
+        average=average,
+        num_averaged=count,
+        round_index=state.round_index + 1,
+    )
