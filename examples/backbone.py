@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 import rrcluster as rr
-from rrcluster.data import load_dataset
 
-images = load_dataset("fashion-mini")
+images = rr.load_dataset("fashion-mini")
 pixels = ((images.train_images / 255 - images.mean) / images.std).astype(np.float32).reshape(-1, 784)
 labels, public = images.train_labels, 4000
 

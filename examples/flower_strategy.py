@@ -11,8 +11,6 @@ from flwr.server.server import Server as FlowerServer
 from flwr.server.strategy import FedAvg
 
 import rrcluster as rr
-from rrcluster.server.choice import ChoiceRules
-from rrcluster.types import Coordinates
 
 M, K, D, ROUNDS = 200, 2, 3, 15
 WANTED = np.array([[1.0, 0.0, -1.0], [-1.0, 0.5, 1.0]])  # what the clients of two groups would like to learn
@@ -39,7 +37,7 @@ class InProcessClient(ClientProxy):
 
     def fit(self, ins, timeout, group_id):  # noqa: ARG002
         rng = np.random.default_rng()
-        (vectors,), rules = parameters_to_ndarrays(ins.parameters), ChoiceRules.from_json(ins.config["rules"])
+        (vectors,), rules = parameters_to_ndarrays(ins.parameters), rr.ChoiceRules.from_json(ins.config["rules"])
         point = WANTED[int(self.cid) % 2] + 0.3 * rng.normal(size=D)
         choice, moved = rules.choose(((vectors - point) ** 2).sum(axis=1)[None], rng=rng)
         sent = ndarrays_to_parameters([0.5 * (point - vectors[moved[0]]), choice, moved])
@@ -49,7 +47,7 @@ class InProcessClient(ClientProxy):
 
 
 settings = {"num_clusters": K, "num_clients": M, "sample_rate": 0.5, "num_rounds": ROUNDS, "min_cluster_size": 20}
-plan = rr.PrivacyPlan.build(coordinates=Coordinates(0, D), epsilon=8, delta=1e-4, update_clip=1.0, **settings)
+plan = rr.PrivacyPlan.build(coordinates=rr.Coordinates(0, D), epsilon=8, delta=1e-4, update_clip=1.0, **settings)
 first, manager = np.random.default_rng(0).normal(size=(K, D)), SimpleClientManager()
 _ = [manager.register(InProcessClient(str(number))) for number in range(M)]
 with rr.Server(plan, first, folder="federation", seed=0) as server:

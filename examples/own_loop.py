@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import rrcluster as rr
-from rrcluster.types import Coordinates
 
 M, K, ROUNDS = 300, 2, 12
 torch.manual_seed(0)
@@ -44,7 +43,7 @@ def train(client, vector):
 
 
 plan = rr.PrivacyPlan.build(
-    coordinates=Coordinates(shared=0, clustered=d), num_clusters=K, num_clients=M, sample_rate=0.3,
+    coordinates=rr.Coordinates(shared=0, clustered=d), num_clusters=K, num_clients=M, sample_rate=0.3,
     num_rounds=ROUNDS, epsilon=8, delta=1e-4, update_clip=0.5, min_cluster_size=20,
 )  # fmt: skip
 with rr.Server(plan, rng.normal(size=(K, d)) * 0.1, folder=tempfile.mkdtemp(), seed=0) as server:

@@ -8,13 +8,12 @@ in docs/add-on.md; `rr.Server` (examples/own_loop.py) does it for you.
 import numpy as np
 
 import rrcluster as rr
-from rrcluster.types import Coordinates
 
 rng = np.random.default_rng(0)  # for research; use operating-system entropy for anything real
 
 # Four clusters of models with 100 coordinates; 5000 clients, one in ten per round, 50 rounds, epsilon 4 in all.
 plan = rr.PrivacyPlan.build(
-    coordinates=Coordinates(shared=0, clustered=100),
+    coordinates=rr.Coordinates(shared=0, clustered=100),
     num_clusters=4,
     num_clients=5000,
     sample_rate=0.1,

@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 
 import rrcluster as rr
-from rrcluster.data import load_federated
 
 folder = Path(tempfile.mkdtemp()) / "run"
 rr.run(data="fashion-mini", num_clients=400, num_rounds=12, sample_rate=0.25, epsilon=8, out=str(folder), device="cpu")
 
 models = rr.load(folder)  # k models: released, hence public
-data = load_federated("fashion-mini", num_clients=400, seed=0)
+data = rr.load_federated("fashion-mini", num_clients=400, seed=0)
 
 client = data.cohort(np.array([7]))  # one client's own images, which stay with it
 mine = rr.assign(models, (client.inputs[0], client.targets[0]))

@@ -74,7 +74,7 @@ class ClientSide:
             guidance.average,
             clients.cohort,
             loss_bound=self.mechanism.loss_bound,
-            algorithm=self.method,
+            method=self.method,
             tools=tools,
         )
         if answers is not None:
@@ -99,7 +99,7 @@ class ClientSide:
 
 
 def own_evaluations(
-    models: Models, cohort: Cohort, *, loss_bound: float | None, algorithm: Method, tools: Tools
+    models: Models, cohort: Cohort, *, loss_bound: float | None, method: Method, tools: Tools
 ) -> Array | None:
     """(n, 2) accuracy, and loss in units of the loss bound, of each client's own best model on its own samples.
 
@@ -116,7 +116,7 @@ def own_evaluations(
     """
     if loss_bound is None:
         return None
-    chosen = algorithm.final_scores(models, cohort, tools=tools).argmin(axis=1)
+    chosen = method.final_scores(models, cohort, tools=tools).argmin(axis=1)
     loss, accuracy = protocol.measure(tools.engine, tools.split.vectors(models), cohort)
     rows = np.arange(len(chosen))
     share = np.nan_to_num(loss[rows, chosen] / loss_bound, nan=1.0, posinf=1.0)

@@ -22,8 +22,8 @@ class Coordinates:
     Personal coordinates are not here: they never leave the client. A report is (shared, clustered), in this order.
     """
 
-    shared: int
-    clustered: int
+    shared: int  # by all clients
+    clustered: int  # of one cluster's model
 
     def __post_init__(self) -> None:
         checks.count(shared=self.shared, at_least=0)

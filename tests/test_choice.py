@@ -5,7 +5,7 @@ import pytest
 
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.server.choice import PRICE, TEMPERATURE, ChoiceRules, choose, crowding_prices, fading
-from rrcluster.server.server import Server, release
+from rrcluster.server.server import RoundServer, release
 from rrcluster.server.state import ServerState
 from rrcluster.settings import ServerSettings
 from rrcluster.types import Coordinates, Models
@@ -53,7 +53,7 @@ def test_exploration_fades_out_halfway():
 
 def rules(state, *, explores=True, exploration=1.0, **changes):
     settings = ServerSettings(exploration=exploration)
-    return Server(plan(**changes), settings, explores, first_models=pytest.fail).tell(state).rules
+    return RoundServer(plan(**changes), settings, explores, first_models=pytest.fail).tell(state).rules
 
 
 def test_rules_come_from_releases_only_and_are_plain_at_strength_zero(rng):

@@ -53,7 +53,7 @@ def test_the_summary_and_the_report_say_it(tmp_path, capsys):
         data="fashion-mini", model="linear", num_clients=60, max_samples=20, num_rounds=2, sample_rate=0.9,
         local_epochs=1, noise_multiplier=0.02, delta=1e-3, exploration=0.0, device="cpu", out=str(tmp_path / "run"),
     )  # fmt: skip
-    models = experiment.algorithm.init(experiment.model, num_clusters=4, rng=np.random.default_rng(0))
+    models = experiment.method.init(experiment.model, num_clusters=4, rng=np.random.default_rng(0))
     models.clustered[2:] *= 1e4  # sure, and wrong
     running = start(experiment)
     running.state = ServerState.fresh(models)

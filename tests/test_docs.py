@@ -133,7 +133,7 @@ def test_flags_of_commands_on_a_page_exist(page, flags_of):
     ("page", "example"),
     [
         ("own-model.md", "own_model.py"),
-        ("own-algorithm.md", "own_algorithm.py"),
+        ("own-method.md", "own_method.py"),
         ("add-on.md", "own_loop.py"),
         ("add-on.md", "release.py"),
         ("quick-start.md", "which_model_is_mine.py"),

@@ -34,7 +34,7 @@ def test_example(path, run):
 
 def test_each_function_for_an_existing_system_has_an_example():
     text = "".join(path.read_text() for path in EXAMPLES)
-    for name in ("rr.release(", "rr.load(", "rr.assign(", "rr.Server(", "rr.simulate(", "rr.run("):
+    for name in ("rr.release(", "rr.load(", "rr.assign(", "rr.Server(", "rr.run("):
         assert name in text, name
 
 

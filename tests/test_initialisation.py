@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rrcluster.errors import ConfigError
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.methods.compatibility import check_init
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import make_experiment
@@ -49,7 +49,7 @@ def test_an_unknown_initialisation_is_refused_by_the_settings():
 
 
 def test_a_survey_is_for_methods_that_choose_by_loss():
-    for method in ALGORITHMS.values():
+    for method in METHODS.values():
         if method.num_clusters(2) == 2 and method.chooses_by_loss:
             check_init(method, "survey")
         else:

@@ -13,7 +13,7 @@ from rrcluster.data.arrays import ArrayStore
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import Measured
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.server.server import Server
+from rrcluster.server.server import RoundServer
 from rrcluster.simulation.clients import Faults
 from rrcluster.types import Coordinates
 
@@ -40,7 +40,7 @@ def planted(monkeypatch):
     """Clients whose data, updates and losses are the planted values; what they send is kept for a search."""
     seen = {"values": {DATUM, UPDATE, LOSS}, "counts": set()}
     choices = []  # of the round so far, part by part
-    honest_finish, honest_client, honest_measure = Server.finish, ArrayStore.client, BatchedEngine.measure
+    honest_finish, honest_client, honest_measure = RoundServer.finish, ArrayStore.client, BatchedEngine.measure
     honest_tampered = Faults.tampered
 
     def client(self, which):
@@ -82,7 +82,7 @@ def planted(monkeypatch):
     monkeypatch.setattr(BatchedEngine, "train", train)
     monkeypatch.setattr(BatchedEngine, "measure", measure)
     monkeypatch.setattr(Faults, "tampered", tampered)
-    monkeypatch.setattr(Server, "finish", finish)
+    monkeypatch.setattr(RoundServer, "finish", finish)
     return seen
 
 
@@ -168,17 +168,17 @@ def test_the_search_would_notice(planted, tmp_path):
 
 
 def test_a_run_that_breaks_and_is_resumed_shows_nothing_raw(planted, tmp_path, capsys, monkeypatch):
-    folder, honest = tmp_path / "run", Server.finish
+    folder, honest = tmp_path / "run", RoundServer.finish
 
     def breaking(self, state, *arguments, **rest):
         if state.round_index == 2:
             raise KeyboardInterrupt
         return honest(self, state, *arguments, **rest)
 
-    monkeypatch.setattr(Server, "finish", breaking)
+    monkeypatch.setattr(RoundServer, "finish", breaking)
     with pytest.raises(SystemExit):
         main(["run", *BASE, "--noise-multiplier", "1", "--out", str(folder)])
-    monkeypatch.setattr(Server, "finish", honest)
+    monkeypatch.setattr(RoundServer, "finish", honest)
     assert main(["run", "--resume", str(folder)]) == 0
     assert main(["run", "--resume", str(folder)]) == 2
     assert main(["report", str(folder), "--json"]) == 0

@@ -122,8 +122,8 @@ def test_a_text_is_where_to_import_from_and_a_mapping_has_it_by_name(added):
 def test_a_registered_method_is_as_good_as_ours(added):
     mine = SimpleNamespace(num_clusters=lambda k: k, name="mine")
     added("method", "mine", mine, label="Mine", chooses_by_loss=True)
-    assert rr.ALGORITHMS["mine"] is mine
-    assert "mine" in rr.ALGORITHMS
+    assert rr.METHODS["mine"] is mine
+    assert "mine" in rr.METHODS
     assert MethodSettings(algorithm="mine").algorithm == "mine"
     assert from_flat({"algorithm": "mine"}).method.algorithm == "mine"
 
@@ -210,7 +210,7 @@ def test_facts_of_methods_and_models_say_what_they_do():
 
 
 @pytest.mark.parametrize(
-    ("data", "algorithm", "model"),
+    ("data", "method", "model"),
     [
         ("fashion-mini", "fedper", "edges-mlp"),
         ("emnist", "ifca-shared", "edges-mlp"),
@@ -219,9 +219,9 @@ def test_facts_of_methods_and_models_say_what_they_do():
         ("fashion-mini", "fedavg", "edges"),
     ],
 )
-def test_the_usual_model_depends_on_the_method(data, algorithm, model):
-    assert from_flat({"data": data, "algorithm": algorithm}).method.model == model
-    assert from_flat({"data": data, "algorithm": algorithm, "model": "linear"}).method.model == "linear"
+def test_the_usual_model_depends_on_the_method(data, method, model):
+    assert from_flat({"data": data, "algorithm": method}).method.model == model
+    assert from_flat({"data": data, "algorithm": method, "model": "linear"}).method.model == "linear"
 
 
 def test_a_method_gives_way_to_its_memoryless_form_where_memory_is_not_covered():

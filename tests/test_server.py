@@ -17,7 +17,7 @@ from rrcluster.rng import Streams, client_uniforms
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import make_experiment
 from rrcluster.server.choice import choose
-from rrcluster.server.server import Charge, Server, release, run_rounds
+from rrcluster.server.server import Charge, RoundServer, release, run_rounds
 from rrcluster.settings import ServerSettings
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.simulation.simulate import simulate
@@ -40,7 +40,7 @@ def plan(**changes):
 def serve(made=None, **settings):
     made = made or plan()
     d, k = made.mechanism.coordinates, made.mechanism.num_clusters
-    return Server(
+    return RoundServer(
         made, ServerSettings(**settings), True, lambda: Models(np.zeros(d.shared), np.zeros((k, d.clustered)))
     )
 
@@ -294,16 +294,16 @@ def test_a_federation_written_by_hand_is_the_simulation_bit_for_bit(extra):
     config = from_flat(base | data | extra)
     it = make_experiment(config)
     assert it.plan.mechanism.flips_coins
-    assert it.algorithm.chooses_by_loss
-    parts = {"data": it.data, "model": it.model, "algorithm": it.algorithm, "plan": it.plan, "engine": it.engine}
+    assert it.method.chooses_by_loss
+    parts = {"data": it.data, "model": it.model, "method": it.method, "plan": it.plan, "engine": it.engine}
     simulated = list(simulate(**parts, streams=it.streams, local=it.local, server=it.server, ledger=Ledger()))
 
     streams, k, ledger = Streams(0), it.plan.mechanism.num_clusters, Ledger()
-    server = Server(
+    server = RoundServer(
         it.plan,
         it.server,
         explores=True,
-        first_models=lambda: it.algorithm.init(it.model, num_clusters=k, rng=streams("init")),
+        first_models=lambda: it.method.init(it.model, num_clusters=k, rng=streams("init")),
     )
     state, moved, softened = server.first_state(), 0, 0
     for t in range(10):
@@ -311,7 +311,7 @@ def test_a_federation_written_by_hand_is_the_simulation_bit_for_bit(extra):
         ids = it.plan.sampler.draw(40, rng=streams("cohort", t))
         tools = Tools(it.split, it.engine, it.local, key=streams.client_key("batches", t))
         clients = ClientMemory(0).recall(it.data.cohort(ids))
-        scores = it.algorithm.scores(told.models, clients, tools=tools)
+        scores = it.method.scores(told.models, clients, tools=tools)
         draws = client_uniforms(streams.client_key("choice", t), ids, k)
         choices = np.array(
             [
@@ -324,13 +324,13 @@ def test_a_federation_written_by_hand_is_the_simulation_bit_for_bit(extra):
         coins = client_uniforms(streams.client_key("coin", t), ids)[:, 0]
         destinations = flip_coins(choices, told.rules.transition, uniforms=coins)
         moved += (choices != destinations).sum()
-        trained = it.algorithm.local(told.models, clients, destinations, tools=tools)
+        trained = it.method.local(told.models, clients, destinations, tools=tools)
         said = None
         if extra:
             from rrcluster.client import own_evaluations
 
             bound = it.plan.mechanism.loss_bound
-            said = own_evaluations(told.average, clients.cohort, loss_bound=bound, algorithm=it.algorithm, tools=tools)
+            said = own_evaluations(told.average, clients.cohort, loss_bound=bound, method=it.method, tools=tools)
         ledger.charge(t, it.plan.event)
         reports = Reports(trained.updates, choices, destinations, ids, said)
         state, out = server.finish(state, told, reports, rng=streams("release", t))

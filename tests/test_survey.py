@@ -118,7 +118,7 @@ def test_a_run_that_cannot_tell_groups_opens_all_clusters_and_explores(monkeypat
     assert (whole[-1].state.sizes.total > 0).all()
     server = make_server(
         model=experiment.model,
-        algorithm=experiment.algorithm,
+        method=experiment.method,
         plan=experiment.plan,
         settings=experiment.server,
         streams=experiment.streams,

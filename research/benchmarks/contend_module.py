@@ -42,7 +42,7 @@ def ours(name):
     import rrcluster as rr
     from rrcluster.engine.pick_engine import pick_engine
     from rrcluster.engine.reference import CPU
-    from rrcluster.methods import ALGORITHMS
+    from rrcluster.methods import METHODS
     from rrcluster.models import fitted, make_model
     from rrcluster.simulation.hosts import Hosts
 
@@ -54,8 +54,8 @@ def ours(name):
     else:
         model = fitted(rr.from_module(module), data)
         start = model.given
-    engine, method = pick_engine("auto", model=model, device=CPU), ALGORITHMS["fedavg"]
-    host = Hosts.here(data, algorithm=method, split=method.split(model), engine=engine).host
+    engine, method = pick_engine("auto", model=model, device=CPU), METHODS["fedavg"]
+    host = Hosts.here(data, method=method, split=method.split(model), engine=engine).host
     hosts, everybody = Hosts(host, processes=PROCESSES), np.arange(len(inputs))
     parts = [everybody[first : first + engine.part] for first in range(0, len(inputs), engine.part)]
 

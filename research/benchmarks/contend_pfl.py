@@ -55,7 +55,7 @@ def work(path, which):
     }
     sampler = get_user_sampler("minimize_reuse", clients)
     users = FederatedDataset(data.__getitem__, sampler)
-    backend, algorithm = SimulatedBackend(users, users), FederatedAveraging()
+    backend, method = SimulatedBackend(users, users), FederatedAveraging()
     params = NNTrainHyperParams(local_num_epochs=EPOCHS, local_learning_rate=RATE, local_batch_size=BATCH)
     context = CentralContext(
         current_central_iteration=1,
@@ -85,10 +85,10 @@ def work(path, which):
 
     def ifca():
         evaluate()
-        backend.gather_results(model, algorithm, central_context=context)
+        backend.gather_results(model, method, central_context=context)
 
     put(starts[0], module)
-    answer(lambda: backend.gather_results(model, algorithm, central_context=context), ifca)
+    answer(lambda: backend.gather_results(model, method, central_context=context), ifca)
 
 
 def main(path):

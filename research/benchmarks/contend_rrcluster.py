@@ -10,7 +10,7 @@ from rrcluster.engine import protocol as calls
 from rrcluster.engine.pick_engine import pick_engine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import CPU
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.models import make_model
 from rrcluster.processes import cores
 from rrcluster.simulation.hosts import Hosts
@@ -29,9 +29,9 @@ def trained(host, starts, part):
 def main(path, name="auto"):
     inputs, targets, starts = load(path)
     data = rr.from_arrays(inputs, targets, num_classes=10)
-    model, method = make_model("cnn", input_shape=(1, 28, 28), num_classes=10), ALGORITHMS["ifca"]
+    model, method = make_model("cnn", input_shape=(1, 28, 28), num_classes=10), METHODS["ifca"]
     engine = pick_engine(name, model=model, device=CPU)
-    host = Hosts.here(data, algorithm=method, split=method.split(model), engine=engine).host
+    host = Hosts.here(data, method=method, split=method.split(model), engine=engine).host
     hosts = Hosts(host, processes=cores())
 
     def train(*, chooses):

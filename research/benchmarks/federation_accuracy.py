@@ -61,7 +61,7 @@ def accuracy(experiment, models):
     return evaluate(
         models,
         experiment.data,
-        algorithm=experiment.algorithm,
+        method=experiment.method,
         split=experiment.split,
         engine=experiment.engine,
     ).accuracy
@@ -117,7 +117,7 @@ SIDES = {
     "federation": federated,
     "simulator": same_noise,
     "plan": simulated,
-    "one-model": lambda seed: simulated(seed, algorithm="fedavg"),
+    "one-model": lambda seed: simulated(seed, method="fedavg"),
 }
 
 

@@ -79,7 +79,7 @@ def seconds_of_rounds(settings, count, device):
     records = simulate(
         data=experiment.data,
         model=experiment.model,
-        algorithm=experiment.algorithm,
+        method=experiment.method,
         plan=experiment.plan,
         engine=experiment.engine,
         streams=experiment.streams,

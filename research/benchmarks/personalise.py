@@ -43,7 +43,7 @@ def measure(path: Path, num_clients: int | None) -> dict[str, float]:
     settings = yaml.safe_load((path / "config.yaml").read_text())
     experiment = make_experiment(from_flat(settings, source=str(path)))
     models, data = rr.load(path).models, _first(experiment.data, num_clients)
-    known = {"algorithm": experiment.algorithm, "engine": experiment.engine, "local": experiment.local}
+    known = {"method": experiment.method, "engine": experiment.engine, "local": experiment.local}
     released = evaluate(models, data, split=experiment.split, **known)
     wall, processor = time.perf_counter(), time.process_time()
     ids = judged_clients(data.num_clients)

@@ -122,9 +122,7 @@ def study(
     for scenario, seed, start, noise, method in product(scenarios, seeds, starts, noises, (IFCA, RR)):
         experiment, models, received = final_models(scenario, seed, start=start, noise=noise, method=method)
         k, data = len(received), experiment.data
-        scores = score_all(
-            models, data, algorithm=experiment.algorithm, split=experiment.split, engine=experiment.engine
-        )
+        scores = score_all(models, data, method=experiment.method, split=experiment.split, engine=experiment.engine)
         choices = scores.argmin(axis=1)
         yield Collapse(
             *(scenario, start, noise, method, seed),
@@ -150,7 +148,7 @@ def final_models(scenario: str, seed: int, *, start: str, noise: str, method: st
     k, bound = mechanism.num_clusters, STARTS[start]
     first = experiment.streams("first lines").uniform(-bound, bound, size=(k, width))
     state, received = ServerState.fresh(experiment.split.models(first)), np.zeros(k)
-    parts = ("data", "model", "algorithm", "plan", "engine", "streams", "local", "server")
+    parts = ("data", "model", "method", "plan", "engine", "streams", "local", "server")
     filled = mechanism.min_cluster_size > 0 and not mechanism.flips_coins
     side = CountingSide(*(getattr(experiment.hosts.host.side, part.name) for part in fields(ClientSide)), received)
     hosts = Hosts(Host(data, side, experiment.faults, discreet=False))

@@ -92,7 +92,7 @@ def accuracy(method, chosen, population, *, epsilon, seed):
 
 def final_accuracy(config, data):
     it = make_experiment(config, data=data)
-    common = {"algorithm": it.algorithm, "engine": it.engine, "local": it.local}
+    common = {"method": it.method, "engine": it.engine, "local": it.local}
     *_, last = simulate(data=it.data, model=it.model, plan=it.plan, streams=it.streams, server=it.server, **common)
     told = evaluate(last.state.average, it.data, split=it.split, memory=last.memory, **common)
     return 100 * told.accuracy

@@ -112,25 +112,25 @@ CNN_CHOICES = (
 )
 
 
-def unrebalanced(algorithm: str, **more: Any) -> dict[str, Answer]:
+def unrebalanced(method: str, **more: Any) -> dict[str, Answer]:
     """The same settings under every mechanism, without rebalancing."""
-    settings: Answer = {"algorithm": algorithm, **PUBLISHED, **more}
+    settings: Answer = {"algorithm": method, **PUBLISHED, **more}
     return {IDENTIFIER: settings, JOINT: settings, NO_NOISE: settings}
 
 
-def remembering(algorithm: str, **more: Any) -> dict[str, Answer]:
+def remembering(method: str, **more: Any) -> dict[str, Answer]:
     """FedPer, FeSEM: as published under joint; memoryless under identifier, which does not cover memory."""
     return {
-        IDENTIFIER: {"algorithm": f"{algorithm}-memoryless", **PUBLISHED, **more},
-        JOINT: {"algorithm": algorithm, **PUBLISHED, **more},
+        IDENTIFIER: {"algorithm": f"{method}-memoryless", **PUBLISHED, **more},
+        JOINT: {"algorithm": method, **PUBLISHED, **more},
     }
 
 
 def rebalanced(
-    algorithm: str, *, exploration: float = 0.0, exact: int = EXACT_B, coin: int = COIN_B, **more: Any
+    method: str, *, exploration: float = 0.0, exact: int = EXACT_B, coin: int = COIN_B, **more: Any
 ) -> dict[str, Answer]:
     """With random rebalancing: by coins and with `exploration` under joint, else exact and without exploration."""
-    settings = {"algorithm": algorithm, **PUBLISHED, **more}
+    settings = {"algorithm": method, **PUBLISHED, **more}
     moved: Answer = settings | {"min_cluster_size": exact}
     coins: Answer = settings | {"min_cluster_size": coin, "exploration": exploration}
     return {IDENTIFIER: moved, JOINT: coins, NO_NOISE: moved}

@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     began = time.perf_counter()
     steps = audit_steps(
         mechanism=command.mechanism,
-        algorithm=command.algorithm,
+        method=command.algorithm,
         seed=command.seed,
         deep=command.deep,
     )

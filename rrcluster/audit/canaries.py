@@ -26,7 +26,7 @@ from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.entropy import SecureStreams
-from rrcluster.methods import ALGORITHMS, Clients, Method, Tools, Trained
+from rrcluster.methods import METHODS, Clients, Method, Tools, Trained
 from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.statement import statement
@@ -95,7 +95,7 @@ class Depopulated:
 
 
 def audit_end_to_end(
-    target: Target, simulate: Simulate, *, algorithm: str = "ifca", seed: int = 0, canaries: int = CANARIES
+    target: Target, simulate: Simulate, *, method: str = "ifca", seed: int = 0, canaries: int = CANARIES
 ) -> Finding:
     """Train with canaries, guess a secret bit of each from the releases, and compare with what the statement allows.
 
@@ -106,14 +106,14 @@ def audit_end_to_end(
     from scipy.stats import binom
 
     bits = stream(seed, "canaries").random(canaries) < 0.5
-    method = ALGORITHMS[algorithm]
-    plan = _plan(target, method, canaries)
+    base = METHODS[method]
+    plan = _plan(target, base, canaries)
     claimed = statement(plan)["epsilon"]
     joins = target.adjacency == "add-remove"
     signs = np.ones(canaries) if joins else np.where(bits, 1.0, -1.0)
     absent = np.flatnonzero(~bits) if joins else np.zeros(0, dtype=np.int64)
     watched = replace(plan, mechanism=Depopulated(plan.mechanism, absent))  # type: ignore[arg-type]
-    records = _train(simulate, watched, with_canaries(method, signs), target, seed)
+    records = _train(simulate, watched, with_canaries(base, signs), target, seed)
     scores = _scores(records, canaries, first_block=joins) - (ROUNDS * CLIP / 2 if joins else 0.0)
     correct = (scores > 0) == bits
     clearest = correct[np.argsort(-np.abs(scores))[: int(GUESSED * canaries)]]
@@ -121,7 +121,7 @@ def audit_end_to_end(
     p_value = float(binom.sf(int(correct.sum()) - 1, canaries, ndtr(mu_of(claimed, plan.delta) / 2)))
     shown = gaussian_epsilon(1 / bound, plan.delta) if bound > 0 else 0.0
     return Finding(
-        f"{target.name}, {algorithm}",
+        f"{target.name}, {method}",
         "end to end, canaries",
         f"epsilon <= {claimed:.3g} at delta {plan.delta:g} ({ROUNDS} rounds)",
         f"epsilon >= {shown:.3g} at {CONFIDENCE:.0%} ({int(clearest.sum())} of {len(clearest)} guesses right; "
@@ -138,7 +138,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 def one_run_mu(canaries: int, guesses: int, right: int, *, failure_probability: float) -> float:
     """Lower bound on mu from `right` of `guesses` right guesses, valid with probability 1 - failure_probability.
 
-    For any mu-Gaussian-DP algorithm and any way of choosing which of the canaries' uniform bits to guess, and how.
+    For any mu-Gaussian-DP mechanism and any way of choosing which of the canaries' uniform bits to guess, and how.
     """
     if 2 * right <= guesses:
         return 0.0
@@ -150,7 +150,7 @@ def one_run_mu(canaries: int, guesses: int, right: int, *, failure_probability: 
 
 
 def is_possible(canaries: int, guesses: int, right: int, *, mu: float, probability: float) -> bool:
-    """Whether a mu-Gaussian-DP algorithm may let at least `right` of g guesses be right with this probability.
+    """Whether a mu-Gaussian-DP mechanism may let at least `right` of g guesses be right with this probability.
 
     Let p_i be the probability that exactly i of the g guesses are right, the m bits uniform. Take a canary at random:
     that it is guessed rightly while at least i are right is the same event of the output as that, its bit flipped, it
@@ -211,7 +211,7 @@ def _train(simulate: Simulate, plan: PrivacyPlan, method: Method, target: Target
         simulate(
             data=_population(canaries, seed),
             model=model,
-            algorithm=method,
+            method=method,
             plan=plan,
             engine=BatchedEngine(model),
             streams=SecureStreams() if target.secure else Streams(seed),

@@ -120,7 +120,7 @@ def check_round_cohorts(training: Training) -> Finding:
     plan, seen = training.plan(), []
     for seed in (training.seed, training.seed + 1):
         recorder = Recorder(plan.mechanism)
-        Training(training.target, training.simulate, training.algorithm, seed).run(around(plan, recorder))
+        Training(training.target, training.simulate, training.method, seed).run(around(plan, recorder))
         seen += [tuple(np.sort(one.client_ids).tolist()) for one in recorder.reported]
     again = len(seen) - len(set(seen))
     measured = f"{again} of {len(seen)} cohorts are repeated" if again else "so"

@@ -19,7 +19,7 @@ from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.entropy import SecureStreams, secure_rng
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.models import from_module
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import Reports, as_numpy
@@ -36,7 +36,7 @@ _FAULTS = Faults(FaultSettings(dropout=0.25, hostile=0.2))
 class Scene:
     """One way to train: a method, how its models begin, and how strongly clients explore."""
 
-    algorithm: str
+    method: str
     init: Init = "independent"
     exploration: float = 1.0
 
@@ -46,7 +46,7 @@ class Scene:
         return ROUNDS + 3 if self.init == "survey" else ROUNDS
 
     def __str__(self) -> str:
-        return f"{self.algorithm}, init = {self.init}, exploration = {self.exploration:g}"
+        return f"{self.method}, init = {self.init}, exploration = {self.exploration:g}"
 
 
 class RepeatedStreams(SecureStreams):
@@ -129,7 +129,7 @@ def _covers_memory(target: Target) -> bool:
 
 
 def _plan(target: Target, scene: Scene) -> PrivacyPlan:
-    method = ALGORITHMS[scene.algorithm]
+    method = METHODS[scene.method]
     coordinates = method.split(_model(scene)).coordinates
     clusters = method.num_clusters(3)
     setting = AuditSetting(
@@ -148,7 +148,7 @@ def _plan(target: Target, scene: Scene) -> PrivacyPlan:
 
 def _model(scene: Scene) -> Any:
     network = nn.Sequential(nn.Linear(DIMENSION, 2), nn.Tanh(), nn.Linear(2, 3))
-    return ALGORITHMS[scene.algorithm].adapt(from_module(network, fresh=True))
+    return METHODS[scene.method].adapt(from_module(network, fresh=True))
 
 
 def _run(
@@ -170,7 +170,7 @@ def _run(
     records = training.simulate(
         data=data,
         model=model,
-        algorithm=ALGORITHMS[scene.algorithm],
+        method=METHODS[scene.method],
         plan=around(plan, recorder),
         engine=ReferenceEngine(model),
         streams=RepeatedStreams(training.seed) if secure else Streams(training.seed),

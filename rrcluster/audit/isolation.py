@@ -10,7 +10,7 @@ from rrcluster.audit.targets import AuditSetting, Finding, Recorder, Reported, p
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import stream
@@ -66,7 +66,7 @@ def _one_round(training: Training, plan: PrivacyPlan, data: FederatedData, cohor
     if training.target.adjacency == "replace-one":
         mechanism = replace(mechanism, cohort_size=NUM_CLIENTS)  # type: ignore[type-var]
     recorder = Recorder(mechanism, cohorts=[cohort])
-    changes: dict[str, Any] = {"model": model, "engine": BatchedEngine(model), "algorithm": ALGORITHMS["ifca"]}
+    changes: dict[str, Any] = {"model": model, "engine": BatchedEngine(model), "method": METHODS["ifca"]}
     training.run(around(plan, recorder), data=data, **changes)
     return recorder.reported[0]
 

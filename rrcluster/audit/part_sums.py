@@ -67,7 +67,7 @@ def _run(training: Training, plan: PrivacyPlan, recorder: Recorder, *, executor:
     engine = ReferenceEngine(given["model"])  # clients one by one: their bits do not depend on their part
     hosts = None
     if executor is not None:
-        method = given["algorithm"]
+        method = given["method"]
         side = ClientSide(method, method.split(given["model"]), engine, given["local"], plan.mechanism)
         hosts = Hosts(Host(given["data"], side, Faults(), discreet=plan.secure), executor=executor)
     streams = RepeatedStreams(training.seed) if plan.secure else given["streams"]

@@ -12,7 +12,7 @@ from rrcluster.audit.rounds import Training
 from rrcluster.audit.run_folders import small_experiment
 from rrcluster.audit.targets import AuditSetting, Finding, identifier_target, joint_target, plan_of, refused
 from rrcluster.entropy import SecureStreams
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.models import make_model
 from rrcluster.privacy.identifier import NoIdentifier
 from rrcluster.privacy.ledger import Ledger
@@ -67,8 +67,8 @@ def _rng() -> Any:
     return SecureStreams()("release")
 
 
-def _training(algorithm: str) -> None:
-    training = Training(identifier_target(), simulate, algorithm)
+def _training(method: str) -> None:
+    training = Training(identifier_target(), simulate, method)
     training.run(training.plan())
 
 
@@ -95,7 +95,7 @@ def _rounds(*, ledger: Ledger | None = None, streams: Any = None, charged: bool 
 
 
 def _server(plan: Any) -> Any:
-    arguments: dict[str, Any] = {"model": _linear(), "algorithm": ALGORITHMS["ifca"], "settings": ServerSettings()}
+    arguments: dict[str, Any] = {"model": _linear(), "method": METHODS["ifca"], "settings": ServerSettings()}
     return make_server(plan=plan, streams=SecureStreams() if plan.secure else Streams(0), **arguments)
 
 

@@ -18,7 +18,7 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.entropy import SecureStreams
 from rrcluster.errors import ConfigError
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.models import Model, from_module, make_model
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.plan import PrivacyPlan
@@ -36,17 +36,17 @@ PART = 8  # clients of a cohort that are computed at a time: cohorts of these ch
 
 @dataclass(frozen=True)
 class Training:
-    """A small training run of one algorithm under one mechanism, with its simulator."""
+    """A small training run of one method under one mechanism, with its simulator."""
 
     target: Target
     simulate: Simulate
-    algorithm: str = "ifca"
+    method: str = "ifca"
     seed: int = 0
 
     def plan(self) -> PrivacyPlan:
         """A plan whose mechanism is the one under audit, with rebalancing where the method has clusters."""
-        method = ALGORITHMS[self.algorithm]
-        model = method.adapt(_model(self.algorithm))
+        method = METHODS[self.method]
+        model = method.adapt(_model(self.method))
         k = method.num_clusters(2)
         setting = AuditSetting(
             noise_multiplier=1.0,
@@ -67,12 +67,12 @@ class Training:
 
     def arguments(self, plan: PrivacyPlan, data: FederatedData) -> dict[str, Any]:
         """What the simulator is given."""
-        method = ALGORITHMS[self.algorithm].for_population(ALGORITHMS[self.algorithm], data)
-        model = method.adapt(_model(self.algorithm))
+        method = METHODS[self.method].for_population(METHODS[self.method], data)
+        model = method.adapt(_model(self.method))
         return {
             "data": data,
             "model": model,
-            "algorithm": method,
+            "method": method,
             "plan": plan,
             "engine": ReferenceEngine(model) if model.own else BatchedEngine(model, capacity=PART),
             "streams": SecureStreams() if self.target.secure else Streams(self.seed),
@@ -82,7 +82,7 @@ class Training:
     @property
     def subject(self) -> str:
         """What the findings are about."""
-        return f"{self.target.name}, {self.algorithm}"
+        return f"{self.target.name}, {self.method}"
 
 
 def check_ledger(training: Training) -> Finding:
@@ -164,7 +164,7 @@ def check_postprocessing(training: Training) -> Finding:
     plan, wrong = training.plan(), ""
     canned = [record.release for record in training.run(plan)]
     inits: list[Init] = ["independent"]
-    inits += ["survey"] if ALGORITHMS[training.algorithm].chooses_by_loss and _fits_survey(plan) else []
+    inits += ["survey"] if METHODS[training.method].chooses_by_loss and _fits_survey(plan) else []
     ways: list[tuple[Init, AbstractContextManager[None]]] = [(init, nullcontext()) for init in inits]
     ways += [("survey", surveys_find_groups())] if "survey" in inits else []
     for init, way in ways:
@@ -205,9 +205,9 @@ def small_population(seed: int) -> FederatedData:
     ).data
 
 
-def _model(algorithm: str) -> Model:
+def _model(method: str) -> Model:
     """A linear model; two layers for methods that split off the last one."""
-    if registry.METHODS.fact(algorithm, "splits_network", False):
+    if registry.METHODS.fact(method, "splits_network", False):
         return from_module(nn.Sequential(nn.Linear(DIMENSION, 2), nn.Tanh(), nn.Linear(2, 1)), fresh=True)
     return make_model("linear", input_shape=(DIMENSION,), num_classes=0)
 

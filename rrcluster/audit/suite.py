@@ -8,7 +8,7 @@ from typing import Any
 from rrcluster import checks
 from rrcluster.audit.rounds import Training
 from rrcluster.audit.targets import Finding, Target, identifier_target, joint_target
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.privacy.identifier import IDENTIFIERS
 from rrcluster.rng import Streams
 
@@ -36,36 +36,36 @@ class Step:
         return outcome if isinstance(outcome, list) else [outcome]
 
 
-def audit_steps(*, mechanism: str = "all", algorithm: str = "ifca", seed: int = 0, deep: bool = False) -> list[Step]:
-    """Every check of the installed code for `mechanism` (joint, identifier or all), training with `algorithm`.
+def audit_steps(*, mechanism: str = "all", method: str = "ifca", seed: int = 0, deep: bool = False) -> list[Step]:
+    """Every check of the installed code for `mechanism` (joint, identifier or all), training with `method`.
 
     `deep` repeats what is random with further seeds, trains with every method, and sends more canaries.
     """
     checks.one_of((*TARGETS, "all"), mechanism=mechanism)
-    checks.one_of(ALGORITHMS, algorithm=algorithm)
+    checks.one_of(METHODS, algorithm=method)
     names = list(TARGETS) if mechanism == "all" else [mechanism]
     targets = [target for name in names for target in TARGETS[name]]
     steps = [step for target in targets for step in mechanism_steps(target, seed=seed)]
-    steps += [step for name in names for step in variant_steps(name, algorithm=algorithm, seed=seed)]
-    steps += [step for target in targets for step in _training_steps(target, algorithm, seed)]
+    steps += [step for name in names for step in variant_steps(name, method=method, seed=seed)]
+    steps += [step for target in targets for step in _training_steps(target, method, seed)]
     steps += [_histories_step(TARGETS[name][0], seed) for name in names]
     steps += [step for name in names for step in canary_steps(name, seed=seed)]
     steps += common_steps(seed)
     if deep:
-        steps += [step for name in names for step in _deep_steps(name, algorithm=algorithm, seed=seed)]
+        steps += [step for name in names for step in _deep_steps(name, method=method, seed=seed)]
     return steps
 
 
-def _deep_steps(mechanism: str, *, algorithm: str, seed: int) -> Iterator[Step]:
+def _deep_steps(mechanism: str, *, method: str, seed: int) -> Iterator[Step]:
     for further in range(seed + 1, seed + 4):
         for target in TARGETS[mechanism]:
             yield from mechanism_steps(target, seed=further)
-        yield from variant_steps(mechanism, algorithm=algorithm, seed=further)
+        yield from variant_steps(mechanism, method=method, seed=further)
         yield from canary_steps(mechanism, seed=further, canaries=6000)
     for target in TARGETS[mechanism]:
         remembering = () if target.adjacency == "replace-one" else REMEMBERING
         for name in (*WITHOUT_MEMORY, *remembering):
-            if name != algorithm:
+            if name != method:
                 yield from _training_steps(target, name, seed)
 
 
@@ -110,7 +110,7 @@ def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:
     yield from _cohort_steps(target, rng)
 
 
-def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iterator[Step]:
+def variant_steps(mechanism: str, *, method: str = "ifca", seed: int) -> Iterator[Step]:
     """The checks of other weights, of private evaluation and of the secure mode."""
     from rrcluster.audit.cohorts import SUBJECT, check_participation
     from rrcluster.audit.denominators import check_public_sizes
@@ -129,7 +129,7 @@ def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iter
         noise = rng(f"noise {name}")
         yield Step(name, "noise", partial(check_noise, target, rng=noise, releases=400 if target.secure else 200))
         if target.secure:
-            yield from _secure_steps(target, algorithm, seed)
+            yield from _secure_steps(target, method, seed)
         else:
             yield Step(name, "sensitivity", partial(check_sensitivity, target, brief=True))
         if target.adjacency == "add-remove":
@@ -142,7 +142,7 @@ def variant_steps(mechanism: str, *, algorithm: str = "ifca", seed: int) -> Iter
         yield Step(SUBJECT, "participation", lambda: check_participation(seed=seed))
 
 
-def _secure_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]:
+def _secure_steps(target: Target, method: str, seed: int) -> Iterator[Step]:
     from rrcluster.audit.cohorts import check_round_cohorts, check_sampler, check_secure_sampler
     from rrcluster.audit.error_leaks import check_discretion
     from rrcluster.audit.histories import check_histories
@@ -152,14 +152,14 @@ def _secure_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]:
     from rrcluster.simulation.simulate import simulate
 
     rng, name = Streams(seed), target.name
-    training = Training(target, simulate, algorithm, seed)
+    training = Training(target, simulate, method, seed)
     yield Step(name, "secure noise", lambda: check_secure_noise(target))
     yield Step(name, "secure sampler", lambda: check_secure_sampler(target))
     yield Step(name, "sampler", lambda: check_sampler(target, rng=rng("secure sampler")))
     yield from _cohort_steps(target, rng)
     yield Step(training.subject, "cohorts of rounds", lambda: check_round_cohorts(training))
     unjudged = CANARY_RUNS["joint"][0][0] if target.adjacency == "add-remove" else target  # regression has no accuracy
-    yield Step(training.subject, "parts", lambda: check_parts(Training(unjudged, simulate, algorithm, seed)))
+    yield Step(training.subject, "parts", lambda: check_parts(Training(unjudged, simulate, method, seed)))
     yield Step(name, "entropy", lambda: check_entropy(target))
     yield Step(name, "discretion", lambda: check_discretion(Training(target, simulate, "ifca", seed)))
     if target.adjacency == "add-remove":
@@ -198,10 +198,10 @@ def _histories_step(target: Target, seed: int) -> Step:
     return Step(target.name, "histories", lambda: check_histories(Training(target, simulate, seed=seed)))
 
 
-def _training_steps(target: Target, algorithm: str, seed: int) -> Iterator[Step]:
+def _training_steps(target: Target, method: str, seed: int) -> Iterator[Step]:
     from rrcluster.simulation.simulate import simulate
 
-    return training_steps(Training(target, simulate, algorithm, seed))
+    return training_steps(Training(target, simulate, method, seed))
 
 
 def common_steps(seed: int) -> list[Step]:
@@ -242,7 +242,7 @@ def canary_steps(mechanism: str, *, seed: int, canaries: int | None = None) -> I
     from rrcluster.audit.targets import CANARY_RUNS
     from rrcluster.simulation.simulate import simulate
 
-    for target, algorithm in CANARY_RUNS[mechanism]:
-        name = f"{target.name}, {algorithm}"
-        settings: dict[str, Any] = {"algorithm": algorithm, "seed": seed, "canaries": canaries or CANARIES}
+    for target, method in CANARY_RUNS[mechanism]:
+        name = f"{target.name}, {method}"
+        settings: dict[str, Any] = {"method": method, "seed": seed, "canaries": canaries or CANARIES}
         yield Step(name, "canaries", partial(audit_end_to_end, target, simulate, **settings))

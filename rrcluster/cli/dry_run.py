@@ -90,16 +90,14 @@ def _one_round(experiment: Experiment) -> float:
     """Seconds for one cohort of the expected size, the second of two."""
     size = min(max(1, round(experiment.plan.sampler.expected_size)), experiment.data.num_clients)
     clients = np.arange(size)
-    models = experiment.algorithm.init(
+    models = experiment.method.init(
         experiment.model, num_clusters=experiment.plan.mechanism.num_clusters, rng=experiment.streams("init")
     )
     tools = Tools(experiment.split, experiment.engine, experiment.local, key=(0, 0))
     began = 0.0
     for _ in range(2):
         began = time.perf_counter()
-        cohort = ClientMemory(experiment.algorithm.memory_width(experiment.model)).recall(
-            experiment.data.cohort(clients)
-        )
-        choices = experiment.algorithm.scores(models, cohort, tools=tools).argmin(axis=1)
-        experiment.algorithm.local(models, cohort, choices, tools=tools)
+        cohort = ClientMemory(experiment.method.memory_width(experiment.model)).recall(experiment.data.cohort(clients))
+        choices = experiment.method.scores(models, cohort, tools=tools).argmin(axis=1)
+        experiment.method.local(models, cohort, choices, tools=tools)
     return time.perf_counter() - began

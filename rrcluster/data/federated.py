@@ -193,7 +193,7 @@ class FederatedData:
     """A population of clients, their training samples and their test sets.
 
     `groups` is the true group of every client. It exists to judge a clustering afterwards (diagnostics); no
-    algorithm may read it. A population without true groups says so by `num_groups` = 0 (and `groups` all 0):
+    method may read it. A population without true groups says so by `num_groups` = 0 (and `groups` all 0):
     there is then no clustering accuracy to speak of. `test_of` is the position of a client's test set in
     `test_sets`, -1 where it has none. `input_dtype` is float32, or int64 for ids. `layout` says which arrays a sample
     consists of where that is more than one; `input_shape` is then that of the packed row. `clients` are the clients'

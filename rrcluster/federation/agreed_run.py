@@ -72,7 +72,7 @@ class AgreedRun:
             _check_forgets(experiment)
             experiment = replace(experiment, plan=secure.plan)
         side = ClientSide(
-            experiment.algorithm,
+            experiment.method,
             experiment.split,
             experiment.engine,
             experiment.local,
@@ -97,7 +97,7 @@ class AgreedRun:
 
     def first_memory(self) -> ClientMemory:
         """What clients remember before their first round."""
-        return ClientMemory(self.experiment.algorithm.memory_width(self.experiment.model))
+        return ClientMemory(self.experiment.method.memory_width(self.experiment.model))
 
     def guarantee(self) -> dict[str, Any]:
         """The numbers that operators read before they sign, from the settings alone."""
@@ -226,9 +226,9 @@ def check_data(data: FederatedData, agreement: Agreement, place: int) -> Federat
 
 def _check_forgets(experiment: Experiment) -> None:
     """Refuse methods whose clients remember: masks bind what is told in one attempt, not what was told before."""
-    if experiment.algorithm.memory_width(experiment.model):
+    if experiment.method.memory_width(experiment.model):
         raise PrivacyError(
-            f"algorithm = {experiment.algorithm.name}: clients remember what they were told, so a server that tells "
+            f"algorithm = {experiment.method.name}: clients remember what they were told, so a server that tells "
             "members different things, and then all the same, could tell their sums apart; use a method without "
             "memory, as ifca, fesem-memoryless or fedper-memoryless, or mode = plain."
         )

@@ -63,7 +63,7 @@ class Deployment:
         plan, streams = experiment.plan, experiment.streams
         server = make_server(
             model=experiment.model,
-            algorithm=experiment.algorithm,
+            method=experiment.method,
             plan=plan,
             settings=experiment.server,
             streams=streams,

@@ -37,7 +37,7 @@ class _Registered(Mapping[str, Method]):
         return sum(1 for _ in registry.METHODS)
 
 
-ALGORITHMS: Mapping[str, Method] = _Registered()
+METHODS: Mapping[str, Method] = _Registered()
 """Every method by name: ours, and those that were registered."""
 
-__all__ = ["ALGORITHMS", "OURS", "Clients", "Method", "Tools", "Trained"]
+__all__ = ["METHODS", "OURS", "Clients", "Method", "Tools", "Trained"]

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from rrcluster.data.federated import Cohort, FederatedData
-from rrcluster.engine.protocol import Engine, LocalSettings, Updates, changes, losses
+from rrcluster.engine.protocol import Engine, LocalSettings, Updates, changes, measure
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models.model import Model
 from rrcluster.rng import Rng
@@ -22,7 +22,7 @@ from rrcluster.types import Array, Models
 class Clients:
     """The clients' side of one round: their own data, and what each remembers from its own earlier rounds. Private."""
 
-    cohort: Cohort
+    cohort: Cohort  # their samples
     memory: Array  # (n, m)
     known: Array  # (n,) bool: whether the client remembers anything
 
@@ -37,17 +37,22 @@ class Clients:
 class Tools:
     """What a method works with: the split of its coordinates, an engine, and how clients train this round."""
 
-    split: Split
-    engine: Engine
-    local: LocalSettings
-    key: tuple[int, int]
+    split: Split  # which coordinates are shared, clustered, personal
+    engine: Engine  # computes clients
+    local: LocalSettings  # steps, batches and rate
+    key: tuple[int, int]  # of the draws of this round
     _vectors: list[tuple[Models, Array]] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The models of `vectors`, once they were asked for."""
 
     def vectors(self, models: Models) -> Array:
         """`split.vectors` of the models, made once for choosing and for training."""
         if not self._vectors or self._vectors[0][0] is not models:
             self._vectors[:] = [(models, self.split.vectors(models))]
         return self._vectors[0][1]
+
+    def measure(self, models: Models, clients: Clients) -> tuple[Array, Array]:
+        """Loss and accuracy of every model on each client's own data, both (n, k)."""
+        return measure(self.engine, self.vectors(models), clients.cohort)
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ class OwnModels(Protocol):
 
 def cluster_losses(models: Models, clients: Clients, *, tools: Tools) -> Array:
     """F(theta_j, D_i), the loss of every model on the client's own data (the paper's Algorithm 2)."""
-    return losses(tools.engine, tools.vectors(models), clients.cohort)
+    return tools.measure(models, clients)[0]
 
 
 def only_cluster(models: Models, clients: Clients, *, tools: Tools) -> Array:  # noqa: ARG001
@@ -104,11 +109,12 @@ class Method:
     is IFCA for clients that leave the first cluster only where another one is clearly better:
 
         def cautious(models, clients, *, tools):
-            losses = cluster_losses(models, clients, tools=tools)  # (n, k): each client's own
+            losses, accuracies = tools.measure(models, clients)  # (n, k) each: a client's own
             losses[:, 1:] += 0.1
-            return losses
+            return losses  # the least is chosen
 
-        rr.register("method", "cautious", Method("cautious", scores=cautious))
+        rr.register("method", "cautious", rr.Method("cautious", scores=cautious))
+        rr.run(algorithm="cautious", epsilon=4)
 
     `scores`, `local` and `own_models` get many clients at once, so that an engine can batch them, but treat every
     client alone: what a client does may depend on its own data, memory and coins and on released models, on nothing

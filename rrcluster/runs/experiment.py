@@ -19,7 +19,7 @@ from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError, NotDeclared
-from rrcluster.methods import ALGORITHMS, Method
+from rrcluster.methods import METHODS, Method
 from rrcluster.methods.compatibility import allows_survey, check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, fitted, from_module, make_model
@@ -65,7 +65,7 @@ class Experiment:
     config: RunConfig
     data: FederatedData
     model: Model
-    algorithm: Method
+    method: Method
     plan: PrivacyPlan
     engine: Engine
     streams: StreamSource
@@ -78,7 +78,7 @@ class Experiment:
     @cached_property
     def hosts(self) -> Hosts:
         """Who computes its clients."""
-        side = ClientSide(self.algorithm, self.split, self.engine, self.local, self.plan.mechanism)
+        side = ClientSide(self.method, self.split, self.engine, self.local, self.plan.mechanism)
         host = Host(self.data, side, self.faults, discreet=self.plan.secure)
         return Hosts(host, processes=processes_for(self))
 
@@ -98,7 +98,7 @@ class Experiment:
         return simulate(
             data=self.data,
             model=self.model,
-            algorithm=self.algorithm,
+            method=self.method,
             plan=self.plan,
             engine=self.engine,
             streams=self.streams,
@@ -113,7 +113,7 @@ class Experiment:
     @property
     def split(self) -> Split:
         """Which coordinates are shared, clustered, personal."""
-        return self.algorithm.split(self.model)
+        return self.method.split(self.model)
 
     @property
     def owns_data(self) -> bool:
@@ -196,35 +196,35 @@ def make_experiment(
     instead of what the config says.
     """
     config = config.resolved()
-    method = config.method
-    algorithm = ALGORITHMS[method.algorithm]
-    check_applies(algorithm, config.privacy.mechanism, method.min_cluster_size)
-    check_init(algorithm, config.server.init, config.privacy.mechanism, method.min_cluster_size)
-    k = algorithm.num_clusters(method.num_clusters)
+    chosen, mechanism = config.method, config.privacy.mechanism
+    method = METHODS[chosen.algorithm]
+    check_applies(method, mechanism, chosen.min_cluster_size)
+    check_init(method, config.server.init, mechanism, chosen.min_cluster_size)
+    k = method.num_clusters(chosen.num_clusters)
     make_schedule(config.server, num_rounds=config.privacy.num_rounds)
     plan = plan_for(config)  # refuses a bad budget before any file is read
     data = data or load_population(config)
     plan.sampler.check_population(data.num_clients)
-    algorithm = algorithm.for_population(algorithm, data)
+    method = method.for_population(method, data)
     ids = data.input_dtype == IDS
-    chosen = make_model(method.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
-    network = fitted(chosen, data)
-    model = algorithm.adapt(network)
-    _check_evaluated(config, algorithm, data, model)
+    network = make_model(chosen.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
+    network = fitted(network, data)
+    model = method.adapt(network)
+    _check_evaluated(config, method, data, model)
     if not config.local.plain_sgd:
         model = replace(model, accelerated="")  # its own code computes plain SGD alone
-    plan = plan.with_coordinates(algorithm.split(model).coordinates)
+    plan = plan.with_coordinates(method.split(model).coordinates)
     # First updates of deep networks tell groups less clearly, so by default there is no survey of them.
-    applies = model.one_layer and allows_survey(algorithm, config.privacy.mechanism, method.min_cluster_size)
+    applies = model.one_layer and allows_survey(method, mechanism, chosen.min_cluster_size)
     server = resolve_init(config.server, plan, survey_applies=applies)
     first = config.server.start_from
-    start = first and load_start(first, method=algorithm, network=network, num_clusters=k, plan=plan)
-    check_memory(algorithm, model, plan)
+    start = first and load_start(first, method=method, network=network, num_clusters=k, plan=plan)
+    check_memory(method, model, plan)
     return Experiment(
         config=config,
         data=data,
         model=model,
-        algorithm=algorithm,
+        method=method,
         plan=plan,
         engine=(engine or partial(engine_for, config))(model),
         streams=SecureStreams() if config.seed is None else Streams(config.seed),
@@ -306,7 +306,7 @@ def engine_for(config: RunConfig, model: Model) -> Engine:
     )
 
 
-def _check_evaluated(config: RunConfig, algorithm: Method, data: FederatedData, model: Model) -> None:
+def _check_evaluated(config: RunConfig, method: Method, data: FederatedData, model: Model) -> None:
     """Refuse private evaluation where there is no accuracy, or no released model to judge."""
     if not config.privacy.private_evaluation:
         return
@@ -315,13 +315,13 @@ def _check_evaluated(config: RunConfig, algorithm: Method, data: FederatedData, 
             f"private_evaluation reports accuracies, and {config.data.data} is regression, which has none; set it to "
             "0, or give a metric whose values lie in 0 to 1 (what lies outside is clipped)."
         )
-    if algorithm.personal:
+    if method.personal:
         raise ConfigError(
-            f"private_evaluation judges released models, and algorithm = {algorithm.name} gives every client one of "
+            f"private_evaluation judges released models, and algorithm = {method.name} gives every client one of "
             "its own; set it to 0."
         )
 
 
 def plan_for(config: RunConfig) -> PrivacyPlan:
     """The privacy plan of a config, for reports of one coordinate."""
-    return config.plan(ALGORITHMS[config.method.algorithm].num_clusters(config.method.num_clusters))
+    return config.plan(METHODS[config.method.algorithm].num_clusters(config.method.num_clusters))

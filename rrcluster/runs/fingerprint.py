@@ -58,7 +58,7 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
     user's own data, or in a secure run's public ledger, could confirm a guess: own_data.py keeps a keyed one, in
     private.
     """
-    method = experiment.algorithm
+    method = experiment.method
     functions = [getattr(method, part.name) for part in fields(method) if callable(getattr(method, part.name))]
     named = [getattr(function, "__qualname__", repr(type(function))) for function in functions]
     parts = {

@@ -20,7 +20,7 @@ from rrcluster.engine.pick_engine import pick_device
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.stacked import Stack, StackedEngine
 from rrcluster.errors import RRClusterError
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.models.model import Model
 from rrcluster.runs.config import RunConfig
 from rrcluster.runs.experiment import Experiment, engine_for, load_population, make_experiment
@@ -103,7 +103,7 @@ def stacked(todo: Sequence[Job]) -> Iterator[Step]:
     for job in todo:
         try:
             config = job.config
-            network = config.data.data, config.method.model, ALGORITHMS[config.method.algorithm].adapt
+            network = config.data.data, config.method.model, METHODS[config.method.algorithm].adapt
             alike.setdefault((*network, _engine_settings(config)), []).append(job)
         except RRClusterError as error:
             yield Outcome(job, REFUSED, str(error))

@@ -25,7 +25,7 @@ from rrcluster.data.federated import Cohort, FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.errors import ConfigError, RunFolderError
-from rrcluster.methods import ALGORITHMS, Method, Tools
+from rrcluster.methods import METHODS, Method, Tools
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import OURS, Model, from_module, make_model
 from rrcluster.privacy.cost import folder_cost
@@ -86,13 +86,13 @@ class TrainedModels:
 
     models: Models  # flat vectors, as released
     model: Model  # the network
-    algorithm: Method  # by which clients choose
+    method: Method  # by which clients choose
     input_shape: tuple[int, ...] = ()  # of one sample
     local: LocalSettings = field(default_factory=LocalSettings)  # how clients trained
 
     def __repr__(self) -> str:
         """Short: not the weights."""
-        return f"TrainedModels({self.num_clusters} x {self.model.name}, {self.algorithm.name})"
+        return f"TrainedModels({self.num_clusters} x {self.model.name}, {self.method.name})"
 
     @property
     def num_clusters(self) -> int:
@@ -102,7 +102,7 @@ class TrainedModels:
     @property
     def split(self) -> Split:
         """Which coordinates are shared, clustered, personal."""
-        return self.algorithm.split(self.model)
+        return self.method.split(self.model)
 
     @property
     def input_dtype(self) -> type[np.generic]:
@@ -211,15 +211,15 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
         raise _damaged(path) from error
     _check_known(run, *declared[:2], given=model is not None)
     local = _local_settings(Path(run) / "config.yaml")
-    algorithm = ALGORITHMS[declared[1]]
+    method = METHODS[declared[1]]
     if model is not None:
-        network = algorithm.adapt(model if isinstance(model, Model) else from_module(model))
+        network = method.adapt(model if isinstance(model, Model) else from_module(model))
         _check_layers(run, network, about.get("layers"))
     try:
         if model is None:
-            network = algorithm.adapt(_declared_model(about, models))
+            network = method.adapt(_declared_model(about, models))
         network = network.taking(about.get("inputs"))
-        return TrainedModels(models, network, algorithm, declared[2], local)._checked()
+        return TrainedModels(models, network, method, declared[2], local)._checked()
     except Exception as error:
         raise _damaged(path) from error
 
@@ -236,17 +236,17 @@ def _local_settings(path: Path) -> LocalSettings:
     return LocalSettings(**{part.name: settings[part.name] for part in fields(LocalSettings) if part.name in settings})
 
 
-def _check_known(run: str | Path, model: str, algorithm: str, *, given: bool) -> None:
+def _check_known(run: str | Path, model: str, method: str, *, given: bool) -> None:
     """Refuse names that this process does not know: those of networks and methods of the user's own."""
     if not given and model not in registry.MODELS:
         raise ConfigError(
             f"{run}: the run trained a network of its own, {model!r}, which is not registered here; give it: "
             "rr.load(run, model=module), with the same layers."
         )
-    if algorithm not in registry.METHODS:
+    if method not in registry.METHODS:
         raise ConfigError(
-            f"{run}: the run used a method of its own, {algorithm!r}; register it first: "
-            f'rr.register("method", {algorithm!r}, method).'
+            f"{run}: the run used a method of its own, {method!r}; register it first: "
+            f'rr.register("method", {method!r}, method).'
         )
 
 
@@ -307,10 +307,10 @@ def assign(models: TrainedModels, data: Any) -> Any:
     """
     engine = BatchedEngine(models.model)
     if isinstance(data, FederatedData):
-        scores = score_all(models.models, data, algorithm=models.algorithm, split=models.split, engine=engine)
+        scores = score_all(models.models, data, method=models.method, split=models.split, engine=engine)
         return Assignment.of_scores(np.array(data.clients) if data.clients else np.arange(data.num_clients), scores)
     inputs, targets = one_client(models, data)
     targets = targets.astype(np.float32 if targets.dtype.kind == "f" else np.int64)
     cohort = Cohort.of_arrays(np.zeros(1, dtype=np.int64), inputs[None], targets[None], np.array([len(inputs)]))
     tools = Tools(models.split, engine, LocalSettings(), key=(0, 0))
-    return int(models.algorithm.final_scores(models.models, cohort, tools=tools)[0].argmin())
+    return int(models.method.final_scores(models.models, cohort, tools=tools)[0].argmin())

@@ -66,7 +66,7 @@ def personalise(
         models.models,
         data,
         np.arange(data.num_clients),
-        algorithm=models.algorithm,
+        method=models.method,
         model=models.model,
         engine=stacked_or_single(fitted(models.model, data)),
         local=local,

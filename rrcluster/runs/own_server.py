@@ -30,7 +30,7 @@ from rrcluster.privacy.statement import statement
 from rrcluster.rng import Streams
 from rrcluster.runs.folder import RunFolder
 from rrcluster.runs.lock import FolderLock, bind, check_place
-from rrcluster.server.server import Charge, FinishedRound, Guidance, Server, attempt_round
+from rrcluster.server.server import Charge, FinishedRound, Guidance, RoundServer, attempt_round
 from rrcluster.server.state import ServerState
 from rrcluster.settings import ServerSettings, changed
 from rrcluster.simulation.clients import ClientMemory
@@ -38,7 +38,7 @@ from rrcluster.storage import make_folders, write_json
 from rrcluster.types import Array, Models, Release
 
 
-class AddOnServer:
+class Server:
     """The server's half of every round of a plan, with its ledger and its state in a folder.
 
     `models` (k, d_s + d_c) are the first ones, a row per cluster, shared coordinates first. `settings` are those of
@@ -65,7 +65,7 @@ class AddOnServer:
         self.plan = plan
         self._streams = _streams(plan, seed)
         first = _first_models(models, plan)
-        self._server = Server(plan, _settings(settings), explores=True, first_models=lambda: first)
+        self._server = RoundServer(plan, _settings(settings), explores=True, first_models=lambda: first)
         made_by = {"config": _digest([asdict(self._server.settings), first.rows.tolist()])}
         self._folder = _open(Path(folder), plan, adopt=adopt)
         try:
@@ -79,7 +79,7 @@ class AddOnServer:
             raise
         self._cohort: Array | None = None
 
-    def __enter__(self) -> "AddOnServer":
+    def __enter__(self) -> "Server":
         """Ready."""
         return self
 

@@ -249,11 +249,11 @@ class Running:
 
     def _evaluate(self, state: ServerState, memory: ClientMemory | None, made: RoundRecord | None = None) -> Evaluation:
         experiment, last = self.experiment, state.round_index - 1
-        measures = None if made is None else measure_round(made, plan=experiment.plan, algorithm=experiment.algorithm)
+        measures = None if made is None else measure_round(made, plan=experiment.plan, method=experiment.method)
         measured = evaluate(
             state.average,
             experiment.data,
-            algorithm=experiment.algorithm,
+            method=experiment.method,
             split=experiment.split,
             engine=experiment.engine,
             local=experiment.local,
@@ -269,7 +269,7 @@ class Running:
     def _personalised(self, measured: Evaluation, state: ServerState) -> Evaluation:
         """With the accuracy of personalised models; methods with personal models have measured it already."""
         experiment = self.experiment
-        if experiment.algorithm.personal:
+        if experiment.method.personal:
             return replace(
                 measured,
                 personalised_accuracy=measured.accuracy,

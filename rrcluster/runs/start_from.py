@@ -44,10 +44,10 @@ class Start:
 def load_start(run: str, *, method: Method, network: Model, num_clusters: int, plan: PrivacyPlan) -> Start:
     """The models of `run`, if they fit and are released in a way that this run's statement can build on."""
     trained = load(run, model=network)
-    if trained.algorithm.name != method.name or trained.num_clusters != num_clusters:
+    if trained.method.name != method.name or trained.num_clusters != num_clusters:
         raise ConfigError(
-            f"start_from = {run} trained {trained.num_clusters} models by {trained.algorithm.name}, and this run "
-            f"trains {num_clusters} by {method.name}; use the same algorithm and num_clusters."
+            f"start_from = {run} trained {trained.num_clusters} models by {trained.method.name}, and this run "
+            f"trains {num_clusters} by {method.name}; use the same method and num_clusters."
         )
     if not plan.private:
         return Start(run, trained.models, ())

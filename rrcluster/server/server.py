@@ -55,7 +55,7 @@ class Guidance:
 
 
 @dataclass(frozen=True)
-class Server:
+class RoundServer:
     """The server's half of a round. It keeps nothing: what it remembers is the state, which is made of releases."""
 
     plan: PrivacyPlan
@@ -192,7 +192,7 @@ class FinishedRound:
 
 
 def run_rounds(
-    server: Server, collect: Collect, *, state: ServerState, ledger: Ledger, streams: StreamSource
+    server: RoundServer, collect: Collect, *, state: ServerState, ledger: Ledger, streams: StreamSource
 ) -> Iterator[FinishedRound]:
     """Round after round until the plan's last one, or until plan or ledger afford no more releases.
 
@@ -214,7 +214,7 @@ def run_rounds(
 
 
 def attempt_round(
-    server: Server,
+    server: RoundServer,
     collect: Collect,
     state: ServerState,
     charge: Charge,
@@ -225,7 +225,7 @@ def attempt_round(
 
 
 def _attempt(
-    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
+    server: RoundServer, collect: Collect, state: ServerState, charge: Charge, rng: Rng
 ) -> tuple[ServerState, Release]:
     guidance = server.tell(state)
     collected = collect(guidance, charge)
@@ -237,7 +237,7 @@ def _attempt(
 
 
 def _discreet_attempt(
-    server: Server, collect: Collect, state: ServerState, charge: Charge, rng: Rng
+    server: RoundServer, collect: Collect, state: ServerState, charge: Charge, rng: Rng
 ) -> tuple[ServerState, Release]:
     """As `_attempt`, for secure runs: no error says more than that a round failed.
 

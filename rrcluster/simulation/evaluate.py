@@ -62,7 +62,7 @@ def evaluate(
     models: Models,
     data: FederatedData,
     *,
-    algorithm: Method,
+    method: Method,
     split: Split,
     engine: Engine,
     local: LocalSettings | None = None,
@@ -71,14 +71,14 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate models on every client of the population, or on those of `judged_clients`.
 
-    Where clients end up with models of their own (`algorithm.personal`), each first makes its own from what it
+    Where clients end up with models of their own (`method.personal`), each first makes its own from what it
     remembers; then the first 200 clients are tested, on 500 test samples each, since nothing can be shared between
     them. `hosts` hold the population; without them, this process does.
     """
-    hosts = hosts or Hosts.here(data, algorithm=algorithm, split=split, engine=engine, local=local)
-    ids = judged_clients(data.num_clients, personal=algorithm.personal)
+    hosts = hosts or Hosts.here(data, method=method, split=split, engine=engine, local=local)
+    ids = judged_clients(data.num_clients, personal=method.personal)
     choices = np.concatenate([scores.argmin(axis=1) for scores in _scores(models, ids, hosts)])
-    if algorithm.personal:
+    if method.personal:
         loss, accuracy = _own_models(models, choices, ids, hosts, memory or ClientMemory(0))
     else:
         loss, accuracy = _cluster_models(split.vectors(models), choices, data.test_of[ids], data, hosts)
@@ -117,9 +117,9 @@ def judged_clients(num_clients: int, *, personal: bool = False) -> Array:
     return np.sort(stream(0, "evaluation").choice(num_clients, size=_OF_LARGER, replace=False))
 
 
-def score_all(models: Models, data: FederatedData, *, algorithm: Method, split: Split, engine: Engine) -> Array:
+def score_all(models: Models, data: FederatedData, *, method: Method, split: Split, engine: Engine) -> Array:
     """(M, k) how badly each cluster suits every client of the population, without exploration; the least is chosen."""
-    hosts = Hosts.here(data, algorithm=algorithm, split=split, engine=engine)
+    hosts = Hosts.here(data, method=method, split=split, engine=engine)
     return np.concatenate(list(_scores(models, np.arange(data.num_clients), hosts)))
 
 
@@ -276,17 +276,17 @@ class RoundMeasures:
     shared_signal_to_noise: float | None  # None without noise or without shared coordinates
 
 
-def measure_round(record: RoundRecord, *, plan: PrivacyPlan, algorithm: Method) -> RoundMeasures | None:
+def measure_round(record: RoundRecord, *, plan: PrivacyPlan, method: Method) -> RoundMeasures | None:
     """The measures of a round; None where nothing raw is kept, as in a secure run."""
     raw = record.collection
     if raw.honest is None:
         return None
-    down, up = client_bytes(plan, algorithm)
+    down, up = client_bytes(plan, method)
     shared, clustered = signal_to_noise(raw.honest, plan=plan)
     return RoundMeasures(down * (raw.num_reports + raw.incidents.dropped), up * raw.num_reports, clustered, shared)
 
 
-def client_bytes(plan: PrivacyPlan, algorithm: Method) -> tuple[int, int]:
+def client_bytes(plan: PrivacyPlan, method: Method) -> tuple[int, int]:
     """(down, up) bytes of one client in one round: models as float32, no guidance, no protocol. Public.
 
     Down: the shared coordinates and all k clusters', since a client has to compare them; the oracle's client needs
@@ -294,11 +294,11 @@ def client_bytes(plan: PrivacyPlan, algorithm: Method) -> tuple[int, int]:
     there is one to make, where the coin sent it, and two numbers of evaluation. All mechanisms trust the server with
     raw reports, so they send the same. Local training sends nothing.
     """
-    if not algorithm.reports:
+    if not method.reports:
         return 0, 0
     mechanism = plan.mechanism
     coordinates, k = mechanism.coordinates, mechanism.num_clusters
-    compared = k if algorithm.compares_models else 1
+    compared = k if method.compares_models else 1
     judged = mechanism.loss_bound is not None
     models = coordinates.shared + compared * coordinates.clustered
     words = (1 if k > 1 else 0) + (1 if mechanism.flips_coins else 0) + (2 if judged else 0)

@@ -211,11 +211,11 @@ class Hosts:
 
     @classmethod
     def here(
-        cls, data: FederatedData, *, algorithm: Method, split: Split, engine: Engine, local: LocalSettings | None = None
+        cls, data: FederatedData, *, method: Method, split: Split, engine: Engine, local: LocalSettings | None = None
     ) -> "Hosts":
         """This process, to judge models on a population: no mechanism releases anything of it."""
         nothing = NoneMechanism(split.coordinates, 1, cohort_size=1, num_clients=1, size_floor=1.0)
-        side = ClientSide(algorithm, split, engine, local or LocalSettings(), nothing)
+        side = ClientSide(method, split, engine, local or LocalSettings(), nothing)
         return cls(Host(data, side, Faults(), discreet=False))
 
     def map(

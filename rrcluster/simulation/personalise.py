@@ -75,7 +75,7 @@ def personalise_clients(
     data: FederatedData,
     ids: Array,
     *,
-    algorithm: Method,
+    method: Method,
     model: Model,
     engine: Engine,
     local: LocalSettings,
@@ -85,14 +85,14 @@ def personalise_clients(
     A client starts from the released model that the method would choose for all its rows. A client of fewer than
     `LEAST_ROWS` rows, or for whom no training clearly lowers the loss on held-out rows, keeps that model.
     """
-    split, folds = algorithm.split(model), [divided(data, fold) for fold in range(FOLDS)]
+    split, folds = method.split(model), [divided(data, fold) for fold in range(FOLDS)]
     tools = Tools(split, engine, replace(local, local_lr=RATE * local.local_lr, proximal=0.0), key=(0, 0))
     scopes = _scopes(model)
     at_once = clients_at_once(model)
     for first in range(0, len(ids), at_once):
         places = np.arange(first, min(first + at_once, len(ids)))
         clients = ids[places]
-        scores = algorithm.final_scores(models, data.cohort(clients), tools=tools)
+        scores = method.final_scores(models, data.cohort(clients), tools=tools)
         clusters = scores.argmin(axis=1)
         start = split.vectors(models, clusters)
         losses = np.stack([_held_out_losses(start, clients, fit, held, scopes, tools=tools) for fit, held in folds])
@@ -110,7 +110,7 @@ def personalised_accuracies(models: Models, ids: Array, hosts: Hosts) -> Array:
 def _part_accuracies(host: Host, models: Models, ids: Array) -> Array:
     data, side, accuracy = host.data, host.side, np.full(len(ids), np.nan)
     own = personalise_clients(
-        models, data, ids, algorithm=side.method, model=side.engine.model, engine=side.engine, local=side.local
+        models, data, ids, method=side.method, model=side.engine.model, engine=side.engine, local=side.local
     )
     for places, result in own:
         test_of = data.test_of[ids[places]]

@@ -24,7 +24,7 @@ from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import MessageSum, Reports
 from rrcluster.privacy.slots import PastNoise
 from rrcluster.rng import Rng
-from rrcluster.server.server import Charge, Guidance, Server, run_rounds
+from rrcluster.server.server import Charge, Guidance, RoundServer, run_rounds
 from rrcluster.server.slotted_rounds import SlottedRounds, StoredNoise
 from rrcluster.server.state import ServerState
 from rrcluster.settings import LocalSettings, ServerSettings
@@ -154,21 +154,21 @@ class SimulatedClients:
 
 
 def make_server(
-    *, model: Model, algorithm: Method, plan: PrivacyPlan, settings: ServerSettings, streams: StreamSource
-) -> Server:
+    *, model: Model, method: Method, plan: PrivacyPlan, settings: ServerSettings, streams: StreamSource
+) -> RoundServer:
     """The server for a method: its first models are the model's own, and it explores if clients choose by loss."""
 
     def first_models() -> Models:
-        return algorithm.init(model, num_clusters=plan.mechanism.num_clusters, rng=streams("init"))
+        return method.init(model, num_clusters=plan.mechanism.num_clusters, rng=streams("init"))
 
-    return Server(plan, settings, algorithm.chooses_by_loss, first_models)
+    return RoundServer(plan, settings, method.chooses_by_loss, first_models)
 
 
 def simulate(
     *,
     data: FederatedData,
     model: Model,
-    algorithm: Method,
+    method: Method,
     plan: PrivacyPlan,
     engine: Engine,
     streams: StreamSource,
@@ -181,17 +181,17 @@ def simulate(
 ) -> Iterator[RoundRecord]:
     """Run rounds until the plan's last one, or until the ledger affords no more, yielding a record after each.
 
-    `model` is the one the algorithm adapted (`algorithm.adapt`). `checkpoint` continues an earlier simulation: with
+    `model` is the one the method adapted (`method.adapt`). `checkpoint` continues an earlier simulation: with
     seeded `streams` the rounds that follow are the same as if it had never stopped. `ledger` is charged before each
     release. `faults` makes some clients drop out or lie. A secure plan needs `SecureStreams`. `hosts` compute the
     clients; without them, this process does.
     """
-    check_memory(algorithm, model, plan)
-    check_parts(data, model, algorithm, plan, engine)
-    side = ClientSide(algorithm, algorithm.split(model), engine, local or LocalSettings(), plan.mechanism)
+    check_memory(method, model, plan)
+    check_parts(data, model, method, plan, engine)
+    side = ClientSide(method, method.split(model), engine, local or LocalSettings(), plan.mechanism)
     host = Host(data, side, faults or Faults(), discreet=plan.secure)
     settings = server or ServerSettings()
-    made = make_server(model=model, algorithm=algorithm, plan=plan, settings=settings, streams=streams)
+    made = make_server(model=model, method=method, plan=plan, settings=settings, streams=streams)
     ledger = ledger or Ledger(secure=plan.secure, limit=plan.num_releases, stored=plan.stores_rounds)
     saved = checkpoint or Checkpoint()
     state, memory, noise = saved.state, saved.memory, saved.noise or StoredNoise()
@@ -199,7 +199,7 @@ def simulate(
     if drawn is not None:  # its clients are not asked again, and a secure run cannot draw its first models again
         memory = ClientMemory.from_tensors(drawn.memory)
         state = ServerState.fresh(drawn.models) if drawn.round_index == 0 else state
-    memory = memory or ClientMemory(algorithm.memory_width(model))
+    memory = memory or ClientMemory(method.memory_width(model))
     clients = SimulatedClients(hosts or Hosts(host), plan, streams, memory)
     slotted = None
     if plan.mechanism.slots.count > 1:
@@ -219,14 +219,14 @@ def simulate(
         began = time.perf_counter()
 
 
-def check_parts(data: FederatedData, model: Model, algorithm: Method, plan: PrivacyPlan, engine: Engine) -> None:
+def check_parts(data: FederatedData, model: Model, method: Method, plan: PrivacyPlan, engine: Engine) -> None:
     """Refuse parts that were made for another population or model, as after replacing one of them."""
     plan.sampler.check_population(data.num_clients)
-    own, reported = algorithm.split(model).coordinates, plan.mechanism.coordinates
+    own, reported = method.split(model).coordinates, plan.mechanism.coordinates
     if own != reported:
         raise ConfigError(
             f"the plan is for {reported.shared} shared and {reported.clustered} clustered coordinates, and model "
-            f"{model.name} under {algorithm.name} has {own.shared} and {own.clustered}; use plan.with_coordinates."
+            f"{model.name} under {method.name} has {own.shared} and {own.clustered}; use plan.with_coordinates."
         )
     runs = engine.model
     if runs is not model and runs.signature != model.signature:
@@ -241,11 +241,11 @@ def check_parts(data: FederatedData, model: Model, algorithm: Method, plan: Priv
         )
 
 
-def check_memory(algorithm: Method, model: Model, plan: PrivacyPlan) -> None:
-    """Refuse memory where the guarantee does not cover it (docs/privacy.md, "Limit"), whoever wrote the algorithm."""
-    if plan.private and not plan.mechanism.covers_memory and algorithm.memory_width(model) > 0:
+def check_memory(method: Method, model: Model, plan: PrivacyPlan) -> None:
+    """Refuse memory where the guarantee does not cover it (docs/privacy.md, "Limit"), whoever wrote the method."""
+    if plan.private and not plan.mechanism.covers_memory and method.memory_width(model) > 0:
         raise PrivacyError(
-            f"algorithm {algorithm.name} keeps memory on the clients, which the guarantee of mechanism = "
+            f"method {method.name} keeps memory on the clients, which the guarantee of mechanism = "
             f"{plan.mechanism.name} does not cover; use mechanism = joint, or a method whose clients remember "
             "nothing, such as fesem-memoryless, fedper-memoryless or ifca."
         )

@@ -9,13 +9,13 @@ from rrcluster.privacy.events import FixedSize
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.rebalancing import coin_transition, flip_coins
-from rrcluster.server.server import Charge, Server, run_rounds
+from rrcluster.server.server import Charge, RoundServer, run_rounds
 from rrcluster.simulation.hosts import Host, collected, parts_of
 from rrcluster.simulation.simulate import simulate
 
 own_epsilon, own_finish, own_compute, own_charge = (
     PrivacyPlan.epsilon,
-    Server.finish,
+    RoundServer.finish,
     Host._compute,
     Charge.__call__,
 )
@@ -131,16 +131,16 @@ ROUNDS = {
     "a part shorter than the others left out": ("parts", {CLIENTS + "parts_of": short_part_dropped}, None),
     "ledger charged after the release": ("ledger", {CLIENTS + "run_rounds": charged_afterwards}, None),
     "first round not charged": ("ledger", {SERVER + "Charge.__call__": first_round_free}, None),
-    "two releases under one charge": ("ledger", {SERVER + "Server.finish": released_twice}, None),
-    "no release for an empty cohort": ("ledger", {SERVER + "Server.finish": empty_round_skipped}, None),
+    "two releases under one charge": ("ledger", {SERVER + "RoundServer.finish": released_twice}, None),
+    "no release for an empty cohort": ("ledger", {SERVER + "RoundServer.finish": empty_round_skipped}, None),
     "charged for more noise than there is": ("ledger", {SERVER + "Charge.__call__": charged_cheaper}, None),
     "one round too few accounted": (
         "ledger",
         {"rrcluster.privacy.plan.PrivacyPlan.epsilon": one_round_less},
         None,
     ),
-    "server divides by raw counts": ("post-processing", {SERVER + "Server.finish": raw_denominators}, None),
-    "server step scaled by the cohort": ("post-processing", {SERVER + "Server.finish": step_by_cohort_size}, None),
+    "server divides by raw counts": ("post-processing", {SERVER + "RoundServer.finish": raw_denominators}, None),
+    "server step scaled by the cohort": ("post-processing", {SERVER + "RoundServer.finish": step_by_cohort_size}, None),
     "noise stream not keyed by the round": ("noise of rounds", {}, simulate_with_one_stream),
 }
 

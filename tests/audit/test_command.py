@@ -9,7 +9,7 @@ from rrcluster.audit.canaries import audit_end_to_end
 from rrcluster.audit.suite import Step, audit_steps
 from rrcluster.audit.targets import identifier_target, joint_target, varied
 from rrcluster.cli import main
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.privacy.identifier import IdentifierMechanism
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.simulation.simulate import simulate
@@ -84,7 +84,7 @@ def test_the_audit_covers_what_it_says():
 def test_a_deep_audit_has_every_method_and_further_seeds():
     usual, deep = audit_steps(), audit_steps(deep=True)
     trained = {step.subject.split(", ")[1] for step in deep if step.check == "messages"}
-    assert trained == {name for name in ALGORITHMS if name != "local"}
+    assert trained == {name for name in METHODS if name != "local"}
     assert sum(step.check == "canaries" for step in deep) == 8
     assert len(deep) > 3 * len(usual)
 
@@ -114,8 +114,8 @@ def bounds(found):
 
 @pytest.mark.parametrize("name", CANARY_TARGETS)
 def test_canaries_show_much_of_the_claim_and_no_more(name, fixed_entropy):
-    make, _, algorithm = CANARY_TARGETS[name]
-    found = audit_end_to_end(varied(make(), "secure", secure=True), simulate, algorithm=algorithm)
+    make, _, method = CANARY_TARGETS[name]
+    found = audit_end_to_end(varied(make(), "secure", secure=True), simulate, method=method)
     claimed, shown = bounds(found)
     assert found.holds
     assert 0.45 * claimed < shown < claimed  # 2.7 of 4.4 as a rule
@@ -123,8 +123,8 @@ def test_canaries_show_much_of_the_claim_and_no_more(name, fixed_entropy):
 
 @pytest.mark.parametrize("name", CANARY_TARGETS)
 def test_canaries_show_that_half_the_noise_is_missing(name, fixed_entropy):
-    make, half, algorithm = CANARY_TARGETS[name]
-    found = audit_end_to_end(varied(make(half), "secure", secure=True), simulate, algorithm=algorithm)
+    make, half, method = CANARY_TARGETS[name]
+    found = audit_end_to_end(varied(make(half), "secure", secure=True), simulate, method=method)
     claimed, shown = bounds(found)
     assert found.holds is False
     assert shown > 1.2 * claimed

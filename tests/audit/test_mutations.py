@@ -17,7 +17,7 @@ from rrcluster.audit.statistics import check_distinguishing
 from rrcluster.audit.suite import mechanism_steps
 from rrcluster.audit.targets import AuditSetting, failures, identifier_target, joint_target
 from rrcluster.errors import PrivacyError
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.identifier import IDENTIFIERS
 from rrcluster.privacy.rebalancing import rebalance
@@ -99,13 +99,13 @@ def test_correct_mechanisms_are_not_flagged(target):
     assert {found.check for found in findings} >= set(OF_A_MECHANISM) - {"identifier noise"}
 
 
-@pytest.mark.parametrize("algorithm", some_fast(ALGORITHMS, one_in=6))
+@pytest.mark.parametrize("method", some_fast(METHODS, one_in=6))
 @pytest.mark.parametrize("target", CORRECT, ids=lambda target: target.name)
-def test_correct_rounds_are_not_flagged(target, algorithm):
-    if algorithm == "local":
+def test_correct_rounds_are_not_flagged(target, method):
+    if method == "local":
         pytest.skip("refused: see methods/compatibility.py")
-    training = Training(target, simulate, algorithm)
-    if algorithm in REMEMBERING and target.adjacency == "replace-one":
+    training = Training(target, simulate, method)
+    if method in REMEMBERING and target.adjacency == "replace-one":
         with pytest.raises(PrivacyError, match="keeps memory on the clients"):
             training.run(training.plan())
         return

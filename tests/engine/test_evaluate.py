@@ -8,7 +8,7 @@ from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.batched.evaluator import _clients_per_pass
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.models import make_model
 from rrcluster.simulation import evaluate as module
 from rrcluster.simulation.hosts import Hosts
@@ -27,8 +27,8 @@ def population(rng):
 
 def judged(vectors, choices, test_of, data, engine):
     """(n, 2) loss and accuracy of each client's chosen model, by this process."""
-    method = ALGORITHMS["ifca"]
-    hosts = Hosts.here(data, algorithm=method, split=method.split(engine.model), engine=engine)
+    method = METHODS["ifca"]
+    hosts = Hosts.here(data, method=method, split=method.split(engine.model), engine=engine)
     return np.stack(module._cluster_models(vectors, choices, test_of, data, hosts), axis=1)
 
 

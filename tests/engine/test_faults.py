@@ -10,7 +10,7 @@ from rrcluster.data import linear_regression
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.models import make_model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
@@ -21,7 +21,7 @@ from rrcluster.simulation.clients import ATTACKS, Faults, Incidents
 from rrcluster.simulation.simulate import simulate
 
 K, CLIENTS = 3, 60
-METHODS = {
+MECHANISMS = {
     "joint": {"mechanism": "joint", "noise_multiplier": 0.5},
     "joint with coins": {"mechanism": "joint", "noise_multiplier": 0.5, "min_cluster_size": 5},
     "identifier": {"mechanism": "identifier", "noise_multiplier": 0.5, "min_cluster_size": 5},
@@ -37,7 +37,7 @@ def data():
 
 def plan_of(**settings):
     return PrivacyPlan.build(
-        coordinates=ALGORITHMS["ifca"].split(make_model("linear", input_shape=(4,), num_classes=0)).coordinates,
+        coordinates=METHODS["ifca"].split(make_model("linear", input_shape=(4,), num_classes=0)).coordinates,
         num_clusters=K,
         num_clients=CLIENTS,
         sample_rate=0.5,
@@ -54,7 +54,7 @@ def rounds(data, plan, *, faults=None, engine=BatchedEngine, ledger=None, seed=0
         simulate(
             data=data,
             model=model,
-            algorithm=ALGORITHMS["ifca"],
+            method=METHODS["ifca"],
             plan=plan,
             engine=engine(model),
             streams=Streams(seed),
@@ -71,7 +71,7 @@ def finite(record):
     return all(np.isfinite(part).all() for part in parts)
 
 
-@pytest.mark.parametrize("settings", METHODS.values(), ids=METHODS.keys())
+@pytest.mark.parametrize("settings", MECHANISMS.values(), ids=MECHANISMS.keys())
 @pytest.mark.parametrize(
     "faults",
     [
@@ -93,14 +93,17 @@ def test_every_round_completes_and_costs_the_same(data, settings, faults):
 
 @pytest.mark.parametrize("engine", [BatchedEngine, ReferenceEngine])
 def test_when_everybody_drops_out_every_round_is_noise_alone(data, engine):
-    (first, *_) = rounds(data, plan_of(**METHODS["joint"]), faults=Faults(FaultSettings(dropout=1.0)), engine=engine)
+    (first, *_) = rounds(data, plan_of(**MECHANISMS["joint"]), faults=Faults(FaultSettings(dropout=1.0)), engine=engine)
     assert first.collection.incidents.dropped > 0
-    noise = stream(0, "release", 0).standard_normal(K * (5 + 1)) * plan_of(**METHODS["joint"]).mechanism.noise_std
+    noise = stream(0, "release", 0).standard_normal(K * (5 + 1)) * plan_of(**MECHANISMS["joint"]).mechanism.noise_std
     assert np.allclose(first.release.cluster_sums.ravel(), noise[: K * 5])
 
 
 def test_rate_zero_changes_nothing(data):
-    one, two = rounds(data, plan_of(**METHODS["joint"])), rounds(data, plan_of(**METHODS["joint"]), faults=Faults())
+    one, two = (
+        rounds(data, plan_of(**MECHANISMS["joint"])),
+        rounds(data, plan_of(**MECHANISMS["joint"]), faults=Faults()),
+    )
     assert (one[-1].state.models.clustered == two[-1].state.models.clustered).all()
     assert two[-1].collection.incidents == Incidents()
 
@@ -119,7 +122,7 @@ def test_who_drops_out_depends_on_nobody_else():
 
 def test_dropping_out_before_or_after_training_is_the_same_to_the_server(data):
     """The simulator drops clients before it trains them; a report lost on the way makes the same release."""
-    plan, gone = plan_of(**METHODS["joint"]), Faults(FaultSettings(dropout=0.5))
+    plan, gone = plan_of(**MECHANISMS["joint"]), Faults(FaultSettings(dropout=0.5))
     (before, *_) = rounds(data, plan, faults=gone)
 
     class Late(BatchedEngine):
@@ -158,13 +161,13 @@ def test_a_hostile_client_moves_a_release_by_no_more_than_an_honest_one(data):
 
 def test_a_second_report_does_not_stop_a_fixed_size_round(rng):
     """Regression: m reports and one duplicate were taken for a cohort of m + 1, and the round raised."""
-    plan = plan_of(**METHODS["identifier"])
+    plan = plan_of(**MECHANISMS["identifier"])
     ids = [*range(30), 0]
     release = rr.release(np.ones((31, 5)), [0] * 31, plan=plan, rng=rng, client_ids=ids)
     assert release.sizes.sum() == 30
 
 
-@pytest.mark.parametrize("settings", METHODS.values(), ids=METHODS.keys())
+@pytest.mark.parametrize("settings", MECHANISMS.values(), ids=MECHANISMS.keys())
 def test_a_whole_cluster_gone_is_still_released(settings, rng):
     plan = plan_of(**settings)
     moved = [0] * 30 if plan.mechanism.flips_coins else None

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.privacy import joint
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import MessageSum, Reports
@@ -49,14 +49,14 @@ def test_random_partitions_agree_as_chance_does(rng):
 
 
 def test_bytes_of_a_client_by_hand():
-    ifca, oracle = ALGORITHMS["ifca"], ALGORITHMS["oracle"]
+    ifca, oracle = METHODS["ifca"], METHODS["oracle"]
     assert client_bytes(plan(), ifca) == (4 * (3 + 4 * 5), 4 * (8 + 1))
     assert client_bytes(plan(min_cluster_size=5), ifca) == (4 * (3 + 4 * 5), 4 * (8 + 2))  # where the coin sent it
     assert client_bytes(plan(private_evaluation=0.25), ifca) == (2 * 4 * (3 + 4 * 5), 4 * (8 + 3))
     assert client_bytes(plan(), oracle) == (4 * (3 + 5), 4 * (8 + 1))
     one = plan(coordinates=Coordinates(8, 0), num_clusters=1)
-    assert client_bytes(one, ALGORITHMS["fedavg"]) == (4 * 8, 4 * 8)
-    assert client_bytes(plan(mechanism="none", noise_multiplier=None), ALGORITHMS["local"]) == (0, 0)
+    assert client_bytes(one, METHODS["fedavg"]) == (4 * 8, 4 * 8)
+    assert client_bytes(plan(mechanism="none", noise_multiplier=None), METHODS["local"]) == (0, 0)
     for mechanism, noise in (("identifier", 2.0), ("none", None)):
         assert client_bytes(plan(mechanism=mechanism, noise_multiplier=noise), ifca) == (4 * 23, 4 * 9)
 
@@ -95,7 +95,7 @@ def experiment(**changes):
 
 
 def last_record(it):
-    parts = {"data": it.data, "model": it.model, "algorithm": it.algorithm, "plan": it.plan, "engine": it.engine}
+    parts = {"data": it.data, "model": it.model, "method": it.method, "plan": it.plan, "engine": it.engine}
     return list(simulate(**parts, streams=it.streams, local=it.local, server=it.server, faults=it.faults))[-1]
 
 
@@ -103,8 +103,8 @@ def last_record(it):
 def test_a_round_with_faults_is_measured(mechanism):
     it = experiment(mechanism=mechanism, dropout=0.3, hostile=0.3)
     record = last_record(it)
-    found = measure_round(record, plan=it.plan, algorithm=it.algorithm)
-    down, up = client_bytes(it.plan, it.algorithm)
+    found = measure_round(record, plan=it.plan, method=it.method)
+    down, up = client_bytes(it.plan, it.method)
     raw = record.collection
     assert 0 < raw.incidents.dropped < it.data.num_clients
     assert found.bytes_up == up * raw.num_reports
@@ -118,14 +118,14 @@ def test_a_secure_run_keeps_no_raw_report_to_measure():
     record = last_record(it)
     assert record.collection.honest is None
     assert record.collection.num_reports == 0
-    assert measure_round(record, plan=it.plan, algorithm=it.algorithm) is None
+    assert measure_round(record, plan=it.plan, method=it.method) is None
 
 
 def test_deciles_median_and_clusters_alive(rng):
     it = experiment(data="fashion-mini", num_clients=40, max_samples=20, num_rounds=1)
-    models = it.algorithm.init(it.model, num_clusters=4, rng=rng)
+    models = it.method.init(it.model, num_clusters=4, rng=rng)
     models.clustered[3] = 1e3 * rng.normal(size=models.clustered.shape[1])  # nobody's least loss
-    found = evaluate(models, it.data, algorithm=it.algorithm, split=it.split, engine=it.engine)
+    found = evaluate(models, it.data, method=it.method, split=it.split, engine=it.engine)
     assert found.worst_decile <= found.median <= found.best_decile
     assert found.worst_decile <= found.accuracy <= found.best_decile
     assert found.choice_sizes[3] == 0
@@ -141,7 +141,7 @@ def test_what_hostile_clients_send_is_in_the_release_and_in_no_diagnostic(mechan
     assert attacked.collection.incidents.hostile > 0
     assert not np.array_equal(attacked.release.cluster_sums, honest.release.cluster_sums)
     it = experiment(mechanism=mechanism, num_rounds=1)
-    figures = [measure_round(record, plan=it.plan, algorithm=it.algorithm) for record in (honest, attacked)]
+    figures = [measure_round(record, plan=it.plan, method=it.method) for record in (honest, attacked)]
     assert figures[0] == figures[1]
 
 
@@ -152,5 +152,5 @@ def test_diagnostics_of_a_round_do_not_clip_its_updates_again(monkeypatch):
     record = last_record(it)
     parts = len(clipped)
     assert parts >= it.plan.num_rounds
-    assert measure_round(record, plan=it.plan, algorithm=it.algorithm).signal_to_noise
+    assert measure_round(record, plan=it.plan, method=it.method).signal_to_noise
     assert len(clipped) == parts

@@ -9,7 +9,7 @@ from rrcluster.client import own_evaluations
 from rrcluster.data import from_arrays
 from rrcluster.engine import protocol as calls
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.methods.method import Tools
 from rrcluster.models import make_model
 from rrcluster.settings import LocalSettings
@@ -20,10 +20,10 @@ def case(rng):
     inputs = [rng.normal(size=(size, 1, 4, 4)).astype(np.float32) for size in (6, 3, 2)]
     data = from_arrays(inputs, [rng.integers(3, size=len(part)) for part in inputs], num_classes=3)
     model = make_model("linear", input_shape=(1, 4, 4), num_classes=3)
-    method = ALGORITHMS["ifca"]
+    method = METHODS["ifca"]
     models = method.init(model, num_clusters=2, rng=rng)
     tools = Tools(method.split(model), ReferenceEngine(model), LocalSettings(), key=(0, 0))
-    rest = {"algorithm": method, "tools": tools}
+    rest = {"method": method, "tools": tools}
     cohort = data.cohort(np.arange(3))
     return models, replace(cohort, sizes=np.array([6, 3, 0])), rest
 

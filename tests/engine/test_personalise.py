@@ -12,7 +12,7 @@ from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.models import make_model
 from rrcluster.report.folders import find_runs
 from rrcluster.report.tables import results_table
@@ -45,8 +45,8 @@ def skewed(rng, *, sizes=(40, 30, 1, 2, 4, 12), test_rows=30):
 
 def released(rng, name="linear", k=2):
     model = make_model(name, input_shape=(5,), num_classes=3)
-    algorithm = ALGORITHMS["ifca"]
-    return TrainedModels(algorithm.init(model, num_clusters=k, rng=rng), model, algorithm)
+    method = METHODS["ifca"]
+    return TrainedModels(method.init(model, num_clusters=k, rng=rng), model, method)
 
 
 def personalised(models, data, engine=None, local=LOCAL):
@@ -54,7 +54,7 @@ def personalised(models, data, engine=None, local=LOCAL):
         models.models,
         data,
         np.arange(data.num_clients),
-        algorithm=models.algorithm,
+        method=models.method,
         model=models.model,
         engine=engine or BatchedEngine(models.model),
         local=local,
@@ -183,7 +183,7 @@ def test_test_rows_are_never_used_for_choosing(rng):
 def test_accuracies_are_those_of_the_own_models_on_the_own_test_sets(rng, monkeypatch):
     models, data = released(rng), skewed(rng)
     engine, split = BatchedEngine(models.model), models.split
-    hosts = Hosts.here(data, algorithm=models.algorithm, split=split, engine=engine, local=LOCAL)
+    hosts = Hosts.here(data, method=models.method, split=split, engine=engine, local=LOCAL)
     result, ids = personalised(models, data), np.arange(data.num_clients)
     own = rr.personalise(models, data, local_lr=1.0, batch_size=4)
     expected = [

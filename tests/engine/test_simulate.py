@@ -6,7 +6,7 @@ from rrcluster.data import linear_regression, load_federated
 from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import Streams, stream
@@ -20,9 +20,9 @@ def data():
     return linear_regression(num_clients=60, rng=stream(0, "partition"), ratio=(1, 1), dimension=6).data
 
 
-def rounds(data, *, engine=BatchedEngine, seed=0, algorithm="ifca", checkpoint=None, num_rounds=4, **changes):
+def rounds(data, *, engine=BatchedEngine, seed=0, method="ifca", checkpoint=None, num_rounds=4, **changes):
     model = make_model("linear", input_shape=data.input_shape, num_classes=0)
-    method = ALGORITHMS[algorithm]
+    method = METHODS[method]
     settings = {"mechanism": "joint", "noise_multiplier": 0.5, "num_clusters": method.num_clusters(2)}
     settings["sample_rate"] = 0.5
     plan = PrivacyPlan.build(
@@ -37,7 +37,7 @@ def rounds(data, *, engine=BatchedEngine, seed=0, algorithm="ifca", checkpoint=N
         simulate(
             data=data,
             model=model,
-            algorithm=method,
+            method=method,
             plan=plan,
             engine=engine(model),
             streams=Streams(seed),
@@ -56,9 +56,9 @@ def same(one, two):
 
 
 @pytest.mark.parametrize("mechanism", ["joint", "identifier", "none"])
-@pytest.mark.parametrize("algorithm", ["fedavg", "ifca"])
-def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(data, mechanism, algorithm):
-    changes = {"mechanism": mechanism, "algorithm": algorithm}
+@pytest.mark.parametrize("method", ["fedavg", "ifca"])
+def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(data, mechanism, method):
+    changes = {"mechanism": mechanism, "method": method}
     if mechanism == "none":
         changes["noise_multiplier"] = None
     first, again, other = (rounds(data, seed=seed, **changes) for seed in (0, 0, 1))
@@ -101,9 +101,9 @@ def test_stopping_and_going_on_changes_nothing(data):
 
 def test_without_noise_ifca_finds_the_groups_of_a_linear_problem(data):
     last = rounds(data, mechanism="none", noise_multiplier=None, num_rounds=60, seed=3)[-1]
-    method = ALGORITHMS["ifca"]
+    method = METHODS["ifca"]
     model = make_model("linear", input_shape=data.input_shape, num_classes=0)
-    found = evaluate(last.state.average, data, algorithm=method, split=method.split(model), engine=BatchedEngine(model))
+    found = evaluate(last.state.average, data, method=method, split=method.split(model), engine=BatchedEngine(model))
     assert found.clustering_accuracy == 1.0
     assert found.loss < 0.05  # the noise of the labels alone is 0.01
     assert np.isnan(found.accuracy)
@@ -127,10 +127,10 @@ def test_without_true_groups_there_is_no_clustering_accuracy():
     """Dirichlet: every client has its own test set, and nobody knows a group."""
     data = load_federated("fashion-mini", partition="dirichlet", num_clients=30, seed=0)
     model = make_model("linear", input_shape=data.input_shape, num_classes=10)
-    method = ALGORITHMS["ifca"]
+    method = METHODS["ifca"]
     models = method.init(model, num_clusters=3, rng=stream(0, "init"))
     split, engine = method.split(model), ReferenceEngine(model)
-    found = evaluate(models, data, algorithm=method, split=split, engine=BatchedEngine(model))
+    found = evaluate(models, data, method=method, split=split, engine=BatchedEngine(model))
     vectors, own = split.vectors(models), []
     for client in range(30):
         choice = calls.losses(engine, vectors, data.cohort(np.array([client])))[0].argmin()
@@ -152,10 +152,10 @@ def test_the_protocol_on_images_by_the_slow_twin():
     """Accuracy: least training loss picks the model, the test images of the client's rotation judge it."""
     data = load_federated("fashion-mini", num_clients=40, seed=0)
     model = make_model("linear", input_shape=data.input_shape, num_classes=10)
-    method = ALGORITHMS["ifca"]
+    method = METHODS["ifca"]
     models = method.init(model, num_clusters=3, rng=stream(0, "init"))
     split, engine = method.split(model), ReferenceEngine(model)
-    found = evaluate(models, data, algorithm=method, split=split, engine=BatchedEngine(model))
+    found = evaluate(models, data, method=method, split=split, engine=BatchedEngine(model))
     own = []
     for client in range(40):
         choice = calls.losses(engine, split.vectors(models), data.cohort(np.array([client])))[0].argmin()
@@ -217,13 +217,13 @@ def test_memory_under_fixed_size_sampling_is_refused_whoever_asks(data):
     from rrcluster.errors import PrivacyError
 
     with pytest.raises(PrivacyError, match="keeps memory on the clients"):
-        rounds(data, mechanism="identifier", algorithm="fesem")
+        rounds(data, mechanism="identifier", method="fesem")
 
 
 def judged(data):
-    model, method = make_model("linear", input_shape=data.input_shape, num_classes=0), ALGORITHMS["ifca"]
+    model, method = make_model("linear", input_shape=data.input_shape, num_classes=0), METHODS["ifca"]
     models = method.init(model, num_clusters=2, rng=stream(0, "init"))
-    return evaluate(models, data, algorithm=method, split=method.split(model), engine=BatchedEngine(model))
+    return evaluate(models, data, method=method, split=method.split(model), engine=BatchedEngine(model))
 
 
 def test_large_populations_are_judged_by_a_fixed_sample(data):

@@ -45,7 +45,7 @@ def first_guidance(agreed):
     experiment = agreed.experiment
     server = make_server(
         model=experiment.model,
-        algorithm=experiment.algorithm,
+        method=experiment.method,
         plan=experiment.plan,
         settings=experiment.server,
         streams=experiment.streams,
@@ -128,12 +128,12 @@ def test_a_member_that_was_sent_other_models_cannot_be_singled_out(rehearsed, mo
     assert (np.abs(totals[1]) > wide).any()
 
 
-@pytest.mark.parametrize("algorithm", ["fedper", "fesem", "mr-mtl", "fedcam-fesem"])
-def test_members_that_remember_could_be_told_apart_and_are_refused(algorithm):
+@pytest.mark.parametrize("method", ["fedper", "fesem", "mr-mtl", "fedcam-fesem"])
+def test_members_that_remember_could_be_told_apart_and_are_refused(method):
     """What one member was told in an attempt that failed would be in its clients' next messages, under common masks."""
     with pytest.raises(PrivacyError, match="clients remember"):
-        agree(mode="secure", algorithm=algorithm)
-    agree(mode="plain", algorithm=algorithm)
+        agree(mode="secure", algorithm=method)
+    agree(mode="plain", algorithm=method)
 
 
 @pytest.mark.parametrize(

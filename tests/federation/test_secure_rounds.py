@@ -19,7 +19,7 @@ from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.rng import Streams
-from rrcluster.server.server import Charge, Server
+from rrcluster.server.server import Charge, RoundServer
 from rrcluster.simulation.simulate import make_server
 
 STAGES = ("advertise", "share", "mask", "sign", "reveal")
@@ -120,9 +120,9 @@ def test_a_rounds_sum_less_its_noise_is_the_simulators(secure_federation, data, 
     monkeypatch.setattr(SecurePlan, "noise_share", lambda self: np.zeros(self.terms.width, dtype=np.int64))
     release_sum, server_told = type(mechanism).release_sum, []
     monkeypatch.setattr(type(mechanism), "release_sum", lambda self, t: totals.append(t.total) or release_sum(self, t))
-    told = Server.tell
+    told = RoundServer.tell
     monkeypatch.setattr(
-        Server, "tell", lambda self, *a, **k: server_told.append(told(self, *a, **k)) or server_told[-1]
+        RoundServer, "tell", lambda self, *a, **k: server_told.append(told(self, *a, **k)) or server_told[-1]
     )
     next(rounds_over(Listening(daemons), agreed))
     everybody = agreed.first_memory().recall(data.cohort(np.arange(60)))
@@ -267,7 +267,7 @@ def first_round(collect, agreed):
     experiment = agreed.experiment
     server = make_server(
         model=experiment.model,
-        algorithm=experiment.algorithm,
+        method=experiment.method,
         plan=agreed.plan,
         settings=experiment.server,
         streams=experiment.streams,

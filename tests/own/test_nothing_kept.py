@@ -36,10 +36,10 @@ def population():
 
 def answers(experiment, ids):
     """What the clients' half of some rounds reports: arrays with a row for every client."""
-    plan, algorithm = experiment.plan, experiment.algorithm
-    parts = {"model": experiment.model, "algorithm": algorithm, "plan": plan, "settings": experiment.server}
+    plan, method = experiment.plan, experiment.method
+    parts = {"model": experiment.model, "method": method, "plan": plan, "settings": experiment.server}
     server = make_server(**parts, streams=Streams(1))
-    side = ClientSide(algorithm, experiment.split, experiment.engine, experiment.local, plan.mechanism)
+    side = ClientSide(method, experiment.split, experiment.engine, experiment.local, plan.mechanism)
     clients = Clients.without_memory(experiment.data.cohort(np.array(ids)))
     guidance = server.tell(server.first_state())
     reports = [side.answer(guidance, clients, ClientKeys((t, 2), (t, 4), (t, 6)))[0] for t in range(ROUNDS)]
@@ -419,7 +419,7 @@ def test_secure_runs_compute_own_networks_one_client_at_a_time(tmp_path):
         rr.run(**run, engine="batched")
     assert list(tmp_path.iterdir()) == []
     experiment = rr.experiment(**run)
-    other = {"data": experiment.data, "model": experiment.model, "algorithm": experiment.algorithm}
+    other = {"data": experiment.data, "model": experiment.model, "method": experiment.method}
     with pytest.raises(PrivacyError, match=r"ReferenceEngine\(model\)"):
         next(
             rr.simulate(

@@ -16,7 +16,7 @@ from rrcluster.engine.pick_engine import pick_engine
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.engine.reference import CPU, ReferenceEngine
 from rrcluster.errors import ConfigError
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.models import fitted
 from rrcluster.models.stackable import stackable
 from rrcluster.rng import Streams
@@ -80,10 +80,10 @@ def train_and_measure(host, start, ids):
 def test_other_processes_compute_the_same_bits(name, rng):
     model, data = make(name, rng)
     start, ids = model.starts(len(SIZES), rng=rng), np.arange(len(SIZES))
-    method, engine = ALGORITHMS["ifca"], pick_engine("auto", model=model, device=CPU)
+    method, engine = METHODS["ifca"], pick_engine("auto", model=model, device=CPU)
     here, there = (
-        Hosts.here(data, algorithm=method, split=method.split(model), engine=engine),
-        Hosts(Hosts.here(data, algorithm=method, split=method.split(model), engine=engine).host, processes=2),
+        Hosts.here(data, method=method, split=method.split(model), engine=engine),
+        Hosts(Hosts.here(data, method=method, split=method.split(model), engine=engine).host, processes=2),
     )
     parts = [ids[:2], ids[2:]]
     for ours, theirs in zip(

@@ -83,11 +83,11 @@ def test_a_client_with_unusable_samples_sends_nothing_in_a_secure_run(rng):
     data = from_rows(inputs, targets, np.arange(0, 81, 2), num_classes=0)
     assert np.flatnonzero(~data.usable(np.arange(40))).tolist() == [5]
     from rrcluster.engine.reference import ReferenceEngine
-    from rrcluster.methods import ALGORITHMS
+    from rrcluster.methods import METHODS
     from rrcluster.models import make_model
 
     model = make_model("linear", input_shape=(4,), num_classes=0)
-    arguments = {"data": data, "model": model, "algorithm": ALGORITHMS["ifca"], "engine": ReferenceEngine(model)}
+    arguments = {"data": data, "model": model, "method": METHODS["ifca"], "engine": ReferenceEngine(model)}
     rounds = list(rr.simulate(**arguments, plan=plan(width=model.num_parameters), streams=SecureStreams()))
     assert len(rounds) == 3
 

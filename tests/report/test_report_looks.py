@@ -31,18 +31,18 @@ def test_two_models_on_the_same_data_share_a_panel(tmp_path, run_folder):
 
 def test_many_methods_at_several_epsilons_have_a_panel_each(tmp_path, run_folder):
     for epsilon in (2.0, 8.0):
-        for algorithm in ("fedavg", "ifca", "fesem", "fedcam"):
-            run_folder(tmp_path / f"{algorithm}-{epsilon}", algorithm=algorithm, epsilon=epsilon)
+        for method in ("fedavg", "ifca", "fesem", "fedcam"):
+            run_folder(tmp_path / f"{method}-{epsilon}", algorithm=method, epsilon=epsilon)
     panels = accuracy_panels(find_runs([tmp_path]))
     assert [panel.title for panel in panels] == ["epsilon 2", "epsilon 8"]
 
 
 def test_an_epsilon_in_a_title_is_rounded_up_and_short(tmp_path, run_folder, figures):
-    for algorithm in ("fedavg", "ifca", "fesem", "fedcam"):
+    for method in ("fedavg", "ifca", "fesem", "fedcam"):
         for multiplier, epsilon in ((1.1, 3.99993), (0.9, 5.2341)):
             run_folder(
-                tmp_path / f"{algorithm}-{multiplier}",
-                algorithm=algorithm,
+                tmp_path / f"{method}-{multiplier}",
+                algorithm=method,
                 epsilon=None,
                 noise_multiplier=multiplier,
                 cost=epsilon,
@@ -104,9 +104,9 @@ def test_methods_of_one_name_are_told_apart(tmp_path, run_folder):
 
 def test_a_method_has_one_colour_in_all_figures_of_a_report(tmp_path, run_folder):
     """Rounds, epsilons and the worst decile: fedavg was in another colour in each."""
-    for algorithm, accuracy in (("fedavg", 0.5), ("ifca", 0.7)):
+    for method, accuracy in (("fedavg", 0.5), ("ifca", 0.7)):
         for epsilon in (2.0, 8.0):
-            run_folder(tmp_path / f"{algorithm}-{epsilon}", algorithm=algorithm, epsilon=epsilon, accuracy=accuracy)
+            run_folder(tmp_path / f"{method}-{epsilon}", algorithm=method, epsilon=epsilon, accuracy=accuracy)
     groups = find_runs([tmp_path])
     looks = method_looks(groups)
     colours = {curve.label.split(",")[0]: curve.look.colour for curve in accuracy_panels(groups)[0].curves}

@@ -18,7 +18,7 @@ PAGES = (
     "quick-start",
     "concepts",
     "privacy",
-    "own-algorithm",
+    "own-method",
     "results",
     "theory",
     "paper",

@@ -9,7 +9,7 @@ from rrcluster_research.reproduce import plan_reproduction, reproduce
 from rrcluster_research.studies import STUDIES, find_study
 
 from rrcluster.errors import ConfigError
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.methods.compatibility import check_applies
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import plan_for
@@ -123,7 +123,7 @@ def test_no_job_is_refused(name, quick, tmp_path, monkeypatch):
         given = {} if config.privacy.mechanism == "none" else {"noise_multiplier": 1.0}
         noisy = dataclasses.replace(config, privacy=dataclasses.replace(config.privacy, epsilon=None, **given))
         method = config.method
-        check_applies(ALGORITHMS[method.algorithm], config.privacy.mechanism, method.min_cluster_size)
+        check_applies(METHODS[method.algorithm], config.privacy.mechanism, method.min_cluster_size)
         assert plan_for(noisy).num_rounds == config.privacy.num_rounds
 
 
@@ -135,7 +135,7 @@ def test_every_budget_can_be_calibrated(name, tmp_path, monkeypatch):
     for quick in (False, True):
         for job in plan_reproduction(STUDIES[name], out=tmp_path, quick=quick, seeds=(0,)).jobs:
             config = job.config
-            clusters = ALGORITHMS[config.method.algorithm].num_clusters(config.method.num_clusters)
+            clusters = METHODS[config.method.algorithm].num_clusters(config.method.num_clusters)
             key = (config.privacy, clusters, config.data.num_clients, config.privacy.num_rounds)
             if config.privacy.mechanism != "none" and key not in done:
                 spent = plan_for(config).epsilon()
@@ -213,7 +213,7 @@ def test_exploration_is_written_out_in_every_row():
     for study in STUDIES.values():
         for row in study.rows:
             for answer in row.answers.values():
-                assert isinstance(answer, str) or (answer["algorithm"] in ALGORITHMS and "exploration" in answer)
+                assert isinstance(answer, str) or (answer["algorithm"] in METHODS and "exploration" in answer)
 
 
 def test_another_model_leaves_the_rows_that_name_theirs(tmp_path, monkeypatch):

@@ -83,9 +83,9 @@ def attempt(folder, settings, fault, notes):
 def note_releases(notes):
     """Write down the round and a digest of every release just before it is made, in a file that no fault touches."""
     from rrcluster.privacy.joint import JointMechanism
-    from rrcluster.server.server import Server
+    from rrcluster.server.server import RoundServer
 
-    real_finish, real_release, write = Server.finish, JointMechanism.release_sum, os.write
+    real_finish, real_release, write = RoundServer.finish, JointMechanism.release_sum, os.write
     descriptor = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     now = []
 
@@ -98,7 +98,7 @@ def note_releases(notes):
         write(descriptor, f"{now[0]} {digest}\n".encode())
         return real_release(self, noisy_sum)
 
-    Server.finish, JointMechanism.release_sum = finish, release_sum
+    RoundServer.finish, JointMechanism.release_sum = finish, release_sum
 
 
 def die_at_sync(number, after):

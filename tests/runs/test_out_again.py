@@ -99,9 +99,9 @@ def test_personal_layers_are_zero_and_named(tiny):
         assert json.loads(file.metadata()["personal"]) == models.personal_layers
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "ifca-shared", "fedcam"])
-def test_shared_and_clustered_parts_are_put_together(tiny, algorithm):
-    folder = rr.run(**tiny | {"algorithm": algorithm, "model": "edges-mlp"}).folder
+@pytest.mark.parametrize("method", ["fedavg", "ifca-shared", "fedcam"])
+def test_shared_and_clustered_parts_are_put_together(tiny, method):
+    folder = rr.run(**tiny | {"algorithm": method, "model": "edges-mlp"}).folder
     models = rr.load(folder)
     inputs = np.random.default_rng(0).normal(size=(3, 1, 28, 28)).astype(np.float32)
     names = {path.name for path in folder.glob("cluster-*")}

@@ -77,7 +77,7 @@ def test_a_stopped_run_goes_on_and_other_start_models_are_refused(tiny, first, t
 def test_starts_that_the_statement_could_not_build_on_are_refused(tiny, first, tmp_path):
     for changes, kind, reason in (
         ({"algorithm": "fedavg"}, ConfigError, "trained 4 models by ifca, and this run trains 1 by fedavg"),
-        ({"num_clusters": 3}, ConfigError, "use the same algorithm and num_clusters"),
+        ({"num_clusters": 3}, ConfigError, "use the same method and num_clusters"),
         ({"model": "edges"}, ConfigError, "where the run trained"),
         ({"mechanism": "identifier"}, PrivacyError, "different neighbouring relations"),
         ({"secure": True, "evaluate_every": None}, PrivacyError, "a secure run cannot build on it"),

@@ -16,7 +16,7 @@ from torch import nn
 
 import rrcluster as rr
 from rrcluster import entropy, processes
-from rrcluster.methods import ALGORITHMS
+from rrcluster.methods import METHODS
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.simulation.clients import ClientMemory, Faults
 from rrcluster.simulation.evaluate import evaluate
@@ -99,7 +99,7 @@ def run(experiment, ledger, **where):
     plan, hosts = experiment.plan, Hosts(experiment.hosts.host, **where)
     with fixed_entropy():
         charged = Ledger(ledger, secure=plan.secure, limit=plan.num_releases, stored=plan.stores_rounds)
-        parts = ("data", "model", "algorithm", "plan", "engine", "streams", "local", "server", "faults")
+        parts = ("data", "model", "method", "plan", "engine", "streams", "local", "server", "faults")
         known = {name: getattr(experiment, name) for name in parts}
         records = list(simulate(**known, ledger=charged, hosts=hosts))
     rounds = [arrays_of(record.release, record.state, record.memory.tensors()) for record in records]
@@ -125,14 +125,14 @@ def test_a_run_has_the_same_bits_on_1_2_and_3_hosts(case, tmp_path):
 
 def deadly(experiment, kills):
     """The same experiment whose clients may end the process of another host that trains them."""
-    here, train = os.getpid(), experiment.algorithm.local
+    here, train = os.getpid(), experiment.method.local
 
     def local(models, clients, clusters, *, tools):
         if os.getpid() != here and kills(clients.cohort.clients):
             os.kill(os.getpid(), signal.SIGKILL)
         return train(models, clients, clusters, tools=tools)
 
-    return replace(experiment, algorithm=replace(experiment.algorithm, local=local))
+    return replace(experiment, method=replace(experiment.method, local=local))
 
 
 def once(folder):
@@ -201,7 +201,7 @@ def test_an_error_of_a_host_is_the_runs_own(tmp_path):
     def local(models, clients, clusters, *, tools):
         raise ZeroDivisionError("of the method")
 
-    broken = replace(experiment, algorithm=replace(experiment.algorithm, local=local))
+    broken = replace(experiment, method=replace(experiment.method, local=local))
     for count in (1, 2):
         with pytest.raises(ZeroDivisionError, match="of the method"):
             run(broken, tmp_path / str(count), processes=count)
@@ -216,7 +216,7 @@ def crowded(*arguments, **tools):
     _MOST.append(len(_INSIDE))
     time.sleep(0.02)
     try:
-        return ALGORITHMS["ifca"].local(*arguments, **tools)
+        return METHODS["ifca"].local(*arguments, **tools)
     finally:
         _INSIDE.pop()
 
@@ -224,7 +224,7 @@ def crowded(*arguments, **tools):
 def test_threads_of_one_process_take_turns(tmp_path):
     """Networks that draw share the generators of their process: side by side they would draw each other's numbers."""
     experiment = experiment_of("own network")
-    watched = replace(experiment, algorithm=replace(experiment.algorithm, local=crowded))
+    watched = replace(experiment, method=replace(experiment.method, local=crowded))
     with ThreadPoolExecutor(4) as executor:
         threads = run(watched, tmp_path / "threads", executor=executor)
         assert threads[3]._executor is executor
@@ -234,14 +234,14 @@ def test_threads_of_one_process_take_turns(tmp_path):
 
 def test_what_cannot_be_sent_is_computed_here(tmp_path, caplog):
     experiment = experiment_of("own network")
-    method = ALGORITHMS["ifca"]
+    method = METHODS["ifca"]
     lock = threading.Lock()
 
     def local(*arguments, **tools):
         with lock:
             return method.local(*arguments, **tools)
 
-    kept = replace(experiment, algorithm=replace(method, local=local))
+    kept = replace(experiment, method=replace(method, local=local))
     with caplog.at_level(logging.INFO, "rrcluster"):
         here = run(kept, tmp_path / "here", processes=2)
     assert here[3]._executor is None
@@ -264,8 +264,8 @@ def test_parts_depend_on_the_cohort_alone_and_one_part_starts_no_process(tmp_pat
 
 def test_evaluation_and_personalising_have_the_same_figures_on_several_hosts(tmp_path):
     experiment = rr.experiment(**(SETTINGS | {"data": "fashion-mini", "max_samples": 20, "num_clients": 600}))
-    models = experiment.algorithm.init(experiment.model, num_clusters=3, rng=np.random.default_rng(0))
-    known = {name: getattr(experiment, name) for name in ("algorithm", "split", "engine", "local")}
+    models = experiment.method.init(experiment.model, num_clusters=3, rng=np.random.default_rng(0))
+    known = {name: getattr(experiment, name) for name in ("method", "split", "engine", "local")}
     ids, figures = np.arange(600), []
     for count in (1, 3):
         hosts = Hosts(experiment.hosts.host, processes=count)

@@ -8,17 +8,14 @@ import tempfile
 import numpy as np
 
 import rrcluster as rr
-from rrcluster.engine.protocol import measure
-from rrcluster.methods import Clients, Method, Tools
-from rrcluster.types import Array, Models
 
 
-def fewest_mistakes(models: Models, clients: Clients, *, tools: Tools) -> Array:
-    loss, accuracy = measure(tools.engine, tools.split.vectors(models), clients.cohort)
+def fewest_mistakes(models, clients: rr.Clients, *, tools: rr.Tools) -> np.ndarray:
+    loss, accuracy = tools.measure(models, clients)  # (n, k) each
     return (1 - accuracy) + 1e-3 * np.tanh(loss)
 
 
-rr.register("method", "fewest-mistakes", Method("fewest-mistakes", scores=fewest_mistakes), label="Fewest mistakes")
+rr.register("method", "fewest-mistakes", rr.Method("fewest-mistakes", scores=fewest_mistakes), label="Fewest mistakes")
 
 with tempfile.TemporaryDirectory() as folder:
     result = rr.run(

@@ -13,7 +13,7 @@ from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.methods import ALGORITHMS, Clients, Tools
+from rrcluster.methods import METHODS, Clients, Tools
 from rrcluster.methods.compatibility import check_applies
 from rrcluster.models import from_module
 from rrcluster.privacy.ledger import Ledger
@@ -30,7 +30,7 @@ K, M, B, CLIP = 2, 40, 5, 0.3
 MECHANISMS = ("joint", "identifier", "none")
 REMEMBERING = {"fesem", "fesem-last", "fedcam-fesem", "fedper", "mr-mtl"}
 LOCAL = LocalSettings(0.1, 2, 4)
-CLUSTERED = [name for name in ALGORITHMS if ALGORITHMS[name].num_clusters(2) == 2 and name != "oracle"]
+CLUSTERED = [name for name in METHODS if METHODS[name].num_clusters(2) == 2 and name != "oracle"]
 
 # Least accuracy on the problem below, where one model for all reaches about a half and guessing a third. Choosing by
 # distance keeps who met by chance together, and a handful of samples alone does not suffice.
@@ -51,8 +51,8 @@ def network():
 
 
 def make_plan(name, mechanism, min_cluster_size=0, *, num_rounds=3, **changes):
-    method = ALGORITHMS[name]
-    check_applies(ALGORITHMS[name], mechanism, min_cluster_size)
+    method = METHODS[name]
+    check_applies(METHODS[name], mechanism, min_cluster_size)
     settings = {
         "coordinates": method.split(method.adapt(network())).coordinates,
         "num_clusters": method.num_clusters(K),
@@ -69,7 +69,7 @@ def make_plan(name, mechanism, min_cluster_size=0, *, num_rounds=3, **changes):
 
 
 def applying():
-    for name in ALGORITHMS:
+    for name in METHODS:
         for mechanism in MECHANISMS:
             if mechanism == "identifier" and name in REMEMBERING:
                 continue  # refused by the simulator: see below
@@ -96,7 +96,7 @@ def data():
 
 
 def method_for(name, data):
-    method = ALGORITHMS[name]
+    method = METHODS[name]
     return method.for_population(method, data)
 
 
@@ -106,7 +106,7 @@ def simulated(data, name, plan, *, engine=BatchedEngine, seed=0, **continued):
     return simulate(
         data=data,
         model=model,
-        algorithm=method,
+        method=method,
         plan=plan,
         engine=engine(model),
         streams=Streams(seed),
@@ -129,7 +129,7 @@ def vectors(record):
 
 
 def test_every_method_applies_somewhere():
-    assert {case.values[0] for case in CASES} == set(ALGORITHMS)
+    assert {case.values[0] for case in CASES} == set(METHODS)
     assert len(CASES) > 30
 
 
@@ -149,7 +149,7 @@ def test_who_computes_the_clients_changes_no_bit(data, name, mechanism, b):
     plan, method = make_plan(name, mechanism, b), method_for(name, data)
     model = method.adapt(network())
     engine = ReferenceEngine(model)
-    given = {"data": data, "model": model, "algorithm": method, "plan": plan, "engine": engine, "local": LOCAL}
+    given = {"data": data, "model": model, "method": method, "plan": plan, "engine": engine, "local": LOCAL}
     host = Host(data, ClientSide(method, method.split(model), engine, LOCAL, plan.mechanism), Faults(), discreet=False)
     executor = MortalHosts(dying=(2,))
     here = list(simulate(**given, streams=Streams(0)))
@@ -165,13 +165,13 @@ def test_who_computes_the_clients_changes_no_bit(data, name, mechanism, b):
 def test_a_release_has_shared_and_clustered_coordinates_alone(data, name, mechanism, b):
     plan = make_plan(name, mechanism, b, num_rounds=1)
     (record,) = records(data, name, plan)
-    split = ALGORITHMS[name].split(ALGORITHMS[name].adapt(network()))
+    split = METHODS[name].split(METHODS[name].adapt(network()))
     assert record.release.shared_sum.shape == (len(split.shared),)
-    assert record.release.cluster_sums.shape == (ALGORITHMS[name].num_clusters(K), len(split.clustered))
+    assert record.release.cluster_sums.shape == (METHODS[name].num_clusters(K), len(split.clustered))
     assert not set(split.personal) & (set(split.shared) | set(split.clustered))
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "local"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "local"])
 def test_what_a_client_reports_moves_the_release_by_at_most_s(data, name):
     """Adversarial data on one client: its real update, whatever training made of it, is bounded by the mechanism."""
     method = method_for(name, data)
@@ -205,15 +205,15 @@ def test_b_zero_is_the_base_method(data, name, mechanism, monkeypatch):
 
 @pytest.mark.parametrize("name", ["fedper"])
 def test_personal_coordinates_stay_on_the_client(data, name):
-    model = ALGORITHMS[name].adapt(network())
-    split = ALGORITHMS[name].split(model)
+    model = METHODS[name].adapt(network())
+    split = METHODS[name].split(model)
     assert len(split.personal)
     change = np.zeros((1, model.num_parameters))
     change[0, split.personal] = 123.0
     assert not split.report(change).any()
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", METHODS)
 def test_without_privacy_every_method_learns(data, name):
     plan = make_plan(name, "none", num_rounds=60)
     method = method_for(name, data)
@@ -222,7 +222,7 @@ def test_without_privacy_every_method_learns(data, name):
     found = evaluate(
         last.state.average,
         data,
-        algorithm=method,
+        method=method,
         split=method.split(model),
         engine=BatchedEngine(model),
         local=LOCAL,
@@ -242,7 +242,7 @@ def test_without_privacy_every_method_learns(data, name):
 )
 def test_pairs_that_do_not_apply_say_why(name, mechanism, b, text):
     with pytest.raises(ConfigError, match=text):
-        check_applies(ALGORITHMS[name], mechanism, b)
+        check_applies(METHODS[name], mechanism, b)
 
 
 @pytest.mark.parametrize("name", sorted(REMEMBERING))
@@ -255,11 +255,11 @@ def test_memory_is_refused_under_fixed_size_sampling_before_anything_is_charged(
 
 def test_remembering_methods_are_those_with_memory():
     model = network()
-    assert {n for n, method in ALGORITHMS.items() if method.memory_width(method.adapt(model)) > 0} == REMEMBERING
+    assert {n for n, method in METHODS.items() if method.memory_width(method.adapt(model)) > 0} == REMEMBERING
 
 
 def test_fesem_goes_to_the_nearest_centre_and_by_loss_at_first(data):
-    method = ALGORITHMS["fesem"]
+    method = METHODS["fesem"]
     model = network()
     tools = Tools(method.split(model), BatchedEngine(model), LOCAL, key=(1, 2))
     models = method.init(model, num_clusters=3, rng=np.random.default_rng(0))
@@ -274,7 +274,7 @@ def test_fesem_goes_to_the_nearest_centre_and_by_loss_at_first(data):
 
 def test_memoryless_fesem_goes_where_its_fresh_fit_points(data):
     """Centres around the mean of all, one of them where the client's own training leads."""
-    method = ALGORITHMS["fesem-memoryless"]
+    method = METHODS["fesem-memoryless"]
     model = network()
     tools = Tools(method.split(model), BatchedEngine(model), LOCAL, key=(1, 2))
     cohort = data.cohort(np.arange(6))
@@ -292,7 +292,7 @@ def test_memoryless_fesem_goes_where_its_fresh_fit_points(data):
 
 
 def test_memoryless_fesem_hands_models_out_by_loss(data):
-    method = ALGORITHMS["fesem-memoryless"]
+    method = METHODS["fesem-memoryless"]
     model = network()
     tools = Tools(method.split(model), BatchedEngine(model), LOCAL, key=(1, 2))
     models = method.init(model, num_clusters=3, rng=np.random.default_rng(0))
@@ -303,7 +303,7 @@ def test_memoryless_fesem_hands_models_out_by_loss(data):
 
 
 def test_memoryless_fedper_reports_the_base_trained_under_a_head_fitted_from_zero(data):
-    method = ALGORITHMS["fedper-memoryless"]
+    method = METHODS["fedper-memoryless"]
     model = network()
     split = method.split(model)
     tools = Tools(split, BatchedEngine(model), LOCAL, key=(1, 2))
