@@ -11,8 +11,8 @@ from rrcluster.errors import PrivacyError, UnsupportedEvent
 from rrcluster.version import __version__
 
 if TYPE_CHECKING:
-    from rrcluster.data import load_dataset, load_federated
     from rrcluster.data.arrays import from_arrays, from_rows
+    from rrcluster.data.build import load_dataset, load_federated
     from rrcluster.data.frames import from_frame
     from rrcluster.methods import METHODS, Clients, Method, Tools
     from rrcluster.models.model import from_module
@@ -56,8 +56,8 @@ _HOMES = {
     "from_module": "rrcluster.models.model",
     "from_rows": "rrcluster.data.arrays",
     "load": "rrcluster.runs.load",
-    "load_dataset": "rrcluster.data",
-    "load_federated": "rrcluster.data",
+    "load_dataset": "rrcluster.data.build",
+    "load_federated": "rrcluster.data.build",
     "personalise": "rrcluster.runs.own_model",
     "rebalance": "rrcluster.privacy.rebalancing",
     "register": "rrcluster.registry",

@@ -50,7 +50,7 @@ def _list(command: DataCommand) -> int:
 
 
 def _get(command: DataCommand) -> int:
-    from rrcluster.data import get
+    from rrcluster.data.sources import get
 
     rows = [asdict(row) for row in get(_named(command), command.folder, progress=not command.json)]
     _print(command, rows, command.name)
@@ -58,7 +58,7 @@ def _get(command: DataCommand) -> int:
 
 
 def _check(command: DataCommand) -> int:
-    from rrcluster.data import check
+    from rrcluster.data.sources import check
 
     rows = [asdict(row) for row in check(_named(command), command.folder)]
     _print(command, rows, command.name)

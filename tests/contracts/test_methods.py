@@ -8,7 +8,7 @@ from torch import nn
 
 from rrcluster.audit.part_sums import MortalHosts
 from rrcluster.client import ClientSide
-from rrcluster.data import from_arrays
+from rrcluster.data.arrays import from_arrays
 from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine

@@ -3,9 +3,8 @@ import pickle
 import numpy as np
 import pytest
 
-from rrcluster.data import ImageDataset, load_federated
-from rrcluster.data.build import divide_images
-from rrcluster.data.images import normalise, rotated_images
+from rrcluster.data.build import divide_images, load_federated
+from rrcluster.data.images import ImageDataset, normalise, rotated_images
 from rrcluster.errors import ConfigError, DataError
 
 

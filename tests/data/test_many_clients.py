@@ -7,7 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from rrcluster.data import from_arrays, from_rows, load_federated
+from rrcluster.data.arrays import from_arrays, from_rows
+from rrcluster.data.build import load_federated
 from rrcluster.data.partition import DrawnIndices
 from rrcluster.errors import ConfigError, DataError
 from rrcluster.rng import stream

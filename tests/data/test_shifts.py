@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rrcluster.data import SOURCES, load_federated
-from rrcluster.data.build import GENERATED, IMAGES, PARTITIONS
+from rrcluster.data.build import GENERATED, IMAGES, PARTITIONS, load_federated
+from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.images import flipped
 from rrcluster.data.synthetic import INTERCEPTS, SCENARIOS, SLOPES, noisy_lines
 from rrcluster.errors import ConfigError

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rrcluster.data import from_arrays
+from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import TestSet
 from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
