@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import shutil
+import struct
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ def test_idx_files(tmp_path):
     values = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
     for name in ("plain", "small.gz"):
         path = tmp_path / name
-        content = files.idx_header(values) + values.tobytes()
+        content = struct.pack(">HBB3I", 0, 8, 3, *values.shape) + values.tobytes()
         path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
         for _ in damaged(path, (*BYTES, resize), 100):
             try:
