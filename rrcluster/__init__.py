@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from rrcluster.registry import MECHANISMS, register
     from rrcluster.runs.advise import advise
     from rrcluster.runs.experiment import build_experiment as experiment
-    from rrcluster.runs.load import assign, load
-    from rrcluster.runs.own_model import personalise
+    from rrcluster.runs.load import assign, load, personalise
     from rrcluster.runs.own_server import Server
     from rrcluster.runs.run import run
     from rrcluster.server.choice import ChoiceRules
@@ -58,7 +57,7 @@ _HOMES = {
     "load": "rrcluster.runs.load",
     "load_dataset": "rrcluster.data.build",
     "load_federated": "rrcluster.data.build",
-    "personalise": "rrcluster.runs.own_model",
+    "personalise": "rrcluster.runs.load",
     "rebalance": "rrcluster.privacy.rebalancing",
     "register": "rrcluster.registry",
     "release": "rrcluster.server.server",

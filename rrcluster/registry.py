@@ -166,7 +166,7 @@ MODELS = Registry(
     "model",
     "rrcluster.models",
     _entries(
-        "rrcluster.models.zoo:OURS",
+        "rrcluster.models:OURS",
         {
             name: (name, {"one_by_one": name in _ONE_BY_ONE} | ({"deeper": _DEEPER[name]} if name in _DEEPER else {}))
             for name in (

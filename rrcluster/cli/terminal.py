@@ -134,7 +134,7 @@ def print_results(table: "TextTable") -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from rrcluster.report.render import column_parts, console_table
+    from rrcluster.report.tables import column_parts, console_table
 
     console = Console()
     width = console.width if console.is_terminal or "COLUMNS" in os.environ else _IN_A_FILE

@@ -5,7 +5,7 @@ makes the float arrays of the clients it is asked for and of nobody else.
 
 Samples that consist of several arrays (a user and an item, tokens and a mask), packed into one row of numbers each.
 
-Stores, cohorts and engines see one float32 array; the network gets its parts back (`models/task.py`). Whole numbers are
+Stores, cohorts and engines see one float32 array; the network gets its parts back (models/model.py). Whole numbers are
 ids and come back as int64: float32 holds them exactly below 2^24, and larger ones are refused.
 """
 

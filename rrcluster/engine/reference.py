@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from rrcluster.data.federated import TestSet
-from rrcluster.engine.batched.sample_order import batch_orders
-from rrcluster.engine.optimisers import Optimiser, step_seeds
+from rrcluster.engine.local_steps import Optimiser, batch_orders, step_seeds
 from rrcluster.engine.protocol import Measured, Question, TrainingCall, Updates
 from rrcluster.models.client_state import ClientNetwork, own_generators
 from rrcluster.models.model import Model

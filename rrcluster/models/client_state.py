@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrcluster.models.model import Model
-from rrcluster.models.task import Task, copied
+from rrcluster.models.model import Model, Task, copied
 from rrcluster.types import Array
 
 CPU = torch.device("cpu")

@@ -13,8 +13,7 @@ from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.methods import METHODS, Clients, Tools
-from rrcluster.methods.compatibility import check_applies
+from rrcluster.methods import METHODS, Clients, Tools, check_applies
 from rrcluster.models import from_module
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan

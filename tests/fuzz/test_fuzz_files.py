@@ -17,8 +17,10 @@ from rrcluster.errors import ConfigError, DataError, RRClusterError, RunFolderEr
 from rrcluster.privacy import calibrate
 from rrcluster.privacy.cost import folder_cost
 from rrcluster.privacy.ledger import Ledger
-from rrcluster.report import find_runs, make_report, results_table, to_csv, to_html, to_latex, to_markdown
+from rrcluster.report import make_report
+from rrcluster.report.folders import find_runs
 from rrcluster.report.page import render_page
+from rrcluster.report.tables import results_table, to_csv, to_html, to_latex, to_markdown
 from rrcluster.runs.config import RunConfig, from_flat
 from rrcluster.runs.experiment import make_experiment
 from rrcluster.runs.folder import RunFolder, _keep_rounds_before
