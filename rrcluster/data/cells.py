@@ -159,9 +159,12 @@ def _parsed(column: Any, name: str, *, dates: bool = False) -> tuple[NDArray[np.
     if (is_number(column.type) and not pa.types.is_decimal(column.type)) or pa.types.is_null(column.type):
         return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64), {}
     try:
-        texts = trimmed_texts(column)
+        column = column.cast(pa.string())
     except pa.ArrowException:
         raise DataError(f"column {name!r} holds {kind_of(column.type)}; make it text or numbers.") from None
+    if (plain := _plain_numbers(column)) is not None:
+        return plain, {}
+    texts = trimmed_texts(column)
     present = compute.and_not(texts.is_valid(), compute.is_in(texts, pa.array(sorted(MISSING))))
     numeric = compute.and_(present, compute.fill_null(compute.match_substring_regex(texts, NUMBER), False))
     plain = compute.replace_substring_regex(compute.if_else(numeric, texts, None), r"^\+", "")
@@ -181,6 +184,17 @@ def _parsed(column: Any, name: str, *, dates: bool = False) -> tuple[NDArray[np.
             spelled = _spelled(text)
             others[spelled] = np.concatenate([others[spelled], rows]) if spelled in others else rows
     return values, others
+
+
+def _plain_numbers(texts: Any) -> NDArray[np.float64] | None:
+    """(rows,) the cells' numbers, where all that are there are plain finite ones: a faster way to the same values."""
+    pa, compute = arrow(), arrow("pyarrow.compute")
+    present = compute.if_else(compute.is_in(texts, pa.array(sorted(MISSING))), None, texts)
+    try:
+        values = np.array(present.cast(pa.float64()).to_numpy(), dtype=np.float64)
+    except pa.ArrowException:
+        return None
+    return values if np.isfinite(values).sum() == len(texts) - present.null_count else None
 
 
 def _spelled(text: str) -> str:
