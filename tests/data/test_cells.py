@@ -116,15 +116,16 @@ def test_declared_dates_are_days(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "odd", ["", "x", "7.5", "True", "1e400", "INF", "nan", "２", " 3", "+4", "1_000", "0x10", "1."]
+    "odd", ["", "x", "7.5", "True", "1e400", "INF", "nan", "NAN", "-nan", "２", " 3", "+4", "1_000", "0x10", "1."]
 )
 def test_no_cell_changes_how_another_is_read(odd):
     cells = ["1", "2.50", "-3e-2", "0", "12345678901234567890"]
     plain, other = (rows(population({"x": [*cells, last]})) for last in ("5", odd))
     np.testing.assert_array_equal(plain[0][:5], other[0][:5])
     np.testing.assert_array_equal(plain[1][:5], other[1][:5])
-    alone = rows(population({"x": [odd, "1"]}))
-    np.testing.assert_array_equal([alone[0][0], alone[1][0]], [other[0][5], other[1][5]])
+    for neighbour in ("1", "x"):
+        alone = rows(population({"x": [odd, neighbour]}))
+        np.testing.assert_array_equal([alone[0][0], alone[1][0]], [other[0][5], other[1][5]])
 
 
 def test_lists_are_columns_of_their_own():
