@@ -57,16 +57,17 @@ def pick_engine(
     """
     checks.one_of(get_args(EngineName), engine=name)
     checks.one_of(get_args(Precision), precision=precision)
-    if alone and name not in ("auto", "reference"):
+    on_cpu = device.type == "cpu"
+    if alone and (model.own or not on_cpu) and name not in ("auto", "reference"):
         raise PrivacyError(
-            f"engine = {name} computes clients together, and in a secure run no bit of a client's report may depend on "
-            "others; take engine = reference, or auto."
+            f"engine = {name} computes clients of {model.name} with one copy of the network and the loss, which may "
+            "keep something of a client for the next, and on a GPU computes features together; a secure run takes "
+            "engine = reference, or auto."
         )
     if alone and model.own:
         name = "reference"
     if name == "batched" and model.not_batched:
         raise ConfigError(f"engine = batched cannot train {model.name}: {model.not_batched}; use engine = auto.")
-    on_cpu = device.type == "cpu"
     if name == "auto" and model.accelerated and on_cpu:
         compiled = accelerator(model).cpu_engine(model)
         if compiled is not None:

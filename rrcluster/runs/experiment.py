@@ -36,7 +36,7 @@ from rrcluster.server.state import ServerState
 from rrcluster.settings import FIELDS, LocalSettings, ServerSettings, names_file
 from rrcluster.simulation.clients import Faults
 from rrcluster.simulation.hosts import Host, Hosts
-from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_memory, simulate
+from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_memory, check_names, simulate
 
 _USUAL_SAMPLES = 50  # of a client, where no setting says
 _WORK_TO_REPAY = 2e10  # samples of all rounds times parameters, from which other processes repay starting them
@@ -276,6 +276,7 @@ def load_population(config: RunConfig) -> FederatedData:
 def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData:
     """Clients that are ready-made, with at most as many samples as the settings say."""
     check_declared(data, secure=config.privacy.secure)
+    check_names(data, secure=config.privacy.secure, num_slots=config.privacy.num_slots)
     return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
 
 

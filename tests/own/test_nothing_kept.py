@@ -415,7 +415,7 @@ def test_what_cannot_be_copied_is_refused():
 
 def test_secure_runs_compute_own_networks_one_client_at_a_time(tmp_path):
     run = {"data": population(), "model": plain(), "out": str(tmp_path / "run")} | RUN
-    with pytest.raises(PrivacyError, match=r"engine = batched .*engine = reference, or auto"):
+    with pytest.raises(PrivacyError, match=r"engine = batched .*Sequential.*engine = reference, or auto"):
         rr.run(**run, engine="batched")
     assert list(tmp_path.iterdir()) == []
     experiment = rr.experiment(**run)
