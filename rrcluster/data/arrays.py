@@ -57,6 +57,7 @@ def from_arrays(
     groups: ArrayLike | None = None,
     num_classes: int | None = None,
     ids: bool = False,
+    names: Sequence[str] = (),
     name: str = "arrays",
     columns: TableColumns | None = None,
 ) -> FederatedData:
@@ -69,7 +70,9 @@ def from_arrays(
     regression. `num_classes` is a public constant: left out, it is one more than the largest class seen, which no
     guarantee covers. `groups` (num_clients,), if known, serve diagnostics only. A test set as an array (t, ...) is
     shared by all clients; a list has one per client, empty where a client has none, or one per known group. `ids`:
-    inputs are not numbers but ids from 0 (characters, words), kept as int64. `columns`: cells, or NaN.
+    inputs are not numbers but ids from 0 (characters, words), kept as int64. `names`, one per client, are what a
+    client's slot follows from under `participation = schedule`: its place changes as others join or leave.
+    `columns`: cells, or NaN.
 
     Guarantees: inputs are kept as given, in float32 (no normalisation) or, if `ids`, in int64; every client has at
     least one sample; all values are finite; all samples have one shape. Anything else is a `DataError` that names
@@ -105,6 +108,7 @@ def from_arrays(
         input_dtype=input_dtype,
         target_shape=target_shape,
         layout=layout,
+        clients=_checked_names(names, len(xs)),
         counted={} if num_classes is not None else {"num_classes": "declare it (num_classes=..., 0 for regression)"},
         columns=columns,
     )
@@ -210,6 +214,12 @@ def checked_groups(groups: ArrayLike | None, num_clients: int) -> NDArray[np.int
     return given.astype(np.int64)
 
 
+def _checked_names(names: Sequence[str], num_clients: int) -> tuple[str, ...]:
+    if len(names) not in (0, num_clients) or len(set(names)) < len(names) or not all(isinstance(n, str) for n in names):
+        raise DataError(f"names must be {num_clients} texts, one per client, none of them twice; or leave them out.")
+    return tuple(names)
+
+
 @dataclass(frozen=True, eq=False)
 class RowStore:
     """All samples in two long arrays; client i has the rows from offsets[i] up to offsets[i + 1]."""
@@ -246,6 +256,7 @@ def from_rows(
     test_targets: Arrays | None = None,
     groups: ArrayLike | None = None,
     ids: bool = False,
+    names: Sequence[str] = (),
     name: str = "rows",
 ) -> FederatedData:
     """A population from long arrays, in memory or mapped (`np.load(path, mmap_mode="r")`, `np.memmap`).
@@ -279,6 +290,7 @@ def from_rows(
         test_sets=tuple(tests),
         test_of=test_of,
         input_dtype=IDS if ids else FLOAT,
+        clients=_checked_names(names, num_clients),
     )
 
 

@@ -39,7 +39,7 @@ from rrcluster.server.survey import make_schedule, resolve_init
 from rrcluster.settings import FIELDS, LocalSettings, ServerSettings, names_file
 from rrcluster.simulation.clients import Faults
 from rrcluster.simulation.hosts import Host, Hosts
-from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_memory, simulate
+from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_memory, check_names, simulate
 from rrcluster.types import Models
 
 
@@ -352,6 +352,7 @@ def load_population(config: RunConfig) -> FederatedData:
 def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData:
     """Clients that are ready-made, with at most as many samples as the settings say."""
     check_declared(data, secure=config.privacy.secure)
+    check_names(data, secure=config.privacy.secure, num_slots=config.privacy.num_slots)
     return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
 
 
