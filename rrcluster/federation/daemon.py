@@ -175,7 +175,8 @@ class Daemon:
         """Write the attempt into the member's ledger, before anything that depends on data leaves."""
         if round_index >= self.agreed.plan.num_rounds:
             raise ProtocolError("the round is beyond the last one that was agreed on.")
-        self.ledger.join(self.agreement.digest, round_index, attempt, limit=self.agreed.num_releases)
+        limit, repeats = self.agreed.num_releases, self.agreed.secure is None
+        self.ledger.join(self.agreement.digest, round_index, attempt, limit=limit, repeats=repeats)
 
     @property
     def _secure_plan(self) -> SecurePlan:
@@ -199,14 +200,19 @@ class Daemon:
         """What these clients report; one that is gone, has withdrawn, whose samples cannot be used or whose computation
         fails sends nothing.
 
-        A member that refused instead would take all of its clients out of the sum because of one client's data.
+        A member that refused instead would take all of its clients out of the sum because of one client's data, and
+        the server counts members that refuse as absent, which data must not decide.
         """
         ids = self._present(ids)
         try:
             reports, remembered = self._compute(guidance, ids, keys)
-        except Exception:  # whatever it was; if it was no single client's doing, it fails again below
+        except Exception:
             ids = np.array([client for client in ids.tolist() if self._can_answer(guidance, client, keys)], np.int64)
-            reports, remembered = self._compute(guidance, ids, keys)
+            try:
+                reports, remembered = self._compute(guidance, ids, keys)
+            except Exception:  # no single client's doing: nobody sends anything
+                ids = ids[:0]
+                reports, remembered = self._compute(guidance, ids, keys)
         self.memory = self.memory.updated(ids, remembered)
         self.remember(self.memory)
         return reports

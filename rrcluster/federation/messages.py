@@ -82,6 +82,22 @@ def decode(content: bytes, *, longest: int) -> Letter:
     raise ProtocolError("a message cannot be read; sender and receiver must run the same version.")
 
 
+_WORD = 1000  # bytes of an answer in one word
+
+
+def declined(content: bytes) -> bool:
+    """Whether an answer says that the member takes no part: its daemon refuses, or its node does not reach the daemon.
+
+    A long answer is not looked into, and one that is none of ours declines nothing.
+    """
+    if len(content) > _WORD:
+        return False
+    try:
+        return decode(content, longest=_WORD).name in ("refused", "away")
+    except ProtocolError:
+        return False
+
+
 _Shape = tuple[str, tuple[int | None, ...]]
 
 

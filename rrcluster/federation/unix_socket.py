@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rrcluster.errors import ConfigError, ProtocolError
@@ -66,6 +66,7 @@ class SocketTransport:
     paths: Mapping[int, Path]
     seconds: float  # until a round's deadline
     longest: int  # bytes of an answer
+    _late: set[int] = field(default_factory=set, init=False)
 
     def ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
         """The answers that came in time; a late one is refused."""
@@ -76,7 +77,13 @@ class SocketTransport:
                 for place, content in messages.items()
             }
             wait(asked.values())
+        self._late.clear()
+        self._late.update(place for place, answer in asked.items() if isinstance(answer.exception(), TimeoutError))
         return {place: answer.result() for place, answer in asked.items() if answer.exception() is None}
+
+    def stayed(self) -> set[int]:
+        """Members whose connection was still open at the deadline; that of a daemon that dies is not."""
+        return self._late
 
 
 def _send(connection: socket.socket, content: bytes) -> None:

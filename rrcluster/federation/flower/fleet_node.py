@@ -140,14 +140,14 @@ class FleetNode:
         push_objects(objects, push, object_ids_to_push=set(pushed.objects_to_push))
 
     def _ask_daemon(self, message: Any) -> bytes:
-        """The daemon's answer, or its word for a refusal where it gives none in time."""
+        """The daemon's answer, or the word "away" where it gives none in time."""
         deadline = time.monotonic() + message.metadata.ttl
         try:
             content = unwrap(message, longest=LONGEST_LETTER)
             return ask_socket(self.socket, content, deadline=deadline, longest=LONGEST_LETTER)
         except (OSError, ProtocolError) as error:
             _LOG.warning("the daemon did not answer: %s", error)
-            return Letter("refused").encode()
+            return Letter("away").encode()
 
 
 def load_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
