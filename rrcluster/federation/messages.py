@@ -220,6 +220,14 @@ def _check_question(question: SurveyQuestion, num_clusters: int) -> None:
         raise ProtocolError(f"the question {stage} looks at directions that are not perpendicular, of length 1.")
 
 
+def longest_answer(mechanism: Mechanism, num_clients: int, num_members: int) -> int:
+    """Bytes that no answer of a member with so many clients has more of: a report of all of them, or a masked sum."""
+    width = mechanism.coordinates.width
+    per_client, masked = 4 * width + 3 * 8 + 2 * 8, 4 * mechanism.num_clusters * (width + 4)
+    per_member = 8 + max(ENVELOPE_BYTES, 2 * (8 + KEY_BYTES))
+    return num_clients * per_client + masked + num_members * per_member + _LONGEST_HEADER
+
+
 def report_letter(reports: Reports) -> Letter:
     """What clients report in plain mode. Raw and private: to a server that is trusted with it."""
     arrays: dict[str, Array] = {

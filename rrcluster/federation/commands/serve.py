@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rrcluster.runs.run import Running
     from rrcluster.types import Models
 
-LONGEST_ANSWER = 2**31  # bytes
 _AWAITED = 60.0  # seconds in which members may come to get the models
 
 
@@ -72,10 +71,13 @@ def serve(arguments: list[str]) -> int:
     run, without = command.out or folder.run, _places(agreement, command.without)
     from rrcluster.federation.agreed_run import AgreedRun
     from rrcluster.federation.deployment import hand_out
+    from rrcluster.federation.messages import longest_answer
     from rrcluster.federation.transports import Attended, Reach, open_transport
 
     agreed = AgreedRun.build(agreement, trains=False, out=str(run), name=agreement.name)
-    reach = Reach(folder, agreement, command.seconds, LONGEST_ANSWER, command.members, command.address)
+    most = max(member.num_clients for member in agreement.members)
+    longest = longest_answer(agreed.plan.mechanism, most, len(agreement.members))
+    reach = Reach(folder, agreement, command.seconds, longest, command.members, command.address)
     public = agreed.plan.event.sample_rate == 1  # who takes part
     with say_warnings(), open_transport(command.transport, reach) as transport:
         attended = Attended(transport, folder, agreement, names=public)

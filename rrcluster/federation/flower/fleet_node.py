@@ -41,7 +41,7 @@ from rrcluster.errors import ConfigError, ProtocolError
 from rrcluster.federation.messages import LONGEST_LETTER, Letter
 from rrcluster.federation.unix_socket import ask_socket
 
-_HEARTBEAT = 10.0  # seconds, the least that Flower takes; a node that was killed can be back after twice that
+HEARTBEAT = 10.0  # seconds, the least that Flower takes; a node that was killed can be back after twice that
 _LOG = logging.getLogger("rrcluster")
 
 
@@ -88,7 +88,7 @@ class FleetNode:
     def activate(self, client: Any) -> Any:
         """The number by which the SuperLink knows this key; an HTTP error if it is not in the roster."""
         public = public_key_to_bytes(self.key.public_key())
-        activated = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=_HEARTBEAT))
+        activated = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT))
         return Node(node_id=activated.node_id)
 
     def _stay(self, client: Any, stop: threading.Event) -> None:
@@ -111,8 +111,8 @@ class FleetNode:
 
     def _beat(self, client: Any, node: Any, ended: threading.Event) -> None:
         """Say that the node is there, also while its daemon computes."""
-        beat = SendNodeHeartbeatRequest(node=node, heartbeat_interval=_HEARTBEAT)
-        while not ended.wait(_HEARTBEAT / 2):
+        beat = SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT)
+        while not ended.wait(HEARTBEAT / 2):
             try:
                 known = client.SendNodeHeartbeat(beat).success
             except httpx.TransportError:  # a busy server; one that is gone shows when messages are asked for
