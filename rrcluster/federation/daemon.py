@@ -176,7 +176,8 @@ class Daemon:
         """Write the attempt into the member's ledger, before anything that depends on data leaves."""
         if round_index >= self.agreed.plan.num_rounds:
             raise ProtocolError("the round is beyond the last one that was agreed on.")
-        self.ledger.join(self.agreement.digest, round_index, attempt, limit=self.agreed.num_releases)
+        limit, repeats = self.agreed.num_releases, self.agreed.secure is None
+        self.ledger.join(self.agreement.digest, round_index, attempt, limit=limit, repeats=repeats)
 
     @property
     def _secure_plan(self) -> SecurePlan:
@@ -200,7 +201,8 @@ class Daemon:
         """What these clients report; one that is gone, has withdrawn, whose samples cannot be used or whose computation
         fails sends nothing.
 
-        A member that refused instead would take all of its clients out of the sum because of one client's data.
+        A member that refused instead would take all of its clients out of the sum because of one client's data, and
+        the server counts members that refuse as absent, which data must not decide.
         """
         reports, rows = self.agreed.side.answer_singly(guidance, self._present(ids), self._clients, keys)
         self.memory = self.memory.updated(np.asarray(reports.client_ids), rows)

@@ -4,20 +4,17 @@ Every kind is a file of its own, found by its name in `registry.TRANSPORTS`.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rrcluster.errors import ProtocolError
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.collect import Transport
 from rrcluster.federation.federation_folder import FederationFolder
-from rrcluster.federation.messages import decode
+from rrcluster.federation.messages import declined, decode
 from rrcluster.registry import TRANSPORTS
-
-_SHORT = 1000  # bytes
 
 
 @dataclass(frozen=True)
@@ -60,21 +57,15 @@ class Attended:
             self.folder.save_status(self._status(asked, answers))
         return answers
 
+    def stayed(self) -> Collection[int]:
+        """As the transport inside."""
+        return [place for place in self.inner.stayed() if place not in self.without]
+
     def _status(self, asked: bytes, answers: Mapping[int, bytes]) -> dict[str, Any]:
         letter = decode(asked, longest=len(asked))
         noted = {name: letter.facts[name] for name in ("round", "attempt") if name in letter.facts}
         status: dict[str, Any] = {"stage": letter.name, **noted, "at": round(time.time())}
         if self.names:
-            came = [place for place, content in sorted(answers.items()) if not _refused(content)]
+            came = [place for place, content in sorted(answers.items()) if not declined(content)]
             status |= {"answered": [self.agreement.members[place].name for place in came]}
         return status
-
-
-def _refused(content: bytes) -> bool:
-    """Whether an answer is no answer; a long one is not looked into."""
-    if len(content) > _SHORT:
-        return False
-    try:
-        return decode(content, longest=_SHORT).name == "refused"
-    except ProtocolError:
-        return True

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +72,7 @@ class SocketTransport:
     paths: Mapping[int, Path]
     seconds: float  # until a round's deadline
     longest: int  # bytes of an answer
+    _late: set[int] = field(default_factory=set, init=False)
 
     def ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
         """The answers that came in time; a late one is refused."""
@@ -82,7 +83,13 @@ class SocketTransport:
                 for place, content in messages.items()
             }
             wait(asked.values())
+        self._late.clear()
+        self._late.update(place for place, answer in asked.items() if isinstance(answer.exception(), TimeoutError))
         return {place: answer.result() for place, answer in asked.items() if answer.exception() is None}
+
+    def stayed(self) -> set[int]:
+        """Members whose connection was still open at the deadline; that of a daemon that dies is not."""
+        return self._late
 
 
 @contextmanager
