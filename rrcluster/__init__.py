@@ -11,8 +11,8 @@ from rrcluster.errors import PrivacyError, UnsupportedEvent
 from rrcluster.version import __version__
 
 if TYPE_CHECKING:
-    from rrcluster.data import load_dataset, load_federated
     from rrcluster.data.arrays import from_arrays, from_rows
+    from rrcluster.data.build import load_dataset, load_federated
     from rrcluster.data.frames import from_frame
     from rrcluster.methods import METHODS, Clients, Method, Tools
     from rrcluster.models.model import from_module
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from rrcluster.registry import MECHANISMS, register
     from rrcluster.runs.advise import advise
     from rrcluster.runs.experiment import build_experiment as experiment
-    from rrcluster.runs.load import assign, load
-    from rrcluster.runs.own_model import personalise
+    from rrcluster.runs.load import assign, load, personalise
     from rrcluster.runs.own_server import Server
     from rrcluster.runs.run import run
     from rrcluster.server.choice import ChoiceRules
@@ -56,9 +55,9 @@ _HOMES = {
     "from_module": "rrcluster.models.model",
     "from_rows": "rrcluster.data.arrays",
     "load": "rrcluster.runs.load",
-    "load_dataset": "rrcluster.data",
-    "load_federated": "rrcluster.data",
-    "personalise": "rrcluster.runs.own_model",
+    "load_dataset": "rrcluster.data.build",
+    "load_federated": "rrcluster.data.build",
+    "personalise": "rrcluster.runs.load",
     "rebalance": "rrcluster.privacy.rebalancing",
     "register": "rrcluster.registry",
     "release": "rrcluster.server.server",

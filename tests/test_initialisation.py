@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 
 from rrcluster.errors import ConfigError
-from rrcluster.methods import METHODS
-from rrcluster.methods.compatibility import check_init
+from rrcluster.methods import METHODS, check_init
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import make_experiment
 from rrcluster.server.choice import ChoiceRules, choose
-from rrcluster.server.schedule import make_schedule
+from rrcluster.server.survey import make_schedule
 from rrcluster.settings import ServerSettings
 
 

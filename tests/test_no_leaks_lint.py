@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rrcluster.data.sources import SOURCES
+from rrcluster.data.catalogue import SOURCES
 
 PACKAGE = Path(__file__).parent.parent / "rrcluster"
 SEES_RAW = [

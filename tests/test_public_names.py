@@ -62,7 +62,7 @@ def test_registries_hold_what_the_command_line_offers():
 
     from rrcluster import registry
     from rrcluster.data.build import PARTITIONS
-    from rrcluster.data.sources import SOURCES
+    from rrcluster.data.catalogue import SOURCES
     from rrcluster.methods import OURS
     from rrcluster.models import OURS as MODELS
     from rrcluster.privacy.accounting import ACCOUNTANTS

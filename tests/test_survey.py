@@ -18,9 +18,17 @@ from rrcluster.report.values import method_label
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import make_experiment
 from rrcluster.server.choice import TEMPERATURE, fading
-from rrcluster.server.schedule import resolve_init
 from rrcluster.server.state import lengthened
-from rrcluster.server.survey import LEAST_ROUNDS, PARTS, Survey, SurveyQuestion, place_of, sketch, survey_size
+from rrcluster.server.survey import (
+    LEAST_ROUNDS,
+    PARTS,
+    Survey,
+    SurveyQuestion,
+    place_of,
+    resolve_init,
+    sketch,
+    survey_size,
+)
 from rrcluster.settings import ServerSettings
 from rrcluster.simulation.simulate import Checkpoint, make_server, simulate
 from rrcluster.types import Coordinates, Release

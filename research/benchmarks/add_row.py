@@ -22,8 +22,7 @@ from rrcluster_research.reproduce import describe, plan_reproduction
 from rrcluster_research.studies import find_study
 
 from rrcluster.report.folders import DESCRIPTION
-from rrcluster.report.render import to_csv, to_latex, to_markdown
-from rrcluster.report.tables import TextTable
+from rrcluster.report.tables import TextTable, to_csv, to_latex, to_markdown
 from rrcluster.report.values import NOTHING, Estimate, clear_best
 from rrcluster.runs.sweep import FINISHED, Outcome, run_jobs
 from rrcluster.storage import write_json

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rrcluster.data import load_federated
+from rrcluster.data.build import load_federated
 from rrcluster.errors import DataError
 from rrcluster.models import make_model
 

@@ -27,7 +27,7 @@ import torch
 import yaml
 from torch.nn.functional import cross_entropy
 
-from rrcluster.data import from_arrays
+from rrcluster.data.arrays import from_arrays
 from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings

@@ -10,7 +10,7 @@ import time
 import numpy as np
 import torch
 
-from rrcluster.data import load_federated
+from rrcluster.data.build import load_federated
 from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings

@@ -14,7 +14,6 @@ import yaml
 
 from rrcluster.data.synthetic import INTERCEPTS, SCENARIOS, SLOPES
 from rrcluster.report.cluster_figures import draw_natural, draw_tables
-from rrcluster.report.comparisons import DecileRow, draw_deciles
 from rrcluster.report.curves import (
     SERIES,
     Curve,
@@ -28,6 +27,7 @@ from rrcluster.report.curves import (
     panels_height,
 )
 from rrcluster.report.drawing import INK, PALETTE, Drawing, draw, near_chance
+from rrcluster.report.figures import DecileRow, draw_deciles
 from rrcluster.report.folders import DIAGNOSTIC, Run
 from rrcluster.report.series import Look, base_look, distinct_looks, nth_look
 from rrcluster.report.values import Estimate

@@ -16,10 +16,8 @@ from typing import Any
 from rrcluster.report.drawing import Drawing
 from rrcluster.report.figures import save_figures
 from rrcluster.report.folders import Run, RunGroup
-from rrcluster.report.page import fill_page
-from rrcluster.report.render import to_csv, to_html, to_latex, to_markdown
-from rrcluster.report.statement_html import statement_section
-from rrcluster.report.tables import TextTable
+from rrcluster.report.page import fill_page, statement_section
+from rrcluster.report.tables import TextTable, to_csv, to_html, to_latex, to_markdown
 from rrcluster.storage import write_file
 from rrcluster.version import __version__
 from rrcluster_research.paper_figures import draw_reproduction

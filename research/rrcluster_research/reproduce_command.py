@@ -161,7 +161,7 @@ def _verdicts(plan: "Reproduction", command: ReproduceCommand) -> Path:
 
 
 def _print_json(plan: "Reproduction", report: "ReproductionReport") -> None:
-    from rrcluster.report import to_dict
+    from rrcluster.report.tables import to_dict
 
     answer = {"name": plan.study.name, "folder": str(plan.out), "tables": [to_dict(table) for table in report.tables]}
     print_json(answer)

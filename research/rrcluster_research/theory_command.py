@@ -150,7 +150,7 @@ def _plain(value: Any) -> Any:
 
 
 def _write_figure(comparisons: Sequence["Comparison"], path: Path) -> None:
-    from rrcluster.report.figures import write_bounds_figure
+    from rrcluster_research.bounds_figure import write_bounds_figure
     from rrcluster_research.convergence import ROUND_TERMS
 
     terms = [{term.name: term for term in comparison.terms if term.part == "round"} for comparison in comparisons]

@@ -16,7 +16,7 @@ from rrcluster.runs.advise import outlook
 from rrcluster.runs.config import RunConfig
 from rrcluster.runs.experiment import Experiment, make_experiment
 from rrcluster.runs.run import MakeExperiment
-from rrcluster.server.schedule import make_schedule
+from rrcluster.server.survey import make_schedule
 from rrcluster.simulation.clients import ClientMemory
 
 

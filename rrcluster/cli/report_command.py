@@ -73,7 +73,8 @@ def _reproduced(folder: Path) -> bool:
 
 def show_table(runs: Sequence[Path], *, as_json: bool = False) -> None:
     """Print the table of results."""
-    from rrcluster.report import find_runs, results_table, to_dict
+    from rrcluster.report.folders import find_runs
+    from rrcluster.report.tables import results_table, to_dict
 
     table = results_table(find_runs(runs))
     if as_json:

@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
 def _check_first(command: RunCommand) -> None:
     """Refuse what can be refused without torch, which takes seconds to import."""
     from rrcluster.privacy.plan import check_budget
-    from rrcluster.runs.folder_names import refuse_a_second_run
+    from rrcluster.runs.config import refuse_a_second_run
 
     config, kind = command.config, registry.MECHANISMS.load(command.config.privacy.mechanism)
     if command.resume is not None:
@@ -144,7 +144,7 @@ def _without_data(config: RunConfig) -> RunConfig:
 
 def _runs(command: RunCommand, make: "MakeExperiment", followed: list[Path]) -> Iterator[Path]:
     """The folders of the runs, each when it has finished; `followed` gets each when it begins."""
-    from rrcluster.runs.folder_names import seeds_folder
+    from rrcluster.runs.config import seeds_folder
     from rrcluster.runs.own_data import with_objects
     from rrcluster.runs.run import resume, start, start_or_resume
 

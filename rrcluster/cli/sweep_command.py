@@ -97,7 +97,7 @@ def _check_own_data(grid: "Grid", file: str) -> None:
 
 def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int:
     """The table of what ran, also as files beside the run folders, and what did not run, with the reason."""
-    from rrcluster.report import to_csv, to_dict, to_latex, to_markdown
+    from rrcluster.report.tables import to_csv, to_dict, to_latex, to_markdown
     from rrcluster.runs.sweep import describe
 
     table = _table([outcome.job.folder for outcome in outcomes if outcome.job.folder.exists()])
@@ -118,7 +118,8 @@ def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int
 
 def _table(folders: list[Path]) -> Any:
     """The results table, which says that choosing a row of it is not covered; None without any run."""
-    from rrcluster.report import UNCOVERED_TUNING, find_runs, results_table
+    from rrcluster.report.folders import find_runs
+    from rrcluster.report.tables import UNCOVERED_TUNING, results_table
 
     if not folders:
         return None

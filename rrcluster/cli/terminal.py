@@ -19,7 +19,7 @@ import tyro
 
 from rrcluster.errors import ConfigError, NotDeclared
 from rrcluster.settings import refuse_removed
-from rrcluster.storage import parse_yaml, printable, read_text
+from rrcluster.storage import finite, parse_yaml, printable, read_text
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -80,7 +80,7 @@ def say(text: str) -> None:
 
 def print_json(answer: object) -> None:
     """The answer on stdout, for a program."""
-    sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+    sys.stdout.write(json.dumps(finite(answer), indent=2, allow_nan=False) + "\n")
 
 
 def waiting(text: str, *, hidden: bool = False) -> contextlib.AbstractContextManager[object]:
@@ -134,7 +134,7 @@ def print_results(table: "TextTable") -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from rrcluster.report.render import column_parts, console_table
+    from rrcluster.report.tables import column_parts, console_table
 
     console = Console()
     width = console.width if console.is_terminal or "COLUMNS" in os.environ else _IN_A_FILE

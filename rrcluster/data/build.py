@@ -126,33 +126,14 @@ def load_federated(
     return chosen.build(request)
 
 
-def divide_images(
-    shift: Callable[..., FederatedData],
-    name: str,
-    dataset: ImageDataset,
-    *,
-    num_clients: int,
-    ratio: Sequence[float],
-    reuse: bool,
-    rng: Rng,
-    samples_per_client: int | None = None,
-) -> FederatedData:
-    """Clients in len(ratio) groups that differ by `shift`: `rotated_images` or `flipped_images`."""
-    groups = assign_groups(num_clients, ratio, rng=rng)
-    indices = _split(dataset, groups, reuse=reuse, samples_per_client=samples_per_client, rng=rng)
-    return shift(name, dataset, indices=indices, groups=groups, num_groups=len(ratio))
-
-
-def _split(
-    dataset: ImageDataset, groups: NDArray[np.int64], *, reuse: bool, samples_per_client: int | None, rng: Rng
-) -> Holdings:
+def _split(dataset: ImageDataset, groups: NDArray[np.int64], request: Request) -> Holdings:
     """Which images each client holds: dealt out, or drawn by formula where that is asked for or the only way."""
-    images = len(dataset.train_labels)
-    if samples_per_client is None and reuse and np.bincount(groups).max() > images:
-        samples_per_client = min(DRAWN_SAMPLES, images)
-    if samples_per_client is not None:
-        return DrawnIndices(int(rng.integers(2**62)), len(groups), images, samples_per_client)
-    if reuse:
+    images, each, rng = len(dataset.train_labels), request.samples_per_client, request.rng
+    if each is None and request.reuse and np.bincount(groups).max() > images:
+        each = min(DRAWN_SAMPLES, images)
+    if each is not None:
+        return DrawnIndices(int(rng.integers(2**62)), len(groups), images, each)
+    if request.reuse:
         return split_reusing(dataset.train_labels, groups, rng=rng)
     return split_equally(dataset.train_labels, len(groups), rng=rng)
 
@@ -166,25 +147,17 @@ def _load(name: str, folder: Folder) -> Any:
 
 
 def _groups(shift: Callable[..., FederatedData], request: Request) -> FederatedData:
-    return divide_images(
-        shift,
-        request.data,
-        load_dataset(request.data, request.folder),
-        num_clients=request.num_clients,
-        ratio=request.ratio,
-        reuse=request.reuse,
-        samples_per_client=request.samples_per_client,
-        rng=request.rng,
-    )
+    """Clients in groups that differ by `shift`: `rotated_images` or `flipped_images`."""
+    dataset = load_dataset(request.data, request.folder)
+    groups = assign_groups(request.num_clients, request.ratio, rng=request.rng)
+    indices = _split(dataset, groups, request)
+    return shift(request.data, dataset, indices=indices, groups=groups, num_groups=len(request.ratio))
 
 
 def _dirichlet(request: Request) -> FederatedData:
+    dataset, clients = load_dataset(request.data, request.folder), request.num_clients
     return dirichlet_images(
-        request.data,
-        load_dataset(request.data, request.folder),
-        num_clients=request.num_clients,
-        concentration=request.concentration,
-        rng=request.rng,
+        request.data, dataset, num_clients=clients, concentration=request.concentration, rng=request.rng
     )
 
 

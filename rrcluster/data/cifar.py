@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rrcluster.data.catalogue import SOURCES, SourceFile
 from rrcluster.data.images import ImageDataset, Level
-from rrcluster.data.sources import SOURCES, SourceFile, Unexpected, expect, locate, read_bytes, reporting, ways_out
+from rrcluster.data.sources import Unexpected, expect, locate, read_bytes, reporting, ways_out
 from rrcluster.errors import DataError
 
 Records = NDArray[np.uint8]  # (N, labels + 3072)

@@ -17,7 +17,7 @@ columns and within a class, which brings 784 bytes an image down to 355.
 import hashlib
 import lzma
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -27,9 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrcluster import checks
-from rrcluster.data.federated import ClientStore, FederatedData, Inputs, TestSet
+from rrcluster.data.catalogue import SOURCES
+from rrcluster.data.federated import FederatedData, TestSet
 from rrcluster.data.partition import Holdings, Indices, holding_sizes
-from rrcluster.data.sources import SOURCES, idx_sha256, locate, read_idx, ways_out
+from rrcluster.data.sources import content_digest, locate, read_idx, ways_out
 from rrcluster.errors import ConfigError, DataError
 from rrcluster.rng import Rng
 
@@ -77,6 +78,15 @@ class ImageDataset:
         height, width = self.train_images.shape[-2:]
         return self.channels, height, width
 
+    def inputs(self, images: Images, turns: int = 0) -> NDArray[np.float32]:
+        """Images turned by 90 * `turns` degrees counter-clockwise and normalised: (n, channels, height, width)."""
+        turned = np.rot90(images, k=turns, axes=(-2, -1))
+        return normalise(turned[:, None] if images.ndim == 3 else turned, mean=self.mean, std=self.std)
+
+    def test_inputs(self, picked: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Some of the test images, as a model sees them."""
+        return self.inputs(self.test_images[picked])
+
 
 def normalise(images: Images, *, mean: Level, std: Level) -> NDArray[np.float32]:
     """(pixel / 255 - mean) / std in float32, as one multiplication and one addition; any shape.
@@ -89,12 +99,6 @@ def normalise(images: Images, *, mean: Level, std: Level) -> NDArray[np.float32]
     values = np.multiply(images, (1.0 / (255.0 * spread)).astype(np.float32), dtype=np.float32)
     values -= (centre / spread).astype(np.float32)
     return values
-
-
-def oriented(images: Images, turns: int, mean: Level, std: Level) -> NDArray[np.float32]:
-    """Images turned by 90 * `turns` degrees counter-clockwise and normalised: (n, channels, height, width)."""
-    turned = np.rot90(images, k=turns, axes=(-2, -1))
-    return normalise(turned[:, None] if images.ndim == 3 else turned, mean=mean, std=std)
 
 
 def _check_levels(mean: Level, std: Level, channels: int) -> None:
@@ -122,21 +126,36 @@ MAX_ROTATIONS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class RotatedImages:
-    """Images stored once; a client's are picked, turned and normalised when asked for."""
+class ImageStore:
+    """Images stored once; those of a client are picked, turned, normalised and named by its group when asked for."""
 
-    images: Images
-    labels: Labels
+    dataset: ImageDataset
     indices: Holdings
     turns: NDArray[np.int64]  # (num_clients,) quarter turns
-    mean: Level
-    std: Level
+    names: NDArray[np.int64]  # (num_clients,) the group by whose names classes are called (`flipped`)
 
     def client(self, client: int) -> tuple[NDArray[np.float32], Labels]:
         """The images of one client, (size, channels, height, width) normalised, and their labels."""
-        picked = self.indices[client]
-        inputs = oriented(self.images[picked], int(self.turns[client]), self.mean, self.std)
-        return inputs, self.labels[picked]
+        picked, dataset = self.indices[client], self.dataset
+        inputs = dataset.inputs(dataset.train_images[picked], int(self.turns[client]))
+        return inputs, flipped(dataset.train_labels[picked], int(self.names[client]), dataset.num_classes)
+
+
+def _population(
+    name: str, store: ImageStore, tests: Iterable[TestSet], *, groups: NDArray[np.int64], num_groups: int
+) -> FederatedData:
+    """A test set for each group; or for each client, where there are no groups."""
+    return FederatedData(
+        name=name,
+        num_classes=store.dataset.num_classes,
+        input_shape=store.dataset.input_shape,
+        sizes=holding_sizes(store.indices),
+        groups=groups,
+        num_groups=num_groups,
+        store=store,
+        test_sets=tuple(tests),
+        test_of=groups.copy() if num_groups else np.arange(len(groups)),
+    )
 
 
 def rotated_images(
@@ -153,22 +172,11 @@ def rotated_images(
             f"{num_groups} rotations of {height} x {width} images: quarter turns need square images and give "
             f"at most {MAX_ROTATIONS} groups; lower num_groups."
         )
-    mean, std = dataset.mean, dataset.std
     tests = (
-        TestSet(dataset.test_labels, partial(oriented, dataset.test_images, turns, mean, std))
-        for turns in range(num_groups)
+        TestSet(dataset.test_labels, partial(dataset.inputs, dataset.test_images, turns)) for turns in range(num_groups)
     )
-    return FederatedData(
-        name=name,
-        num_classes=dataset.num_classes,
-        input_shape=dataset.input_shape,
-        sizes=holding_sizes(indices),
-        groups=groups,
-        num_groups=num_groups,
-        store=RotatedImages(dataset.train_images, dataset.train_labels, indices, groups, mean, std),
-        test_sets=tuple(tests),
-        test_of=groups.copy(),
-    )
+    store = ImageStore(dataset, indices, turns=groups, names=np.zeros_like(groups))
+    return _population(name, store, tests, groups=groups, num_groups=num_groups)
 
 
 def flipped(labels: Labels, group: int, num_classes: int) -> Labels:
@@ -181,20 +189,6 @@ def flipped(labels: Labels, group: int, num_classes: int) -> Labels:
 
 
 @dataclass(frozen=True, eq=False)
-class FlippedLabels:
-    """Another store, with every client's labels permuted as its group's."""
-
-    store: ClientStore
-    groups: NDArray[np.int64]  # (num_clients,)
-    num_classes: int
-
-    def client(self, client: int) -> tuple[Inputs, Labels]:
-        """The samples of one client, under the names its group uses."""
-        inputs, labels = self.store.client(client)
-        return inputs, flipped(labels, int(self.groups[client]), self.num_classes)
-
-
-@dataclass(frozen=True, eq=False)
 class _TestImages:
     """The test images, normalised once for all groups."""
 
@@ -202,7 +196,7 @@ class _TestImages:
 
     @cached_property
     def inputs(self) -> NDArray[np.float32]:
-        return oriented(self.dataset.test_images, 0, self.dataset.mean, self.dataset.std)
+        return self.dataset.inputs(self.dataset.test_images)
 
     def __call__(self) -> NDArray[np.float32]:
         return self.inputs
@@ -219,20 +213,10 @@ def flipped_images(
     classes = dataset.num_classes
     if num_groups > classes:
         raise ConfigError(f"{num_groups} groups need as many classes, but {name} has {classes}; lower num_groups.")
-    turns = np.zeros(len(indices), dtype=np.int64)
-    store = RotatedImages(dataset.train_images, dataset.train_labels, indices, turns, dataset.mean, dataset.std)
     images = _TestImages(dataset)
-    return FederatedData(
-        name=name,
-        num_classes=classes,
-        input_shape=dataset.input_shape,
-        sizes=holding_sizes(indices),
-        groups=groups,
-        num_groups=num_groups,
-        store=FlippedLabels(store, groups, classes),
-        test_sets=tuple(TestSet(flipped(dataset.test_labels, g, classes), images) for g in range(num_groups)),
-        test_of=groups.copy(),
-    )
+    tests = (TestSet(flipped(dataset.test_labels, g, classes), images) for g in range(num_groups))
+    store = ImageStore(dataset, indices, turns=np.zeros_like(groups), names=groups)
+    return _population(name, store, tests, groups=groups, num_groups=num_groups)
 
 
 LEAST_IMAGES = 10  # of a client
@@ -307,17 +291,6 @@ def draw_like(labels: Labels, like: Labels, *, count: int, rng: Rng) -> NDArray[
     return np.concatenate(picked)
 
 
-@dataclass(frozen=True, eq=False)
-class _Picked:
-    """Some of the test images, as the `make_inputs` of a test set."""
-
-    dataset: ImageDataset
-    picked: NDArray[np.int64]
-
-    def __call__(self) -> NDArray[np.float32]:
-        return oriented(self.dataset.test_images[self.picked], 0, self.dataset.mean, self.dataset.std)
-
-
 def dirichlet_images(
     name: str, dataset: ImageDataset, *, num_clients: int, concentration: float, rng: Rng
 ) -> FederatedData:
@@ -340,19 +313,9 @@ def dirichlet_images(
         picked = draw_like(dataset.test_labels, dataset.train_labels[part], count=TEST_IMAGES, rng=rng)
         if not len(picked):
             raise ConfigError(f"client {client} has classes without a test image in {name}; use another dataset.")
-        tests.append(TestSet(dataset.test_labels[picked], _Picked(dataset, picked), keep=False))
-    turns = np.zeros(num_clients, dtype=np.int64)
-    return FederatedData(
-        name=name,
-        num_classes=dataset.num_classes,
-        input_shape=dataset.input_shape,
-        sizes=np.array([len(part) for part in indices], dtype=np.int64),
-        groups=np.zeros(num_clients, dtype=np.int64),
-        num_groups=0,
-        store=RotatedImages(dataset.train_images, dataset.train_labels, indices, turns, dataset.mean, dataset.std),
-        test_sets=tuple(tests),
-        test_of=np.arange(num_clients),
-    )
+        tests.append(TestSet(dataset.test_labels[picked], partial(dataset.test_inputs, picked), keep=False))
+    nobody = np.zeros(num_clients, dtype=np.int64)
+    return _population(name, ImageStore(dataset, indices, nobody, nobody), tests, groups=nobody, num_groups=0)
 
 
 FASHION_CLASSES, EMNIST_CLASSES = 10, 47
@@ -463,10 +426,10 @@ def _read_parts(
             _refuse(name, paths[labels], f"one label for each of {len(content[images])} images", f"{num_labels} labels")
         if largest >= num_classes:
             _refuse(name, paths[labels], f"labels from 0 to {num_classes - 1}", f"labels up to {largest}")
-    for file_name, values in content.items():
-        expected, digest = files[file_name].sha256, idx_sha256(values)
-        if expected and digest != expected:
-            _refuse(name, paths[file_name], f"content with sha256 {expected[:12]}...", f"{digest[:12]}...")
+    for file_name in content:
+        expected, path = files[file_name].sha256, paths[file_name]
+        if expected and (digest := content_digest(path, most=files[file_name].bytes)) != expected:
+            _refuse(name, path, f"content with sha256 {expected[:12]}...", f"{digest[:12]}...")
     return [
         (content[f"{part}-images-idx3-ubyte"], content[f"{part}-labels-idx1-ubyte"].astype(np.int64)) for part in parts
     ]

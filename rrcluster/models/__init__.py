@@ -1,7 +1,87 @@
-"""Models in a plain and a client-batched form; any `nn.Module` through `from_module`."""
+"""Models in a plain and a client-batched form: those we ship, by name, and any `nn.Module` through `from_module`."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rrcluster import registry
+from rrcluster.errors import ConfigError
+from rrcluster.models import networks
 from rrcluster.models.model import Layer, Model, from_module
-from rrcluster.models.probe import fitted
-from rrcluster.models.zoo import OURS, make_model
+from rrcluster.models.probe import fitted, seeded_generator
+from rrcluster.models.scattering import scattering, scattering_pca
 
 __all__ = ["OURS", "Layer", "Model", "fitted", "from_module", "make_model"]
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A shipped model: its constructor, and the inputs it takes."""
+
+    make: Callable[[tuple[int, ...], int], Model]
+    takes: str  # in words, for errors
+    shapes: tuple[tuple[int, ...], ...] = ()  # the only input shapes it takes; none: any
+    ids: bool = False  # inputs are ids (int64) of a sequence, not numbers
+    heavy: bool = False  # training a cohort keeps a GPU busy by itself
+    own: bool = False  # registered: tried on a sample (probe.py) instead
+
+    def fits(self, input_shape: tuple[int, ...], ids: bool) -> bool:
+        """Whether the model can be trained on such inputs."""
+        if self.own:
+            return True
+        one_axis = len(input_shape) == 1 or not self.ids
+        return self.ids == ids and (not self.shapes or input_shape in self.shapes) and one_axis
+
+
+_IMAGES, _EITHER = ((1, 28, 28), (3, 32, 32)), "1 x 28 x 28 or 3 x 32 x 32 images"
+
+OURS: dict[str, Shipped] = {
+    "linear": Shipped(networks.linear, "numbers of any shape"),
+    "pooled-linear": Shipped(networks.pooled_linear, _EITHER, shapes=_IMAGES),
+    "edges": Shipped(networks.edges, _EITHER, shapes=_IMAGES),
+    "edges-coarse": Shipped(networks.edges_coarse, _EITHER, shapes=_IMAGES),
+    "edges-mlp": Shipped(networks.edges_mlp, _EITHER, shapes=_IMAGES),
+    "scattering": Shipped(scattering, _EITHER, shapes=_IMAGES),
+    "scattering-pca": Shipped(scattering_pca, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
+    "mlp": Shipped(networks.mlp, "numbers of any shape"),
+    "cnn": Shipped(networks.cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
+    "edges-cnn": Shipped(networks.edges_cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
+    "cifar-cnn": Shipped(networks.cifar_cnn, "3 x 32 x 32 images", shapes=((3, 32, 32),), heavy=True),
+    "lstm": Shipped(networks.character_lstm, "sequences of character ids", ids=True, heavy=True),
+    "bigram": Shipped(networks.bigram, "sequences of character ids", ids=True),
+    "trigram": Shipped(networks.trigram, "sequences of character ids", ids=True),
+    "fourgram": Shipped(networks.fourgram, "sequences of character ids", ids=True),
+}
+
+
+def shipped_model(name: str) -> Shipped:
+    """How the model of a name is made; a registered function of (input shape, outputs) may give a Model or a module.
+
+    The function is called under a fixed seed, so that the weights it draws are the same in every process.
+    """
+    entry = registry.MODELS.load(name)
+    if isinstance(entry, Shipped):
+        return entry
+
+    def make(input_shape: tuple[int, ...], outputs: int) -> Model:
+        with seeded_generator():
+            made = entry(input_shape, outputs)
+        return made if isinstance(made, Model) else from_module(made, name=name)
+
+    return Shipped(make, "whatever its author says", own=True)
+
+
+def make_model(name: str, *, input_shape: tuple[int, ...], num_classes: int, ids: bool | None = None) -> Model:
+    """A model by name, ours or registered. `num_classes = 0` means regression: one output.
+
+    `ids`: whether the inputs are ids (None: as the model takes them). A `ConfigError` that names the models that fit,
+    when this one does not.
+    """
+    shipped = shipped_model(name)
+    shape, kind = tuple(input_shape), shipped.ids if ids is None else ids
+    if not shipped.fits(shape, kind):
+        fitting = [other for other, ours in OURS.items() if ours.fits(shape, kind)]
+        raise ConfigError(
+            f"model = {name} takes {shipped.takes}, not {'ids' if kind else 'numbers'} of shape {shape}; "
+            f"use model = {' or '.join(fitting) or 'one of your own'}."
+        )
+    return shipped.make(shape, max(num_classes, 1))

@@ -72,7 +72,7 @@ def fitted(model: Model, data: FederatedData) -> Model:
     """The model for this data: its inputs laid out, and `not_batched` set where clients cannot be stacked.
 
     `ConfigError` where the network cannot be trained on such samples. Those that we ship are checked by name and shape
-    instead (models/zoo.py).
+    instead (models/__init__.py).
     """
     if not model.own:
         return model

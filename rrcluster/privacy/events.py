@@ -5,21 +5,26 @@ the RDP of its event, or refuse it. `noise_multiplier` is always noise std / L2 
 adjacency*.
 """
 
-from collections.abc import Sequence
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from rrcluster import checks
 from rrcluster.errors import ConfigError, UnsupportedEvent
+from rrcluster.privacy import profiles
+from rrcluster.privacy.profiles import Array
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
     from rrcluster.privacy.pld import LossDistribution
-    from rrcluster.privacy.profiles import Array
 
 ADD_REMOVE = "add-remove"
 REPLACE_ONE = "replace-one"
+WHOLE_ORDERS = (*range(2, 129), 160, 192, 256, 384, 512)  # of the theorem that the paper prints
 # Closer to 1, the rounding error of keep_probability would dominate the privacy loss.
 _MIN_LEAVE_PROBABILITY = 1e-9
 
@@ -27,10 +32,10 @@ _MIN_LEAVE_PROBABILITY = 1e-9
 class Choice(Protocol):
     """What making the clients' choices private costs beside the updates, under replace-one."""
 
-    def gaussian_delta(self, epsilon: "Array", noise_multiplier: float) -> "Array":
+    def gaussian_delta(self, epsilon: Array, noise_multiplier: float) -> Array:
         """Profile (delta at each epsilon) of the choice followed by a Gaussian release of the updates."""
 
-    def rdp(self, orders: "ArrayLike") -> "Array":
+    def rdp(self, orders: ArrayLike) -> Array:
         """Renyi divergence of the choice alone."""
 
     @property
@@ -59,16 +64,12 @@ class FoldedChoice:
         """True."""
         return True
 
-    def gaussian_delta(self, epsilon: "Array", noise_multiplier: float) -> "Array":
+    def gaussian_delta(self, epsilon: Array, noise_multiplier: float) -> Array:
         """Profile of the Gaussian release alone."""
-        from rrcluster.privacy.profiles import gaussian_delta
+        return profiles.gaussian_delta(epsilon, noise_multiplier)
 
-        return gaussian_delta(epsilon, noise_multiplier)
-
-    def rdp(self, orders: "ArrayLike") -> "Array":
+    def rdp(self, orders: ArrayLike) -> Array:
         """0 at every order."""
-        import numpy as np
-
         return np.zeros_like(np.asarray(orders, dtype=np.float64))
 
     def check(self) -> None:
@@ -94,27 +95,21 @@ class KaryChoice:
     @property
     def largest_loss(self) -> float:
         """ln(p / r), r the probability of one given other cluster."""
-        from rrcluster.privacy.profiles import kary_loss
-
-        return kary_loss(self.keep_probability, self.num_clusters)
+        return profiles.kary_loss(self.keep_probability, self.num_clusters)
 
     @property
     def is_free(self) -> bool:
         """False."""
         return False
 
-    def gaussian_delta(self, epsilon: "Array", noise_multiplier: float) -> "Array":
+    def gaussian_delta(self, epsilon: Array, noise_multiplier: float) -> Array:
         """Profile of the response followed by the Gaussian release."""
-        from rrcluster.privacy.profiles import kary_gaussian_delta
-
         p, k = self.keep_probability, self.num_clusters
-        return kary_gaussian_delta(epsilon, noise_multiplier, keep_probability=p, num_clusters=k)
+        return profiles.kary_gaussian_delta(epsilon, noise_multiplier, keep_probability=p, num_clusters=k)
 
-    def rdp(self, orders: "ArrayLike") -> "Array":
+    def rdp(self, orders: ArrayLike) -> Array:
         """RDP of the response alone, exact."""
-        from rrcluster.privacy.profiles import kary_rdp
-
-        return kary_rdp(orders, keep_probability=self.keep_probability, num_clusters=self.num_clusters)
+        return profiles.kary_rdp(orders, keep_probability=self.keep_probability, num_clusters=self.num_clusters)
 
     def check(self) -> None:
         """Refuse a choice that is practically public."""
@@ -170,13 +165,14 @@ class PoissonGaussian:
 
         return poisson_pld(self, coarse=coarse)
 
-    def rdp(self) -> tuple[Sequence[float], "Array"]:
-        """(orders, RDP) of one round."""
-        from rrcluster.privacy.rdp import poisson_rdp
+    def rdp(self) -> tuple[Sequence[float], Array]:
+        """(orders, RDP) of one round: Mironov, Talwar, Zhang 2019 (arXiv 1908.10530), by dp-accounting."""
+        import dp_accounting as dp
 
-        return poisson_rdp(self)
+        sampled = dp.PoissonSampledDpEvent(self.sample_rate, dp.GaussianDpEvent(self.noise_multiplier))
+        return _sampled_rdp(sampled, dp.NeighboringRelation.ADD_OR_REMOVE_ONE, self.noise_multiplier)
 
-    def printed_rdp(self) -> tuple[Sequence[float], "Array"]:
+    def printed_rdp(self) -> tuple[Sequence[float], Array]:
         """The paper's bound does not cover this event."""
         raise UnsupportedEvent(
             "the paper's bound (Wang et al. 2019, Theorem 9) is for fixed-size cohorts under replace-one, "
@@ -244,17 +240,57 @@ class FixedSize:
 
         return fixed_size_pld(self, coarse=coarse)
 
-    def rdp(self) -> tuple[Sequence[float], "Array"]:
-        """(orders, RDP) of one round."""
-        from rrcluster.privacy.rdp import fixed_size_rdp
+    def rdp(self) -> tuple[Sequence[float], Array]:
+        """(orders, RDP) of one round: Wang et al. 2019, Theorem 27 by dp-accounting; Theorem 9 where the choice costs.
 
-        return fixed_size_rdp(self)
+        dp-accounting does not double the sensitivity under replace-one, and our multiplier is relative to the
+        replace-one sensitivity already, so it goes in unchanged.
+        """
+        if not self.choice.is_free:
+            orders, rdp = self.printed_rdp()
+            return orders, np.asarray(np.minimum(rdp, self._cohort_rdp(np.array(orders))))
+        import dp_accounting as dp
 
-    def printed_rdp(self) -> tuple[Sequence[float], "Array"]:
-        """(whole orders, RDP) of one round by the theorem that the paper prints."""
-        from rrcluster.privacy.rdp import theorem_9_rdp
+        gaussian = dp.GaussianDpEvent(self.noise_multiplier)
+        sampled = dp.SampledWithoutReplacementDpEvent(self.num_clients, self.cohort_size, gaussian)
+        return _sampled_rdp(sampled, dp.NeighboringRelation.REPLACE_ONE, self.noise_multiplier)
 
-        return theorem_9_rdp(self)
+    def printed_rdp(self) -> tuple[Sequence[float], Array]:
+        """(whole orders, RDP) by the theorem that the paper prints (Wang et al. 2019, Theorem 9): valid, and loose."""
+        return WHOLE_ORDERS, profiles.fixed_size_rdp(WHOLE_ORDERS, self._cohort_rdp, self.sample_rate)
+
+    def _cohort_rdp(self, orders: ArrayLike) -> Array:
+        """RDP of choice and updates together, on the whole cohort: the sum, by adaptive composition."""
+        return profiles.gaussian_rdp(orders, self.noise_multiplier) + self.choice.rdp(orders)
+
+
+def _sampled_rdp(sampled: object, relation: object, noise_multiplier: float) -> tuple[Sequence[float], Array]:
+    """By dp-accounting, and never more than without sampling.
+
+    An order whose series does not converge, or that comes out negative by rounding, is dropped.
+    """
+    import dp_accounting as dp
+
+    orders = dp.rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS
+    with _without_convergence_warnings():
+        rdp = dp.rdp.RdpAccountant(orders, relation).compose(sampled).rdp
+    sound = np.where(rdp >= 0, rdp, np.inf)  # NaN is not >= 0
+    return orders, np.asarray(np.minimum(sound, profiles.gaussian_rdp(orders, noise_multiplier)))
+
+
+@contextlib.contextmanager
+def _without_convergence_warnings() -> Iterator[None]:
+    """dp-accounting says when it leaves out an order; leaving one out only makes the bound looser."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        return "failed to converge" not in str(record.msg)
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
 
 
 RoundEvent = PoissonGaussian | FixedSize
@@ -321,14 +357,14 @@ class RepeatAndSelect:
         """UnsupportedEvent: no loss distribution of a selection is known."""
         raise UnsupportedEvent(_ONLY_RDP)
 
-    def rdp(self) -> tuple[Sequence[float], "Array"]:
+    def rdp(self) -> tuple[Sequence[float], Array]:
         """(orders, RDP) of the whole selection."""
         from rrcluster.privacy.selection import selected_rdp
 
         orders, one_round = self.run.rdp()
         return orders, selected_rdp(orders, one_round * self.num_rounds, self)
 
-    def printed_rdp(self) -> tuple[Sequence[float], "Array"]:
+    def printed_rdp(self) -> tuple[Sequence[float], Array]:
         """The paper has no bound for a selection."""
         raise UnsupportedEvent(_ONLY_RDP)
 

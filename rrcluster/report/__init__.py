@@ -10,33 +10,10 @@ from pathlib import Path
 
 from rrcluster.errors import RunFolderError
 from rrcluster.report.figures import draw_figures, save_figures
-from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup, find_runs, read_run
+from rrcluster.report.folders import find_runs
 from rrcluster.report.page import render_page
-from rrcluster.report.render import to_console, to_csv, to_dict, to_html, to_latex, to_markdown
-from rrcluster.report.tables import UNCOVERED_TUNING, TextTable, results_table
-from rrcluster.report.values import method_label
+from rrcluster.report.tables import TextTable, results_table, to_csv, to_latex, to_markdown
 from rrcluster.storage import explain_write, make_folders, make_subfolder, write_file
-
-__all__ = [
-    "DIAGNOSTIC",
-    "UNCOVERED_TUNING",
-    "Report",
-    "Run",
-    "RunGroup",
-    "TextTable",
-    "find_runs",
-    "make_figures",
-    "make_report",
-    "method_label",
-    "read_run",
-    "results_table",
-    "to_console",
-    "to_csv",
-    "to_dict",
-    "to_html",
-    "to_latex",
-    "to_markdown",
-]
 
 AnyPath = str | os.PathLike[str]
 

@@ -101,12 +101,6 @@ def draw(
     return Drawing(name, caption, alt, _inline(svg, name), png, pdf)
 
 
-def standalone_svg(drawing: Drawing) -> str:
-    """The SVG of a drawing as a file of its own."""
-    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    return drawing.svg.replace("<svg", f"<svg {names}", 1)
-
-
 def share_glyphs(drawings: Iterable[Drawing]) -> tuple[str, list[str]]:
     """The letters of all drawings once, as a hidden <svg>, and each drawing's <svg> with references to them."""
     glyphs: dict[str, str] = {}

@@ -16,8 +16,7 @@ from rrcluster import checks
 from rrcluster.errors import ConfigError
 from rrcluster.privacy.mechanism import SIZE_NOISE
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.server.schedule import AUTO_GROUP_SHARE, AUTO_LEAST_SIGNAL, usual_signal
-from rrcluster.server.survey import CLEAR_SIGNAL
+from rrcluster.server.survey import AUTO_GROUP_SHARE, AUTO_LEAST_SIGNAL, CLEAR_SIGNAL, usual_signal
 from rrcluster.settings import PrivacySettings, changed
 from rrcluster.types import Array, Coordinates
 

@@ -4,18 +4,21 @@ A value from a YAML file is checked against the type that its setting declares (
 """
 
 import contextlib
+import itertools
 import reprlib
 import types
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rrcluster import registry
-from rrcluster.errors import ConfigError
+from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.settings import (
     FIELDS,
     SECTIONS,
+    USUAL_TEST_SHARE,
     ColumnSettings,
     DataSettings,
     FaultSettings,
@@ -27,7 +30,9 @@ from rrcluster.settings import (
     data_label,
     refuse_removed,
     spelled,
+    without_removed,
 )
+from rrcluster.storage import make_folders, read_mapping, sync_folder
 
 if TYPE_CHECKING:
     from rrcluster.privacy.plan import PrivacyPlan
@@ -107,11 +112,28 @@ class RunConfig:
         memoryless = registry.METHODS.fact(method.algorithm, "memoryless")
         if memoryless and not registry.MECHANISMS.load(self.privacy.mechanism).covers_memory:
             method = replace(method, algorithm=memoryless)
-        return replace(self, data=data, method=method)
+        return replace(self, data=data, columns=self._columns(), method=method)
+
+    def _columns(self) -> ColumnSettings:
+        """The columns of a table, with those declared for its name, and the share of rows that is tested on.
+
+        A secure run tests nothing on raw data, so by default it trains on all rows.
+        """
+        declared, columns = self.data.table_columns, self.columns
+        if not declared and not self.data.from_file:
+            return columns
+        if declared:
+            columns = columns.filled(declared)
+        if columns.test_share is None and columns.test_column is None:
+            share = 0.0 if self.privacy.secure else USUAL_TEST_SHARE if declared else columns.held_out
+            columns = replace(columns, test_share=share)
+        return columns
 
     def _check_columns(self) -> None:
         """Refuse columns without a file, and a file without them; what is public must be declared in a secure run."""
         data, columns = self.data, self.columns
+        if data.table_columns:
+            return
         if not data.from_file and columns != ColumnSettings():
             name = next(part.name for part in fields(columns) if getattr(columns, part.name) != part.default)
             raise ConfigError(
@@ -165,7 +187,7 @@ class RunConfig:
         for section in fields(self):
             merged.update(asdict(getattr(self, section.name)))
         left_out = ("partition", "concentration", "samples_per_client", "data_folder") if self.data.whole else ()
-        described = self.data.from_file  # by its columns
+        described = self.data.from_file or self.data.table_columns  # by its columns
         merged = {
             name: value
             for name, value in merged.items()
@@ -274,3 +296,72 @@ def _spell(hint: Any) -> str:
     if origin is tuple:
         return f"a list of {_spell(options[0])}s"
     return {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path"}.get(hint, str(hint))
+
+
+def refuse_a_second_run(path: Path) -> None:
+    """Refuse a folder that holds a run already."""
+    try:
+        if not (path / "config.yaml").exists():
+            return
+    except OSError:  # creating the folder reports it
+        return
+    finished = (path / "models.safetensors").exists()
+    way_out = f"`rrcluster report {path}` shows it" if finished else f"continue it with `rrcluster run --resume {path}`"
+    raise RunFolderError(
+        f"{path} already holds a run; {way_out}, or choose another folder with --out (out= in Python)."
+    )
+
+
+def new_folder(config: RunConfig) -> Path:
+    """The folder of a new run: the one asked for, or the first free one of runs/<label>, runs/<label>-2, ...
+
+    A default folder is made here, so that two runs that start at the same moment get different ones.
+    """
+    if _named(config):
+        return config.folder
+    for path in _numbered(config):
+        try:
+            make_folders(path.parent)
+            path.mkdir()
+            sync_folder(path.parent)
+        except FileExistsError:
+            continue
+        except OSError:  # creating the run reports it
+            pass
+        return path
+    raise AssertionError  # there is always another number
+
+
+def seeds_folder(config: RunConfig) -> Path:
+    """Where the runs of several seeds go: as asked for, or the first default that no other settings have taken.
+
+    The same command therefore finds the runs that it began.
+    """
+    if _named(config):
+        refuse_a_second_run(config.folder)
+        return config.folder
+    return next(path for path in _numbered(config) if not path.exists() or _same_runs(config, path))
+
+
+def _same_runs(config: RunConfig, path: Path) -> bool:
+    runs = [path / f"seed-{seed}" for seed in config.output.seeds]
+    if (path / "config.yaml").exists() or not any(run.exists() for run in runs):
+        return False
+    pairs = zip(config.output.seeds, runs, strict=True)
+    return all(_settings(run) in (None, config.with_seed(seed, run).resolved()) for seed, run in pairs)
+
+
+def _settings(run: Path) -> RunConfig | None:
+    """Of the run in a folder; None where there is none yet."""
+    file = run / "config.yaml"
+    return from_flat(without_removed(read_mapping(file)), source=str(file)) if file.exists() else None
+
+
+def _named(config: RunConfig) -> bool:
+    return config.output.out is not None or config.output.name is not None
+
+
+def _numbered(config: RunConfig) -> Iterator[Path]:
+    first = config.folder
+    yield first
+    yield from (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import nn
@@ -15,28 +16,95 @@ from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.data.frames import from_frame, is_frame, load_table
+from rrcluster.data.sources import table_file
 from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
-from rrcluster.errors import ConfigError, NotDeclared
-from rrcluster.methods import METHODS, Method
-from rrcluster.methods.compatibility import allows_survey, check_applies, check_init
+from rrcluster.errors import ConfigError, NotDeclared, PrivacyError
+from rrcluster.methods import METHODS, Method, allows_survey, check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, fitted, from_module, make_model
-from rrcluster.privacy.ledger import Ledger
+from rrcluster.privacy.composition import account_together, check_composable, one_relation
+from rrcluster.privacy.cost import Part, epsilon_text, folder_cost
+from rrcluster.privacy.ledger import Ledger, describe
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.privacy.statement import OWN_DATA, trust_in
+from rrcluster.privacy.statement import OWN_DATA, statement, trust_in
 from rrcluster.processes import cores
 from rrcluster.rng import Streams
 from rrcluster.runs.config import RunConfig, from_flat
 from rrcluster.runs.fingerprint import own_code
-from rrcluster.runs.start_from import Start, full_statement, load_start
-from rrcluster.server.schedule import make_schedule, resolve_init
+from rrcluster.runs.load import load
 from rrcluster.server.state import ServerState
+from rrcluster.server.survey import make_schedule, resolve_init
 from rrcluster.settings import FIELDS, LocalSettings, ServerSettings, names_file
 from rrcluster.simulation.clients import Faults
 from rrcluster.simulation.hosts import Host, Hosts
-from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_memory, simulate
+from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_memory, check_names, simulate
+from rrcluster.types import Models
+
+
+@dataclass(frozen=True)
+class Start:
+    """The first models of a run, and the releases they are made of."""
+
+    run: str  # as the setting names it
+    models: Models
+    parts: tuple[Part, ...]  # events of the run, and of those that it started from itself
+
+    def describe(self, plan: PrivacyPlan) -> dict[str, Any]:
+        """What the privacy statement says of it."""
+        if not plan.private:
+            return {}
+        parts = [*self.parts, (plan.event, plan.num_participations)]
+        rows = account_together(parts, delta=plan.delta)
+        total = min((row.epsilon for row in rows if row.epsilon is not None), default=None)
+        cost = "no finite epsilon" if total is None else f"epsilon = {epsilon_text(total)} at delta = {plan.delta:g}"
+        return {
+            "run": self.run,
+            "what": f"The first models are those that another run released. For a client that took part in both, the "
+            f"releases of both count: {cost} together. The epsilon stated above is that of this run's releases alone.",
+            "epsilon_together": total,
+            "earlier": [{"event": describe(event), "num_releases": count} for event, count in self.parts],
+        }
+
+
+def load_start(run: str, *, method: Method, network: Model, num_clusters: int, plan: PrivacyPlan) -> Start:
+    """The models of `run`, if they fit and are released in a way that this run's statement can build on."""
+    trained = load(run, model=network)
+    if trained.method.name != method.name or trained.num_clusters != num_clusters:
+        raise ConfigError(
+            f"start_from = {run} trained {trained.num_clusters} models by {trained.method.name}, and this run "
+            f"trains {num_clusters} by {method.name}; use the same method and num_clusters."
+        )
+    if not plan.private:
+        return Start(run, trained.models, ())
+    cost = folder_cost(Path(run))
+    if cost is None:
+        raise PrivacyError(
+            f"start_from = {run} is a run without privacy: its models are raw, and no noise added later would protect "
+            "its clients. Start from a private run; models trained on public data are given as a module's weights."
+        )
+    if plan.secure and not cost.secure:
+        raise PrivacyError(
+            f"start_from = {run} is a seeded run, for research only; a secure run cannot build on it. Make that run "
+            "with --secure too."
+        )
+    if cost.selected:
+        raise PrivacyError(f"start_from = {run} is the outcome of a private selection, which is not composed here.")
+    parts = (*cost.earlier, cost.part)
+    check_composable([*parts, (plan.event, plan.num_participations)])
+    one_relation({cost.adjacency, plan.event.adjacency})
+    return Start(run, trained.models, parts)
+
+
+def full_statement(plan: PrivacyPlan, start: Start | None) -> dict[str, Any]:
+    """The plan's statement, and what it costs together with the run whose models it starts from."""
+    stated = statement(plan)
+    if start is None:
+        return stated
+    earlier = start.describe(plan)
+    return stated | {"started_from": earlier, "notes": [*([earlier["what"]] if earlier else []), *stated["notes"]]}
+
 
 _USUAL_SAMPLES = 50  # of a client, where no setting says
 _WORK_TO_REPAY = 2e10  # samples of all rounds times parameters, from which other processes repay starting them
@@ -206,6 +274,11 @@ def make_experiment(
     data = data or load_population(config)
     plan.sampler.check_population(data.num_clients)
     method = method.for_population(method, data)
+    if data.columns is not None and not registry.METHODS.fact(chosen.algorithm, "reads_cells", False):
+        raise ConfigError(
+            f"algorithm = {chosen.algorithm} reads columns that are numbers, and encoding = cells gives values and "
+            "codes of cells; set --features declared (encoding=), or choose a method that reads cells."
+        )
     ids = data.input_dtype == IDS
     network = make_model(chosen.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
     network = fitted(network, data)
@@ -257,6 +330,9 @@ def load_population(config: RunConfig) -> FederatedData:
     """The clients of a config: a function of its data settings and its seed."""
     if config.data.from_file:
         return _checked_population(load_table(config.data.data, config.columns), config)
+    if config.data.table_columns:
+        file = table_file(config.data.data, config.data.data_folder)
+        return _checked_population(load_table(str(file), config.columns, name=config.data.data), config)
     given = registry.DATASETS.load(config.data.data)
     if isinstance(given, FederatedData):
         return _checked_population(given, config)
@@ -276,6 +352,7 @@ def load_population(config: RunConfig) -> FederatedData:
 def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData:
     """Clients that are ready-made, with at most as many samples as the settings say."""
     check_declared(data, secure=config.privacy.secure)
+    check_names(data, secure=config.privacy.secure, num_slots=config.privacy.num_slots)
     return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
 
 
@@ -285,11 +362,12 @@ def check_declared(data: FederatedData, *, secure: bool) -> None:
     In a rehearsal the types of a table are not worth a warning: only one made from all of its rows changes with them.
     """
     for name, way_out in data.counted.items():
-        taken = "taken from the table" if name == "types" else "counted in the labels"
-        text = f"{name} were {taken} of {data.name}, which no guarantee covers; {way_out}"
+        taken = {"types": "types were taken from the table", "regression": "regression was chosen by the labels"}
+        what = taken.get(name, f"{name} were counted in the labels")
+        text = f"{what} of {data.name}, which no guarantee covers; {way_out}"
         if secure:
             raise ConfigError(f"{text}: a secure run takes nothing from the clients' data that it does not pay for.")
-        if name != "types" and data.num_classes:
+        if name == "regression" or (name != "types" and data.num_classes):
             warnings.warn(f"{text}.", NotDeclared, stacklevel=3)
 
 

@@ -30,8 +30,7 @@ from rrcluster.errors import RunFolderError
 from rrcluster.privacy.cost import folder_cost
 from rrcluster.privacy.slots import PastNoise
 from rrcluster.registry import DATASETS, METHODS, MODELS
-from rrcluster.runs.config import RunConfig, from_flat
-from rrcluster.runs.folder_names import refuse_a_second_run
+from rrcluster.runs.config import RunConfig, from_flat, refuse_a_second_run
 from rrcluster.runs.lock import FolderLock, bind
 from rrcluster.runs.outcome import describe_evaluation, read_evaluation
 from rrcluster.runs.own_data import KEY_FILE, remember

@@ -10,7 +10,7 @@ import copy
 import json
 import math
 import warnings
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,19 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from rrcluster import registry
+from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import Cohort, FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.pick_engine import stacked_or_single
 from rrcluster.engine.protocol import LocalSettings
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.methods import METHODS, Method, Tools
 from rrcluster.methods.coordinate_split import Split
-from rrcluster.models import OURS, Model, from_module, make_model
+from rrcluster.models import OURS, Model, fitted, from_module, make_model
 from rrcluster.privacy.cost import folder_cost
 from rrcluster.runs.assign import Assignment
 from rrcluster.simulation.evaluate import score_all
+from rrcluster.simulation.personalise import personalise_clients
 from rrcluster.storage import parse_json, read_mapping, read_tensors
 from rrcluster.types import Array, Models
 
@@ -48,41 +51,8 @@ def module_of(model: Model, vector: Array) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class ClusterModels:
-    """The k models of a run, each as PyTorch has it."""
-
-    models: Models
-    model: Model  # the one the method trains (`Method.adapt`)
-    split: Split
-
-    def state_dict(self, cluster: int) -> dict[str, Tensor]:
-        """Every parameter and buffer of the module by name, with this cluster's weights; copies."""
-        named = {name: value for name, value in self.module(cluster).state_dict().items() if isinstance(value, Tensor)}
-        return {name: value.detach().clone().contiguous() for name, value in named.items()}
-
-    def module(self, cluster: int) -> nn.Module:
-        """A copy of the module with this cluster's weights, in eval mode."""
-        return module_of(self.model, self.split.vectors(self.models, np.array([cluster]))[0])
-
-    @property
-    def personal(self) -> list[str]:
-        """Names of the layers of which a part stays on the clients."""
-        places = self.split.personal
-        return [layer.name for layer in self.model.layers if ((layer.start <= places) & (places < layer.stop)).any()]
-
-    def files(self, about: dict[str, Any]) -> dict[str, bytes]:
-        """Name and content of the file of every cluster; `about` goes into the metadata."""
-        files = {}
-        for cluster in range(self.models.num_clusters):
-            named = about | {"format": FORMAT, "cluster": cluster, "personal": self.personal}
-            metadata = {name: json.dumps(value) for name, value in named.items()}
-            files[f"cluster-{cluster}.safetensors"] = save(self.state_dict(cluster), metadata=metadata)
-        return files
-
-
-@dataclass(frozen=True)
 class TrainedModels:
-    """The k models of a finished run, ready to use. Clusters are numbered from 0."""
+    """The k models of a run, ready to use. Clusters are numbered from 0."""
 
     models: Models  # flat vectors, as released
     model: Model  # the network
@@ -114,16 +84,27 @@ class TrainedModels:
 
         Layers that stay on the clients (the last one under FedPer) are zero; `personal_layers` names them.
         """
-        return self._plain.module(self._checked_cluster(cluster))
+        return module_of(self.model, self.split.vectors(self.models, np.array([self._checked_cluster(cluster)]))[0])
 
     def state_dict(self, cluster: int) -> dict[str, Tensor]:
-        """The weights of one cluster by layer name, as `module.load_state_dict` takes them; copies."""
-        return self._plain.state_dict(self._checked_cluster(cluster))
+        """Every parameter and buffer of one cluster by name, as `module.load_state_dict` takes them; copies."""
+        named = {name: value for name, value in self.module(cluster).state_dict().items() if isinstance(value, Tensor)}
+        return {name: value.detach().clone().contiguous() for name, value in named.items()}
 
     @property
     def personal_layers(self) -> list[str]:
-        """Layers that never left the clients, and so are zero here."""
-        return self._plain.personal
+        """Layers of which a part never left the clients, and so is zero here."""
+        places = self.split.personal
+        return [layer.name for layer in self.model.layers if ((layer.start <= places) & (places < layer.stop)).any()]
+
+    def files(self, about: dict[str, Any]) -> dict[str, bytes]:
+        """Name and content of the file of every cluster; `about` goes into the metadata."""
+        files = {}
+        for cluster in range(self.num_clusters):
+            named = about | {"format": FORMAT, "cluster": cluster, "personal": self.personal_layers}
+            metadata = {name: json.dumps(value) for name, value in named.items()}
+            files[f"cluster-{cluster}.safetensors"] = save(self.state_dict(cluster), metadata=metadata)
+        return files
 
     def onnx(self, cluster: int, path: str | Path) -> Path:
         """Write the model of one cluster as an ONNX file, the number of samples left open. Needs the extra `onnx`."""
@@ -147,10 +128,6 @@ class TrainedModels:
         assert program is not None  # with dynamo
         program.save(str(path))
         return Path(path)
-
-    @property
-    def _plain(self) -> ClusterModels:
-        return ClusterModels(self.models, self.model, self.split)
 
     def _checked_cluster(self, cluster: int) -> int:
         if not 0 <= cluster < self.num_clusters:
@@ -314,3 +291,75 @@ def assign(models: TrainedModels, data: Any) -> Any:
     cohort = Cohort.of_arrays(np.zeros(1, dtype=np.int64), inputs[None], targets[None], np.array([len(inputs)]))
     tools = Tools(models.split, engine, LocalSettings(), key=(0, 0))
     return int(models.method.final_scores(models.models, cohort, tools=tools)[0].argmin())
+
+
+@dataclass(frozen=True, eq=False)
+class PersonalModel:
+    """The model that a client ends up with. It is made of the client's own data: private."""
+
+    model: Model
+    vector: Array  # (d,) float32
+    cluster: int  # the released model that it started from
+    epochs: int  # passes over the client's own rows from there; 0: the released model as it is
+    head_only: bool  # whether only the last layer was trained
+
+    def __repr__(self) -> str:
+        """Short: not the weights, which are private."""
+        return f"PersonalModel({self.model.name}, from cluster {self.cluster}, {self.epochs} epochs on own rows)"
+
+    def module(self) -> nn.Module:
+        """A plain `nn.Module` with the client's own weights, in eval mode: a copy, yours to use and to change."""
+        return module_of(self.model, self.vector)
+
+    def predict(self, inputs: Any) -> Array:
+        """Outputs (logits, or values for regression): (s, *input) -> (s, outputs)."""
+        with torch.no_grad():
+            parameters = self.model.unflatten(torch.as_tensor(self.vector))
+            outputs = self.model.single(parameters, self.model.input_tensor(inputs))
+        return np.asarray(outputs.numpy())
+
+
+def personalise(
+    models: TrainedModels, data: Any, *, local_lr: float | None = None, batch_size: int | None = None
+) -> Any:
+    """Fit a released model to one's own data, on the client: nothing leaves the caller, so it costs no privacy.
+
+    `data` is one client's own training rows, a pair (inputs, targets) of arrays as the model takes them (then the
+    answer is one `PersonalModel`), or `FederatedData` (then a list, one for each client). The client starts from the
+    model that `assign` would give it. How far it trains (0, 1, 3 or 10 epochs, all parameters or the last layer) it
+    decides by cross-validation on its own rows: 0 where no training clearly helps, and with fewer than five rows.
+    `local_lr` (of which a quarter is used) and `batch_size` are those of the run unless they are given.
+    """
+    run = models.local
+    rate, size = run.local_lr if local_lr is None else local_lr, run.batch_size if batch_size is None else batch_size
+    local = replace(run, local_lr=rate, batch_size=size)
+    alone = not isinstance(data, FederatedData)
+    if alone:
+        one_client(models, data)  # refuses what the models do not take; samples of several arrays stay as they are
+        inputs, targets = data
+        classes = _num_classes(models.model, inputs, np.asarray(targets))
+        data = from_arrays([inputs], [targets], num_classes=classes, ids=models.model.takes_ids)
+    results = personalise_clients(
+        models.models,
+        data,
+        np.arange(data.num_clients),
+        method=models.method,
+        model=models.model,
+        engine=stacked_or_single(fitted(models.model, data)),
+        local=local,
+    )
+    own = [
+        PersonalModel(models.model, *(column.item() if column.ndim == 0 else column for column in row))
+        for _, result in results
+        for row in zip(result.vectors, result.clusters, result.epochs, result.head_only, strict=True)
+    ]
+    return own[0] if alone else own
+
+
+def _num_classes(model: Model, inputs: Any, targets: Array) -> int:
+    """Outputs of the network for classes, 0 for regression."""
+    if targets.dtype.kind == "f":
+        return 0
+    with torch.no_grad():
+        parameters = dict(model.module.named_parameters())
+        return int(model.single(parameters, model.input_tensor(inputs)[:1]).shape[-1])

@@ -11,12 +11,11 @@ import numpy as np
 
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.privacy.ledger import Ledger
-from rrcluster.runs.config import RunConfig
+from rrcluster.runs.config import RunConfig, new_folder
 from rrcluster.runs.experiment import Experiment, build_experiment, check_declared, make_experiment
 from rrcluster.runs.fingerprint import describe_parts, fingerprint
 from rrcluster.runs.folder import RunFolder
-from rrcluster.runs.folder_names import new_folder
-from rrcluster.runs.load import ClusterModels
+from rrcluster.runs.load import TrainedModels
 from rrcluster.runs.lock import bind, check_place
 from rrcluster.runs.outcome import Progress, RunResult, average, summarise
 from rrcluster.runs.own_data import check_same, with_objects
@@ -334,5 +333,5 @@ def save_models(folder: RunFolder, experiment: Experiment, models: Models) -> No
     folder.save_models(
         models,
         {"format": "rrcluster-models/1", **about, "layers": layers},
-        ClusterModels(models, experiment.model, experiment.split).files(about),
+        TrainedModels(models, experiment.model, experiment.method).files(about),
     )

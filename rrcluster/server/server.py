@@ -24,9 +24,8 @@ from rrcluster.privacy.rebalancing import coin_transition
 from rrcluster.privacy.reports import MessageSum, NoisySum, Reports
 from rrcluster.rng import Rng
 from rrcluster.server.choice import PRICE, TEMPERATURE, ChoiceRules, crowding_prices, fading
-from rrcluster.server.schedule import Schedule, freeze_closed, make_schedule
 from rrcluster.server.state import ServerState, advance, lengthened, only_first, smooth_sizes
-from rrcluster.server.survey import Place, Survey, SurveyQuestion, survey_size
+from rrcluster.server.survey import Place, Schedule, Survey, SurveyQuestion, freeze_closed, make_schedule, survey_size
 from rrcluster.settings import ServerSettings
 from rrcluster.types import Array, Models, Release
 

@@ -103,7 +103,7 @@ def test_correct_mechanisms_are_not_flagged(target):
 @pytest.mark.parametrize("target", CORRECT, ids=lambda target: target.name)
 def test_correct_rounds_are_not_flagged(target, method):
     if method == "local":
-        pytest.skip("refused: see methods/compatibility.py")
+        pytest.skip("refused: see methods/__init__.py")
     training = Training(target, simulate, method)
     if method in REMEMBERING and target.adjacency == "replace-one":
         with pytest.raises(PrivacyError, match="keeps memory on the clients"):

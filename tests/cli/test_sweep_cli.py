@@ -11,7 +11,7 @@ import yaml
 from rich.console import Console
 
 from rrcluster.cli import main
-from rrcluster.report import UNCOVERED_TUNING
+from rrcluster.report.tables import UNCOVERED_TUNING
 from rrcluster.runs import private_selection as module
 from rrcluster.runs.outcome import Progress, accuracy_text
 from rrcluster.runs.progress import SweepView

@@ -8,13 +8,12 @@ from torch import nn
 
 from rrcluster.audit.part_sums import MortalHosts
 from rrcluster.client import ClientSide
-from rrcluster.data import from_arrays
+from rrcluster.data.arrays import from_arrays
 from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, PrivacyError
-from rrcluster.methods import METHODS, Clients, Tools
-from rrcluster.methods.compatibility import check_applies
+from rrcluster.methods import METHODS, Clients, Tools, check_applies
 from rrcluster.models import from_module
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from rrcluster.data import ImageDataset, load_dataset
+from rrcluster.data.build import load_dataset
+from rrcluster.data.images import ImageDataset
 from rrcluster.data.sources import locate
 from rrcluster.errors import DataError
 from rrcluster.rng import stream

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rrcluster.data import from_arrays
+from rrcluster.data.arrays import from_arrays
 from rrcluster.errors import DataError
 
 RAGGED = [np.ones((2, 3)), np.full((4, 3), 2.0), np.full((1, 3), 3.0)]

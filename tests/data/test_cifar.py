@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rrcluster.data import SOURCES, check, load_dataset, load_federated
-from rrcluster.data.sources import locate
+from rrcluster.data.build import load_dataset, load_federated
+from rrcluster.data.catalogue import SOURCES
+from rrcluster.data.sources import check, locate
 from rrcluster.errors import DataError
 
 COUNT = 20  # images in a batch

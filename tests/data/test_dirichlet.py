@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rrcluster.data import load_federated
+from rrcluster.data.build import load_federated
 from rrcluster.data.images import dirichlet_images, draw_like, split_dirichlet
 from rrcluster.errors import ConfigError
 from rrcluster.rng import stream

@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from rrcluster.data import SOURCES, check, get
-from rrcluster.data.sources import Source, SourceFile
+from rrcluster.data.catalogue import SOURCES, Source, SourceFile
+from rrcluster.data.sources import check, get
 from rrcluster.errors import DataError
 
 CONTENT = b"four small words here" * 100

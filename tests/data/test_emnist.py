@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from idx_files import write_idx
 
-from rrcluster.data import SOURCES, check, get, load_dataset, load_federated
+from rrcluster.data.build import load_dataset, load_federated
+from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.images import every_nth_per_class
-from rrcluster.data.sources import locate
+from rrcluster.data.sources import check, get, locate
 from rrcluster.errors import DataError
 
 EACH = 6  # images of a class in a part

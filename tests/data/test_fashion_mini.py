@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fashion_mini_bundle import build, first_per_class, packed
 
-from rrcluster.data import SOURCES
+from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.images import BUNDLE, load_fashion_mini
 from rrcluster.errors import DataError
 

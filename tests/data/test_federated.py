@@ -3,9 +3,9 @@ import pickle
 import numpy as np
 import pytest
 
-from rrcluster.data import ImageDataset, load_federated
-from rrcluster.data.build import divide_images
-from rrcluster.data.images import normalise, rotated_images
+from rrcluster.data.build import load_federated
+from rrcluster.data.images import ImageDataset, normalise, rotated_images
+from rrcluster.data.partition import split_equally
 from rrcluster.errors import ConfigError, DataError
 
 
@@ -80,11 +80,11 @@ def test_cohort_equals_its_slow_twin():
     cohort = data.cohort(clients)
     for row, client in enumerate(clients):
         for sample, place in enumerate(data.store.indices[client]):
-            image = data.store.images[place] / 255.0
+            image = data.store.dataset.train_images[place] / 255.0
             for _ in range(data.groups[client]):
                 image = np.array([[image[r][27 - c] for r in range(28)] for c in range(28)])
             np.testing.assert_allclose(cohort.inputs[row, sample, 0], (image - 0.2860) / 0.3530, atol=2e-6)
-            assert cohort.targets[row, sample] == data.store.labels[place]
+            assert cohort.targets[row, sample] == data.store.dataset.train_labels[place]
         assert not cohort.inputs[row, data.sizes[client] :].any()
 
 
@@ -95,12 +95,13 @@ def test_the_population_travels_between_processes(by_hand):
 
 
 def test_five_rotations_and_oblong_images(four_images, rng):
+    indices = split_equally(four_images.train_labels, 4, rng=rng)
     with pytest.raises(ConfigError, match="at most 4 groups"):
-        divide_images(rotated_images, "four", four_images, num_clients=5, ratio=(1,) * 5, reuse=True, rng=rng)
+        rotated_images("four", four_images, indices=indices, groups=np.arange(4), num_groups=5)
     images, labels = np.zeros((4, 2, 3), dtype=np.uint8), np.zeros(4, dtype=np.int64)
     oblong = ImageDataset(images, labels, images, labels, 1, 0.5, 0.5)
     with pytest.raises(ConfigError, match="2 x 3"):
-        divide_images(rotated_images, "oblong", oblong, num_clients=4, ratio=(1, 1), reuse=False, rng=rng)
+        rotated_images("oblong", oblong, indices=indices, groups=np.array([0, 1, 0, 1]), num_groups=2)
 
 
 def test_normalise_is_the_formula():

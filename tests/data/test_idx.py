@@ -7,7 +7,6 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from idx_files import write_idx
 
@@ -47,22 +46,15 @@ def test_writes_the_bytes_written_by_hand(tmp_path, name):
 def test_digests_are_those_of_the_content(put):
     expected = hashlib.sha256(BY_HAND).hexdigest()
     path = put(BY_HAND)
-    assert files.idx_sha256(IMAGES) == expected
     assert content_digest(path, most=len(BY_HAND)) == expected
     assert content_digest(path, most=len(BY_HAND) - 2) != expected
 
 
-@given(
-    values=hnp.arrays(
-        st.sampled_from(["u1", "i1", "<i2", ">i4", "<f4", "<f8"]),
-        hnp.array_shapes(min_dims=0, max_dims=4, min_side=0),
-    )
-)
+@given(values=hnp.arrays("u1", hnp.array_shapes(min_dims=0, max_dims=4, min_side=0)))
 def test_what_is_written_is_read(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("idx") / "values.gz"
     write_idx(path, values)
-    back = files.read_idx(path, dtype=values.dtype.newbyteorder("="), shape=values.shape)
-    assert back.dtype.isnative
+    back = files.read_idx(path, shape=values.shape)
     np.testing.assert_array_equal(back, values)
 
 
@@ -73,7 +65,7 @@ def test_what_is_written_is_read(tmp_path_factory, values):
         pytest.param(BY_HAND[:3], "at least 4 bytes, found 3", id="no-magic"),
         pytest.param(b"\x89PNG" + BY_HAND, "magic number", id="wrong-magic"),
         pytest.param(b"\0\0\x07" + BY_HAND[3:], "magic number", id="unknown-type"),
-        pytest.param(b"\0\0\x0d" + BY_HAND[3:], "type uint8, found float32", id="wrong-type"),
+        pytest.param(b"\0\0\x0d" + BY_HAND[3:], "type uint8.*found 00000d03", id="wrong-type"),
         pytest.param(BY_HAND[:10], "axis lengths, found 6 bytes|header of 16 bytes", id="no-shape"),
         pytest.param(BY_HAND[:-1], "12 bytes of values, found 11|at most", id="cut-short"),
         pytest.param(BY_HAND + b"\0", "the end after 12 bytes of values, found more", id="trailing"),
@@ -93,11 +85,11 @@ def test_a_damaged_file_is_named_with_the_way_out(put, content, expected):
 
 
 def test_an_absurd_size_takes_no_memory(put):
-    path = put(struct.pack(">HBB4I", 0, 14, 4, *[2**32 - 1] * 4) + bytes(64))
+    path = put(struct.pack(">HBB4I", 0, 8, 4, *[2**32 - 1] * 4) + bytes(64))
     tracemalloc.start()
     try:
         with pytest.raises(DataError, match="declared"):
-            files.read_idx(path, dtype=np.float64)
+            files.read_idx(path)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
@@ -124,8 +116,3 @@ def test_a_missing_file_and_a_folder(tmp_path):
         files.read_idx(tmp_path / "nothing")
     with pytest.raises(DataError, match="cannot be read"):
         files.read_idx(tmp_path)
-
-
-def test_a_type_that_idx_does_not_have(tmp_path):
-    with pytest.raises(DataError, match="complex128"):
-        write_idx(tmp_path / "a", np.zeros(3, dtype=complex))

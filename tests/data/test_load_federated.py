@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rrcluster.data import PARTITIONS, load_federated
+from rrcluster.data.build import PARTITIONS, load_federated
 from rrcluster.errors import ConfigError
 
 

@@ -7,7 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from rrcluster.data import from_arrays, from_rows, load_federated
+from rrcluster.data.arrays import from_arrays, from_rows
+from rrcluster.data.build import load_federated
 from rrcluster.data.partition import DrawnIndices
 from rrcluster.errors import ConfigError, DataError
 from rrcluster.rng import stream
@@ -68,9 +69,9 @@ def test_drawn_clients_see_their_groups_rotation():
     turned = int(np.flatnonzero(data.groups == 2)[0])
     inputs, labels = data.store.client(turned)
     picked = data.store.indices[turned]
-    upright = data.store.images[picked][:, ::-1, ::-1] / 255.0
+    upright = data.store.dataset.train_images[picked][:, ::-1, ::-1] / 255.0
     np.testing.assert_allclose(inputs[:, 0], (upright - 0.2860) / 0.3530, atol=2e-6)
-    assert np.array_equal(labels, data.store.labels[picked])
+    assert np.array_equal(labels, data.store.dataset.train_labels[picked])
 
 
 @pytest.mark.parametrize("name", ["synthetic", "synthetic-imbalanced-hard"])

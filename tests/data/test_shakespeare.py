@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rrcluster.data import SOURCES, load_federated
+from rrcluster.data.build import load_federated
+from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.shakespeare import VOCABULARY, Role, Windows, by_role, load_shakespeare, parse_plays
 from rrcluster.data.sources import Unexpected, locate
 from rrcluster.errors import ConfigError, DataError

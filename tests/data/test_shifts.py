@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rrcluster.data import SOURCES, load_federated
-from rrcluster.data.build import GENERATED, IMAGES, PARTITIONS
+from rrcluster.data.build import GENERATED, IMAGES, PARTITIONS, load_federated
+from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.images import flipped
 from rrcluster.data.synthetic import INTERCEPTS, SCENARIOS, SLOPES, noisy_lines
 from rrcluster.errors import ConfigError
@@ -27,7 +27,7 @@ def test_a_population_with_flipped_labels():
     plain = load_federated("fashion-mini", partition="rotation", num_clients=40, seed=0)
     assert np.bincount(data.groups).tolist() == [10] * 4
     client = int(np.flatnonzero(data.groups == 3)[0])
-    own, true = data.cohort([client]), plain.store.labels[plain.store.indices[client]]
+    own, true = data.cohort([client]), plain.store.dataset.train_labels[plain.store.indices[client]]
     assert np.array_equal(own.targets[0], (true + 3) % 10)
     zero = int(np.flatnonzero(data.groups == 0)[0])
     assert np.array_equal(data.cohort([zero]).inputs, plain.cohort([zero]).inputs)

@@ -7,8 +7,9 @@ import pytest
 from idx_files import write_idx
 
 import rrcluster.data
-from rrcluster.data import SOURCES, check, list_sources, load_dataset
-from rrcluster.data.sources import download_folder, search_path
+from rrcluster.data.build import load_dataset
+from rrcluster.data.catalogue import SOURCES
+from rrcluster.data.sources import check, download_folder, list_sources, search_path
 from rrcluster.errors import ConfigError, DataError
 from rrcluster.storage import cache_folder
 

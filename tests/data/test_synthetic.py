@@ -3,7 +3,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from rrcluster.data import linear_regression
+from rrcluster.data.synthetic import linear_regression
 from rrcluster.errors import ConfigError
 from rrcluster.rng import stream
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from rrcluster.data import from_arrays
+from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import TestSet
 from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
-from rrcluster.engine.batched.sample_order import batch_orders
 from rrcluster.engine.batched.training import Trainer
+from rrcluster.engine.local_steps import batch_orders
 from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import LocalSettings, Question, TrainingCall
 from rrcluster.engine.reference import ReferenceEngine

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rrcluster.data import from_arrays
+from rrcluster.data.arrays import from_arrays
 from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.batched.evaluator import _clients_per_pass

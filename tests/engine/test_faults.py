@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rrcluster as rr
-from rrcluster.data import linear_regression
+from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rrcluster.data import from_arrays
+from rrcluster.data.arrays import from_arrays
 from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings

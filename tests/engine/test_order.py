@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rrcluster.engine.batched.sample_order import batch_orders, visits
+from rrcluster.engine.local_steps import batch_orders, visits
 from rrcluster.rng import Streams
 
 

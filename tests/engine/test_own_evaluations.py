@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rrcluster.client import own_evaluations
-from rrcluster.data import from_arrays
+from rrcluster.data.arrays import from_arrays
 from rrcluster.engine import protocol as calls
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.methods import METHODS

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import rrcluster as rr
-from rrcluster.data import from_arrays
+from rrcluster.data.arrays import from_arrays
 from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from rrcluster.data import linear_regression, load_federated
+from rrcluster.data.build import load_federated
+from rrcluster.data.synthetic import linear_regression
 from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.reference import ReferenceEngine

@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import shutil
+import struct
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from rrcluster.errors import ConfigError, DataError, RRClusterError, RunFolderEr
 from rrcluster.privacy import calibrate
 from rrcluster.privacy.cost import folder_cost
 from rrcluster.privacy.ledger import Ledger
-from rrcluster.report import find_runs, make_report, results_table, to_csv, to_html, to_latex, to_markdown
+from rrcluster.report import make_report
+from rrcluster.report.folders import find_runs
 from rrcluster.report.page import render_page
+from rrcluster.report.tables import results_table, to_csv, to_html, to_latex, to_markdown
 from rrcluster.runs.config import RunConfig, from_flat
 from rrcluster.runs.experiment import make_experiment
 from rrcluster.runs.folder import RunFolder, _keep_rounds_before
@@ -68,7 +71,7 @@ def test_idx_files(tmp_path):
     values = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
     for name in ("plain", "small.gz"):
         path = tmp_path / name
-        content = files.idx_header(values) + values.tobytes()
+        content = struct.pack(">HBB3I", 0, 8, 3, *values.shape) + values.tobytes()
         path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
         for _ in damaged(path, (*BYTES, resize), 100):
             try:

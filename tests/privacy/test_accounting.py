@@ -11,8 +11,7 @@ import pytest
 from dp_accounting import get_epsilon_gaussian
 
 from rrcluster.errors import ConfigError, PrivacyError, UnsupportedEvent
-from rrcluster.privacy import accounting, profiles
-from rrcluster.privacy import rdp as renyi
+from rrcluster.privacy import accounting, events, profiles
 from rrcluster.privacy.accounting import MAX_MULTIPLIER, account, epsilon, epsilon_at
 from rrcluster.privacy.events import FixedSize, KaryChoice, PoissonGaussian
 
@@ -48,7 +47,7 @@ def at_orders(found, orders):
 
 def paper_improved(z, num_rounds, delta):
     """The paper's bound with the improved conversion, written out; not an accountant of ours."""
-    orders, rdp = renyi.theorem_9_rdp(fixed(z))
+    orders, rdp = fixed(z).printed_rdp()
     order = np.array(orders)
     return min(num_rounds * rdp + np.log1p(-1 / order) - np.log(delta * order) / (order - 1))
 
@@ -225,7 +224,7 @@ def test_epsilon_table(row):
     ],
 )
 def test_both_conversions(q, z, rounds, delta, improved, classic):
-    all_orders, all_rdp = renyi.poisson_rdp(poisson(z, q))
+    all_orders, all_rdp = poisson(z, q).rdp()
     whole = [place for place, order in enumerate(all_orders) if order == int(order)]
     orders, rdp = np.array(all_orders)[whole], all_rdp[whole]
     assert accounting._rdp_epsilon(orders, rdp, rounds, delta) == pytest.approx(improved, abs=6e-5)
@@ -246,7 +245,7 @@ def test_both_conversions(q, z, rounds, delta, improved, classic):
     ],
 )
 def test_poisson_rdp_vectors(q, z, order, rdp):
-    assert at_orders(renyi.poisson_rdp(poisson(z, q)), [order]) == pytest.approx([rdp], abs=6e-9)
+    assert at_orders(poisson(z, q).rdp(), [order]) == pytest.approx([rdp], abs=6e-9)
     terms = [
         math.comb(order, j) * (1 - q) ** (order - j) * q**j * math.exp(j * (j - 1) / (2 * z**2))
         for j in range(order + 1)
@@ -256,7 +255,7 @@ def test_poisson_rdp_vectors(q, z, order, rdp):
 
 def test_replace_one_is_not_doubled_twice():
     """Our multiplier is relative to the replace-one sensitivity, so the whole population costs order / (2 z^2)."""
-    assert at_orders(renyi.fixed_size_rdp(fixed(2.0, q=1)), [2, 8, 32]) == pytest.approx([0.25, 1, 4])
+    assert at_orders(fixed(2.0, q=1).rdp(), [2, 8, 32]) == pytest.approx([0.25, 1, 4])
 
 
 @pytest.mark.parametrize("event", [poisson(4, 1), fixed(4, 1)])
@@ -412,7 +411,7 @@ def test_every_accountant_describes_itself():
 def test_convergence_warnings_are_silenced_and_others_are_not(caplog):
     logger = logging.getLogger("absl")
     before = list(logger.filters)
-    with caplog.at_level(logging.WARNING, logger="absl"), renyi._without_convergence_warnings():
+    with caplog.at_level(logging.WARNING, logger="absl"), events._without_convergence_warnings():
         logger.warning("_compute_log_a_frac failed to converge after %d iterations", 1000)
         logger.warning("something else")
     assert [record.getMessage() for record in caplog.records] == ["something else"]

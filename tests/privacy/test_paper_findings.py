@@ -275,7 +275,7 @@ def test_finding_17_the_second_term_of_the_lemma_says_nothing_at_the_published_n
 
 def test_finding_19_updates_of_real_clients_are_longer_than_the_published_clips():
     """Convergence is proved for a clip above every gradient; the published grid ends at 0.1."""
-    from rrcluster.data import load_federated
+    from rrcluster.data.build import load_federated
     from rrcluster.engine import protocol as calls
     from rrcluster.engine.batched.batched_engine import BatchedEngine
     from rrcluster.models import make_model

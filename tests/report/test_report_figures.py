@@ -7,10 +7,11 @@ import re
 import pytest
 
 from rrcluster.cli import main
-from rrcluster.report import find_runs, make_figures
+from rrcluster.report import make_figures
 from rrcluster.report.cluster_figures import matched
 from rrcluster.report.drawing import FAINT, GRID, INK, PALETTE, TEXT_COLOURS, TONES
 from rrcluster.report.figures import FIGURES, draw_figures
+from rrcluster.report.folders import find_runs
 from rrcluster.report.series import arenas, changing, epsilon_series, nth_look, shown_epsilon, size_series
 
 RR = {"rebalance": "coin", "min_cluster_size": 15}

@@ -4,8 +4,8 @@ import pytest
 
 from rrcluster.errors import RunFolderError
 from rrcluster.registry import METHODS, register
-from rrcluster.report import find_runs, method_label, read_run
-from rrcluster.report.values import distinct_labels
+from rrcluster.report.folders import find_runs, read_run
+from rrcluster.report.values import distinct_labels, method_label
 
 
 def test_reads_a_run(tmp_path, run_folder):

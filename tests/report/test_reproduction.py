@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from scipy.stats import ttest_rel
 
 from rrcluster.errors import RunFolderError
-from rrcluster.report import read_run
+from rrcluster.report.folders import read_run
 
 CLAIM = {
     "text": "RR improves on IFCA",

@@ -9,8 +9,7 @@ from rrcluster_research.reproduce import plan_reproduction, reproduce
 from rrcluster_research.studies import STUDIES, find_study
 
 from rrcluster.errors import ConfigError
-from rrcluster.methods import METHODS
-from rrcluster.methods.compatibility import check_applies
+from rrcluster.methods import METHODS, check_applies
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import plan_for
 

@@ -284,8 +284,9 @@ def check_stated(folder, mode):
 
 def printed(folder):
     """Every epsilon in the table and in the statement that `rrcluster report` prints; none before there is a run."""
-    from rrcluster.report import find_runs, results_table, to_csv
-    from rrcluster.report.statement_html import statement_section
+    from rrcluster.report.folders import find_runs
+    from rrcluster.report.page import statement_section
+    from rrcluster.report.tables import results_table, to_csv
 
     if not (folder / "config.yaml").exists():
         return []

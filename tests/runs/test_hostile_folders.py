@@ -14,7 +14,8 @@ from rrcluster import storage
 from rrcluster.cli import main
 from rrcluster.errors import RunFolderError
 from rrcluster.privacy.cost import folder_cost
-from rrcluster.report import make_report, read_run
+from rrcluster.report import make_report
+from rrcluster.report.folders import read_run
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import make_experiment
 from rrcluster.runs.run import finish, resume, start

@@ -13,8 +13,8 @@ from torch import nn
 
 import rrcluster as rr
 from rrcluster import registry
-from rrcluster.data import from_arrays, load_federated
-from rrcluster.data.arrays import at_most
+from rrcluster.data.arrays import at_most, from_arrays
+from rrcluster.data.build import load_federated
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 
 

@@ -7,8 +7,8 @@ import yaml
 from safetensors.numpy import load_file
 
 import rrcluster as rr
-from rrcluster.data import load_federated
 from rrcluster.data.arrays import at_most
+from rrcluster.data.build import load_federated
 from rrcluster.errors import ConfigError, DataError, PrivacyError, RunFolderError
 from rrcluster.report.folders import read_run
 from rrcluster.runs.config import from_flat

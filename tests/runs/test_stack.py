@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from rrcluster.data import from_arrays
+from rrcluster.data.arrays import from_arrays
 from rrcluster.engine import protocol as calls
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.protocol import LocalSettings
-from rrcluster.engine.stacked import Stack, StackedEngine, _in_passes
 from rrcluster.models import make_model
 from rrcluster.processes import local_executor
 from rrcluster.rng import Streams
@@ -24,7 +23,7 @@ from rrcluster.runs import job_runner
 from rrcluster.runs import sweep as module
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import load_population
-from rrcluster.runs.job_runner import in_turn, stacked
+from rrcluster.runs.job_runner import Stack, StackedEngine, _in_passes, in_turn, stacked
 from rrcluster.runs.load import load
 from rrcluster.runs.sweep import (
     FAILED,

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from rrcluster.engine.batched.device import GraphPool, SampleTable
-from rrcluster.engine.optimisers import direction
+from rrcluster.engine.local_steps import direction
 from rrcluster.errors import ConfigError
 from rrcluster.models.client_state import generator_states
-from rrcluster.models.model import Model, Parameters
+from rrcluster.models.model import Model, Parameters, compiled
 from rrcluster.models.stackable import Draw, draw_masks, record_draws
-from rrcluster.models.task import compiled
 from rrcluster.types import Array
 
 

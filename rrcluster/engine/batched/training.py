@@ -11,9 +11,8 @@ from torch import Tensor
 
 from rrcluster.engine.batched.device import GraphCache, GraphPool, SampleTable
 from rrcluster.engine.batched.kernels import Kernels, own_kernels
-from rrcluster.engine.batched.sample_order import step_rows
 from rrcluster.engine.batched.steps import CapturedSgd, DropoutSgd, Gradients, SgdOptions, StackedSgd
-from rrcluster.engine.optimisers import state_size, step_seeds
+from rrcluster.engine.local_steps import state_size, step_rows, step_seeds
 from rrcluster.engine.protocol import LocalSettings, TrainingCall
 from rrcluster.models.model import Model
 from rrcluster.types import Array

@@ -106,8 +106,7 @@ def client(arguments: list[str]) -> int:
 
 def _listen(folder: MemberFolder, command: ClientCommand) -> None:
     from rrcluster.federation.member_daemon import LONGEST_TASK, open_daemon
-    from rrcluster.federation.transports import SOCKET
-    from rrcluster.federation.unix_socket import serve
+    from rrcluster.federation.unix_socket import SOCKET, serve
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -150,7 +149,7 @@ def _fetch(folder: MemberFolder, command: ClientCommand) -> int:
     say(f"{len(table)} clients: {command.out} (private: it says who is in which cluster)")
     if command.personalise is not None:
         from rrcluster.federation.member_data import write_personal
-        from rrcluster.runs.own_model import personalise
+        from rrcluster.runs.load import personalise
 
         local = folder.agreement().settings
         own = personalise(models, data, local_lr=local["local_lr"], batch_size=local["batch_size"])

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from rrcluster.cli.terminal import parse, say, say_warnings
 from rrcluster.errors import ConfigError, RoundError, RunFolderError
 from rrcluster.federation.federation_folder import FederationFolder
+from rrcluster.registry import TRANSPORTS
 
 if TYPE_CHECKING:
     from rrcluster.federation.agreed_run import AgreedRun
@@ -37,8 +38,8 @@ class ServeCommand:
 
     folder: Annotated[Path, tyro.conf.Positional] = Path()
     """Folder of the federation."""
-    transport: Literal["local", "flower"] = "flower"
-    """How members are reached: sockets on this machine, or Flower over a network."""
+    transport: Annotated[str, tyro.conf.arg(help_behavior_hint=TRANSPORTS.hint)] = "flower"
+    """How members are reached: local, by sockets on this machine; flower, over a network."""
     members: Path | None = None
     """local: the folder in which the members' folders are, each under the member's name."""
     address: str | None = None
