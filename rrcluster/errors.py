@@ -9,7 +9,6 @@
           +-- ProtocolError     a message of a secure aggregation that must not be answered
           +-- RoundError        a round of a secure run failed; a reason that may depend on private data is withheld
           +-- RunFolderError    a run folder that cannot be written, read or resumed
-          +-- RankError         a rank of a run on several processes failed or is gone
           +-- WorkerError       a worker process that died or failed
 
 Every message names the value, the bound it breaks and the way out. None contains a raw client value.
@@ -46,10 +45,6 @@ class RoundError(RRClusterError):
 
 class RunFolderError(RRClusterError):
     """A run folder cannot be written, read or resumed."""
-
-
-class RankError(RRClusterError):
-    """A rank of a run on several processes failed, is gone, or does not fit the others."""
 
 
 class WorkerError(RRClusterError):
