@@ -1,4 +1,4 @@
-"""`python -m rrcluster`, which is also what torchrun starts."""
+"""`python -m rrcluster`: the command line."""
 
 from rrcluster.cli import main
 

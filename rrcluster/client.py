@@ -5,6 +5,7 @@ depends on the client's own data, memory and draws and on what the server says, 
 of docs/privacy.md asks for.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Method, Tools
 from rrcluster.privacy.mechanism import Mechanism
 from rrcluster.privacy.rebalancing import flip_coins
-from rrcluster.privacy.reports import Reports, as_numpy
+from rrcluster.privacy.reports import Reports, as_numpy, join_reports
 from rrcluster.rng import client_uniforms
 from rrcluster.server.choice import choose
 from rrcluster.server.server import Guidance
@@ -82,6 +83,26 @@ class ClientSide:
         clusters = choices if destinations is None else destinations
         trained = self.method.local(guidance.models, clients, clusters, tools=tools)
         return Reports(trained.updates, choices, destinations, ids, evaluations), trained.memory
+
+    def answer_singly(
+        self, guidance: Guidance, ids: Array, clients: Callable[[Array], Clients], keys: ClientKeys
+    ) -> tuple[Reports, Array]:
+        """`answer` for each of these clients by itself, whose data and memory `clients` gives: for secure runs.
+
+        Guarantee: no bit of an answer depends on who else takes part. Arithmetic on many clients at once rounds by how
+        many there are, by their sizes and by a client's place among them; a server that sends models between which
+        losses tie to the last bit would see others choose otherwise because of one. A client whose computation fails
+        sends nothing: a round that one client's data can abort would show that client's presence, uncharged.
+        """
+        answers = []
+        for client in np.split(ids, len(ids)) if len(ids) else ():
+            try:
+                answers.append(self.answer(guidance, clients(client), keys))
+            except Exception:  # whatever it was; if it was no single client's doing, it fails again below
+                continue
+        answers = answers or [self.answer(guidance, clients(ids[:0]), keys)]
+        reports, rows = zip(*answers, strict=True)
+        return join_reports(reports), np.concatenate(rows)
 
     def _answer_question(self, guidance: Guidance, clients: Clients, tools: Tools) -> tuple[Array, Array | None]:
         """(n,) choices in a round of a survey, and (n, d_s + d_c) answers that travel as updates; None: train."""

@@ -1,8 +1,8 @@
-"""Names by which things are found: methods, datasets, models, mechanisms, commands. Nothing is imported before its use.
+"""Names by which things are found: methods, datasets, models, mechanisms ... Nothing is imported before its use.
 
 Each plug point is one table. An entry says where the thing is loaded from, what reports call it, and what has to
 be known of it before it is loaded. A name registered at run time (`rrcluster.register`), or by another package under
-the entry-point groups `rrcluster.methods`, `rrcluster.datasets` and `rrcluster.models`, is as good as ours.
+the table's entry-point group (`rrcluster.methods`, say), is as good as ours.
 """
 
 import importlib
@@ -156,12 +156,7 @@ METHODS = Registry(
 
 # Networks of a single layer, and what `model = auto` takes instead for methods that split a network.
 _DEEPER = {"linear": "mlp", "pooled-linear": "mlp", "edges": "edges-mlp", "edges-coarse": "edges-mlp"}
-_ONE_BY_ONE = (
-    "cnn",
-    "edges-cnn",
-    "cifar-cnn",
-    "lstm",
-)  # on a CPU: clients one at a time, in a process per core where that pays
+_ONE_BY_ONE = ("cnn", "edges-cnn", "cifar-cnn", "lstm")  # on a CPU: clients one at a time
 MODELS = Registry(
     "model",
     "rrcluster.models",
@@ -209,7 +204,24 @@ COMMANDS = Registry(
 )
 """A command is a function of its arguments that returns the exit status; its label says what it does."""
 
-KINDS = {"method": METHODS, "model": MODELS, "dataset": DATASETS, "mechanism": MECHANISMS, "command": COMMANDS}
+TRANSPORTS = Registry(
+    "transport",
+    "rrcluster.transports",
+    (
+        Entry("local", "rrcluster.federation.unix_socket:open_local", "sockets of this machine"),
+        Entry("flower", "rrcluster.federation.flower.flower_transport:open_flower", "Flower over a network"),
+    ),
+)
+"""A transport is a function of a `Reach` (federation/transports.py): a context with an `ask`, as `Transport` has it."""
+
+KINDS = {
+    "method": METHODS,
+    "model": MODELS,
+    "dataset": DATASETS,
+    "mechanism": MECHANISMS,
+    "command": COMMANDS,
+    "transport": TRANSPORTS,
+}
 
 
 def registered() -> list[tuple[str, Entry]]:
@@ -224,7 +236,7 @@ def restore(known: Sequence[tuple[str, Entry]]) -> None:
 
 
 def register(kind: str, name: str, load: Any, *, label: str | None = None, **facts: Any) -> None:
-    """Add a method, model, dataset, mechanism or command under a name that is then as good as ours.
+    """Add a method, model, dataset, mechanism, command or transport under a name that is then as good as ours.
 
     `load` is the thing itself or "module:attribute". Facts: a method has `chooses_by_loss` (its scores are losses), a
     dataset `usual_model` and `num_classes`.

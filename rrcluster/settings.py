@@ -36,6 +36,7 @@ DISPLAY = {"affects": "display"}  # how closely a run is watched and what is wri
 _BY_COLUMN = {"by_column": True}  # a mapping from columns; on the command line `column=value,value`
 
 USUAL_CLIENTS = 1000
+USUAL_TEST_SHARE = 0.3  # of a client's rows, where a table is tested on without being asked
 FILE_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 KINDS = ("number", "boolean", "text", "date", "list")  # of the columns of a typed table
 
@@ -89,6 +90,8 @@ class DataSettings:
             )
         else:
             registry.DATASETS.check(data=self.data)
+            if self.table_columns:
+                self._check_alone("data_folder")
         checks.if_given(checks.count, num_clients=self.num_clients, max_samples=self.max_samples)
         checks.positive(concentration=self.concentration)
         for share in self.ratio:
@@ -107,13 +110,20 @@ class DataSettings:
         return self.from_file or not registry.DATASETS.fact(self.data, "divided", True)
 
     @property
-    def population_size(self) -> int:
-        """M, the declared number of clients, or the usual one."""
-        return USUAL_CLIENTS if self.num_clients is None else self.num_clients
+    def table_columns(self) -> Mapping[str, Any]:
+        """What is public about the columns of a table that has a name; empty for other data."""
+        return {} if self.from_file else registry.DATASETS.fact(self.data, "columns", {})
 
-    def _check_alone(self) -> None:
-        """Refuse settings that divide a dataset among clients: a file has clients of its own."""
-        for name in ("partition", "ratio", "concentration", "samples_per_client", "data_folder"):
+    @property
+    def population_size(self) -> int:
+        """M: the declared number of clients, that of a table that has a name, or the usual one."""
+        usual: int = registry.DATASETS.fact(self.data, "num_clients", USUAL_CLIENTS)
+        return usual if self.num_clients is None else self.num_clients
+
+    def _check_alone(self, *allowed: str) -> None:
+        """Refuse settings that divide a dataset among clients: a table has clients of its own."""
+        dividing = ("partition", "ratio", "concentration", "samples_per_client", "data_folder")
+        for name in (name for name in dividing if name not in allowed):
             default = next(part.default for part in fields(self) if part.name == name)
             if getattr(self, name) != default:
                 raise ConfigError(
@@ -146,16 +156,23 @@ class ColumnSettings:
     """What a missing value of a column stands for; without it, a missing value is an error."""
     test_column: Annotated[str | None, Flag(metavar="COLUMN")] = None
     """True or false: rows to test on, not trained on."""
-    test_share: float = 0.0
-    """Share of every client's rows to test on, drawn for each client by itself."""
+    test_share: float | None = None
+    """Share of every client's rows to test on: the newest by time_column, or drawn for each client by itself. Default:
+    0.3 where cells decide for themselves, else none."""
+    time: Annotated[str | None, Flag(name="time-column", metavar="COLUMN")] = None
+    """Column that orders a client's rows, a number or an ISO date: the newest are tested on."""
     group: Annotated[str | None, Flag(name="group-column", metavar="COLUMN")] = None
     """True group of the client, where known: for diagnostics alone."""
     types: Annotated[tuple[str, ...], Flag(metavar="COLUMN=KIND ...")] = field(default=(), metadata=_BY_COLUMN)
     """Parquet and data frames: the kind of every column that is not text (number, boolean, date, list). A public
     constant, which a secure run needs; in CSV every cell is text and read by itself."""
+    encoding: Annotated[Literal["declared", "cells"], Flag(name="features")] = "declared"
+    """declared: a column that is not a number needs a rule. cells: every cell decides for itself, as a number, as
+    hashed text or as missing, and rules are for what is known beforehand."""
 
     def __post_init__(self) -> None:
-        checks.fraction(test_share=self.test_share)
+        checks.one_of(("declared", "cells"), encoding=self.encoding)
+        checks.fraction(test_share=self.test_share or 0.0)
         if self.test_share and self.test_column is not None:
             raise ConfigError(
                 f"test_share and test_column = {self.test_column!r} exclude each other; give one of them."
@@ -174,7 +191,30 @@ class ColumnSettings:
         both = sorted(self.vocabulary.keys() & self.ranges.keys())
         if both:
             raise ConfigError(f"column {both[0]!r} has both categories and scale; give one of them.")
+        if self.time in (self.client, self.target, self.group, self.test_column) and self.time is not None:
+            raise ConfigError(f"column {self.time!r} has two roles; give every column one.")
         _ = self.fills, self.kinds
+
+    def filled(self, declared: Mapping[str, Any]) -> "ColumnSettings":
+        """These settings, and where they are defaults, those declared for a table that has a name.
+
+        Who predicts another column says what kind it is.
+        """
+        own = {part.name for part in fields(self) if getattr(self, part.name) != part.default}
+        own |= {"classes", "regression"} if own & {"target", "classes", "regression"} else set()
+        taken: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in declared.items()
+            if name not in own
+        }
+        return replace(self, **taken)
+
+    @property
+    def held_out(self) -> float:
+        """The share of a client's rows that is tested on, all defaults filled in; 0 where a column says which."""
+        if self.test_share is None:
+            return USUAL_TEST_SHARE if self.encoding == "cells" and self.test_column is None else 0.0
+        return self.test_share
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ in it is executed, a small file cannot expand to fill the memory, and links, pip
 import contextlib
 import errno
 import json
+import math
 import os
 import re
 import stat
@@ -45,10 +46,19 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2) + "\n"
 
 
+def finite(value: Any) -> Any:
+    """The same without numbers that JSON does not have: null in place of NaN and infinity."""
+    if isinstance(value, dict):
+        return {name: finite(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def append_json(path: Path, value: Any) -> None:
     """Append one line of JSON, not flushed: `sync_file` does that before a checkpoint that includes it."""
     with explain_write(path):
-        append_line(path, json.dumps(value), flush=False)
+        append_line(path, json.dumps(finite(value), allow_nan=False), flush=False)
 
 
 @contextlib.contextmanager

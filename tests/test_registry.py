@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -70,7 +71,8 @@ def test_an_unknown_name_is_refused_with_the_near_ones(ask, text):
 @pytest.mark.parametrize("kind", registry.KINDS)
 def test_every_name_loads_what_it_names(kind):
     for name in registry.KINDS[kind]:
-        assert registry.KINDS[kind].load(name) is not None, name
+        if name != "flower" or find_spec("flwr"):  # which has an environment of its own
+            assert registry.KINDS[kind].load(name) is not None, name
 
 
 @pytest.mark.parametrize("kind", registry.KINDS)

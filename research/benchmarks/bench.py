@@ -27,7 +27,7 @@ from benchmarks import compare_cpu
 from benchmarks.compare_cpu import processor_seconds, seconds, started
 
 HERE = Path(__file__).resolve().parent
-ROOT, RESULT = HERE.parent, HERE.parent / "docs" / "results" / "bench.json"
+ROOT, RESULT = HERE.parents[1], HERE.parents[1] / "docs" / "results" / "bench.json"
 RRCLUSTER = [sys.executable, "-m", "rrcluster"]
 MOST_FALL = 0.1
 TICK = 1 / os.sysconf("SC_CLK_TCK")  # what processor time is counted in

@@ -24,7 +24,7 @@ from rrcluster.privacy.identifier import IdentifierMechanism
 from rrcluster.privacy.joint import JointMechanism
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
-from rrcluster.privacy.reports import MessageSum, Reports, as_numpy
+from rrcluster.privacy.reports import MessageSum, Reports, join_reports
 from rrcluster.rng import Rng
 from rrcluster.types import Array, Coordinates, Release
 
@@ -295,7 +295,8 @@ class Recorder:
 
     def release_total(self, exact: MessageSum, *, rng: Rng) -> Release:
         """Release a sum as the mechanism does, and record it with the reports of all parts."""
-        reports = _joined([*self._parts.values()])
+        parts = [*self._parts.values()]  # none where other processes summed them
+        reports = join_reports(parts) if parts else Reports([], [], client_ids=[])
         self._parts.clear()
         self.totals.append(np.array(exact.total))
         return self.released(reports, lambda: self._mechanism.release_total(exact, rng=rng))
@@ -315,17 +316,6 @@ class Recorder:
     def reported(self) -> list[Reported]:
         """The rounds so far, as arrays."""
         return [_as_arrays(reports, made) for reports, made in self.raw]
-
-
-def _joined(parts: list[Reports]) -> Reports:
-    """The reports of all parts of a cohort, in their order; none where other processes summed them."""
-    if len(parts) < 2:
-        return parts[0] if parts else Reports([], [], client_ids=[])
-    columns: dict[str, Any] = {}
-    for name in ("updates", "choices", "destinations", "client_ids", "evaluations"):
-        values = [as_numpy(getattr(part, name)) for part in parts]
-        columns[name] = None if values[0] is None else [row for value in values for row in value]
-    return Reports(**columns)
 
 
 def _as_arrays(reports: Reports, made: Release) -> Reported:

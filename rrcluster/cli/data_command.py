@@ -14,21 +14,25 @@ from rrcluster.errors import ConfigError
 
 @dataclass(frozen=True)
 class DataCommand:
-    """List datasets and where their files are, download one (get), or verify its files (check).
+    """List datasets and where their files are, say what one is (describe), download it (get), or verify its files.
 
     rrcluster data list
 
-    rrcluster data get fashion-mnist
+    rrcluster data describe wages
+
+    rrcluster data get movielens --accept-terms
 
     rrcluster data check fashion-mnist --folder my/files
     """
 
-    action: Annotated[Literal["list", "get", "check"], tyro.conf.Positional] = "list"
+    action: Annotated[Literal["list", "describe", "get", "check"], tyro.conf.Positional] = "list"
     """What to do."""
     name: Annotated[str, tyro.conf.Positional] = ""
-    """Dataset, for get and check."""
+    """Dataset, for describe, get and check."""
     folder: Path | None = None
     """Where its files are or should go; default: the usual places."""
+    accept_terms: bool = False
+    """get: accept the terms of data that has some, instead of being asked."""
     json: bool = False
     """Print the answer as JSON."""
 
@@ -36,7 +40,7 @@ class DataCommand:
 def main(arguments: list[str]) -> int:
     """Run the command; `check` exits with 1 when a file is missing or damaged."""
     command = parse(DataCommand(), arguments, prog="rrcluster data")
-    return {"list": _list, "get": _get, "check": _check}[command.action](command)
+    return {"list": _list, "describe": _describe, "get": _get, "check": _check}[command.action](command)
 
 
 def _list(command: DataCommand) -> int:
@@ -49,12 +53,50 @@ def _list(command: DataCommand) -> int:
     return 0
 
 
+def _describe(command: DataCommand) -> int:
+    from rrcluster.data.sources import source
+
+    entry = source(_named(command))
+    facts = {
+        "name": entry.name,
+        "what": entry.description,
+        "licence": entry.licence,
+        "terms": entry.terms,
+        "classes": entry.num_classes or ("regression" if entry.columns else ""),
+        "clients": entry.num_clients,
+        **{role: entry.columns.get(role, "") for role in ("client", "target", "group")},
+        "time": entry.time and f"{entry.time} (--time-column {entry.time} tests on the newest rows)",
+        "features": ", ".join(entry.columns.get("features", ())),
+        "made_from": "" if entry.wheel is None else entry.wheel.requirement,
+    }
+    _print(
+        command,
+        [{"fact": fact.replace("_", " "), "value": value} for fact, value in facts.items() if value],
+        entry.label,
+    )
+    return 0
+
+
 def _get(command: DataCommand) -> int:
     from rrcluster.data.sources import get
 
-    rows = [asdict(row) for row in get(_named(command), command.folder, progress=not command.json)]
+    accepted = command.accept_terms or _accepted(command)
+    rows = [
+        asdict(row) for row in get(_named(command), command.folder, progress=not command.json, accept_terms=accepted)
+    ]
     _print(command, rows, command.name)
     return 0
+
+
+def _accepted(command: DataCommand) -> bool:
+    """Whether the person at the terminal accepts the terms of the data, if it has some."""
+    from rrcluster.data.sources import check, source
+
+    terms = source(_named(command)).terms
+    if not terms or not sys.stdin.isatty() or all(row.sha256_ok for row in check(command.name, command.folder)):
+        return False
+    say(f"{command.name}: {terms}")
+    return input("Do you accept these terms? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _check(command: DataCommand) -> int:

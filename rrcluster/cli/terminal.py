@@ -19,7 +19,7 @@ import tyro
 
 from rrcluster.errors import ConfigError, NotDeclared
 from rrcluster.settings import refuse_removed
-from rrcluster.storage import parse_yaml, printable, read_text
+from rrcluster.storage import finite, parse_yaml, printable, read_text
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -80,7 +80,7 @@ def say(text: str) -> None:
 
 def print_json(answer: object) -> None:
     """The answer on stdout, for a program."""
-    sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+    sys.stdout.write(json.dumps(finite(answer), indent=2, allow_nan=False) + "\n")
 
 
 def waiting(text: str, *, hidden: bool = False) -> contextlib.AbstractContextManager[object]:

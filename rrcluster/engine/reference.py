@@ -53,7 +53,7 @@ class ReferenceEngine:
     def train(self, calls: Sequence[TrainingCall]) -> list[Updates]:
         """(n, d) for each call."""
         with own_generators(self.device):
-            return [call.result(self._train(call)) for call in calls]
+            return [self._train(call) for call in calls]
 
     def measure(self, questions: Sequence[Question]) -> list[Measured]:
         """Loss and accuracy for each question."""
@@ -69,23 +69,27 @@ class ReferenceEngine:
         return ClientNetwork.of(self.model, self.device, measured=True)
 
     def _train(self, call: TrainingCall) -> Array:
-        cohort, local, trained = call.cohort, call.local, call.start
+        cohort, local, models = call.cohort, call.local, np.asarray(call.models, dtype=np.float32)
         orders = batch_orders(call.key, cohort.clients, cohort.sizes, epochs=local.local_epochs)
         seeds = step_seeds(call.key, cohort.clients, orders.shape[1] * -(-orders.shape[2] // local.batch_size))
-        anchors = trained.copy() if call.anchor is None else np.asarray(call.anchor, dtype=np.float32)
+        result = np.zeros((len(cohort.sizes), models.shape[1]), dtype=np.float32)
         for row, size in enumerate(cohort.sizes.tolist()):
-            if not size:
-                continue
-            network = self._trained.fresh()
-            network.load(trained[row])
-            inputs, targets = self._tensor(cohort.inputs[row, :size]), self._tensor(cohort.targets[row, :size])
-            optimiser = Optimiser(network.parameters, local, anchors[row], call.trainable)
-            batches = [batch for order in orders[row, :, :size] for batch in _split(order, local.batch_size)]
-            for seed, batch in zip(seeds[row].tolist(), batches, strict=False):
-                chosen = self._tensor(batch)
-                optimiser.step(network.gradients(inputs[chosen], targets[chosen], seed=seed))
-            trained[row] = network.dump()
-        return trained
+            start = models[call.model_of[row]]
+            if size:
+                network = self._trained.fresh(start)
+                inputs, targets = self._tensor(cohort.inputs[row, :size]), self._tensor(cohort.targets[row, :size])
+                anchor = start if call.anchor is None else np.asarray(call.anchor[row], dtype=np.float32)
+                optimiser = Optimiser(network.parameters, local, anchor, call.trainable)
+                epochs = self._tensor(orders[row, :, :size])
+                batches = [batch for order in epochs for batch in order.split(local.batch_size)]
+                for seed, chosen in zip(seeds[row].tolist(), batches, strict=False):
+                    optimiser.step(network.gradients(inputs[chosen], targets[chosen], seed=seed))
+                result[row] = network.dump()
+                if not call.whole_models:
+                    result[row] -= start
+            elif call.whole_models:
+                result[row] = start
+        return result
 
     def _measure(self, question: Question) -> Measured:
         models, samples = question.models, question.samples
@@ -98,7 +102,7 @@ class ReferenceEngine:
         figures = np.zeros((len(clients), len(models), 2))
         for row, client in enumerate(clients):
             inputs, targets = (self._tensor(values) for values in client)
-            network = self._measured.fresh()
+            network = self._measured.fresh(models[0]) if len(models) else self._measured
             for column, model in enumerate(models if len(targets) else ()):
                 network.load(model)
                 figures[row, column] = [float(part.mean()) for part in network.figures(inputs, targets)]
@@ -107,7 +111,3 @@ class ReferenceEngine:
     def _tensor(self, values: Array) -> Tensor:
         """A copy: where rows lie in memory depends on the rest of the cohort, and may change the last bits."""
         return torch.tensor(values, device=self.device)
-
-
-def _split(order: Array, size: int) -> list[Array]:
-    return [order[first : first + size] for first in range(0, len(order), size)]

@@ -115,7 +115,7 @@ class AgreedRun:
             "rehearsal": not plan.secure,
         }
         if self.secure is None:
-            return common
+            return common | {"least_members": self.agreement.least_members}
         return common | {
             "towards": self.secure.towards,
             "epsilon_towards_members": self.secure.epsilon_towards_members(),
@@ -130,7 +130,8 @@ def close(draft: Agreement) -> Agreement:
     """The agreement of a draft: clients counted by the roster, defaults written out, noise calibrated, cost stated.
 
     The noise multiplier takes the place of the epsilon it was calibrated to, so that no two sides calibrate apart;
-    what it costs is in the guarantee.
+    what it costs is in the guarantee. In plain mode more than half of the members have to be connected in a round,
+    unless the draft says another number.
     """
     register_members()
     given = {**draft.settings, "num_clients": draft.num_clients}
@@ -138,7 +139,8 @@ def close(draft: Agreement) -> Agreement:
     config = from_flat(given, source="the settings")
     settings = {name: value for name, value in config.flat().items() if AFFECTS[name] == "result"}
     settings = {**settings, "epsilon": None, "noise_multiplier": _noise(config)}
-    agreement = replace(draft, settings=settings, guarantee={})
+    majority = 0 if draft.secure else draft.least_members or len(draft.members) // 2 + 1
+    agreement = replace(draft, settings=settings, guarantee={}, least_members=majority)
     return replace(agreement, guarantee=AgreedRun.draft(agreement).guarantee())
 
 

@@ -108,6 +108,7 @@ class Agreement:
     mode: str = "plain"  # secure: the server sees sums alone, with noise made by the members
     least_honest: int = 0  # secure: members whose noise a sum must hold
     most_colluders: int = 0  # secure: members that may work for the server
+    least_members: int = 0  # plain: members that must be connected in a round, or it is neither charged nor released
     guarantee: Mapping[str, Any] = field(default_factory=dict)  # what operators read; computed again by everybody
     authority: str = ""  # SHA-256 of the certificate that the server's must be signed by; "": no network
 
@@ -116,8 +117,13 @@ class Agreement:
         checks.one_of(MODES, mode=self.mode)
         checks.count(least_honest=self.least_honest, at_least=2 if self.secure else 0)
         checks.count(most_colluders=self.most_colluders, at_least=0)
+        checks.count(least_members=self.least_members, at_least=0)
         if not self.secure and self.least_survivors:
             raise ConfigError("least_honest and most_colluders are about mode = secure; leave them out in plain mode.")
+        if self.secure and self.least_members:
+            raise ConfigError(
+                "least_members is about mode = plain; in secure mode least_honest and most_colluders say it."
+            )
         for what, values in (
             ("names", [member.name for member in self.members]),
             ("identities", [member.identity for member in self.members]),
@@ -125,6 +131,11 @@ class Agreement:
         ):
             if len(set(values)) != len(values):
                 raise ConfigError(f"two members have the same {what}; every member needs its own.")
+        if self.least_members > len(self.members):
+            raise ConfigError(
+                f"least_members = {self.least_members} is more than the {len(self.members)} members that are enrolled; "
+                "enrol more, or init another folder with fewer, which takes the same requests."
+            )
         if self.least_survivors > len(self.members):
             raise ConfigError(
                 f"least_honest = {self.least_honest} and most_colluders = {self.most_colluders} need "
@@ -141,6 +152,11 @@ class Agreement:
     def least_survivors(self) -> int:
         """Members that must be left when a sum is unmasked."""
         return self.least_honest + self.most_colluders
+
+    @property
+    def needed_members(self) -> int:
+        """Members without whom no round is charged: in plain mode connected, in secure mode survivors."""
+        return self.least_survivors if self.secure else max(self.least_members, 1)
 
     @property
     def num_clients(self) -> int:
@@ -164,7 +180,7 @@ class Agreement:
     def facts(self) -> dict[str, Any]:
         """All of it as plain data, with the version of the package, whose arithmetic all must share."""
         return {
-            "format": "rrcluster-agreement/2",
+            "format": "rrcluster-agreement/3",
             "version": __version__,
             "name": self.name,
             "mode": self.mode,
@@ -172,6 +188,7 @@ class Agreement:
             "samples": asdict(self.samples),
             "least_honest": self.least_honest,
             "most_colluders": self.most_colluders,
+            "least_members": self.least_members,
             "guarantee": dict(self.guarantee),
             "authority": self.authority,
             "members": [member.facts() for member in self.members],
@@ -195,6 +212,7 @@ class Agreement:
             named["mode"],
             named["least_honest"],
             named["most_colluders"],
+            named["least_members"],
             named["guarantee"],
             named["authority"],
         )

@@ -2,9 +2,10 @@
 
 A server that is not trusted cannot be a client's accountant. The ledger is on the client's disk, spans federations, and
 is written before anything that depends on data leaves the client. It counts *attempts*: once a masked sum is sent, the
-other members can unmask it without its sender, so an attempt that fails afterwards is spent too. It refuses more of
-them than the federation's plan has releases, and an attempt that is not later than the last one joined (a replay, or
-one in which the daemon died and lost its secrets).
+other members can unmask it without its sender, so an attempt that fails afterwards is spent too; in plain mode, where
+the server is trusted, it counts rounds, which the server may ask for again. It refuses more than the federation's plan
+has releases, and an attempt that is not later than the last one joined (a replay, or one in which the daemon died and
+lost its secrets).
 
 It also has what every training costs that the member agreed to, so that a second training of the same clients adds up,
 and one that would bring them above the operator's lifetime budget is refused before it is signed.
@@ -26,7 +27,6 @@ from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.privacy.composition import account_together, check_composable
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.privacy.ledger import describe, read_event
-from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.storage import append_line, drop_torn_line, explain_write, make_folders, read_json_lines
 
 if TYPE_CHECKING:
@@ -45,11 +45,6 @@ class TrainingCost:
     participations: int
     adjacency: str
     delta: float
-
-    @classmethod
-    def of_plan(cls, name: str, plan: PrivacyPlan, *, adjacency: str, delta: float) -> "TrainingCost":
-        """The cost of a plan, under the relation that its mode allows."""
-        return cls(name, describe(plan.event), plan.num_participations, adjacency, delta)
 
 
 def cost_together(costs: Sequence[TrainingCost]) -> float:
@@ -92,6 +87,7 @@ class ClientLedger:
             raise RunFolderError(f"{path}: holds fewer attempts than before, so a part of it is lost; {_WAY_OUT}")
         self._count = count
         self._last = {federation: (round_index, attempt) for federation, round_index, attempt in entries}
+        self._rounds = Counter(federation for federation, _ in {entry[:2] for entry in entries})
 
     def joined(self, federation: bytes) -> int:
         """Attempts of this federation that the member took part in."""
@@ -139,22 +135,25 @@ class ClientLedger:
             )
         return total
 
-    def join(self, federation: bytes, round_index: int, attempt: int, *, limit: int) -> None:
+    def join(self, federation: bytes, round_index: int, attempt: int, *, limit: int, repeats: bool = False) -> None:
         """Before anything that depends on data leaves the member.
 
         PrivacyError beyond the releases that the plan allows; ProtocolError for an attempt that is not a later one.
+        With `repeats` attempts at one round count once: a server that is trusted charges what it releases, and asks
+        again after a failure.
         """
         with self._locked():
-            self._join(federation.hex(), (round_index, attempt), limit)
+            self._join(federation.hex(), (round_index, attempt), limit, repeats)
 
-    def _join(self, name: str, asked: tuple[int, int], limit: int) -> None:
+    def _join(self, name: str, asked: tuple[int, int], limit: int, repeats: bool) -> None:
         round_index, attempt = asked
         if name in self._last and asked <= self._last[name]:
             raise ProtocolError(
                 f"round {round_index}, attempt {attempt} is not later than the last one joined; the server must start "
                 "a new attempt."
             )
-        if self._count[name] >= limit:
+        again = repeats and name in self._last and round_index == self._last[name][0]
+        if not again and (self._rounds if repeats else self._count)[name] >= limit:
             raise PrivacyError(
                 f"this member has joined the {limit} attempts that were agreed on; enrol again under a new budget."
             )
@@ -166,6 +165,7 @@ class ClientLedger:
         append_line(self._path, line)  # on disk when it returns
         self._last[name] = asked
         self._count[name] += 1
+        self._rounds[name] += not again
 
 
 def _cost(path: Path, line: Mapping[str, Any]) -> TrainingCost:
@@ -191,10 +191,15 @@ def ledger_of(folder: MemberFolder) -> ClientLedger:
 
 
 def agree_to(folder: MemberFolder, agreed: "AgreedRun") -> float:
-    """Epsilon of all trainings with this one; PrivacyError above the operator's lifetime budget."""
-    guarantee = agreed.guarantee()
-    cost = TrainingCost.of_plan(
-        agreed.agreement.name, agreed.plan, adjacency=guarantee["adjacency"], delta=guarantee["delta"]
+    """Epsilon of all trainings with this one, towards whoever learns most; PrivacyError above the lifetime budget."""
+    guarantee, secure = agreed.guarantee(), agreed.secure
+    event = agreed.plan.event if secure is None else secure.event_towards_members
+    cost = TrainingCost(
+        agreed.agreement.name,
+        describe(event),
+        agreed.plan.num_participations,
+        guarantee["adjacency"],
+        guarantee["delta"],
     )
     return ledger_of(folder).agree(agreed.agreement.digest, cost)
 

@@ -1,8 +1,9 @@
 """The server's way of asking the members of a federation: `collect` for `run_rounds`, over a transport."""
 
 import logging
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -20,6 +21,7 @@ from rrcluster.federation.messages import (
     LONGEST_LETTER,
     READ_ANSWER,
     Letter,
+    declined,
     decode,
     read_report,
     read_unopened,
@@ -37,6 +39,8 @@ from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.server.server import Charge, Guidance
 from rrcluster.types import Array
 
+_LOG = logging.getLogger("rrcluster")
+
 
 class Transport(Protocol):
     """Carries messages to members and back."""
@@ -44,18 +48,30 @@ class Transport(Protocol):
     def ask(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """The answers of those members that gave one by the round's deadline; nobody replaces the others."""
 
+    def stayed(self) -> Collection[int]:
+        """Of the members that did not answer the last question those that were connected from it to its deadline.
+
+        They compute still, or what they sent cannot be read. What was lost with a connection is no answer of theirs.
+        """
+
 
 @dataclass
 class PlainCollect:
     """Plain mode: the server is trusted with raw reports, keeps them in memory only and releases by the mechanism.
 
-    A member that does not answer, refuses, or answers with something else is as if its clients had dropped out.
+    A member that does not answer, refuses, or answers with something else is as if its clients had dropped out. An
+    attempt in which fewer than the agreed `least_members` were connected is neither charged nor released, and the next
+    one waits for them; RoundError where they do not come within `patience` seconds, or after `most_attempts`. Who is
+    connected is decided by the network and by refusals, which a daemon utters before it looks at its data: never by
+    what data holds.
     """
 
     agreed: AgreedRun
     transport: Transport
     streams: StreamSource
     next_attempt: Callable[[], int] = field(default_factory=lambda: count().__next__)  # larger after every restart
+    patience: float = 0.0
+    most_attempts: int = 5
 
     @property
     def plan(self) -> PrivacyPlan:
@@ -68,19 +84,54 @@ class PlainCollect:
         return self.agreed.agreement
 
     def __call__(self, guidance: Guidance, charge: Charge) -> Reports:
-        """Draw the cohort, ask the members that host it, and charge the round."""
+        """Draw the cohort, ask the members until enough of them were connected, and charge the round."""
         t = guidance.round_index
         cohort = self.plan.sampler.draw(self.agreement.num_clients, rng=self.streams("cohort", t), round_index=t)
-        keys = None if self.plan.secure else ClientKeys.of_round(self.streams, t)
+        for _ in range(self.most_attempts):
+            messages = self._tasks(guidance, cohort)
+            answers = self.transport.ask(messages | self._greetings(but=messages))
+            connected = self._connected(answers)
+            if len(connected) >= self.agreement.needed_members:
+                parts = [self._checked(place, answers[place], cohort) for place in sorted({*answers} & {*messages})]
+                charge()
+                return self._reports([part for part in parts if part is not None])
+            self._wait(t)
+        raise self._too_few(t, connected)
+
+    def _tasks(self, guidance: Guidance, cohort: Array) -> dict[int, bytes]:
+        """What each member that hosts clients of the cohort is asked, under the number of a new attempt."""
+        keys = None if self.plan.secure else ClientKeys.of_round(self.streams, guidance.round_index)
         facts = {"federation": self.agreement.digest.hex(), "attempt": self.next_attempt()}
-        messages = {
+        return {
             place: task("train", guidance, self.plan.mechanism, facts, keys=keys, clients=ids).encode()
             for place, ids in self._hosted(cohort).items()
         }
-        answers = self.transport.ask(messages)
-        parts = [self._checked(place, answers[place], cohort) for place in sorted(answers)]
-        charge()
-        return self._reports([part for part in parts if part is not None])
+
+    def _greetings(self, *, but: Collection[int] = ()) -> dict[int, bytes]:
+        """To all other members, so that who is connected is known also of those that host nobody of a cohort."""
+        hello = Letter("hello", {"federation": self.agreement.digest.hex()}).encode()
+        return {place: hello for place in range(len(self.agreement.members)) if place not in but}
+
+    def _connected(self, answers: Mapping[int, bytes]) -> set[int]:
+        """Members that were connected during the last question, and did not decline it."""
+        return {place for place, content in answers.items() if not declined(content)} | {*self.transport.stayed()}
+
+    def _wait(self, round_index: int) -> None:
+        """Until enough members are connected again."""
+        _LOG.warning("round %d waits: fewer than %d members are connected", round_index, self.agreement.needed_members)
+        deadline = time.monotonic() + self.patience
+        while len(connected := self._connected(self.transport.ask(self._greetings()))) < self.agreement.needed_members:
+            if time.monotonic() > deadline:
+                raise self._too_few(round_index, connected)
+            time.sleep(min(1.0, self.patience))
+
+    def _too_few(self, round_index: int, connected: Collection[int]) -> RoundError:
+        members = self.agreement.members
+        away = ", ".join(member.name for place, member in enumerate(members) if place not in connected)
+        return RoundError(
+            f"round {round_index} was not charged: {len(connected)} of {len(members)} members take part, and "
+            f"{self.agreement.needed_members} were agreed on (least_members); {away} are away, or refuse."
+        )
 
     def _hosted(self, cohort: Array) -> dict[int, Array]:
         """The sampled clients of each member that hosts any."""
@@ -159,7 +210,7 @@ class SecureCollect:
     def _blame(self, place: int, fault: str) -> None:
         """Name a member that did not follow the protocol: to who runs the server, not to the other members."""
         self.faults.append(f"{self.agreed.agreement.members[place].name} {fault}.")
-        logging.getLogger("rrcluster").warning(self.faults[-1])
+        _LOG.warning(self.faults[-1])
 
     def _leave_out(self) -> None:
         """After an attempt that failed, ask the member no more whose envelopes most others cannot open: two at least.
@@ -202,7 +253,7 @@ class SecureCollect:
                 letter = decode(content, longest=LONGEST_LETTER)
                 if letter.name == "unopened" and stage == "mask":
                     self._note_unopened(place, letter, messages[place])
-                elif letter.name != "refused":
+                elif not declined(content):
                     answers[place] = READ_ANSWER[stage](letter, self.secure.terms.width)
             except ProtocolError:
                 self._blame(place, f"answered {stage} with something else than was asked for")
@@ -230,6 +281,10 @@ class InProcess:
         return {
             place: self.daemons[place].answer(content) for place, content in messages.items() if place not in self.gone
         }
+
+    def stayed(self) -> set[int]:
+        """Nobody: who does not answer is gone."""
+        return set()
 
 
 class Answering(Protocol):

@@ -41,6 +41,7 @@ from rrcluster.federation.messages import (
 )
 from rrcluster.federation.secagg.secure_client import Attempt, SecureClient
 from rrcluster.federation.secure_plan import SecurePlan
+from rrcluster.methods.method import Clients
 from rrcluster.privacy.reports import Reports
 from rrcluster.server.server import Guidance
 from rrcluster.simulation.clients import ClientMemory
@@ -175,7 +176,8 @@ class Daemon:
         """Write the attempt into the member's ledger, before anything that depends on data leaves."""
         if round_index >= self.agreed.plan.num_rounds:
             raise ProtocolError("the round is beyond the last one that was agreed on.")
-        self.ledger.join(self.agreement.digest, round_index, attempt, limit=self.agreed.num_releases)
+        limit, repeats = self.agreed.num_releases, self.agreed.secure is None
+        self.ledger.join(self.agreement.digest, round_index, attempt, limit=limit, repeats=repeats)
 
     @property
     def _secure_plan(self) -> SecurePlan:
@@ -199,15 +201,11 @@ class Daemon:
         """What these clients report; one that is gone, has withdrawn, whose samples cannot be used or whose computation
         fails sends nothing.
 
-        A member that refused instead would take all of its clients out of the sum because of one client's data.
+        A member that refused instead would take all of its clients out of the sum because of one client's data, and
+        the server counts members that refuse as absent, which data must not decide.
         """
-        ids = self._present(ids)
-        try:
-            reports, remembered = self._compute(guidance, ids, keys)
-        except Exception:  # whatever it was; if it was no single client's doing, it fails again below
-            ids = np.array([client for client in ids.tolist() if self._can_answer(guidance, client, keys)], np.int64)
-            reports, remembered = self._compute(guidance, ids, keys)
-        self.memory = self.memory.updated(ids, remembered)
+        reports, rows = self.agreed.side.answer_singly(guidance, self._present(ids), self._clients, keys)
+        self.memory = self.memory.updated(np.asarray(reports.client_ids), rows)
         self.remember(self.memory)
         return reports
 
@@ -226,20 +224,10 @@ class Daemon:
         local = ids - self.agreement.first_client(self.place)
         return np.asarray(order[np.searchsorted(self._numbers, local, sorter=order)], dtype=np.int64)
 
-    def _compute(self, guidance: Guidance, ids: Array, keys: ClientKeys) -> tuple[Reports, Array]:
-        return self.agreed.side.answer(guidance, self.memory.recall(self._cohort(ids)), keys)
-
-    def _can_answer(self, guidance: Guidance, client: int, keys: ClientKeys) -> bool:
-        try:
-            self._compute(guidance, np.array([client]), keys)
-        except Exception:
-            return False
-        return True
-
-    def _cohort(self, ids: Array) -> Cohort:
-        """The data of these clients under their numbers in the federation, which decide their draws."""
+    def _clients(self, ids: Array) -> Clients:
+        """These clients under their numbers in the federation, which decide their draws."""
         own = self.data.cohort(self._rows(ids))
-        return Cohort(ids, own.sizes, own.stack)
+        return self.memory.recall(Cohort(ids, own.sizes, own.stack))
 
 
 def _whole(facts: Mapping[str, Any], name: str) -> int:

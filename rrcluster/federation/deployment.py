@@ -4,7 +4,7 @@ Only `collect` differs (rrcluster/server/server.py): it asks the members over a 
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +44,7 @@ class Deployment:
     agreed: AgreedRun
     transport: Transport
     next_attempt: Callable[[], int]  # the number of an attempt, on disk before it is used
+    patience: float = 0.0  # seconds that a plain round waits for members
 
     def experiment(self) -> Experiment:
         """What `rrcluster.runs.run` starts and resumes."""
@@ -89,7 +90,7 @@ class Deployment:
     def _collect(self, experiment: Experiment) -> Collect:
         if self.agreed.secure is not None:
             return SecureCollect(self.agreed, self.transport, self.next_attempt)
-        return PlainCollect(self.agreed, self.transport, experiment.streams, self.next_attempt)
+        return PlainCollect(self.agreed, self.transport, experiment.streams, self.next_attempt, self.patience)
 
     def stated(self, statement: dict[str, Any]) -> dict[str, Any]:
         """The statement of a federation: who sees what, and in secure mode under which relation."""
@@ -141,12 +142,28 @@ def _clock(agreement: Agreement, place: int, content: bytes) -> float | None:
     return clock if type(clock) is float else None
 
 
-def hand_out(agreement: Agreement, transport: Transport, models: Models) -> list[int]:
-    """Send everybody the models; the places of those that have them now."""
+def hand_out(
+    agreement: Agreement,
+    transport: Transport,
+    models: Models,
+    *,
+    patience: float,
+    without: frozenset[int] = frozenset(),
+) -> set[int]:
+    """Send everybody the models, again for so many seconds to those that do not answer; the places of those with them.
+
+    Nobody waits for the members in `without`.
+    """
     arrays = {"shared": models.shared.astype(np.float32), "clustered": models.clustered.astype(np.float32)}
     letter = Letter("released", {"federation": agreement.digest.hex()}, arrays).encode()
-    answers: Mapping[int, bytes] = transport.ask(dict.fromkeys(range(len(agreement.members)), letter))
-    return sorted(place for place, content in answers.items() if _kept(content))
+    everybody, deadline = frozenset(range(len(agreement.members))), time.monotonic() + patience
+    have: set[int] = set()
+    while True:
+        answers = transport.ask(dict.fromkeys(sorted(everybody - have), letter))
+        have |= {place for place, content in answers.items() if _kept(content)}
+        if everybody - without <= have or time.monotonic() > deadline:
+            return have
+        time.sleep(min(1.0, patience))
 
 
 def _kept(content: bytes) -> bool:

@@ -50,6 +50,7 @@ class FederationFolder:
         mode: str,
         least_honest: int,
         most_colluders: int,
+        least_members: int,
         hosts: Sequence[str],
     ) -> "FederationFolder":
         """A new federation without members, and its certificates."""
@@ -63,9 +64,10 @@ class FederationFolder:
         folder = cls(path)
         empty = Agreement(name, {}, samples, ()).facts()  # checks name and samples
         draft = {"settings": dict(settings), "mode": mode, "least_honest": least_honest}
+        draft |= {"most_colluders": most_colluders, "least_members": least_members}
         make_authority(path, private, name=name, hosts=hosts)
         authority = authority_digest(path / "ca.pem")
-        folder._save({**empty, **draft, "most_colluders": most_colluders, "authority": authority})
+        folder._save({**empty, **draft, "authority": authority})
         return folder
 
     @property

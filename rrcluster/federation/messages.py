@@ -82,6 +82,22 @@ def decode(content: bytes, *, longest: int) -> Letter:
     raise ProtocolError("a message cannot be read; sender and receiver must run the same version.")
 
 
+_WORD = 1000  # bytes of an answer in one word
+
+
+def declined(content: bytes) -> bool:
+    """Whether an answer says that the member takes no part: its daemon refuses, or its node does not reach the daemon.
+
+    A long answer is not looked into, and one that is none of ours declines nothing.
+    """
+    if len(content) > _WORD:
+        return False
+    try:
+        return decode(content, longest=_WORD).name in ("refused", "away")
+    except ProtocolError:
+        return False
+
+
 _Shape = tuple[str, tuple[int | None, ...]]
 
 
@@ -202,6 +218,14 @@ def _check_question(question: SurveyQuestion, num_clusters: int) -> None:
         raise ProtocolError(f"the question {stage} of a survey has another shape than agreed.")
     if not (np.isfinite(centres).all() and np.allclose(question.basis.T @ question.basis, np.eye(r), atol=1e-8)):
         raise ProtocolError(f"the question {stage} looks at directions that are not perpendicular, of length 1.")
+
+
+def longest_answer(mechanism: Mechanism, num_clients: int, num_members: int) -> int:
+    """Bytes that no answer of a member with so many clients has more of: a report of all of them, or a masked sum."""
+    width = mechanism.coordinates.width
+    per_client, masked = 4 * width + 3 * 8 + 2 * 8, 4 * mechanism.num_clusters * (width + 4)
+    per_member = 8 + max(ENVELOPE_BYTES, 2 * (8 + KEY_BYTES))
+    return num_clients * per_client + masked + num_members * per_member + _LONGEST_HEADER
 
 
 def report_letter(reports: Reports) -> Letter:

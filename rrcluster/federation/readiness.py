@@ -218,8 +218,7 @@ def _member_budget(folder: MemberFolder, agreement: Agreement) -> str:
 
 def _daemon(folder: MemberFolder) -> str:
     from rrcluster.federation.messages import Letter, decode
-    from rrcluster.federation.transports import SOCKET
-    from rrcluster.federation.unix_socket import ask_socket
+    from rrcluster.federation.unix_socket import SOCKET, ask_socket
 
     hello = Letter("hello", {"federation": folder.agreement().digest.hex()}).encode()
     try:

@@ -102,15 +102,19 @@ class SecurePlan:
             return "everybody, the server included"
         return "the server and observers of the models, but not the members, which know their own noise"
 
-    def epsilon_towards_members(self) -> float:
-        """Towards one member that takes its own share off a sum: of the least survivors it leaves those of the others.
+    @property
+    def event_towards_members(self) -> PoissonGaussian:
+        """A round as a member sees it that takes its own share off: of the least survivors it leaves the others'.
 
-        That is the plan's epsilon where a member may collude, and more than that where none may.
+        That is the plan's event where a member may collude, and one with less noise where none may.
         """
-        shares = min(self.least_honest, self.terms.least_survivors - 1)
-        plan, event = self.plan, cast(PoissonGaussian, self.plan.event)
-        seen = replace(event, noise_multiplier=event.noise_multiplier * math.sqrt(shares / self.least_honest))
-        return epsilon(seen, num_rounds=plan.num_participations, delta=plan.delta, accountant=plan.accountant)
+        shares, event = min(self.least_honest, self.terms.least_survivors - 1), cast(PoissonGaussian, self.plan.event)
+        return replace(event, noise_multiplier=event.noise_multiplier * math.sqrt(shares / self.least_honest))
+
+    def epsilon_towards_members(self) -> float:
+        """Of all rounds, towards one member."""
+        plan, event = self.plan, self.event_towards_members
+        return epsilon(event, num_rounds=plan.num_participations, delta=plan.delta, accountant=plan.accountant)
 
     @property
     def delta(self) -> float:

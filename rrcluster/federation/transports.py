@@ -1,22 +1,20 @@
-"""How messages get to the members, by name: sockets of one machine, or Flower over a network."""
+"""How messages get to the members: what a transport is opened with, and a note of who answered.
+
+Every kind is a file of its own, found by its name in `registry.TRANSPORTS`.
+"""
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rrcluster.errors import ConfigError, ProtocolError
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.collect import Transport
 from rrcluster.federation.federation_folder import FederationFolder
-from rrcluster.federation.messages import decode
-from rrcluster.federation.unix_socket import SocketTransport
-
-SOCKET = "daemon.sock"  # in a member's folder
-NAMES = ("local", "flower")
-_SHORT = 1000  # bytes
+from rrcluster.federation.messages import declined, decode
+from rrcluster.registry import TRANSPORTS
 
 
 @dataclass(frozen=True)
@@ -27,28 +25,14 @@ class Reach:
     agreement: Agreement
     seconds: float  # until an answer is late, and refused
     longest: int  # bytes of an answer
-    members: Path | None = None  # local: the folder in which the members' folders are
-    address: str | None = None  # flower: where members connect to; None: on the loopback interface
+    members: Path | None = None  # on this machine: the folder in which the members' folders are
+    address: str | None = None  # over a network: where members connect to; None: on the loopback interface
 
 
 def open_transport(name: str, reach: Reach) -> AbstractContextManager[Transport]:
     """Reach the members; what was started for it is stopped on leaving."""
-    if name == "local":
-        return _local(reach)
-    if name == "flower":
-        from rrcluster.federation.flower.flower_transport import open_flower
-
-        return open_flower(reach)
-    raise ConfigError(f"transport = {name!r} is not known; choose one of {', '.join(NAMES)}.")
-
-
-@contextmanager
-def _local(reach: Reach) -> Iterator[Transport]:
-    if reach.members is None:
-        raise ConfigError("transport = local needs --members, the folder in which the members' folders are.")
-    folders = [reach.members / member.name for member in reach.agreement.members]
-    paths = {place: folder / SOCKET for place, folder in enumerate(folders)}
-    yield SocketTransport(paths, reach.seconds, reach.longest)
+    opened: AbstractContextManager[Transport] = TRANSPORTS.load(name)(reach)
+    return opened
 
 
 @dataclass(frozen=True)
@@ -73,21 +57,15 @@ class Attended:
             self.folder.save_status(self._status(asked, answers))
         return answers
 
+    def stayed(self) -> Collection[int]:
+        """As the transport inside."""
+        return [place for place in self.inner.stayed() if place not in self.without]
+
     def _status(self, asked: bytes, answers: Mapping[int, bytes]) -> dict[str, Any]:
         letter = decode(asked, longest=len(asked))
         noted = {name: letter.facts[name] for name in ("round", "attempt") if name in letter.facts}
         status: dict[str, Any] = {"stage": letter.name, **noted, "at": round(time.time())}
         if self.names:
-            came = [place for place, content in sorted(answers.items()) if not _refused(content)]
+            came = [place for place, content in sorted(answers.items()) if not declined(content)]
             status |= {"answered": [self.agreement.members[place].name for place in came]}
         return status
-
-
-def _refused(content: bytes) -> bool:
-    """Whether an answer is no answer; a long one is not looked into."""
-    if len(content) > _SHORT:
-        return False
-    try:
-        return decode(content, longest=_SHORT).name == "refused"
-    except ProtocolError:
-        return True

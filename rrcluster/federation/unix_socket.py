@@ -1,4 +1,4 @@
-"""Messages over a Unix socket of one machine: between a daemon and the pipe that a network transport starts, or a test.
+"""Messages over Unix sockets of one machine: to a daemon, from the server or from the node of a network transport.
 
 A message is its length in eight bytes and then itself. The socket has mode 0600: who may connect is the operator's own
 user. One message at a time is answered, in the order of arrival.
@@ -8,13 +8,19 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rrcluster.errors import ConfigError, ProtocolError
 
+if TYPE_CHECKING:  # a member's node imports this module, and nothing of the rounds
+    from rrcluster.federation.transports import Reach
+
+SOCKET = "daemon.sock"  # in a member's folder
 _LONGEST_PATH = 100  # bytes of a socket's path that every system takes
 _CHUNK = 2**20
 
@@ -66,6 +72,7 @@ class SocketTransport:
     paths: Mapping[int, Path]
     seconds: float  # until a round's deadline
     longest: int  # bytes of an answer
+    _late: set[int] = field(default_factory=set, init=False)
 
     def ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
         """The answers that came in time; a late one is refused."""
@@ -76,7 +83,23 @@ class SocketTransport:
                 for place, content in messages.items()
             }
             wait(asked.values())
+        self._late.clear()
+        self._late.update(place for place, answer in asked.items() if isinstance(answer.exception(), TimeoutError))
         return {place: answer.result() for place, answer in asked.items() if answer.exception() is None}
+
+    def stayed(self) -> set[int]:
+        """Members whose connection was still open at the deadline; that of a daemon that dies is not."""
+        return self._late
+
+
+@contextmanager
+def open_local(reach: "Reach") -> Iterator[SocketTransport]:
+    """Members whose folders are on this machine."""
+    if reach.members is None:
+        raise ConfigError("transport = local needs --members, the folder in which the members' folders are.")
+    folders = [reach.members / member.name for member in reach.agreement.members]
+    paths = {place: folder / SOCKET for place, folder in enumerate(folders)}
+    yield SocketTransport(paths, reach.seconds, reach.longest)
 
 
 def _send(connection: socket.socket, content: bytes) -> None:

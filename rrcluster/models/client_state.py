@@ -37,23 +37,36 @@ class ClientNetwork:
         module, task = copied(model.name, model.module, model.task)
         return cls(model, (module.eval() if measured else module).to(device), task, device)
 
-    def fresh(self) -> "ClientNetwork":
-        """Copies for one client. Networks that we ship keep nothing, so that one serves all clients."""
+    def fresh(self, vector: Array) -> "ClientNetwork":
+        """Copies for one client, with the weights (d,). Networks that we ship keep nothing: one serves all clients.
+
+        The copies' weights lie where the last ones' lay, which end with this call.
+        """
         if not self.model.own:
+            self.load(vector)
             return self
-        return ClientNetwork(self.model, *copied(self.model.name, self.module, self.task), self.device)
+        _load(self._weights, self.model, vector)
+        pairs = zip(self.parameters, self._weights, strict=True)
+        memo = {id(old): nn.Parameter(kept) for old, kept in pairs if type(old) is nn.Parameter}
+        subclassed = len(memo) < len(self.parameters)  # these copy themselves
+        network = ClientNetwork(self.model, *copied(self.model.name, self.module, self.task, memo), self.device)
+        if subclassed:
+            network.load(vector)
+        return network
+
+    @cached_property
+    def _weights(self) -> list[Tensor]:
+        """Memory for what is trained: taking it anew for every client costs more than filling it."""
+        return [parameter.detach().clone() for parameter in self.parameters]
 
     @cached_property
     def parameters(self) -> list[Tensor]:
         """Those that are trained."""
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
-    @torch.no_grad()
     def load(self, vector: Array) -> None:
         """Take the weights (d,)."""
-        values = self.model.unflatten(torch.as_tensor(np.asarray(vector, dtype=np.float32)))
-        for parameter, value in zip(self.parameters, values.values(), strict=True):
-            parameter.copy_(value)
+        _load(self.parameters, self.model, vector)
 
     def dump(self) -> Array:
         """The weights, (d,)."""
@@ -62,8 +75,10 @@ class ClientNetwork:
     def gradients(self, inputs: Tensor, targets: Tensor, *, seed: int = 0) -> Sequence[Tensor]:
         """Of the mean loss of a batch; random layers draw under the seed, by whichever generator."""
         self._seed(seed)
-        losses = self.task.losses(self.task.outputs(self.module, inputs), targets)
-        return torch.autograd.grad(losses.mean(), self.parameters, materialize_grads=True)
+        loss = self.task.mean_loss(self.task.outputs(self.module, inputs), targets)
+        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        pairs = zip(gradients, self.parameters, strict=True)
+        return [torch.zeros_like(of) if gradient is None else gradient for gradient, of in pairs]
 
     @torch.no_grad()
     def figures(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,6 +93,13 @@ class ClientNetwork:
     def _seed(self, seed: int) -> None:
         if self.model.own:  # those that we ship draw no random numbers
             seed_generators(seed, self.device)
+
+
+@torch.no_grad()
+def _load(weights: Sequence[Tensor], model: Model, vector: Array) -> None:
+    values = model.unflatten(torch.as_tensor(np.asarray(vector, dtype=np.float32)))
+    for weight, value in zip(weights, values.values(), strict=True):
+        weight.copy_(value)
 
 
 def seed_generators(seed: int, device: torch.device = CPU) -> None:

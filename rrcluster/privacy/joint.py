@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -91,12 +91,12 @@ class JointMechanism:
         """The count weight in grid steps, rounded down: messages only get shorter by it."""
         return int(self.count_weight / self.step)
 
-    @property
+    @cached_property
     def sampler(self) -> PoissonSampler:
         """Who takes part."""
         return PoissonSampler(self.sample_rate, self.num_clients, secure=self.exact_noise)
 
-    @property
+    @cached_property
     def event(self) -> PoissonGaussian:
         """What one participation costs."""
         return PoissonGaussian(self.noise_multiplier, self.sample_rate)

@@ -34,6 +34,20 @@ class Reports:
     unique: bool = False  # the caller says that no client is here twice, and gives no ids
 
 
+def join_reports(parts: Sequence[Reports]) -> Reports:
+    """The reports of all parts of a cohort, in their order; there must be one part at least."""
+    if len(parts) == 1:
+        return parts[0]
+    columns: dict[str, Any] = {}
+    for name in ("updates", "choices", "destinations", "client_ids", "evaluations"):
+        values = [as_numpy(getattr(part, name)) for part in parts]
+        if all(isinstance(value, np.ndarray) for value in values):
+            columns[name] = np.concatenate(values)
+        elif not any(value is None for value in values):
+            columns[name] = [row for value in values for row in value]
+    return Reports(**columns)
+
+
 @dataclass(frozen=True)
 class MessageSum:
     """The exact sum of a round's messages, in any order and from any number of parts. Raw: a mechanism's alone."""

@@ -1,6 +1,7 @@
 """The joint mechanism with public slots: a client takes part once in b rounds, and noise is correlated over rounds."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class SlottedMechanism(JointMechanism):
         if self._finer > 1:
             self.correlation.check_fits(grid_sigma(self.fresh_noise_std, self.step / FINER))
 
-    @property
+    @cached_property
     def sampler(self) -> PoissonSampler:
         """Everybody of the round's slot."""
         return PoissonSampler(self.sample_rate, self.num_clients, secure=self.exact_noise, slots=self.slots)

@@ -86,6 +86,10 @@ TRUST = [
     "One client id stands for one person, who has no second one.",
     "Each client is taken to compute alone; a simulation that batches clients stands for that.",
 ]
+_ALONE = (
+    "Each client computes alone, so that no bit of its report depends on others: runs of rrcluster see to that, and a "
+    "federated system of one's own has to."
+)
 _FLOATING = ["The floating-point Gaussian is taken for the real one; sums before the noise are exact integers."]
 _EXACT = [
     "The noise is a discrete Gaussian on the integer grid of the messages, sampled without rounding (Canonne, Kamath, "
@@ -193,7 +197,8 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
             _STOPPED,
             TRUST[0],
             *secrets(plan),
-            *TRUST[1:],
+            TRUST[1],
+            _ALONE if plan.secure else TRUST[2],
             *((*_EXACT, _EXACT_REPEAT if plan.stores_rounds else _FRESH_REPEAT) if plan.secure else _FLOATING),
         ],
         "not_covered": [

@@ -18,6 +18,7 @@ from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.settings import (
     FIELDS,
     SECTIONS,
+    USUAL_TEST_SHARE,
     ColumnSettings,
     DataSettings,
     FaultSettings,
@@ -111,11 +112,28 @@ class RunConfig:
         memoryless = registry.METHODS.fact(method.algorithm, "memoryless")
         if memoryless and not registry.MECHANISMS.load(self.privacy.mechanism).covers_memory:
             method = replace(method, algorithm=memoryless)
-        return replace(self, data=data, method=method)
+        return replace(self, data=data, columns=self._columns(), method=method)
+
+    def _columns(self) -> ColumnSettings:
+        """The columns of a table, with those declared for its name, and the share of rows that is tested on.
+
+        A secure run tests nothing on raw data, so by default it trains on all rows.
+        """
+        declared, columns = self.data.table_columns, self.columns
+        if not declared and not self.data.from_file:
+            return columns
+        if declared:
+            columns = columns.filled(declared)
+        if columns.test_share is None and columns.test_column is None:
+            share = 0.0 if self.privacy.secure else USUAL_TEST_SHARE if declared else columns.held_out
+            columns = replace(columns, test_share=share)
+        return columns
 
     def _check_columns(self) -> None:
         """Refuse columns without a file, and a file without them; what is public must be declared in a secure run."""
         data, columns = self.data, self.columns
+        if data.table_columns:
+            return
         if not data.from_file and columns != ColumnSettings():
             name = next(part.name for part in fields(columns) if getattr(columns, part.name) != part.default)
             raise ConfigError(
@@ -169,7 +187,7 @@ class RunConfig:
         for section in fields(self):
             merged.update(asdict(getattr(self, section.name)))
         left_out = ("partition", "concentration", "samples_per_client", "data_folder") if self.data.whole else ()
-        described = self.data.from_file  # by its columns
+        described = self.data.from_file or self.data.table_columns  # by its columns
         merged = {
             name: value
             for name, value in merged.items()

@@ -16,6 +16,7 @@ from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.data.frames import from_frame, is_frame, load_table
+from rrcluster.data.sources import table_file
 from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
@@ -38,7 +39,7 @@ from rrcluster.server.survey import make_schedule, resolve_init
 from rrcluster.settings import FIELDS, LocalSettings, ServerSettings, names_file
 from rrcluster.simulation.clients import Faults
 from rrcluster.simulation.hosts import Host, Hosts
-from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_memory, simulate
+from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_memory, check_names, simulate
 from rrcluster.types import Models
 
 
@@ -273,6 +274,11 @@ def make_experiment(
     data = data or load_population(config)
     plan.sampler.check_population(data.num_clients)
     method = method.for_population(method, data)
+    if data.columns is not None and not registry.METHODS.fact(chosen.algorithm, "reads_cells", False):
+        raise ConfigError(
+            f"algorithm = {chosen.algorithm} reads columns that are numbers, and encoding = cells gives values and "
+            "codes of cells; set --features declared (encoding=), or choose a method that reads cells."
+        )
     ids = data.input_dtype == IDS
     network = make_model(chosen.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
     network = fitted(network, data)
@@ -324,6 +330,9 @@ def load_population(config: RunConfig) -> FederatedData:
     """The clients of a config: a function of its data settings and its seed."""
     if config.data.from_file:
         return _checked_population(load_table(config.data.data, config.columns), config)
+    if config.data.table_columns:
+        file = table_file(config.data.data, config.data.data_folder)
+        return _checked_population(load_table(str(file), config.columns, name=config.data.data), config)
     given = registry.DATASETS.load(config.data.data)
     if isinstance(given, FederatedData):
         return _checked_population(given, config)
@@ -343,6 +352,7 @@ def load_population(config: RunConfig) -> FederatedData:
 def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData:
     """Clients that are ready-made, with at most as many samples as the settings say."""
     check_declared(data, secure=config.privacy.secure)
+    check_names(data, secure=config.privacy.secure, num_slots=config.privacy.num_slots)
     return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
 
 
@@ -352,11 +362,12 @@ def check_declared(data: FederatedData, *, secure: bool) -> None:
     In a rehearsal the types of a table are not worth a warning: only one made from all of its rows changes with them.
     """
     for name, way_out in data.counted.items():
-        taken = "taken from the table" if name == "types" else "counted in the labels"
-        text = f"{name} were {taken} of {data.name}, which no guarantee covers; {way_out}"
+        taken = {"types": "types were taken from the table", "regression": "regression was chosen by the labels"}
+        what = taken.get(name, f"{name} were counted in the labels")
+        text = f"{what} of {data.name}, which no guarantee covers; {way_out}"
         if secure:
             raise ConfigError(f"{text}: a secure run takes nothing from the clients' data that it does not pay for.")
-        if name != "types" and data.num_classes:
+        if name == "regression" or (name != "types" and data.num_classes):
             warnings.warn(f"{text}.", NotDeclared, stacklevel=3)
 
 

@@ -21,10 +21,10 @@ from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import one_thread
 from rrcluster.errors import PrivacyError, WorkerError
 from rrcluster.methods.coordinate_split import Split
-from rrcluster.methods.method import Method
+from rrcluster.methods.method import Clients, Method
 from rrcluster.privacy.mechanism import Mechanism, SummingMechanism, adds_up
 from rrcluster.privacy.none import NoneMechanism
-from rrcluster.privacy.reports import MessageSum, Reports, as_numpy
+from rrcluster.privacy.reports import MessageSum, Reports, as_numpy, join_reports
 from rrcluster.processes import end_processes, local_executor, pickled, process_died, submitted, unpickled
 from rrcluster.server.server import Guidance
 from rrcluster.settings import LocalSettings
@@ -92,12 +92,12 @@ class Host:
     data: FederatedData
     side: ClientSide
     faults: Faults
-    discreet: bool  # a secure run: a client whose samples or computation fail sends nothing, and no error names it
+    discreet: bool  # a secure run: each client by itself; one whose samples or computation fail sends nothing
 
     def answer(self, task: RoundTask, part: Part) -> PartAnswer:
         """Choose, train and report for these clients, and add up their messages."""
-        compute = self._discreetly if self.discreet else self._compute
-        honest, remembered = compute(task, part)
+        honest, rows = self._answers(task, part)
+        remembered = ClientMemory(part.memory.width).updated(np.asarray(honest.client_ids), rows)
         k, t = task.guidance.models.num_clusters, task.guidance.round_index
         reports, lying = self.faults.tampered(honest, num_clusters=k, keys=task.faults)
         count = len(np.asarray(honest.client_ids))
@@ -108,25 +108,13 @@ class Host:
         exact = None if reports is honest else _sum(self.side.mechanism, self._named(honest), t)
         return PartAnswer(total, None, exact, remembered, count, lying)
 
-    def _compute(self, task: RoundTask, part: Part) -> tuple[Reports, ClientMemory]:
-        reports, rows = self.side.answer(task.guidance, part.memory.recall(self.data.cohort(part.ids)), task.keys)
-        return reports, ClientMemory(part.memory.width).updated(part.ids, rows)
+    def _answers(self, task: RoundTask, part: Part) -> tuple[Reports, Array]:
+        def clients(ids: Array) -> Clients:
+            return part.memory.recall(self.data.cohort(ids))
 
-    def _discreetly(self, task: RoundTask, part: Part) -> tuple[Reports, ClientMemory]:
-        """A round that one client's data can abort would show that client's presence, uncharged."""
-        usable = replace(part, ids=part.ids[self.data.usable(part.ids)])
-        try:
-            return self._compute(task, usable)
-        except Exception:  # whatever it was; if it was no single client's doing, it fails again below
-            able = [alone.ids[0] for alone in usable.single if self._can_answer(task, alone)]
-        return self._compute(task, replace(part, ids=np.array(able, dtype=np.int64)))
-
-    def _can_answer(self, task: RoundTask, alone: Part) -> bool:
-        try:
-            self._compute(task, alone)
-        except Exception:
-            return False
-        return True
+        if not self.discreet:
+            return self.side.answer(task.guidance, clients(part.ids), task.keys)
+        return self.side.answer_singly(task.guidance, part.ids[self.data.usable(part.ids)], clients, task.keys)
 
     def _named(self, reports: Reports) -> Reports:
         """Reports under the clients' names, by which they are in slots."""
@@ -180,23 +168,9 @@ def collected(answers: Iterable[PartAnswer]) -> tuple[MessageSum | Reports, Coll
         remembered = remembered.merged(part.remembered)
     incidents = Incidents(hostile=hostile)
     if reports:
-        sent = _joined(reports)
-        return sent, Collection(_joined(honest_reports) if hostile else sent, count, incidents), remembered
+        sent = join_reports(reports)
+        return sent, Collection(join_reports(honest_reports) if hostile else sent, count, incidents), remembered
     return MessageSum(total), Collection(MessageSum(honest), count, incidents), remembered
-
-
-def _joined(parts: Sequence[Reports]) -> Reports:
-    """The reports of all parts in order, for mechanisms that need single ones."""
-    if len(parts) == 1:
-        return parts[0]
-    columns: dict[str, Any] = {}
-    for name in ("updates", "choices", "destinations", "client_ids", "evaluations"):
-        values = [getattr(part, name) for part in parts]
-        if all(isinstance(value, np.ndarray) for value in values):
-            columns[name] = np.concatenate(values)
-        elif not any(value is None for value in values):
-            columns[name] = [row for value in values for row in value]
-    return Reports(**columns)
 
 
 class Hosts:

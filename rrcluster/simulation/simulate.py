@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from rrcluster.client import ClientKeys, ClientSide
+from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import StreamSource
@@ -222,6 +223,7 @@ def simulate(
 def check_parts(data: FederatedData, model: Model, method: Method, plan: PrivacyPlan, engine: Engine) -> None:
     """Refuse parts that were made for another population or model, as after replacing one of them."""
     plan.sampler.check_population(data.num_clients)
+    check_names(data, secure=plan.secure, num_slots=plan.mechanism.slots.count)
     own, reported = method.split(model).coordinates, plan.mechanism.coordinates
     if own != reported:
         raise ConfigError(
@@ -238,6 +240,16 @@ def check_parts(data: FederatedData, model: Model, method: Method, plan: Privacy
         raise PrivacyError(
             f"the engine computes clients of {model.name} with one copy of the network and the loss, which may keep "
             "something of a client for the next; give a secure plan ReferenceEngine(model)."
+        )
+
+
+def check_names(data: FederatedData, *, secure: bool, num_slots: int) -> None:
+    """Refuse a secure schedule of clients of one's own without names: their places are no ids."""
+    if secure and num_slots > 1 and not data.clients and data.name not in SOURCES:
+        raise PrivacyError(
+            f"participation = schedule puts clients into slots by their names, and those of {data.name} have none: "
+            "slots by place would move others as a client joins or leaves. Give names=[...] to from_arrays or "
+            "from_rows, or use participation = everybody."
         )
 
 

@@ -76,11 +76,11 @@ def daemons_of(agreement, data, folder, *, engine="reference"):
     }
 
 
-def deployed_rounds(agreed, transport, *, next_attempt=None, ledger=None, state=None):
+def deployed_rounds(agreed, transport, *, next_attempt=None, ledger=None, state=None, patience=0.0):
     """The server's rounds over a transport, without a run folder."""
     plan = agreed.plan
     numbers = iter(range(10**6))
-    deployment = Deployment(agreed, transport, next_attempt or (lambda: next(numbers)))
+    deployment = Deployment(agreed, transport, next_attempt or (lambda: next(numbers)), patience)
     ledger = ledger or Ledger(secure=plan.secure, limit=plan.num_releases, stored=plan.stores_rounds)
     experiment = deployment.experiment()
     return experiment.rounds(checkpoint=Checkpoint(state), ledger=ledger)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rrcluster.federation.certificates import make_authority, new_node_key, write_secret
 from rrcluster.federation.flower.children import Process, free_port, start_module, stop_processes
-from rrcluster.federation.flower.flower_transport import FlowerTransport, start_gate
+from rrcluster.federation.flower.flower_transport import FlowerTransport, GateProcess
 from rrcluster.federation.flower.superlink import SuperLink
 from rrcluster.storage import make_subfolder
 
@@ -23,6 +23,7 @@ class Loopback:
     folder: Path
     seconds: float  # until a round's deadline
     poll_seconds: float = 0.2
+    longest: int = 2**24  # bytes of a request
     front: Callable[[str], str] = lambda gate: gate  # where nodes connect to, given the gate's address
 
     def __post_init__(self) -> None:
@@ -36,12 +37,13 @@ class Loopback:
             link = starting.enter_context(SuperLink(keys, self.folder))
             gate = f"127.0.0.1:{free_port()}"
             make_authority(self.folder, self.folder, name="loopback", hosts=["127.0.0.1", "federation.example.org"])
-            self.link, self.gate = link, start_gate(link, gate, self.folder)
-            starting.callback(lambda: stop_processes([self.gate, *self.nodes.values()]))
+            self.link, self.gate = link, GateProcess(link, gate, self.folder, longest=self.longest)
+            starting.callback(self.gate.stop)
+            starting.callback(lambda: stop_processes([*self.nodes.values()]))
             self.address = self.front(gate)
             for place in self.sockets:
                 self.start_node(place)
-            transport = FlowerTransport(link, self.seconds, self.poll_seconds)
+            transport = FlowerTransport(link, self.seconds, self.poll_seconds, self.gate)
             online = transport.wait_for_nodes(set(self.sockets), _ARRIVAL)
             assert online == set(self.sockets), f"members {sorted(set(self.sockets) - online)} did not connect"
             self._running = starting.pop_all()

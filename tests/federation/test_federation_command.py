@@ -99,9 +99,13 @@ def test_a_secure_training_from_settings_to_models(base, capsys):
     do("client", members[1], "--fetch", "--out", base / "table.csv", "--personalise", base / "own.safetensors")
     assert len((base / "table.csv").read_text().splitlines()) == 13
     (members[2] / "released" / "models.safetensors").unlink()  # as if it had been away
+    again = ["serve", trial, "--transport", "local", "--members", base]
     with listening(members[2:]):
-        do("serve", trial, "--transport", "local", "--members", base)
-    assert "1 of 3 members have the models" in capsys.readouterr().err
+        assert main(["federation", *map(str, again), "--seconds", "1"]) == 2
+        told = capsys.readouterr().err
+        assert "1 of 3 members have the models" in told
+        assert "m0, m1 do not have the models; start their daemons, then serve again" in told
+        do(*again, "--without", "m0", "m1")
     assert (members[2] / "released" / "models.safetensors").exists()
     assert len((run / "ledger.jsonl").read_text().splitlines()) == 2
 

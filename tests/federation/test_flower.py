@@ -1,8 +1,11 @@
 """Rounds over Flower, with real processes and TLS, are the simulator's; and what must not travel does not."""
 
 import asyncio
+import contextlib
 import json
 import os
+import re
+import socket
 import ssl
 import subprocess
 import sys
@@ -10,6 +13,7 @@ import tempfile
 import threading
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,16 +30,21 @@ pytest.importorskip("flwr", reason="needs the extra flower, which has an environ
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message
+from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode import node_auth_http_interceptor
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from loopback import Loopback
 from nginx_lab import NGINX, Nginx
 
+from rrcluster.errors import RoundError
 from rrcluster.federation.certificates import make_authority
 from rrcluster.federation.flower import flower_transport
-from rrcluster.federation.flower.children import stop_processes
+from rrcluster.federation.flower.children import free_port, stop_processes
 from rrcluster.federation.flower.fleet_node import FleetNode, wrap
-from rrcluster.federation.flower.flower_transport import FlowerTransport
+from rrcluster.federation.flower.flower_transport import FlowerTransport, GateProcess
 from rrcluster.federation.flower.gate import Gate
 from rrcluster.simulation.clients import Faults
 
@@ -108,13 +117,16 @@ class KillsBefore:
         self.left -= 1
         return self.inner.ask(messages)
 
+    def stayed(self):
+        return self.inner.stayed()
+
 
 def refuse_strangers(network):
     """A node whose key is not in the roster cannot connect, and nobody reaches what starts runs."""
     stranger = FleetNode(network.address, network.folder / "ca.pem", ec.generate_private_key(ec.SECP384R1()), Path())
     with stranger.client() as client:
         assert not client._client.follow_redirects
-        with pytest.raises(httpx.HTTPStatusError, match="412"):
+        with pytest.raises(httpx.HTTPStatusError, match="401"):
             stranger.activate(client)
     context = ssl.create_default_context(cafile=str(network.folder / "ca.pem"))
     with httpx.Client(verify=context) as client:
@@ -177,7 +189,7 @@ def test_the_sum_of_a_secure_round_is_exactly_that_of_messages_and_shares(folder
     with network as transport:
         transport = KillsBefore(transport, len(STAGES) + STAGES.index("mask"), members.processes[1].kill)
         assert len(list(deployed_rounds(agreed, transport))) == 2
-        server = [os.getpid(), network.link.process.pid, network.gate.pid]
+        server = [os.getpid(), network.link.process.pid, network.gate.process.pid]
         in_memory = [search(folder / f"message-0-{t}.npy", *server) for t in range(2)]
         np.save(folder / "total.npy", totals[1])
         assert search(folder / "total.npy", os.getpid()) > 0  # what is there is found
@@ -187,12 +199,27 @@ def test_the_sum_of_a_secure_round_is_exactly_that_of_messages_and_shares(folder
         np.testing.assert_array_equal(totals[t], np.sum(added, axis=0))
 
 
+NODE = ec.generate_private_key(ec.SECP384R1())
+
+
+def signed(key=NODE, *, seconds_ago=0.0, shown=None):
+    """The headers by which a node says who it is, as Flower's own client makes them."""
+    request = httpx.Request("POST", "https://gate")
+    context = SimpleNamespace(request=request)
+    clock = f"{node_auth_http_interceptor.__name__}.now"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, lambda: now() - timedelta(seconds=seconds_ago))
+        NodeAuthHttpInterceptor(key, (shown or key).public_key()).intercept(context, lambda _: None)
+    return {name: value for name, value in request.headers.items() if name.startswith("flwr-")}
+
+
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory):
     """A gate in front of nothing: what it lets through gets 503, since nobody is there."""
     folder = tmp_path_factory.mktemp("gate")
     make_authority(folder, folder, name="link", hosts=["127.0.0.1"])
-    return Gate("127.0.0.1:9", folder / "ca.pem", longest=100)
+    (folder / "nodes.pem").write_bytes(public_key_to_bytes(NODE.public_key()))
+    return Gate("127.0.0.1:9", folder / "ca.pem", folder / "nodes.pem", longest=100)
 
 
 def test_a_node_without_a_server_tries_again_and_says_so_once(tmp_path, monkeypatch, caplog):
@@ -213,10 +240,11 @@ def test_a_node_without_a_server_tries_again_and_says_so_once(tmp_path, monkeypa
     ]
 
 
-def status(gate, method, path, content=b""):
+def status(gate, method, path, content=b"", headers=None):
     async def call():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="https://gate") as client:
-            return (await client.request(method, path, content=content)).status_code
+            headers_of = signed() if headers is None else headers
+            return (await client.request(method, path, content=content, headers=headers_of)).status_code
 
     return asyncio.run(call())
 
@@ -239,6 +267,167 @@ def test_the_gate_passes_what_nodes_call_and_nothing_else(gate):
         ("POST", "/v1/fleet/"),
     ):
         assert status(gate, method, path) == 403, path
+
+
+STRANGER = ec.generate_private_key(ec.SECP384R1())
+STRANGERS = {
+    "nothing": dict,
+    "a key of its own": lambda: signed(STRANGER),
+    "the key of a node, which the agreement shows": lambda: signed(STRANGER, shown=NODE),
+    "a signature of yesterday": lambda: signed(seconds_ago=86400),
+    "a signature of tomorrow": lambda: signed(seconds_ago=-86400),
+    "half of it": lambda: dict(list(signed().items())[:2]),
+    "no time": lambda: {**signed(), "flwr-timestamp": "soon"},
+    "a time without zone": lambda: {**signed(), "flwr-timestamp": "2026-01-01T00:00:00"},
+    "no base64": lambda: {**signed(), "flwr-signature": "%"},
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_the_gate_reads_no_byte_of_a_strangers_body(gate, name):
+    headers = [(key.encode(), value.encode()) for key, value in STRANGERS[name]().items()]
+    scope = {"type": "http", "method": "POST", "path": "/v1/fleet/push-object", "headers": headers}
+    sent = []
+
+    async def read():
+        raise AssertionError("the body was read")
+
+    async def send(part):
+        sent.append(part)
+
+    asyncio.run(gate(scope, read, send))
+    assert sent[0]["status"] == 401
+    assert (b"connection", b"close") in sent[0]["headers"]
+
+
+def test_a_node_holds_two_bodies_at_the_gate_and_no_more(gate):
+    """Three requests of 90 bytes at the same time, where a body has at most 100."""
+
+    async def call():
+        enough = asyncio.Event()
+
+        async def slow():
+            yield bytes(90)
+            await enough.wait()
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(gate), base_url="https://gate") as client:
+            requests = [
+                asyncio.create_task(client.post("/v1/fleet/push-object", content=slow(), headers=signed()))
+                for _ in range(3)
+            ]
+            done, _ = await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+            enough.set()
+            first = {task.result().status_code for task in done}
+            return first, sorted(task.result().status_code for task in (await asyncio.wait(requests))[0])
+
+    assert asyncio.run(call()) == ({413}, [413, 503, 503])
+    assert status(gate, "POST", "/v1/fleet/pull-messages") == 503  # and lets go of them afterwards
+
+
+@pytest.fixture
+def listening_gate(tmp_path):
+    """A gate as `serve` starts it, in front of nothing; its address and process."""
+    make_authority(tmp_path, tmp_path, name="gate", hosts=["127.0.0.1"])
+    nodes = tmp_path / "nodes.pem"
+    nodes.write_bytes(public_key_to_bytes(NODE.public_key()))
+    link = SimpleNamespace(address="127.0.0.1:9", trusted=tmp_path / "ca.pem", nodes=nodes)
+    gate = GateProcess(link, f"127.0.0.1:{free_port()}", tmp_path, longest=2**20)
+    client = httpx.Client(verify=ssl.create_default_context(cafile=str(tmp_path / "ca.pem")), timeout=5.0)
+    with client:
+        deadline = time.monotonic() + 60
+        while asks(client, gate) != 503:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield gate, client
+    gate.stop()
+
+
+def asks(client, gate):
+    """The status of a node's call, as another connection; 0 where nobody answers."""
+    headers = {**signed(), "connection": "close"}
+    try:
+        return client.post(f"https://{gate.host}:{gate.port}/v1/fleet/pull-messages", headers=headers).status_code
+    except httpx.TransportError:
+        return 0
+
+
+def memory(pid):
+    return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
+
+
+def flood(gate, trusted, stop, kind):
+    """A stranger that opens connections and sends what costs most."""
+    context = ssl.create_default_context(cafile=str(trusted))
+    request = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 734003200\r\n\r\n"
+    held = []
+    while not stop.is_set():
+        with contextlib.suppress(OSError):
+            plain = socket.create_connection((gate.host, int(gate.port)), timeout=1.0)
+            held.append(plain)
+            if kind != "no TLS":
+                held[-1] = context.wrap_socket(plain, server_hostname="127.0.0.1")
+            if kind == "bodies":
+                held[-1].sendall(request)
+                for _ in range(700):
+                    held[-1].sendall(bytes(2**20))
+            elif kind == "headers":
+                held[-1].sendall(request[:40])
+        del held[:-400]
+    for connection in held:
+        connection.close()
+
+
+@pytest.mark.parametrize("kind", ["bodies", "headers", "no TLS"])
+def test_a_flood_of_strangers_costs_little_memory_and_nodes_get_through(listening_gate, kind, tmp_path):
+    gate, client = listening_gate
+    before, stop, most, answered = memory(gate.process.pid), threading.Event(), 0.0, []
+    threads = [threading.Thread(target=flood, args=(gate, tmp_path / "ca.pem", stop, kind)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + 15
+    while time.monotonic() < end:
+        answered.append(asks(client, gate))
+        most = max(most, memory(gate.process.pid))
+        time.sleep(0.2)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    print(kind, f"{before:.0f} to {most:.0f} MiB, answered {answered.count(503)} of {len(answered)}")
+    assert most - before < 100
+    assert answered.count(503) > len(answered) / 4  # a node that is not answered asks again
+    deadline = time.monotonic() + 20
+    while asks(client, gate) != 503:
+        assert time.monotonic() < deadline
+
+
+def test_a_connection_that_says_nothing_is_ended(listening_gate, tmp_path):
+    gate, _ = listening_gate
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    began = time.monotonic()
+    with (
+        socket.create_connection((gate.host, int(gate.port))) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as silent,
+    ):
+        silent.settimeout(30)
+        with contextlib.suppress(OSError):
+            assert silent.recv(1) == b""
+    assert 5 < time.monotonic() - began < 25
+
+
+def test_a_gate_that_dies_is_started_again_and_one_that_cannot_live_is_an_error(listening_gate, monkeypatch):
+    gate, client = listening_gate
+    gate.process.kill()
+    gate.process.wait()
+    monkeypatch.setattr(gate, "_started", time.monotonic() - 60)
+    gate.keep_running()
+    deadline = time.monotonic() + 60
+    while asks(client, gate) != 503:
+        assert time.monotonic() < deadline
+    gate.process.kill()
+    gate.process.wait()
+    monkeypatch.setattr(gate, "_started", time.monotonic())
+    with pytest.raises(RoundError, match="the gate does not stay at"):
+        gate.keep_running()
 
 
 class Reply:
@@ -271,6 +460,9 @@ class FakeLink:
     def get_node_ids(self):
         return [10, 11, 99]
 
+    def node_times(self):
+        return {}
+
     def restart(self):
         self.restarts += 1
 
@@ -281,6 +473,7 @@ def identity(monkeypatch):
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     monkeypatch.setattr(flower_transport, "fetch", fake_fetch)
+    monkeypatch.setattr(flower_transport, "HEARTBEAT", -1.0)
 
 
 def fake_fetch(_client, _node, _run_id, message, *, tries):
@@ -309,6 +502,21 @@ def test_late_replies_nonsense_and_replies_in_other_names_are_no_answers(identit
     assert FlowerTransport(link, seconds=0.5, poll_seconds=0.01).ask(ASKED) == {0: b"answer"}
     assert 0.5 <= time.monotonic() - began < 5
     assert {message.metadata.ttl for message in link.sent[0]} == {0.5}
+
+
+def test_a_silent_node_stayed_if_it_was_activated_before_and_is_heard_of_after(identity):
+    link = FakeLink([[Reply("m0", node=10)]])
+    cases = {(-9, 9): {1}, (9, 9): set(), (-9, -9): set()}  # seconds from now of activation and last heartbeat
+    for (activated, heard), stayed in cases.items():
+        times = (time.time() + activated, time.time() + heard)
+        link.node_times = lambda times=times: {0: times, 1: times}
+        link.replies = [[Reply("m0", node=10)]]
+        transport = FlowerTransport(link, seconds=0.3, poll_seconds=0.01)
+        assert transport.ask(ASKED) == {0: b"answer"}
+        assert transport.stayed() == stayed
+    link.replies = [httpx.ConnectError("gone")]
+    assert transport.ask(ASKED) == {}
+    assert transport.stayed() == set()
 
 
 def test_a_superlink_that_dies_is_started_again_and_the_answers_it_held_are_lost(identity):

@@ -137,7 +137,7 @@ def test_a_report_is_on_no_disk_of_the_server(folder):
     with listening(answers, folder) as sockets, (network := Loopback(sockets, server, seconds=30)) as transport:
         for _ in range(3):
             transport.ask({place: Letter("train").encode() for place in answers})
-        processes = [network.link.process.pid, network.gate.pid]
+        processes = [network.link.process.pid, network.gate.process.pid]
         open_files = {path.resolve() for pid in processes for path in Path(f"/proc/{pid}/fd").iterdir()}
         files = {path for path in (*open_files, *server.rglob("*")) if path.is_file()}
         assert len(files) > 5

@@ -7,11 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from federation_lab import agree
 
 from rrcluster.errors import ConfigError, PrivacyError, ProtocolError, RunFolderError
+from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement, Member, SampleShape
-from rrcluster.federation.client_ledger import ClientLedger, TrainingCost, cost_together
+from rrcluster.federation.client_ledger import ClientLedger, TrainingCost, agree_to, cost_together
+from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.federation.messages import Letter, decode
+from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.types import Coordinates
 
@@ -218,6 +222,19 @@ def test_looking_at_a_ledger_cuts_off_no_line_that_is_being_written(tmp_path):
     assert ClientLedger(path).joined(FEDERATION) == 2
 
 
+@pytest.mark.parametrize("colluders", [0, 1])
+def test_the_lifetime_budget_counts_what_other_members_learn(tmp_path, colluders):
+    agreed = AgreedRun.draft(agree((20, 25, 15), mode="secure", least_honest=2, most_colluders=colluders))
+    guarantee = agreed.guarantee()
+    server, members = guarantee["epsilon"], guarantee["epsilon_towards_members"]
+    assert (members > 1.2 * server) == (colluders == 0), "who may collude has the noise made larger"
+    folder = MemberFolder.create(tmp_path / "m", name="m", num_clients=3, lifetime=None)
+    assert agree_to(folder, agreed) == pytest.approx(max(server, members), rel=1e-3)
+    folder.change_settings(lifetime_epsilon=0.99 * members)
+    with pytest.raises(PrivacyError, match="above the lifetime budget"):
+        agree_to(folder, agreed)
+
+
 def test_trainings_add_up_to_the_lifetime_budget(tmp_path):
     """At signing, and again when a training is joined: another one may have been joined since."""
     plan = PrivacyPlan.build(
@@ -230,7 +247,7 @@ def test_trainings_add_up_to_the_lifetime_budget(tmp_path):
         participation="everybody",
         secure=True,
     )
-    cost = TrainingCost.of_plan("one", plan, adjacency="zero-out", delta=1e-3)
+    cost = TrainingCost("one", describe(plan.event), plan.num_participations, "zero-out", 1e-3)
     once, twice = cost_together([cost]), cost_together([cost, cost])
     assert once == pytest.approx(plan.epsilon())
     assert once < twice < 2 * once

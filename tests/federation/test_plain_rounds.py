@@ -9,9 +9,10 @@ from torch import nn
 
 from rrcluster import registry
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.errors import PrivacyError
+from rrcluster.errors import PrivacyError, RoundError
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.collect import InProcess
+from rrcluster.federation.daemon import Daemon
 from rrcluster.federation.messages import Letter, decode
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.simulation.clients import Faults
@@ -121,22 +122,117 @@ def test_a_seeded_round_that_was_charged_is_not_asked_for_again(experiment, agre
     assert next(later).round_index == 1
 
 
-def test_a_round_that_nobody_answers_is_released_all_the_same(experiment, agreement, tmp_path):
+@pytest.mark.parametrize("gone", [{0, 1, 2}, {0, 2}])
+def test_a_round_with_fewer_than_the_agreed_members_is_not_charged(experiment, agreement, tmp_path, gone):
     agreed, daemons = daemons_of(agreement, experiment.data, tmp_path)
-    finished = rounds_over(InProcess(daemons, gone=frozenset({0, 1, 2})), agreed)
-    assert len(finished) == ROUNDS
+    assert agreement.least_members == 2  # more than half of three
+    ledger = Ledger(limit=agreed.num_releases)
+    with pytest.raises(RoundError, match=r"was not charged: [01] of 3 members take part, and 2 were agreed on"):
+        next(deployed_rounds(agreed, InProcess(daemons, gone=frozenset(gone)), ledger=ledger))
+    assert ledger.num_charged == 0
+    two = InProcess(daemons, gone=frozenset({0}))
+    assert len(list(deployed_rounds(agreed, two, ledger=ledger, next_attempt=iter(range(9, 99)).__next__))) == ROUNDS
+
+
+def test_members_that_refuse_every_attempt_end_the_training(experiment, agreement, tmp_path):
+    """They are there, and their ledgers say no: another attempt does not help."""
+    agreed, daemons = daemons_of(agreement, experiment.data, tmp_path)
+    same, ledger = (lambda: 0), Ledger(limit=agreed.num_releases)
+    rounds = deployed_rounds(agreed, InProcess(daemons), ledger=ledger, next_attempt=same, patience=60)
+    first = next(rounds)
+    for daemon in daemons.values():
+        daemon.ledger.join(agreement.digest, ROUNDS - 1, 1000, limit=99)
+    later = deployed_rounds(
+        agreed, InProcess(daemons), ledger=ledger, next_attempt=same, state=first.state, patience=60
+    )
+    with pytest.raises(RoundError, match="round 1 was not charged: 0 of 3 members take part"):
+        next(later)
+    assert ledger.num_charged == 1
+
+
+class Says:
+    """A member whose daemon, or node, answers everything with one word."""
+
+    def __init__(self, word):
+        self.word = word
+
+    def answer(self, _):
+        return Letter(self.word).encode()
+
+
+@pytest.mark.parametrize("word", ["refused", "away"])
+def test_members_that_decline_are_not_connected(experiment, agreement, tmp_path, word):
+    agreed, daemons = daemons_of(agreement, experiment.data, tmp_path)
+    ledger = Ledger(limit=agreed.num_releases)
+    with pytest.raises(RoundError, match="1 of 3 members take part"):
+        next(deployed_rounds(agreed, InProcess({0: daemons[0], 1: Says(word), 2: Says(word)}), ledger=ledger))
+    assert ledger.num_charged == 0
+
+
+def test_members_that_stay_connected_and_say_nothing_have_dropped_out(experiment, agreement, tmp_path):
+    """What a daemon computes may take it long: whether a round is charged must not depend on that."""
+    agreed, daemons = daemons_of(agreement, experiment.data, tmp_path)
+
+    class Slow(InProcess):
+        def stayed(self):
+            return set(self.gone)
+
+    assert len(rounds_over(Slow(daemons, gone=frozenset({0, 1, 2})), agreed)) == ROUNDS
+
+
+def test_a_round_waits_for_members_that_come_back(experiment, agreement, tmp_path):
+    """A cable that is out for five messages costs an attempt and no charge; the models are the simulator's."""
+    agreed, daemons = daemons_of(agreement, experiment.data, tmp_path)
+
+    class Cable(InProcess):
+        left, attempts = 5, 0
+
+        def ask(self, messages):
+            letters = [decode(content, longest=10**9) for content in messages.values()]
+            Cable.attempts += any(letter.name == "train" for letter in letters)
+            Cable.left -= 1
+            return {} if Cable.left >= 0 else super().ask(messages)
+
+    ledger = Ledger(limit=agreed.num_releases)
+    finished = list(deployed_rounds(agreed, Cable(daemons), ledger=ledger, patience=60))
+    assert (ledger.num_charged, Cable.attempts) == (ROUNDS, ROUNDS + 1)
+    simulated = list(experiment.rounds())
+    np.testing.assert_array_equal(finished[-1].state.models.clustered, simulated[-1].state.models.clustered)
+
+
+def test_data_that_no_client_can_be_computed_on_is_no_refusal(experiment, agreement, tmp_path, monkeypatch):
+    """A refusal counts as absence, which data must not decide: such a member answers for nobody."""
+    agreed, daemons = daemons_of(agreement, experiment.data, tmp_path)
+    compute = Daemon._compute
+
+    def fail(self, guidance, ids, keys):
+        if len(ids) > 1:
+            raise MemoryError
+        return compute(self, guidance, ids, keys)
+
+    monkeypatch.setattr(Daemon, "_compute", fail)
+    answers = []
+
+    class Recording(InProcess):
+        def ask(self, messages):
+            told = super().ask(messages)
+            answers.extend(decode(content, longest=10**9) for content in told.values())
+            return told
+
+    assert len(rounds_over(Recording(daemons), agreed)) == ROUNDS
+    assert {letter.name for letter in answers} <= {"report", "here"}
 
 
 def test_a_daemon_refuses_without_a_word(experiment, agreement, tmp_path, caplog):
     agreed, daemons = daemons_of(agreement, experiment.data, tmp_path)
     sent = []
 
-    class Recording:
+    class Recording(InProcess):
         def ask(self, messages):
             sent.append(dict(messages))
-            return InProcess(daemons).ask(messages)
+            return super().ask(messages)
 
-    rounds_over(Recording(), agreed)
+    rounds_over(Recording(daemons), agreed)
     task = decode(sent[0][0], longest=10**9)
     digest = agreement.digest.hex()
     cases = {
@@ -169,12 +265,15 @@ def test_a_server_does_not_choose_what_clients_draw_by_in_a_real_run(tmp_path):
     agreed, daemons = daemons_of(agreement, experiment_of().data, tmp_path, engine="batched")
     sent = []
 
-    class Recording:
+    class Recording(InProcess):
         def ask(self, messages):
             sent.append(dict(messages))
             return {}
 
-    next(deployed_rounds(agreed, Recording()))
+        def stayed(self):
+            return {0, 1, 2}
+
+    next(deployed_rounds(agreed, Recording(daemons)))
     letter = decode(sent[0][0], longest=10**9)
     assert letter.facts["keys"] is None
     keys = {"batches": [1, 2], "choice": [3, 4], "coin": [5, 6]}

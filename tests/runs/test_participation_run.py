@@ -9,7 +9,7 @@ import yaml
 from safetensors.numpy import load_file, save_file
 
 import rrcluster as rr
-from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
+from rrcluster.errors import ConfigError, DataError, PrivacyError, RunFolderError
 from rrcluster.privacy.sampling import PoissonSampler
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import make_experiment
@@ -76,6 +76,42 @@ def test_clients_of_a_table_are_in_slots_by_name_so_that_one_who_leaves_moves_no
     whole, without = list(cohorts(names)), list(cohorts(names[1:]))
     assert [cohort - {names[0]} for cohort in whole] == without
     assert all(without)
+
+
+def arrays(names=(), *, rows=False, count=40):
+    """A population of two rows per client."""
+    inputs = np.linspace(0, 1, 2 * count, dtype=np.float32)[:, None]
+    targets = np.tile([0, 1], count)
+    if rows:
+        return rr.from_rows(inputs, targets, np.arange(0, 2 * count + 1, 2), num_classes=2, names=names)
+    return rr.from_arrays(inputs.reshape(count, 2, 1), targets.reshape(count, 2), num_classes=2, names=names)
+
+
+SCHEDULED = {
+    "num_clusters": 2, "num_clients": 40, "num_rounds": 4, "participation": "schedule", "slots": 2,
+    "noise_multiplier": 0.02, "delta": 1e-3, "accountant": "rdp", "secure": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_secure_schedule_of_arrays_needs_names(rows):
+    with pytest.raises(PrivacyError, match=r"by their names.*have none.*names=\[\.\.\.\] to from_arrays"):
+        rr.experiment(data=arrays(rows=rows), **SCHEDULED)
+    names = [f"client-{number}" for number in range(40)]
+    made = rr.experiment(data=arrays(names, rows=rows), **SCHEDULED)
+    assert made.data.clients == tuple(names)
+    nameless = rr.experiment(data=arrays(rows=rows), **SCHEDULED | {"participation": "everybody", "slots": None})
+    with pytest.raises(PrivacyError, match="by their names"):
+        next(rr.simulate(
+            data=nameless.data, model=made.model, method=made.method, plan=made.plan, engine=made.engine,
+            streams=made.streams,
+        ))  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [["a"] * 40, ["a"], list(range(40))])
+def test_names_of_arrays_are_distinct_texts_one_per_client(names):
+    with pytest.raises(DataError, match="names must be 40 texts"):
+        arrays(names)
 
 
 def test_a_stopped_run_resumes_to_the_same_models(slotted, tmp_path):

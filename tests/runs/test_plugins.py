@@ -15,6 +15,7 @@ from rrcluster.privacy.joint import JOINT, JointMechanism
 from rrcluster.privacy.mechanism import MechanismKind
 from rrcluster.runs.experiment import build_experiment
 from rrcluster.runs.run import finish, resume, start
+from rrcluster.runs.sweep import FINISHED, Outcome, jobs, read_grid, run_jobs
 
 FLAGS = {
     "data": "fashion-mini",
@@ -132,3 +133,14 @@ def test_objects_of_ones_own_are_run_like_names(tmp_path):
 def test_a_name_that_is_taken_is_refused():
     with pytest.raises(ValueError, match="registered already"):
         rr.register("method", "ifca", Method("ifca"))
+
+
+def test_a_method_that_adapts_the_network_shares_no_engine_with_others_of_its_sweep(tmp_path):
+    """In one process, one run after another, of which the engine of the last is used again where it fits."""
+    rr.register("method", "my-cam", replace(rr.METHODS["fedcam"], name="my-cam"), chooses_by_loss=True)
+    axes = {"algorithm": ["ifca", "my-cam", "fedcam"], "num_rounds": 2}
+    grid = read_grid(settings(tmp_path / "sweep") | axes, source="test", out=tmp_path / "sweep")
+    outcomes = [step for step in run_jobs(jobs(grid), processes=1) if isinstance(step, Outcome)]
+    assert [outcome.status for outcome in outcomes] == [FINISHED] * 3
+    mine, same = (rr.load(outcome.job.folder).models for outcome in outcomes[1:])
+    assert np.array_equal(mine.clustered, same.clustered)

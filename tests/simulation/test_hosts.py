@@ -25,7 +25,8 @@ from rrcluster.simulation.personalise import personalised_accuracies
 from rrcluster.simulation.simulate import simulate
 
 _DRAWS = np.random.default_rng(2)
-DATA = rr.from_arrays(_DRAWS.normal(size=(60, 5, 4)), _DRAWS.integers(3, size=(60, 5)), num_classes=3)
+NAMES = [f"client {number}" for number in range(60)]
+DATA = rr.from_arrays(_DRAWS.normal(size=(60, 5, 4)), _DRAWS.integers(3, size=(60, 5)), num_classes=3, names=NAMES)
 SETTINGS = {
     "data": DATA,
     "model": "linear",

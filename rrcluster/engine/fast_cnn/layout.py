@@ -1,7 +1,7 @@
 """Parameter layout of the `cnn`: PyTorch's flat vector, and the packed order that cnn.c and the Triton kernels read.
 
 Packed, channels come last: conv1 (64 taps, 16) and bias, conv2 (16 taps, 16, 32) and bias, fc1 (16 positions of 32
-channels, 32) and bias, fc2 (32, outputs) and bias. Imports numpy only: a worker that runs the C code needs no torch.
+channels, 32) and bias, fc2 (32, outputs) and bias. Imports numpy only.
 """
 
 from functools import lru_cache

@@ -48,6 +48,8 @@ class InitCommand:
     """secure: members whose noise every sum must hold; the noise of each is calibrated to it."""
     most_colluders: int = 0
     """secure: members that may work for the server without anybody's data being at risk."""
+    least_members: int = 0
+    """plain: members that must be connected in a round; fewer, and it is not charged; default: more than half."""
     hosts: tuple[str, ...] = ("localhost", "127.0.0.1")
     """Names and addresses under which members reach the server: for its certificate."""
     input_shape: tuple[int, ...] = ()
@@ -118,6 +120,7 @@ def init(arguments: list[str]) -> int:
         mode=command.mode,
         least_honest=command.least_honest,
         most_colluders=command.most_colluders,
+        least_members=command.least_members,
         hosts=command.hosts,
     )
     say(f"{command.folder}: a federation without members. Keep {folder.private} to yourself. Next, every member:")
@@ -135,6 +138,8 @@ def _settings(given: Mapping[str, Any], command: InitCommand) -> tuple[dict[str,
             "mode = secure needs --least-honest, of how many members the noise protects everybody (2 or more), and "
             "--most-colluders, how many may work for the server; every member signs both."
         )
+    if command.mode == "secure" and command.least_members:
+        raise ConfigError("--least-members is about mode = plain; secure has --least-honest and --most-colluders.")
     register_members()
     columns = {name: value for name, value in given.items() if FIELDS.get(name) == "columns"}
     settings = {name: value for name, value in given.items() if name not in columns}

@@ -106,8 +106,7 @@ def client(arguments: list[str]) -> int:
 
 def _listen(folder: MemberFolder, command: ClientCommand) -> None:
     from rrcluster.federation.member_daemon import LONGEST_TASK, open_daemon
-    from rrcluster.federation.transports import SOCKET
-    from rrcluster.federation.unix_socket import serve
+    from rrcluster.federation.unix_socket import SOCKET, serve
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

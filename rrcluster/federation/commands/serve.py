@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from rrcluster.cli.terminal import parse, say, say_warnings
 from rrcluster.errors import ConfigError, RoundError, RunFolderError
 from rrcluster.federation.federation_folder import FederationFolder
+from rrcluster.registry import TRANSPORTS
 
 if TYPE_CHECKING:
     from rrcluster.federation.agreed_run import AgreedRun
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rrcluster.runs.run import Running
     from rrcluster.types import Models
 
-LONGEST_ANSWER = 2**31  # bytes
+_AWAITED = 60.0  # seconds in which members may come to get the models
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class ServeCommand:
 
     folder: Annotated[Path, tyro.conf.Positional] = Path()
     """Folder of the federation."""
-    transport: Literal["local", "flower"] = "flower"
-    """How members are reached: sockets on this machine, or Flower over a network."""
+    transport: Annotated[str, tyro.conf.arg(help_behavior_hint=TRANSPORTS.hint)] = "flower"
+    """How members are reached: local, by sockets on this machine; flower, over a network."""
     members: Path | None = None
     """local: the folder in which the members' folders are, each under the member's name."""
     address: str | None = None
@@ -71,19 +72,24 @@ def serve(arguments: list[str]) -> int:
     run, without = command.out or folder.run, _places(agreement, command.without)
     from rrcluster.federation.agreed_run import AgreedRun
     from rrcluster.federation.deployment import hand_out
+    from rrcluster.federation.messages import longest_answer
     from rrcluster.federation.transports import Attended, Reach, open_transport
 
     agreed = AgreedRun.build(agreement, trains=False, out=str(run), name=agreement.name)
-    reach = Reach(folder, agreement, command.seconds, LONGEST_ANSWER, command.members, command.address)
+    most = max(member.num_clients for member in agreement.members)
+    longest = longest_answer(agreed.plan.mechanism, most, len(agreement.members))
+    reach = Reach(folder, agreement, command.seconds, longest, command.members, command.address)
     public = agreed.plan.event.sample_rate == 1  # who takes part
     with say_warnings(), open_transport(command.transport, reach) as transport:
         attended = Attended(transport, folder, agreement, names=public)
         finished = (run / "models.safetensors").exists()
         asked = replace(attended, without=without)
         models = _released(run) if finished else _rounds(command, agreed, asked, run)
-        sent = hand_out(agreement, attended, models)
-    say(f"Finished: {run}. {len(sent)} of {len(agreement.members)} members have the models.")
+        have = hand_out(agreement, attended, models, patience=min(command.seconds, _AWAITED), without=without)
+    say(f"Finished: {run}. {len(have)} of {len(agreement.members)} members have the models.")
     say(f"  rrcluster report {run}    tables, figures and a page")
+    if lacking := [m.name for place, m in enumerate(agreement.members) if place not in {*have, *without}]:
+        raise RoundError(f"{', '.join(lacking)} do not have the models; start their daemons, then serve again.")
     return 0
 
 
@@ -110,7 +116,7 @@ def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", 
 
     folder, agreement = FederationFolder(command.folder), agreed.agreement
     here = greet(agreement, transport)
-    needed = max(agreement.least_survivors, 1)
+    needed = agreement.needed_members
     away = ", ".join(member.name for place, member in enumerate(agreement.members) if not here.get(place))
     num_here = sum(here.values())
     if num_here < needed:
@@ -119,7 +125,7 @@ def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", 
             f"start the daemons of {away} (`rrcluster federation client MEMBER`), then serve again."
         )
     say(f"{num_here} of {len(agreement.members)} members are here{away and '; not here: '}{away}.")
-    running = _start(Deployment(agreed, transport, folder.next_attempt), run, adopt=command.adopt)
+    running = _start(Deployment(agreed, transport, folder.next_attempt, command.seconds), run, adopt=command.adopt)
     try:
         return watch(running, progress="auto" if not command.quiet else False).models
     except KeyboardInterrupt:

@@ -41,7 +41,7 @@ from rrcluster.errors import ConfigError, ProtocolError
 from rrcluster.federation.messages import LONGEST_LETTER, Letter
 from rrcluster.federation.unix_socket import ask_socket
 
-_HEARTBEAT = 10.0  # seconds, the least that Flower takes; a node that was killed can be back after twice that
+HEARTBEAT = 10.0  # seconds, the least that Flower takes; a node that was killed can be back after twice that
 _LOG = logging.getLogger("rrcluster")
 
 
@@ -88,7 +88,7 @@ class FleetNode:
     def activate(self, client: Any) -> Any:
         """The number by which the SuperLink knows this key; an HTTP error if it is not in the roster."""
         public = public_key_to_bytes(self.key.public_key())
-        activated = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=_HEARTBEAT))
+        activated = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT))
         return Node(node_id=activated.node_id)
 
     def _stay(self, client: Any, stop: threading.Event) -> None:
@@ -111,8 +111,8 @@ class FleetNode:
 
     def _beat(self, client: Any, node: Any, ended: threading.Event) -> None:
         """Say that the node is there, also while its daemon computes."""
-        beat = SendNodeHeartbeatRequest(node=node, heartbeat_interval=_HEARTBEAT)
-        while not ended.wait(_HEARTBEAT / 2):
+        beat = SendNodeHeartbeatRequest(node=node, heartbeat_interval=HEARTBEAT)
+        while not ended.wait(HEARTBEAT / 2):
             try:
                 known = client.SendNodeHeartbeat(beat).success
             except httpx.TransportError:  # a busy server; one that is gone shows when messages are asked for
@@ -140,14 +140,14 @@ class FleetNode:
         push_objects(objects, push, object_ids_to_push=set(pushed.objects_to_push))
 
     def _ask_daemon(self, message: Any) -> bytes:
-        """The daemon's answer, or its word for a refusal where it gives none in time."""
+        """The daemon's answer, or the word "away" where it gives none in time."""
         deadline = time.monotonic() + message.metadata.ttl
         try:
             content = unwrap(message, longest=LONGEST_LETTER)
             return ask_socket(self.socket, content, deadline=deadline, longest=LONGEST_LETTER)
         except (OSError, ProtocolError) as error:
             _LOG.warning("the daemon did not answer: %s", error)
-            return Letter("refused").encode()
+            return Letter("away").encode()
 
 
 def load_node_key(path: Path) -> ec.EllipticCurvePrivateKey:

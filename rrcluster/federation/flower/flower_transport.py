@@ -14,14 +14,15 @@ from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
 from rrcluster.errors import ConfigError, RoundError
-from rrcluster.federation.flower.children import Process, start_module, stop_processes
-from rrcluster.federation.flower.fleet_node import fetch, unwrap, wrap
+from rrcluster.federation.flower.children import start_module, stop_processes
+from rrcluster.federation.flower.fleet_node import HEARTBEAT, fetch, unwrap, wrap
 from rrcluster.federation.flower.superlink import SuperLink
 from rrcluster.federation.messages import LONGEST_LETTER
 from rrcluster.federation.transports import Reach
 
 USUAL_ADDRESS = "127.0.0.1:9092"
 _KIND = "query"
+_FEW_SECONDS = 5.0  # a gate that lives no longer will not by being started again
 _ARRIVAL = 60.0  # seconds that nodes have to connect before the first message
 
 
@@ -29,20 +30,25 @@ _ARRIVAL = 60.0  # seconds that nodes have to connect before the first message
 class FlowerTransport:
     """Members that a SuperLink reaches; see `Transport`.
 
-    A SuperLink that dies is started again. What it held is lost, so members whose answers had not been fetched have
-    dropped out of the round; the next question waits until nodes are connected again.
+    A SuperLink that dies is started again, and so is the gate. What the SuperLink held is lost, so members whose
+    answers had not been fetched have dropped out of the round; the next question waits until nodes are connected again.
     """
 
     link: SuperLink
     seconds: float  # until a round's deadline; a message lives no longer, and a late answer is refused
     poll_seconds: float = 0.2
+    gate: "GateProcess | None" = None  # None: somebody else sees to it
     answered: set[int] = field(default_factory=set)  # members that answered the last question
+    _stayed: set[int] = field(default_factory=set, init=False)
 
     def ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
         """The answers that came in time."""
         answers: dict[int, bytes] = {}
+        self._stayed = set()
         if not messages:
             return answers
+        self._watch_gate()
+        began = time.time()
         try:
             asked = self._push(messages)
         except httpx.HTTPError:
@@ -51,13 +57,31 @@ class FlowerTransport:
         deadline = time.monotonic() + self.seconds
         try:
             while (asked or arriving) and time.monotonic() < deadline:
+                self._watch_gate()
                 arriving |= self._pull(asked)
                 answers |= self._fetch(arriving)
                 time.sleep(self.poll_seconds if asked or arriving else 0.0)
+            if silent := set(asked.values()) | set(arriving):
+                self._stayed = self._connected_since(began) & silent
         except httpx.HTTPError:
             self._recover()
         self.answered = set(answers) or self.answered
         return answers
+
+    def stayed(self) -> set[int]:
+        """Members whose nodes have not been away since the last question, by their heartbeats."""
+        return self._stayed
+
+    def _connected_since(self, began: float) -> set[int]:
+        """Nodes that were activated before this time, and have been heard of after now; waits for their heartbeats."""
+        now = time.time()
+        time.sleep(HEARTBEAT + 1.0)
+        times = self.link.node_times()
+        return {place for place, (activated, heard) in times.items() if activated < began and heard >= now}
+
+    def _watch_gate(self) -> None:
+        if self.gate is not None:
+            self.gate.keep_running()
 
     def _push_again(self, messages: Mapping[int, bytes]) -> dict[str, int]:
         """At a fresh SuperLink. A daemon that had the first message takes this one for a replay: a drop-out."""
@@ -129,29 +153,49 @@ def open_flower(reach: Reach) -> Iterator[FlowerTransport]:
     """
     keys = {place: member.node_key for place, member in enumerate(reach.agreement.members) if member.node_key}
     with SuperLink(keys, reach.folder.private) as link:
-        gate = start_gate(link, reach.address or USUAL_ADDRESS, reach.folder.private)
+        gate = GateProcess(link, reach.address or USUAL_ADDRESS, reach.folder.private, longest=reach.longest)
         try:
-            transport = FlowerTransport(link, reach.seconds)
+            transport = FlowerTransport(link, reach.seconds, gate=gate)
             transport.wait_for_nodes(keys, min(_ARRIVAL, reach.seconds))
-            if gate.poll() is not None:
-                raise ConfigError(
-                    f"the gate did not start at {reach.address or USUAL_ADDRESS}; see {reach.folder.private}/gate.log, "
-                    "or choose another --address."
-                )
+            gate.keep_running()
             yield transport
         finally:
-            stop_processes([gate])
+            gate.stop()
 
 
-def start_gate(link: SuperLink, address: str, folder: Path) -> Process:
+class GateProcess:
     """A gate in front of a SuperLink, with the certificate server.pem and its key in this folder."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"address = {address!r} must be host:port, as {USUAL_ADDRESS}.")
-    return start_module(
-        "rrcluster.federation.flower.gate",
-        *("--host", host, "--port", port, "--link", link.address, "--trusted", str(link.trusted)),
-        *("--certificate", str(folder / "server.pem"), "--key", str(folder / "server.key")),
-        *("--parent", str(os.getpid())),
-        log=folder / "gate.log",
-    )
+
+    def __init__(self, link: SuperLink, address: str, folder: Path, *, longest: int) -> None:
+        """Start it; bodies of more than `longest` bytes are refused."""
+        self.host, _, self.port = address.rpartition(":")
+        if not self.host or not self.port.isdigit():
+            raise ConfigError(f"address = {address!r} must be host:port, as {USUAL_ADDRESS}.")
+        self.link, self.folder, self.longest = link, folder, longest
+        self._start()
+
+    def _start(self) -> None:
+        self._started = time.monotonic()
+        self.process = start_module(
+            "rrcluster.federation.flower.gate",
+            *("--host", self.host, "--port", self.port, "--link", self.link.address),
+            *("--trusted", str(self.link.trusted), "--nodes", str(self.link.nodes), "--longest", str(self.longest)),
+            *("--certificate", str(self.folder / "server.pem"), "--key", str(self.folder / "server.key")),
+            *("--parent", str(os.getpid())),
+            log=self.folder / "gate.log",
+        )
+
+    def keep_running(self) -> None:
+        """Start it again where it has died; RoundError for one that does not stay alive."""
+        if self.process.poll() is None:
+            return
+        if time.monotonic() - self._started < _FEW_SECONDS:
+            raise RoundError(
+                f"the gate does not stay at {self.host}:{self.port}; see {self.folder / 'gate.log'}, or choose another "
+                "--address."
+            )
+        self._start()
+
+    def stop(self) -> None:
+        """End it."""
+        stop_processes([self.process])

@@ -14,6 +14,7 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,8 +22,9 @@ from typing import Any
 import httpx
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+from flwr.common.constant import HEARTBEAT_PATIENCE
 from flwr.common.serde import run_from_proto
-from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, SendTaskHeartbeatRequest
 from flwr.supercore.constant import TaskType
@@ -36,7 +38,7 @@ from flwr.superlink.grid import HttpGrid
 from rrcluster.errors import ConfigError
 from rrcluster.federation.certificates import issue_server, make_authority
 from rrcluster.federation.flower.children import Process, free_port, start_module, stop_processes
-from rrcluster.storage import make_subfolder
+from rrcluster.storage import make_subfolder, replace_file
 
 _APP = """
 [project]
@@ -87,6 +89,11 @@ class SuperLink:
         return self.folder / "superlink" / "ca.pem"
 
     @property
+    def nodes(self) -> Path:
+        """A file with the nodes' public keys: for the gate."""
+        return self.folder / "superlink" / "nodes.pem"
+
+    @property
     def alive(self) -> bool:
         """Whether the process runs."""
         return self.process is not None and self.process.poll() is None
@@ -98,6 +105,7 @@ class SuperLink:
             issue_server(own, own, hosts=["127.0.0.1"])
         else:
             make_authority(own, own, name="superlink", hosts=["127.0.0.1"])
+        replace_file(self.nodes, b"".join(map(_pem, self.node_keys.values())), mode=0o600)
         with TemporaryDirectory(dir=own) as name:
             secret = Path(name) / "secret"
             secret.write_bytes(os.urandom(32))
@@ -114,6 +122,20 @@ class SuperLink:
             except BaseException:
                 self.stop()
                 raise
+
+    def node_times(self) -> dict[int, tuple[float, float]]:
+        """When the node of each place was activated last, and when it was heard of last, by this machine's clock."""
+        with _client(ControlHttpClient, self) as control:
+            nodes = {info.node_id: info for info in control.ListNodes(ListNodesRequest()).nodes_info}
+        known = {place: nodes[number] for place, number in self.node_ids.items() if number in nodes}
+        return {
+            place: (
+                datetime.fromisoformat(info.last_activated_at).timestamp(),
+                info.online_until - HEARTBEAT_PATIENCE * info.heartbeat_interval,
+            )
+            for place, info in known.items()
+            if info.last_activated_at
+        }
 
     def stop(self) -> None:
         """End the run and the process: what it held is gone."""
