@@ -14,9 +14,8 @@ from rrcluster.data.federated import TestSet
 from rrcluster.engine import local_steps
 from rrcluster.engine.batched.evaluator import Evaluator
 from rrcluster.engine.batched.kernels import LinearKernels, linear_kernels, own_kernels
-from rrcluster.engine.fast_cnn import gpu
+from rrcluster.engine.fast_cnn import gpu, num_parameters
 from rrcluster.engine.fast_cnn.gpu import CnnKernels
-from rrcluster.engine.fast_cnn.layout import num_parameters
 from rrcluster.models import from_module, make_model
 from rrcluster.models.networks import additive
 from rrcluster.rng import Streams
