@@ -9,8 +9,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from docstring_parser import parse_from_object
 
+from rrcluster import __version__
 from rrcluster.settings import AFFECTS, SECTIONS, Flag
-from rrcluster.version import __version__
 
 ROOT = Path(__file__).parent.parent
 KINDS = {int: "whole number", float: "number", str: "text", bool: "on or off", Path: "path"}

@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rrcluster.errors import PrivacyError, UnsupportedEvent
-from rrcluster.version import __version__
+
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from rrcluster.data.arrays import from_arrays, from_rows
@@ -31,38 +32,30 @@ if TYPE_CHECKING:
     from rrcluster.simulation.simulate import simulate
     from rrcluster.types import Coordinates
 
-_HOMES = {
-    "ALGORITHMS": "rrcluster.methods:METHODS",  # their earlier names
-    "Algorithm": "rrcluster.methods:Method",
-    "ChoiceRules": "rrcluster.server.choice",
-    "Clients": "rrcluster.methods",
-    "Coordinates": "rrcluster.types",
-    "METHODS": "rrcluster.methods",
-    "Method": "rrcluster.methods",
-    "MECHANISMS": "rrcluster.registry",
-    "NoisySum": "rrcluster.privacy.reports",
-    "PrivacyPlan": "rrcluster.privacy.plan",
-    "Reports": "rrcluster.privacy.reports",
-    "Server": "rrcluster.runs.own_server",
-    "Tools": "rrcluster.methods",
-    "account": "rrcluster.privacy.budget",
-    "advise": "rrcluster.runs.advise",
-    "assign": "rrcluster.runs.load",
-    "calibrate": "rrcluster.privacy.budget",
-    "experiment": "rrcluster.runs.experiment:build_experiment",
-    "from_arrays": "rrcluster.data.arrays",
-    "from_frame": "rrcluster.data.frames",
-    "from_module": "rrcluster.models.model",
-    "from_rows": "rrcluster.data.arrays",
-    "load": "rrcluster.runs.load",
-    "load_dataset": "rrcluster.data.build",
-    "load_federated": "rrcluster.data.build",
-    "personalise": "rrcluster.runs.load",
-    "rebalance": "rrcluster.privacy.rebalancing",
-    "register": "rrcluster.registry",
-    "release": "rrcluster.server.server",
-    "run": "rrcluster.runs.run",
-    "simulate": "rrcluster.simulation.simulate",
+_MODULES = {
+    "data.arrays": ("from_arrays", "from_rows"),
+    "data.build": ("load_dataset", "load_federated"),
+    "data.frames": ("from_frame",),
+    "methods": ("METHODS", "Clients", "Method", "Tools"),
+    "models.model": ("from_module",),
+    "privacy.budget": ("account", "calibrate"),
+    "privacy.plan": ("PrivacyPlan",),
+    "privacy.rebalancing": ("rebalance",),
+    "privacy.reports": ("NoisySum", "Reports"),
+    "registry": ("MECHANISMS", "register"),
+    "runs.advise": ("advise",),
+    "runs.load": ("assign", "load", "personalise"),
+    "runs.own_server": ("Server",),
+    "runs.run": ("run",),
+    "server.choice": ("ChoiceRules",),
+    "server.server": ("release",),
+    "simulation.simulate": ("simulate",),
+    "types": ("Coordinates",),
+}
+_HOMES = {name: f"{module}:{name}" for module, names in _MODULES.items() for name in names} | {
+    "experiment": "runs.experiment:build_experiment",
+    "ALGORITHMS": "methods:METHODS",  # their earlier names
+    "Algorithm": "methods:Method",
 }
 
 __all__ = [
@@ -105,4 +98,4 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rrcluster' has no attribute {name!r}")
     module, _, attribute = _HOMES[name].partition(":")
-    return getattr(import_module(module), attribute or name)
+    return getattr(import_module(f"rrcluster.{module}"), attribute)

@@ -4,7 +4,7 @@ Each check takes exactly one keyword, returns its value, and raises `ConfigError
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -73,6 +73,13 @@ def count(*, at_least: int = 1, **named: int) -> int:
     if math.isinf(value) or value != int(value) or value < at_least:
         raise ConfigError(f"{name} = {value} must be a whole number of at least {at_least}.")
     return int(value)
+
+
+def if_given(check: Callable[..., object], **named: Any) -> None:
+    """The check of every value that is not None."""
+    for name, value in named.items():
+        if value is not None:
+            check(**{name: value})
 
 
 def path(**named: object) -> None:

@@ -14,6 +14,7 @@ import re
 from collections.abc import ItemsView, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
@@ -91,17 +92,12 @@ class DataSettings:
             registry.DATASETS.check(data=self.data)
             if self.table_columns:
                 self._check_alone("data_folder")
-        if self.num_clients is not None:
-            checks.count(num_clients=self.num_clients)
-        if self.max_samples is not None:
-            checks.count(max_samples=self.max_samples)
+        checks.if_given(checks.count, num_clients=self.num_clients, max_samples=self.max_samples)
         checks.positive(concentration=self.concentration)
         for share in self.ratio:
             checks.positive(ratio=share)
-        if self.samples_per_client is not None:
-            checks.count(samples_per_client=self.samples_per_client)
-        if self.data_folder is not None:
-            checks.path(data_folder=self.data_folder)
+        checks.if_given(checks.count, samples_per_client=self.samples_per_client)
+        checks.if_given(checks.path, data_folder=self.data_folder)
 
     @property
     def from_file(self) -> bool:
@@ -421,14 +417,10 @@ class PrivacySettings:
         checks.fraction(identifier_share=self.identifier_share)
         checks.non_negative(private_evaluation=self.private_evaluation)
         checks.positive(evaluation_loss_bound=self.evaluation_loss_bound)
-        if self.max_epsilon is not None:
-            checks.positive(max_epsilon=self.max_epsilon)
-            if self.mechanism == "none":
-                raise ConfigError("mechanism = none has no epsilon, so max_epsilon cannot be kept; leave it out.")
-        if self.epsilon is not None:
-            checks.positive(epsilon=self.epsilon)
-        if self.noise_multiplier is not None:
-            checks.positive(noise_multiplier=self.noise_multiplier)
+        checks.if_given(checks.positive, max_epsilon=self.max_epsilon)
+        if self.max_epsilon is not None and self.mechanism == "none":
+            raise ConfigError("mechanism = none has no epsilon, so max_epsilon cannot be kept; leave it out.")
+        checks.if_given(checks.positive, epsilon=self.epsilon, noise_multiplier=self.noise_multiplier)
 
     @property
     def num_slots(self) -> int:
@@ -522,10 +514,8 @@ class ServerSettings:
         if self.average_last != 1:
             checks.fraction(average_last=self.average_last)
         checks.one_of(get_args(Init), init=self.init)
-        if self.init_rounds is not None:
-            checks.count(init_rounds=self.init_rounds, at_least=0)
-        if self.start_from is not None:
-            checks.path(start_from=self.start_from)
+        checks.if_given(partial(checks.count, at_least=0), init_rounds=self.init_rounds)
+        checks.if_given(checks.path, start_from=self.start_from)
         if self.start_from is not None and self.init not in ("auto", "independent"):
             raise ConfigError(f"init = {self.init} makes first models, and start_from gives them; leave one out.")
 
@@ -576,22 +566,15 @@ class OutputSettings:
     """Keep checkpoint/ after the run has finished."""
 
     def __post_init__(self) -> None:
-        if self.name is not None:
-            checks.file_name(name=self.name)
-        if self.out is not None:
-            checks.path(out=self.out)
-        if self.seed is not None:
-            checks.count(seed=self.seed, at_least=0)
+        checks.if_given(checks.file_name, name=self.name)
+        checks.if_given(checks.path, out=self.out)
+        checks.if_given(partial(checks.count, at_least=0), seed=self.seed)
         for seed in self.seeds:
             checks.count(seeds=seed, at_least=0)
         if len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(f"seeds = {list(self.seeds)} names a seed twice; name each once.")
-        if self.evaluate_every is not None:
-            checks.count(evaluate_every=self.evaluate_every)
-        if self.capacity is not None:
-            checks.count(capacity=self.capacity)
-        if self.processes is not None:
-            checks.count(processes=self.processes)
+        numbers = {"evaluate_every": self.evaluate_every, "capacity": self.capacity, "processes": self.processes}
+        checks.if_given(checks.count, **numbers)
 
 
 SECTIONS: dict[str, type] = {

@@ -12,7 +12,6 @@ PACKAGE = Path(__file__).parent.parent / "rrcluster"
 # Pure maths in the middle, speed and I/O at the rim. A unit may import from itself and from the units above it. A
 # module that is named here has a place of its own, apart from the rest of its folder.
 ORDER = [
-    "version",
     "errors",
     "checks",
     "storage",
@@ -44,7 +43,6 @@ REPORT_MAY_IMPORT = {  # it reads run folders and recomputes nothing
     "errors",
     "checks",
     "storage",
-    "version",
     "registry",
     "spelling",
     "settings",

@@ -100,11 +100,11 @@ FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "mars
 FORBIDDEN_IMPORTS |= {"subprocess", "runpy", "code", "imp", "multiprocessing.managers"}
 # What starts programs, and what passes between a process and those it started. No file has a say in either.
 ALLOWED_IMPORTS = {"processes.py": "subprocess cloudpickle", "engine/fast_cnn/native.py": "subprocess"}
-ALLOWED_IMPORTS |= {"data/cifar.py": "pickle"}  # of files with the published digest alone, and restricted names
+ALLOWED_IMPORTS |= {"data/images.py": "pickle"}  # of files with the published digest alone, and restricted names
 ALLOWED_IMPORTS |= {"federation/flower/children.py": "subprocess"}  # this package's own modules
 ALLOWED_IMPORTS |= {"federation/flower/superlink.py": "zipfile"}  # writes only: the empty bundle that Flower asks for
 ALLOWED_IMPORTS |= {"federation/commands/demo.py": "subprocess"}  # starts daemons of this package
-ALLOWED_CALLS = {"federation/member_data.py": "np.load"}  # an operator's own arrays; objects are refused
+ALLOWED_CALLS = {"federation/member_daemon.py": "np.load"}  # an operator's own arrays; objects are refused
 FORBIDDEN_CALLS = {
     "eval",
     "exec",
@@ -156,7 +156,7 @@ def test_modules_are_imported_by_names_from_our_own_tables_only():
     from_tables = ["__init__.py", "data/__init__.py", "data/build.py"]
     optional_packages = ["data/table_files.py", "runs/assign.py", "runs/progress.py"]
     from_tables += ["federation/federation_command.py"]
-    operators_own = ["federation/member_data.py"]  # a function that the operator of a daemon names on its command line
+    operators_own = ["federation/member_daemon.py"]  # a function that its operator names on the command line
     from_tables += ["engine/batched/kernels.py"]  # `Model.accelerated`, which only our own networks set
     expected = [*from_tables, "registry.py", *optional_packages, "runs/load.py", *operators_own]
     assert sorted(found) == sorted(expected)

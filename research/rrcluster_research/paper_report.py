@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rrcluster import __version__
 from rrcluster.report.drawing import Drawing
 from rrcluster.report.figures import save_figures
 from rrcluster.report.folders import Run, RunGroup
 from rrcluster.report.page import fill_page, statement_section
 from rrcluster.report.tables import TextTable, to_csv, to_html, to_latex, to_markdown
 from rrcluster.storage import write_file
-from rrcluster.version import __version__
 from rrcluster_research.paper_figures import draw_reproduction
 from rrcluster_research.paper_tables import how_to_read, main_tables, more_tables
 from rrcluster_research.read_reproduction import Reproduced, is_reproduction, read_reproduction

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.public_files import ALLOWED, listed_name
-from rrcluster.audit.run_folders import small_experiment
+from rrcluster.audit.run_folders import ALLOWED, listed_name, small_experiment
 from rrcluster.audit.statistics import SIGNIFICANCE, binomial_p_value, correlation_p_value, smallest
 from rrcluster.audit.targets import Finding, Recorder, refused
 from rrcluster.entropy import secure_rng

@@ -80,12 +80,13 @@ REMEMBERING = ("fesem", "fesem-last", "fedcam-fesem", "fedper", "mr-mtl")
 def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:
     """The checks that need nothing but the mechanism."""
     from rrcluster.audit.cohorts import check_sampler
-    from rrcluster.audit.denominators import check_denominators, check_release_function
     from rrcluster.audit.noise import check_identifiers, check_noise, check_noise_reuse
     from rrcluster.audit.sensitivity import (
+        check_denominators,
         check_invalid_reports,
         check_message_norm,
         check_odd_rows,
+        check_release_function,
         check_sensitivity,
         check_types,
     )
@@ -113,12 +114,12 @@ def mechanism_steps(target: Target, *, seed: int) -> Iterator[Step]:
 def variant_steps(mechanism: str, *, method: str = "ifca", seed: int) -> Iterator[Step]:
     """The checks of other weights, of private evaluation and of the secure mode."""
     from rrcluster.audit.cohorts import SUBJECT, check_participation
-    from rrcluster.audit.denominators import check_public_sizes
     from rrcluster.audit.noise import check_noise
     from rrcluster.audit.sensitivity import (
         check_evaluation_scale,
         check_evaluation_sensitivity,
         check_message_norm,
+        check_public_sizes,
         check_sensitivity,
     )
     from rrcluster.audit.targets import EVALUATED, VARIANTS
@@ -210,8 +211,8 @@ def common_steps(seed: int) -> list[Step]:
     from rrcluster.audit import noise as secure_draws
     from rrcluster.audit.accountants import CHECKS as ACCOUNTANT_CHECKS
     from rrcluster.audit.accountants import check_accountants
-    from rrcluster.audit.denominators import check_rebalancing
-    from rrcluster.audit.public_files import check_public_files
+    from rrcluster.audit.run_folders import check_public_files
+    from rrcluster.audit.sensitivity import check_rebalancing
     from rrcluster.privacy.accounting import epsilon
     from rrcluster.privacy.rebalancing import rebalance
 

@@ -43,7 +43,7 @@ def _command(arguments: list[str], complain: Callable[[str], object]) -> int:
         print_usage(sys.stdout.write)
         return 0
     if arguments[0] in ("-V", "--version"):
-        from rrcluster.version import __version__
+        from rrcluster import __version__
 
         sys.stdout.write(f"rrcluster {__version__}\n")
         return 0

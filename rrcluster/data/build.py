@@ -13,8 +13,17 @@ from numpy.typing import NDArray
 from rrcluster import checks, registry
 from rrcluster.data.catalogue import IMAGE_PARTITIONS, SOURCES, Source
 from rrcluster.data.federated import FederatedData
-from rrcluster.data.images import ImageDataset, dirichlet_images, flipped_images, rotated_images
-from rrcluster.data.partition import DrawnIndices, Holdings, assign_groups, split_equally, split_reusing
+from rrcluster.data.images import ImageDataset
+from rrcluster.data.partition import (
+    DrawnIndices,
+    Holdings,
+    assign_groups,
+    dirichlet_images,
+    flipped_images,
+    rotated_images,
+    split_equally,
+    split_reusing,
+)
 from rrcluster.data.shakespeare import by_role
 from rrcluster.data.synthetic import SCENARIOS, linear_regression, noisy_lines
 from rrcluster.errors import ConfigError

@@ -16,11 +16,10 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from rrcluster import checks
+from rrcluster import __version__, checks
 from rrcluster.errors import ConfigError, ProtocolError
 from rrcluster.federation.secagg.masks import KEY_BYTES, SIGNATURE_BYTES, digest
 from rrcluster.storage import parse_json
-from rrcluster.version import __version__
 
 MODES = ("plain", "secure")
 _LONGEST_KEY = 2000

@@ -55,7 +55,7 @@ def cost_together(costs: Sequence[TrainingCost]) -> float:
             f"the trainings are private under different relations ({' and '.join(relations)}), which do not add up to "
             "one epsilon; agree to trainings of one mode, or keep a ledger for each."
         )
-    parts = [(read_event(dict(cost.event), Path("ledger.jsonl")), cost.participations) for cost in costs]
+    parts = tuple((read_event(dict(cost.event), Path("ledger.jsonl")), cost.participations) for cost in costs)
     check_composable(parts)
     rows = account_together(parts, delta=max(cost.delta for cost in costs))
     known = [row.epsilon for row in rows if row.epsilon is not None]

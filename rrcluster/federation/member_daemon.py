@@ -1,22 +1,143 @@
 """A member's daemon from its folder: what was signed, the member's data, its ledger and what its clients remember."""
 
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save
 
-from rrcluster.errors import RunFolderError
+from rrcluster.data.arrays import at_most, from_arrays
+from rrcluster.data.federated import ClientStore, FederatedData, Inputs, Targets
+from rrcluster.data.frames import load_table
+from rrcluster.errors import ConfigError, DataError, RunFolderError
 from rrcluster.federation.agreed_run import AgreedRun
+from rrcluster.federation.agreed_settings import MEMBERS, member_columns
+from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.client_ledger import ledger_of, signed_cost
 from rrcluster.federation.daemon import Daemon
-from rrcluster.federation.member_data import client_names, load_member
 from rrcluster.federation.member_folder import MemberFolder
+from rrcluster.runs.assign import check_outside_runs
+from rrcluster.runs.experiment import load_population
 from rrcluster.runs.folder import RunFolder
+from rrcluster.runs.load import PersonalModel
 from rrcluster.runs.run import save_models
-from rrcluster.settings import ColumnSettings
+from rrcluster.settings import ColumnSettings, names_file
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.storage import explain_write, make_subfolder, read_tensors, replace_file
+
+_ARRAYS = ("inputs", "targets", "clients")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some clients of a population, from one number on."""
+
+    store: ClientStore
+    first: int
+
+    def client(self, client: int) -> tuple[Inputs, Targets]:
+        """As in the whole population."""
+        return self.store.client(self.first + client)
+
+
+def load_member(agreed: AgreedRun, place: int, data: str | None, columns: ColumnSettings) -> FederatedData:
+    """The clients of a member: from `data`, or in a rehearsal its part of the dataset that was agreed on."""
+    agreement, config = agreed.agreement, agreed.experiment.config
+    if config.data.data != MEMBERS:
+        if data is not None:
+            raise ConfigError(
+                f"the agreement is a rehearsal on {config.data.data}, of which every member gets its part; leave "
+                "--data out."
+            )
+        whole = load_population(config)
+        return _part(whole, agreement.first_client(place), agreement.members[place].num_clients)
+    if data is None:
+        raise ConfigError("the daemon needs --data: a CSV or Parquet file, an .npz file, or module:function.")
+    own = _own(data, agreement, columns)
+    most = config.data.max_samples
+    return own if most is None else at_most(own, most)
+
+
+def client_names(data: FederatedData) -> list[str]:
+    """By which a client is known again in later data."""
+    return list(data.clients) or [str(client) for client in range(data.num_clients)]
+
+
+def _part(data: FederatedData, first: int, count: int) -> FederatedData:
+    rows = slice(first, first + count)
+    return replace(
+        data,
+        sizes=data.sizes[rows],
+        groups=data.groups[rows],
+        test_of=data.test_of[rows],
+        store=_Part(data.store, first),
+        clients=tuple(str(client) for client in range(first, first + count)),
+    )
+
+
+def _own(data: str, agreement: Agreement, columns: ColumnSettings) -> FederatedData:
+    if data.lower().endswith(".npz"):
+        return _from_npz(Path(data), agreement)
+    if names_file(data):
+        return load_table(data, member_columns(agreement.samples, columns))
+    module, _, function = data.partition(":")
+    if not module or not function:
+        raise ConfigError(f"--data {data[:80]!r} is neither a file (.csv, .parquet, .npz) nor module:function.")
+    return _from_function(module, function)
+
+
+def _from_npz(path: Path, agreement: Agreement) -> FederatedData:
+    """Arrays `inputs` (rows, ...), `targets` (rows, ...) and `clients` (rows,): whose sample each row is."""
+    try:
+        with np.load(path) as file:  # refuses objects
+            arrays = {name: file[name] for name in _ARRAYS if name in file}
+    except Exception:  # a damaged file fails in many ways inside the reader
+        raise DataError(f"{path}: cannot be read as an .npz file of plain arrays; write it with np.savez.") from None
+    absent = [name for name in _ARRAYS if name not in arrays]
+    if absent or len({len(values) for values in arrays.values()}) > 1:
+        raise DataError(f"{path}: needs arrays {', '.join(_ARRAYS)} of one length.")
+    names, owners = np.unique(arrays["clients"].astype(str), return_inverse=True)
+    rows = [np.flatnonzero(owners == client) for client in range(len(names))]
+    samples = agreement.samples
+    own = from_arrays(
+        [arrays["inputs"][part] for part in rows],
+        [arrays["targets"][part] for part in rows],
+        num_classes=samples.num_classes,
+        ids=samples.ids,
+        name=path.stem,
+    )
+    return replace(own, clients=tuple(str(name) for name in names))
+
+
+def _from_function(module: str, function: str) -> FederatedData:
+    """What the operator's own function returns; it is imported from the folder where the daemon is started, too."""
+    if os.getcwd() not in sys.path:  # noqa: PTH109
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    try:
+        made: Any = getattr(import_module(module), function)()
+    except (ImportError, AttributeError):
+        raise ConfigError(f"--data {module}:{function} cannot be imported; check the name and PYTHONPATH.") from None
+    if not isinstance(made, FederatedData):
+        raise DataError(f"{module}:{function} must return a population, from rr.from_arrays or rr.from_frame.")
+    return made
+
+
+def write_personal(path: Path, models: Sequence[PersonalModel]) -> None:
+    """Every client's own weights, one row each, readable by the operator alone."""
+    check_outside_runs(path)
+    tensors = {
+        "vectors": np.stack([own.vector for own in models]),
+        "clusters": np.array([own.cluster for own in models], dtype=np.int64),
+        "epochs": np.array([own.epochs for own in models], dtype=np.int64),
+    }
+    with explain_write(path):
+        replace_file(path, save(tensors), mode=0o600)
+
 
 LONGEST_TASK = 2**31  # bytes of a message to a daemon
 

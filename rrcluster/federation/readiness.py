@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rrcluster import __version__
 from rrcluster.errors import RRClusterError
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement
@@ -19,7 +20,6 @@ from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.privacy.cost import digits_up, epsilon_text
 from rrcluster.runs.advise import HOPELESS, WEAK, outlook
-from rrcluster.version import __version__
 
 _SOON = 30  # days
 _FEW_BYTES = 2**28

@@ -46,6 +46,9 @@ class Choice(Protocol):
     def is_free(self) -> bool:
         """Whether the choice costs nothing beside the updates' Gaussian."""
 
+    def dp_events(self) -> list[Any]:
+        """As events of dp-accounting; none where it costs nothing beside the updates' Gaussian."""
+
     def check(self) -> None:
         """Raise UnsupportedEvent where no accountant can put a number to it."""
 
@@ -71,6 +74,10 @@ class FoldedChoice:
     def rdp(self, orders: ArrayLike) -> Array:
         """0 at every order."""
         return np.zeros_like(np.asarray(orders, dtype=np.float64))
+
+    def dp_events(self) -> list[Any]:
+        """None."""
+        return []
 
     def check(self) -> None:
         """Every folded choice can be accounted."""
@@ -110,6 +117,13 @@ class KaryChoice:
     def rdp(self, orders: ArrayLike) -> Array:
         """RDP of the response alone, exact."""
         return profiles.kary_rdp(orders, keep_probability=self.keep_probability, num_clusters=self.num_clusters)
+
+    def dp_events(self) -> list[Any]:
+        """The response: uniform with a probability, else the truth."""
+        import dp_accounting as dp
+
+        k = self.num_clusters
+        return [dp.RandomizedResponseDpEvent((1 - self.keep_probability) * k / (k - 1), k)]
 
     def check(self) -> None:
         """Refuse a choice that is practically public."""
@@ -167,10 +181,18 @@ class PoissonGaussian:
 
     def rdp(self) -> tuple[Sequence[float], Array]:
         """(orders, RDP) of one round: Mironov, Talwar, Zhang 2019 (arXiv 1908.10530), by dp-accounting."""
+        return _sampled_rdp(self)
+
+    def dp_event(self) -> Any:
+        """The event of dp-accounting."""
         import dp_accounting as dp
 
-        sampled = dp.PoissonSampledDpEvent(self.sample_rate, dp.GaussianDpEvent(self.noise_multiplier))
-        return _sampled_rdp(sampled, dp.NeighboringRelation.ADD_OR_REMOVE_ONE, self.noise_multiplier)
+        gaussian = dp.GaussianDpEvent(self.noise_multiplier)
+        return gaussian if self.sample_rate == 1 else dp.PoissonSampledDpEvent(self.sample_rate, gaussian)
+
+    def dp_accountant(self, accountant: str) -> tuple[str | None, str | None]:
+        """The class of dp-accounting that gives epsilon by ours of this name, or None; and what differs."""
+        return ("PLDAccountant" if accountant == "pld" else "RdpAccountant"), None
 
     def printed_rdp(self) -> tuple[Sequence[float], Array]:
         """The paper's bound does not cover this event."""
@@ -249,11 +271,21 @@ class FixedSize:
         if not self.choice.is_free:
             orders, rdp = self.printed_rdp()
             return orders, np.asarray(np.minimum(rdp, self._cohort_rdp(np.array(orders))))
+        return _sampled_rdp(self)
+
+    def dp_event(self) -> Any:
+        """The event of dp-accounting."""
         import dp_accounting as dp
 
-        gaussian = dp.GaussianDpEvent(self.noise_multiplier)
-        sampled = dp.SampledWithoutReplacementDpEvent(self.num_clients, self.cohort_size, gaussian)
-        return _sampled_rdp(sampled, dp.NeighboringRelation.REPLACE_ONE, self.noise_multiplier)
+        released = [*self.choice.dp_events(), dp.GaussianDpEvent(self.noise_multiplier)]
+        inside = dp.ComposedDpEvent(released) if len(released) > 1 else released[0]
+        return dp.SampledWithoutReplacementDpEvent(self.num_clients, self.cohort_size, inside)
+
+    def dp_accountant(self, accountant: str) -> tuple[str | None, str | None]:
+        """The class of dp-accounting that gives epsilon by `rdp`, or None; and what differs."""
+        if not self.choice.is_free:
+            return None, _NO_CHOICE
+        return "RdpAccountant", None if accountant == "rdp" else _NO_PLD
 
     def printed_rdp(self) -> tuple[Sequence[float], Array]:
         """(whole orders, RDP) by the theorem that the paper prints (Wang et al. 2019, Theorem 9): valid, and loose."""
@@ -264,7 +296,10 @@ class FixedSize:
         return profiles.gaussian_rdp(orders, self.noise_multiplier) + self.choice.rdp(orders)
 
 
-def _sampled_rdp(sampled: object, relation: object, noise_multiplier: float) -> tuple[Sequence[float], Array]:
+RELATIONS = {ADD_REMOVE: "ADD_OR_REMOVE_ONE", REPLACE_ONE: "REPLACE_ONE"}  # as dp-accounting calls them
+
+
+def _sampled_rdp(event: "RoundEvent") -> tuple[Sequence[float], Array]:
     """By dp-accounting, and never more than without sampling.
 
     An order whose series does not converge, or that comes out negative by rounding, is dropped.
@@ -273,9 +308,10 @@ def _sampled_rdp(sampled: object, relation: object, noise_multiplier: float) -> 
 
     orders = dp.rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS
     with _without_convergence_warnings():
-        rdp = dp.rdp.RdpAccountant(orders, relation).compose(sampled).rdp
+        relation = dp.NeighboringRelation[RELATIONS[event.adjacency]]
+        rdp = dp.rdp.RdpAccountant(orders, relation).compose(event.dp_event()).rdp
     sound = np.where(rdp >= 0, rdp, np.inf)  # NaN is not >= 0
-    return orders, np.asarray(np.minimum(sound, profiles.gaussian_rdp(orders, noise_multiplier)))
+    return orders, np.asarray(np.minimum(sound, profiles.gaussian_rdp(orders, event.noise_multiplier)))
 
 
 @contextlib.contextmanager
@@ -364,13 +400,33 @@ class RepeatAndSelect:
         orders, one_round = self.run.rdp()
         return orders, selected_rdp(orders, one_round * self.num_rounds, self)
 
+    def dp_event(self) -> Any:
+        """The event of dp-accounting."""
+        from dp_accounting.dp_event import RepeatAndSelectDpEvent, SelfComposedDpEvent
+
+        one_run = SelfComposedDpEvent(self.run.dp_event(), self.num_rounds)
+        return RepeatAndSelectDpEvent(one_run, self.mean_repetitions, REPETITION_LAWS[self.law])
+
+    def dp_accountant(self, accountant: str) -> tuple[str | None, str | None]:
+        """That of a run: dp-accounting's own for RDP knows selections."""
+        return self.run.dp_accountant(accountant)
+
     def printed_rdp(self) -> tuple[Sequence[float], Array]:
         """The paper has no bound for a selection."""
         raise UnsupportedEvent(_ONLY_RDP)
 
 
 Event = RoundEvent | RepeatAndSelect
+EVENTS: tuple[type[Event], ...] = (PoissonGaussian, FixedSize, RepeatAndSelect)  # no subclasses
 
+_NO_PLD = (
+    "dp-accounting has no privacy loss distribution for cohorts of fixed size: it recomputes the epsilon of the "
+    "accountant rdp."
+)
+_NO_CHOICE = (
+    "no accountant of dp-accounting takes a randomised response and a Gaussian on one cohort of fixed size; the event "
+    "describes the round, and only rrcluster computes its epsilon."
+)
 _ONLY_RDP = (
     "what selecting the best of a random number of runs costs is known for Renyi DP only (Papernot, Steinke 2022); use "
     "the accountant 'rdp'."

@@ -13,7 +13,7 @@ error is relative to the tail that is asked for, and not to 1.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,8 +22,7 @@ import numpy as np
 
 from rrcluster.errors import UnsupportedEvent
 from rrcluster.privacy.accounting import MAX_MULTIPLIER, epsilon, profile
-from rrcluster.privacy.events import REPETITION_LAWS, Event
-from rrcluster.privacy.ledger import describe
+from rrcluster.privacy.events import EVENTS, RELATIONS, Event, RepeatAndSelect
 from rrcluster.privacy.pld import grid_profile
 from rrcluster.privacy.profiles import Array
 
@@ -45,17 +44,13 @@ class Bracket:
     most: float
 
 
+@lru_cache(maxsize=4096)
 def bracket(event: Event, *, num_rounds: int, delta: float) -> Bracket:
     """Bounds on epsilon after `num_rounds` rounds of `event` at `delta`, under its own adjacency.
 
     The excess of `most` over what `pld` states is the error that rounding may have caused there. UnsupportedEvent where
     `pld` has no bound.
     """
-    return _bracket(event, num_rounds, delta)
-
-
-@lru_cache(maxsize=4096)
-def _bracket(event: Event, num_rounds: int, delta: float) -> Bracket:
     stated = epsilon(event, num_rounds=num_rounds, delta=delta, accountant="pld")
     event = event.at_most(MAX_MULTIPLIER)
     if event.plain_gaussian or stated in (0.0, math.inf):
@@ -225,15 +220,6 @@ def _crossing(composed: _Composed, delta: float, near: float, factor: float) -> 
     return low, high
 
 
-_RELATIONS = {"add-remove": "ADD_OR_REMOVE_ONE", "replace-one": "REPLACE_ONE"}
-_NO_PLD = (
-    "dp-accounting has no privacy loss distribution for cohorts of fixed size: it recomputes the epsilon of the "
-    "accountant rdp."
-)
-_NO_CHOICE = (
-    "no accountant of dp-accounting takes a randomised response and a Gaussian on one cohort of fixed size; the event "
-    "describes the round, and only rrcluster computes its epsilon."
-)
 _NO_REPEATS = "dp-accounting does not compose several selections; the event describes them."
 
 
@@ -242,16 +228,18 @@ def recompute(event: Event, *, num_rounds: int, accountant: str) -> dict[str, An
 
     `accountant` is None with a `reason` where there is none; also with an accountant, `reason` says what differs.
     """
-    plain = describe(event.at_most(MAX_MULTIPLIER))
-    if plain["type"] not in _ROUNDS:
-        return {"accountant": None, "reason": f"dp-accounting has no event for {plain['type']}."}
-    described, by, reason = _ROUNDS[plain["type"]](plain, accountant)
-    if num_rounds > 1 and plain["type"] == "RepeatAndSelect":
+    if type(event) not in EVENTS:
+        return {"accountant": None, "reason": f"dp-accounting has no event for {type(event).__name__}."}
+    from dp_accounting import SelfComposedDpEvent
+
+    event = event.at_most(MAX_MULTIPLIER)
+    by, reason = event.dp_accountant(accountant)
+    if num_rounds > 1 and isinstance(event, RepeatAndSelect):
         by, reason = None, _NO_REPEATS
-    made: dict[str, Any] = {
+    made = {
         "library": "dp-accounting",
-        "event": {"class": "SelfComposedDpEvent", "event": described, "count": num_rounds},
-        "neighboring_relation": _RELATIONS[plain["adjacency"]],
+        "event": _plain(SelfComposedDpEvent(event.dp_event(), num_rounds).to_named_tuple()),
+        "neighboring_relation": RELATIONS[event.adjacency],
         "accountant": by,
         "reason": reason,
     }
@@ -260,63 +248,19 @@ def recompute(event: Event, *, num_rounds: int, accountant: str) -> dict[str, An
     return made
 
 
-def _poisson(plain: Mapping[str, Any], accountant: str) -> tuple[dict[str, Any], str | None, str | None]:
-    by = "PLDAccountant" if accountant == "pld" else "RdpAccountant"
-    described = _gaussian(plain)
-    if plain["sample_rate"] < 1:
-        described = {
-            "class": "PoissonSampledDpEvent",
-            "sampling_probability": plain["sample_rate"],
-            "event": described,
-        }
-    return described, by, None
-
-
-def _fixed_size(plain: Mapping[str, Any], accountant: str) -> tuple[dict[str, Any], str | None, str | None]:
-    inside, choice = _gaussian(plain), plain["choice"]
-    if choice:
-        k = choice["num_clusters"]
-        response = {
-            "class": "RandomizedResponseDpEvent",
-            "noise_parameter": (1 - choice["keep_probability"]) * k / (k - 1),
-            "num_buckets": k,
-        }
-        inside = {"class": "ComposedDpEvent", "events": [response, inside]}
-    described = {
-        "class": "SampledWithoutReplacementDpEvent",
-        "source_dataset_size": plain["num_clients"],
-        "sample_size": plain["cohort_size"],
-        "event": inside,
-    }
-    if choice:
-        return described, None, _NO_CHOICE
-    return described, "RdpAccountant", None if accountant == "rdp" else _NO_PLD
-
-
-def _selection(plain: Mapping[str, Any], accountant: str) -> tuple[dict[str, Any], str | None, str | None]:
-    run = plain["run"]
-    one, by, reason = _ROUNDS["FixedSize" if "cohort_size" in run else "PoissonGaussian"](run, accountant)
-    described = {
-        "class": "RepeatAndSelectDpEvent",
-        "event": {"class": "SelfComposedDpEvent", "event": one, "count": plain["num_rounds"]},
-        "mean": plain["mean_repetitions"],
-        "shape": REPETITION_LAWS[plain["law"]],
-    }
-    return described, by, reason
-
-
-def _gaussian(plain: Mapping[str, Any]) -> dict[str, Any]:
-    return {"class": "GaussianDpEvent", "noise_multiplier": plain["noise_multiplier"]}
+def _plain(part: Any) -> Any:
+    """An event of dp-accounting as plain data, from its named tuples."""
+    if isinstance(part, list):
+        return [_plain(entry) for entry in part]
+    if not hasattr(part, "_asdict"):
+        return part
+    fields = {name: _plain(value) for name, value in part._asdict().items() if name != "module_name"}
+    return {"class": fields.pop("class_name"), **fields}
 
 
 @lru_cache(maxsize=4096)
 def _interval(event: Event) -> float:
-    from rrcluster.privacy.pld import grid_profile
-
-    return grid_profile(event.at_most(MAX_MULTIPLIER)).step
-
-
-_ROUNDS = {"PoissonGaussian": _poisson, "FixedSize": _fixed_size, "RepeatAndSelect": _selection}
+    return grid_profile(event).step
 
 
 def evidence(event: Event, *, num_rounds: int, delta: float, accountant: str) -> dict[str, Any]:
@@ -344,7 +288,6 @@ def derived(event: Event, *, num_rounds: int, delta: float, accountant: str) -> 
 
 
 def _bounds_of(event: Event, num_rounds: int, delta: float) -> dict[str, Any]:
-
     try:
         ends = bracket(event, num_rounds=num_rounds, delta=delta)
     except UnsupportedEvent as refusal:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rrcluster.errors import PrivacyError, RunFolderError
-from rrcluster.privacy.events import Event, FixedSize, FoldedChoice, KaryChoice, PoissonGaussian, RepeatAndSelect
+from rrcluster.privacy.events import EVENTS, Event, FixedSize, FoldedChoice, KaryChoice, PoissonGaussian
 from rrcluster.storage import WAY_OUT, append_line, drop_torn_line, read_json_lines
 
 _PARTS = (PoissonGaussian, FixedSize, FoldedChoice, KaryChoice)  # of an event that has parts
@@ -165,7 +165,7 @@ def describe(event: Event) -> dict[str, Any]:
 def read_event(described: Any, path: Path) -> Event:
     """The event that `describe` made plain data of; RunFolderError where describing it again gives something else."""
     try:
-        (kind,) = (kind for kind in (PoissonGaussian, FixedSize, RepeatAndSelect) if kind.__name__ == described["type"])
+        (kind,) = (kind for kind in EVENTS if kind.__name__ == described["type"])
         event: Event = kind(**{part.name: _part(described[part.name]) for part in fields(kind)})
         if describe(event) == described:
             return event

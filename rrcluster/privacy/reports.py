@@ -91,15 +91,9 @@ class CheckedReports:
 
     def padded(self, length: int) -> "CheckedReports":
         """The same reports followed by invalid ones up to `length`: clients that dropped out."""
-        missing = length - len(self.valid)
-        return CheckedReports(
-            updates=np.pad(self.updates, ((0, missing), (0, 0))),
-            choices=np.pad(self.choices, (0, missing)),
-            destinations=np.pad(self.destinations, (0, missing)),
-            valid=np.pad(self.valid, (0, missing)),
-            norms=np.pad(self.norms, (0, missing)),
-            evaluations=np.pad(self.evaluations, ((0, missing), (0, 0))),
-        )
+        after = (0, length - len(self.valid))
+        columns = {name: np.pad(part, (after, *[(0, 0)] * (part.ndim - 1))) for name, part in vars(self).items()}
+        return CheckedReports(**columns)
 
 
 def check_distinct(reports: Reports) -> None:

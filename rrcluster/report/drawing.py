@@ -9,6 +9,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rrcluster.errors import ConfigError
@@ -25,43 +26,10 @@ COLUMN_WIDTH = 3.4  # inches: one column of a two-column page
 _NEAR_CHANCE = 0.2  # the chance level is drawn if some accuracy is less than this above it
 _TEXT_WIDTH = 62  # characters of legend that fit into it
 _LINE = 0.125  # inches of a line of text
-_FONT = "DejaVuSans"  # how ids of letters begin
+_FONT = "DejaVuSans"  # how ids of letters begin: the font of figures.mplstyle
 _HIGHEST = 30.0  # inches of a figure
 BUNDLE = "other methods"  # lines of a panel that are drawn faint
 TITLE = "title"  # marks the texts that `draw` breaks into lines where there is no room for one
-
-_STYLE = {
-    "font.family": "DejaVu Sans",  # see _FONT
-    "font.size": 7.5,
-    "axes.titlesize": 7.5,
-    "axes.labelsize": 7.5,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.5,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "text.color": INK,
-    "text.usetex": False,
-    "legend.fontsize": 7,
-    "legend.frameon": False,
-    "legend.handlelength": 3.2,
-    "lines.linewidth": 1.4,
-    "lines.markersize": 3,
-    "figure.facecolor": "white",
-    "pdf.fonttype": 42,
-    "svg.fonttype": "path",
-    "savefig.bbox": "standard",
-}
 
 
 @dataclass(frozen=True)
@@ -89,7 +57,8 @@ def draw(
     matplotlib = _matplotlib()
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": f"rrcluster-{name}"}), warnings.catch_warnings():
+    style = matplotlib.rc_params_from_file(Path(__file__).with_name("figures.mplstyle"), use_default_template=False)
+    with matplotlib.rc_context({**style, "svg.hashsalt": f"rrcluster-{name}"}), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks
         figure = Figure(figsize=(width, height), layout="constrained")
         paint(figure)

@@ -55,7 +55,7 @@ class Start:
         """What the privacy statement says of it."""
         if not plan.private:
             return {}
-        parts = [*self.parts, (plan.event, plan.num_participations)]
+        parts = (*self.parts, (plan.event, plan.num_participations))
         rows = account_together(parts, delta=plan.delta)
         total = min((row.epsilon for row in rows if row.epsilon is not None), default=None)
         cost = "no finite epsilon" if total is None else f"epsilon = {epsilon_text(total)} at delta = {plan.delta:g}"

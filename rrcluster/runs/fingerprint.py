@@ -12,10 +12,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rrcluster import registry
+from rrcluster import __version__, registry
 from rrcluster.runs.config import RunConfig
 from rrcluster.settings import AFFECTS
-from rrcluster.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

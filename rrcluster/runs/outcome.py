@@ -5,20 +5,20 @@ Clusters that nobody chooses any more, as far as released sizes can tell.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rrcluster import __version__
 from rrcluster.privacy.mechanism import SIZE_NOISE
 from rrcluster.runs.experiment import Experiment
 from rrcluster.server.state import ServerState
 from rrcluster.settings import data_label
 from rrcluster.simulation.evaluate import Evaluation
 from rrcluster.types import Array, Models, NoisyEvaluation
-from rrcluster.version import __version__
 
 _DEVIATIONS = 2.0  # a size below this many standard deviations of its noise cannot be told from zero
 _ONE_CLIENT = 0.5  # nor can one that rounds to no client at all
@@ -132,30 +132,15 @@ LAST_PART = 0.25  # of the rounds: what a private evaluation is averaged over
 
 def describe_evaluation(evaluation: NoisyEvaluation) -> dict[str, Any]:
     """What was released, and the means it amounts to."""
-    return {
-        "sums": evaluation.sums.tolist(),
-        "clients": evaluation.clients,
-        "sum_noise_std": evaluation.sum_noise_std,
-        "clients_noise_std": evaluation.clients_noise_std,
-        "loss_bound": evaluation.loss_bound,
-        "least_clients": evaluation.least_clients,
-        "accuracy": evaluation.accuracy,
-        "accuracy_noise_std": evaluation.accuracy_noise_std,
-        "loss": evaluation.loss,
-        "loss_noise_std": evaluation.loss_noise_std,
-    }
+    means = ("accuracy", "accuracy_noise_std", "loss", "loss_noise_std")
+    released = vars(evaluation) | {"sums": evaluation.sums.tolist()}
+    return released | {name: getattr(evaluation, name) for name in means}
 
 
 def read_evaluation(described: dict[str, Any]) -> NoisyEvaluation:
     """The inverse of `describe_evaluation`."""
-    return NoisyEvaluation(
-        sums=np.array(described["sums"]),
-        clients=described["clients"],
-        sum_noise_std=described["sum_noise_std"],
-        clients_noise_std=described["clients_noise_std"],
-        loss_bound=described["loss_bound"],
-        least_clients=described["least_clients"],
-    )
+    released = {part.name: described[part.name] for part in fields(NoisyEvaluation)}
+    return NoisyEvaluation(**released | {"sums": np.array(described["sums"])})
 
 
 def average(evaluations: Sequence[NoisyEvaluation], *, num_rounds: int) -> NoisyEvaluation | None:

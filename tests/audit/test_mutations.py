@@ -8,11 +8,10 @@ from some_fast import some_fast
 
 from rrcluster.audit.accountants import check_accountants
 from rrcluster.audit.cohorts import check_sampler
-from rrcluster.audit.denominators import check_denominators, check_rebalancing
 from rrcluster.audit.noise import check_identifiers, check_noise, check_noise_reuse
 from rrcluster.audit.part_sums import check_parts
 from rrcluster.audit.rounds import Training, check_ledger, check_messages, check_postprocessing, check_round_noise
-from rrcluster.audit.sensitivity import check_invalid_reports, check_sensitivity
+from rrcluster.audit.sensitivity import check_denominators, check_invalid_reports, check_rebalancing, check_sensitivity
 from rrcluster.audit.statistics import check_distinguishing
 from rrcluster.audit.suite import mechanism_steps
 from rrcluster.audit.targets import AuditSetting, failures, identifier_target, joint_target

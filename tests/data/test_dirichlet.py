@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rrcluster.data.build import load_federated
-from rrcluster.data.images import dirichlet_images, draw_like, split_dirichlet
+from rrcluster.data.partition import dirichlet_images, draw_like, split_dirichlet
 from rrcluster.errors import ConfigError
 from rrcluster.rng import stream
 
@@ -112,7 +112,7 @@ def test_bad_settings_are_named(options, expected):
 
 
 def test_a_client_without_a_test_image(four_images, rng, monkeypatch):
-    monkeypatch.setattr("rrcluster.data.images.split_dirichlet", lambda *args, **options: (np.array([1, 3]),))
+    monkeypatch.setattr("rrcluster.data.partition.split_dirichlet", lambda *args, **options: (np.array([1, 3]),))
     object.__setattr__(four_images, "test_labels", np.array([0, 0]))
     with pytest.raises(ConfigError, match="client 0 has classes without a test image"):
         dirichlet_images("four", four_images, num_clients=1, concentration=0.5, rng=rng)

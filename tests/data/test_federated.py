@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from rrcluster.data.build import load_federated
-from rrcluster.data.images import ImageDataset, normalise, rotated_images
-from rrcluster.data.partition import split_equally
+from rrcluster.data.images import ImageDataset, normalise
+from rrcluster.data.partition import rotated_images, split_equally
 from rrcluster.errors import ConfigError, DataError
 
 

@@ -15,9 +15,10 @@ import pytest
 
 import rrcluster as rr
 from rrcluster.cli import main
-from rrcluster.data import SOURCES, check, get, natural_tables, sources
-from rrcluster.data.catalogue import SourceFile, Wheel
+from rrcluster.data import natural_tables, sources
+from rrcluster.data.catalogue import SOURCES, SourceFile, Wheel
 from rrcluster.data.natural_tables import RECIPES, make_table, read_frame
+from rrcluster.data.sources import check, get
 from rrcluster.errors import ConfigError, DataError
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import load_population

@@ -5,7 +5,7 @@ import pytest
 
 from rrcluster.data.build import GENERATED, IMAGES, PARTITIONS, load_federated
 from rrcluster.data.catalogue import SOURCES
-from rrcluster.data.images import flipped
+from rrcluster.data.partition import flipped
 from rrcluster.data.synthetic import INTERCEPTS, SCENARIOS, SLOPES, noisy_lines
 from rrcluster.errors import ConfigError
 

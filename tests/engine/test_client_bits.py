@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from rrcluster.client import ClientKeys, ClientSide
-from rrcluster.data import from_arrays
+from rrcluster.data.arrays import from_arrays
 from rrcluster.engine.pick_engine import pick_engine
 from rrcluster.methods import METHODS
 from rrcluster.models import from_module, make_model

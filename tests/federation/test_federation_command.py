@@ -15,7 +15,7 @@ import yaml
 from federation_lab import deal_falsely
 from folder_lab import HONEST, REHEARSAL, SECURE, do, enrolled, listening, short_folder, signed
 
-from rrcluster.audit.public_files import ALLOWED, _unlisted
+from rrcluster.audit.run_folders import ALLOWED, _unlisted
 from rrcluster.cli import main
 from rrcluster.errors import ConfigError, DataError
 from rrcluster.federation import readiness

@@ -22,7 +22,7 @@ def by_name(rows):
 
 
 def test_equal_events_are_one_longer_run():
-    together = by_name(account_together([(FIRST, 20), (FIRST, 10)], delta=1e-4))
+    together = by_name(account_together(((FIRST, 20), (FIRST, 10)), delta=1e-4))
     for accountant, value in together.items():
         assert value == epsilon(FIRST, num_rounds=30, delta=1e-4, accountant=accountant)
 
@@ -32,7 +32,7 @@ def test_different_events_compose_as_dp_accounting_composes_them():
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 
-    found = by_name(account_together([(FIRST, 20), (SECOND, 10)], delta=1e-4))
+    found = by_name(account_together(((FIRST, 20), (SECOND, 10)), delta=1e-4))
     for name, accountant, precision in (("pld", PLDAccountant(), 1e-3), ("rdp", RdpAccountant(), 1e-6)):
         for event, count in ((FIRST, 20), (SECOND, 10)):
             sampled = dp.PoissonSampledDpEvent(event.sample_rate, dp.GaussianDpEvent(event.noise_multiplier))
@@ -57,7 +57,7 @@ def test_distributions_on_different_grids_are_moved_up_never_down():
 
 def test_a_selection_composes_by_rdp_alone():
     selected = RepeatAndSelect(FIRST, 10, 5.0, "geometric")
-    pld, rdp = account_together([(selected, 1), (SECOND, 5)], delta=1e-4)
+    pld, rdp = account_together(((selected, 1), (SECOND, 5)), delta=1e-4)
     assert pld.epsilon is None
     assert "Renyi DP only" in pld.reason
     assert rdp.epsilon > epsilon(selected, num_rounds=1, delta=1e-4, accountant="rdp")

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import rrcluster as rr
-from rrcluster.audit.public_files import _unlisted
+from rrcluster.audit.run_folders import _unlisted
 from rrcluster.cli import main
 from rrcluster.errors import ConfigError, NotDeclared, PrivacyError, RunFolderError
 from rrcluster.runs.experiment import build_experiment

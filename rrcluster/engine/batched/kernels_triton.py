@@ -36,7 +36,7 @@ def words(keys, clients, out, blocks, TILE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["groups", "step", "per_epoch"])
 def step_rows(integers, out, groups, step, per_epoch, WIDTH: tl.constexpr):
-    """out (steps, n, step) int32: `sample_order.step_rows`. A program sorts the samples of one client for one epoch.
+    """out (steps, n, step) int32: `local_steps.step_rows`. A program sorts the samples of one client for one epoch.
 
     WIDTH is a power of two, at least per_epoch * step. `integers` (n, 6) is `ClientBatch.integers`.
     """

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -43,18 +43,9 @@ class ClientBatch:
         if len(models) > len(chosen):
             used, model_of = np.unique(model_of, return_inverse=True)
             models = models[used]
-        return ClientBatch(
-            models,
-            model_of,
-            self.clients[chosen],
-            self.starts[chosen],
-            self.sizes[chosen],
-            self.keys[chosen],
-            self.rates[chosen],
-            self.local,
-            None if self.anchor is None else self.anchor[chosen],
-            self.trainable,
-        )
+        parts = {name: getattr(self, name)[chosen] for name in ("clients", "starts", "sizes", "keys", "rates")}
+        anchor = None if self.anchor is None else self.anchor[chosen]
+        return replace(self, models=models, model_of=model_of, anchor=anchor, **parts)
 
     @property
     def step_size(self) -> int:

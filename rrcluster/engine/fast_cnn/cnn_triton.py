@@ -11,7 +11,7 @@ Every sum has a fixed order: the same inputs give the same bits, however many cl
 (`where` < 0) has no effect: batches are full from the left, so a group of `N` whose first image is absent is skipped. A
 client whose batch is empty does not move.
 
-Channels come last throughout. `vectors` (G, D) are parameters in the packed order of layout.py, but for the order of
+Channels come last throughout. `vectors` (G, D) are parameters in the packed order of __init__.py, but for the order of
 conv1's taps, which is that of the images: squares of 2 x 2 pixels, 17 x 17 of them (`CnnKernels.form`). Sizes are not
 specialised: one compilation serves all of them.
 """
@@ -19,12 +19,12 @@ specialised: one compilation serves all of them.
 import triton
 import triton.language as tl
 
+from rrcluster.engine import fast_cnn
 from rrcluster.engine.batched.kernels_triton import dot
-from rrcluster.engine.fast_cnn import layout
 
-BIAS1, CONV2, BIAS2 = (tl.constexpr(start) for start in (layout.BIAS1, layout.CONV2, layout.BIAS2))
-FC1, FC1_BIAS, FC2 = (tl.constexpr(start) for start in (layout.FC1, layout.FC1_BIAS, layout.FC2))
-H1, Z2, H2 = (tl.constexpr(size) for size in layout.ACTIVATIONS[1:])
+BIAS1, CONV2, BIAS2 = (tl.constexpr(start) for start in (fast_cnn.BIAS1, fast_cnn.CONV2, fast_cnn.BIAS2))
+FC1, FC1_BIAS, FC2 = (tl.constexpr(start) for start in (fast_cnn.FC1, fast_cnn.FC1_BIAS, fast_cnn.FC2))
+H1, Z2, H2 = (tl.constexpr(size) for size in fast_cnn.ACTIVATIONS[1:])
 Z1 = tl.constexpr(14 * 16 * 16)  # rows of 14 places have room for 16
 SQUARE, SIDE, PIXELS = tl.constexpr(4), tl.constexpr(68), tl.constexpr(1156)  # numbers in a square, a row, an image
 NO_PLACE = tl.constexpr(4)  # the maximum was not positive: ReLU passes no gradient back

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rrcluster.engine.batched.kernels import TRITON_PRECISION, power_of_two
-from rrcluster.engine.fast_cnn.layout import ACTIVATIONS, BIAS1, CONV2, num_parameters, packed_order
+from rrcluster.engine.fast_cnn import ACTIVATIONS, BIAS1, CONV2, num_parameters, packed_order
 
 LARGEST_BATCH = 64
 _PROGRAMS_PER_PROCESSOR = 16

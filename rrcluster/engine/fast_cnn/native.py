@@ -21,7 +21,7 @@ from subprocess import SubprocessError
 import numpy as np
 
 from rrcluster.data.federated import TestSet
-from rrcluster.engine.fast_cnn.layout import IMAGE, num_parameters, packed_order
+from rrcluster.engine.fast_cnn import IMAGE, num_parameters, packed_order
 from rrcluster.engine.local_steps import batch_orders
 from rrcluster.engine.protocol import Measured, Question, TrainingCall, Updates
 from rrcluster.engine.reference import CPU

@@ -148,7 +148,7 @@ def _fetch(folder: MemberFolder, command: ClientCommand) -> int:
     table.write_csv(command.out)
     say(f"{len(table)} clients: {command.out} (private: it says who is in which cluster)")
     if command.personalise is not None:
-        from rrcluster.federation.member_data import write_personal
+        from rrcluster.federation.member_daemon import write_personal
         from rrcluster.runs.load import personalise
 
         local = folder.agreement().settings
@@ -160,7 +160,7 @@ def _fetch(folder: MemberFolder, command: ClientCommand) -> int:
 
 def _population(folder: MemberFolder, command: ClientCommand) -> "FederatedData":
     from rrcluster.federation.agreed_run import AgreedRun
-    from rrcluster.federation.member_data import load_member
+    from rrcluster.federation.member_daemon import load_member
 
     agreement = folder.agreement()
     place = agreement.place_of(folder.identity().public_key().public_bytes_raw())
