@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rrcluster.runs.own_model import personalise
     from rrcluster.runs.own_server import Server
     from rrcluster.runs.run import run
+    from rrcluster.runs.sweep import sweep
     from rrcluster.server.choice import ChoiceRules
     from rrcluster.server.server import release
     from rrcluster.simulation.simulate import simulate
@@ -64,6 +65,7 @@ _HOMES = {
     "release": "rrcluster.server.server",
     "run": "rrcluster.runs.run",
     "simulate": "rrcluster.simulation.simulate",
+    "sweep": "rrcluster.runs.sweep",
 }
 
 __all__ = [
@@ -99,6 +101,7 @@ __all__ = [
     "release",
     "run",
     "simulate",
+    "sweep",
 ]
 
 
