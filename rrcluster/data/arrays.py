@@ -15,7 +15,7 @@ Arrays = Sequence[ArrayLike] | NDArray[Any]
 Parts = tuple[NDArray[Any], ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ArrayStore:
     """One array of inputs and one of targets per client."""
 
@@ -27,7 +27,7 @@ class ArrayStore:
         return self.inputs[client], self.targets[client]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Constant:
     """An array that is in memory already, as the `make_inputs` of a test set."""
 
@@ -59,16 +59,16 @@ def from_arrays(
     regression. `num_classes` is a public constant: left out, it is one more than the largest class seen, which no
     guarantee covers. `groups` (num_clients,), if known, serve diagnostics only. A test set as an array (t, ...) is
     shared by all clients; a list has one per client, empty where a client has none, or one per known group. `ids`:
-    inputs are not numbers but ids from 0 (characters, words), kept as int64. `names`, one per client, are what a
-    client's slot follows from under `participation = schedule`: its place changes as others join or leave.
+    inputs are not numbers but ids from 0 (characters, words), kept as int64. `names`, one per client, decide its slot
+    under `participation = schedule`.
 
     Guarantees: inputs are kept as given, in float32 (no normalisation) or, if `ids`, in int64; every client has at
     least one sample; all values are finite; all samples have one shape. Anything else is a `DataError` that names
     the client and the shapes, never a value.
     """
     layout = Layout.of(inputs[0], "client 0") if len(inputs) else None
-    inputs, test_inputs = _packed(layout, inputs, "client"), _packed_tests(layout, test_inputs)
-    xs, ys = _parts(inputs), _parts(targets)
+    test_inputs = _packed_tests(layout, test_inputs)
+    xs, ys = _parts(_packed(layout, inputs, "client")), _parts(targets)
     if not xs or len(xs) != len(ys):
         raise DataError(f"inputs are of {len(xs)} clients and targets of {len(ys)}; give one of each per client.")
     true_groups = checked_groups(groups, len(xs))
@@ -77,12 +77,8 @@ def from_arrays(
     regression = _is_regression((*ys, *test_ys), num_classes)
     shape, target_shape = xs[0].shape[1:], ys[0].shape[1:]
     pairs, test_pairs = list(zip(xs, ys, strict=True)), list(zip(test_xs, test_ys, strict=True))
-    labelled = [(f"client {i}", x, y) for i, (x, y) in enumerate(pairs)]
-    labelled += [(f"test set {i}", x, y) for i, (x, y) in enumerate(test_pairs)]
-    for owner, x, y in labelled:
-        check_samples(owner, x, y, shape, target_shape)
-        if ids:
-            check_ids(owner, x)
+    for owner, owned in (("client", pairs), ("test set", test_pairs)):
+        _check_owned(owner, owned, shape, target_shape, ids=ids)
     classes = 0 if regression else _checked_classes((*ys, *test_ys), num_classes)
     kind, input_dtype = FLOAT if regression else IDS, IDS if ids else FLOAT
     return FederatedData(
@@ -101,6 +97,20 @@ def from_arrays(
         clients=_checked_names(names, len(xs)),
         counted={} if num_classes is not None else {"num_classes": "declare it (num_classes=..., 0 for regression)"},
     )
+
+
+def _check_owned(
+    owner: str,
+    pairs: list[tuple[NDArray[Any], NDArray[Any]]],
+    shape: tuple[int, ...],
+    target_shape: tuple[int, ...],
+    *,
+    ids: bool,
+) -> None:
+    for place, (x, y) in enumerate(pairs):
+        check_samples(f"{owner} {place}", x, y, shape, target_shape)
+        if ids:
+            check_ids(f"{owner} {place}", x)
 
 
 def _packed(layout: Layout | None, inputs: Arrays, owner: str) -> Arrays:
@@ -209,7 +219,7 @@ def _checked_names(names: Sequence[str], num_clients: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RowStore:
     """All samples in two long arrays; client i has the rows from offsets[i] up to offsets[i + 1]."""
 
@@ -336,7 +346,7 @@ def spaced(size: int, count: int) -> NDArray[np.int64]:
     return np.arange(number, dtype=np.int64) * size // max(number, 1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Fewer:
     store: ClientStore
     count: int

@@ -121,7 +121,7 @@ def _check_part(part: str, images: Images, labels: Labels, num_classes: int) -> 
 MAX_ROTATIONS = 4
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RotatedImages:
     """Images stored once; a client's are picked, turned and normalised when asked for."""
 
@@ -180,7 +180,7 @@ def flipped(labels: Labels, group: int, num_classes: int) -> Labels:
     return (labels + group) % num_classes
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FlippedLabels:
     """Another store, with every client's labels permuted as its group's."""
 

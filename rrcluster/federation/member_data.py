@@ -27,7 +27,7 @@ from rrcluster.storage import explain_write, replace_file
 _ARRAYS = ("inputs", "targets", "clients")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Part:
     """Some clients of a population, from one number on."""
 

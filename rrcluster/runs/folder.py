@@ -47,6 +47,7 @@ from rrcluster.storage import (
     append_json,
     drop_temporaries,
     explain_write,
+    json_text,
     make_folders,
     read_json_lines,
     read_mapping,
@@ -285,7 +286,7 @@ def _read_rounds(path: Path) -> list[dict[str, Any]]:
 
 def _keep_rounds_before(path: Path, round_index: int) -> None:
     """Drop the lines of rounds from `round_index` on, which will be run again, and all from a damaged line on."""
-    earlier = "".join(json.dumps(line) + "\n" for line in _read_rounds(path) if line["round"] < round_index)
+    earlier = "".join(json_text(line) + "\n" for line in _read_rounds(path) if line["round"] < round_index)
     if path.exists() and read_plain(path) != earlier.encode():
         write_file(path, earlier)
 
