@@ -106,7 +106,7 @@ def test_the_daemon_has_no_network_and_the_node_no_data():
 def test_a_node_says_what_it_lacks(tmp_path):
     with pytest.raises(ConfigError, match="--server host:port"):
         node([str(tmp_path)])
-    lacking = "ca.pem is not there" if find_spec("flwr") else r"install rrcluster\[flower\] with constraints-flower.txt"
+    lacking = "ca.pem is not there" if find_spec("flwr") else "with `-c constraints-flower.txt`"
     with pytest.raises(ConfigError, match=lacking):
         node([str(tmp_path), "--server", "127.0.0.1:9"])
 
