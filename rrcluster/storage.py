@@ -6,6 +6,7 @@ in it is executed, a small file cannot expand to fill the memory, and links, pip
 
 import contextlib
 import errno
+import fcntl
 import json
 import math
 import os
@@ -120,6 +121,17 @@ def open_plain(path: Path, flags: int, mode: int = 0o666) -> int:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return descriptor
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the advisory lock of a file, `.lock` beside it: OSError for a link or anything but a regular file there."""
+    descriptor = open_plain(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def read_plain(path: Path) -> bytes:

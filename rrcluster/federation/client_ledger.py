@@ -13,7 +13,6 @@ and one that would bring them above the operator's lifetime budget is refused be
 A member's ledger and the agreements it signed: what a training costs is written down before it is signed.
 """
 
-import fcntl
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.privacy.composition import account_together, check_composable
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.privacy.ledger import describe, read_event
-from rrcluster.storage import append_line, drop_torn_line, explain_write, make_folders, read_json_lines
+from rrcluster.storage import append_line, drop_torn_line, explain_write, locked, make_folders, read_json_lines
 
 if TYPE_CHECKING:
     from rrcluster.federation.agreed_run import AgreedRun
@@ -117,8 +116,7 @@ class ClientLedger:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """A second daemon of the member must see what this one writes."""
-        with explain_write(self._path), self._path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+        with explain_write(self._path), locked(self._path):
             self._read()
             yield
 

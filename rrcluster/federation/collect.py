@@ -87,24 +87,25 @@ class PlainCollect:
         """Draw the cohort, ask the members until enough of them were connected, and charge the round."""
         t = guidance.round_index
         cohort = self.plan.sampler.draw(self.agreement.num_clients, rng=self.streams("cohort", t), round_index=t)
+        hosted = self._hosted(cohort)
         for _ in range(self.most_attempts):
-            messages = self._tasks(guidance, cohort)
+            messages = self._tasks(guidance, hosted)
             answers = self.transport.ask(messages | self._greetings(but=messages))
             connected = self._connected(answers)
             if len(connected) >= self.agreement.needed_members:
-                parts = [self._checked(place, answers[place], cohort) for place in sorted({*answers} & {*messages})]
+                parts = [self._checked(answers[place], hosted[place]) for place in sorted({*answers} & {*hosted})]
                 charge()
                 return self._reports([part for part in parts if part is not None])
             self._wait(t)
         raise self._too_few(t, connected)
 
-    def _tasks(self, guidance: Guidance, cohort: Array) -> dict[int, bytes]:
+    def _tasks(self, guidance: Guidance, hosted: Mapping[int, Array]) -> dict[int, bytes]:
         """What each member that hosts clients of the cohort is asked, under the number of a new attempt."""
         keys = None if self.plan.secure else ClientKeys.of_round(self.streams, guidance.round_index)
         facts = {"federation": self.agreement.digest.hex(), "attempt": self.next_attempt()}
         return {
             place: task("train", guidance, self.plan.mechanism, facts, keys=keys, clients=ids).encode()
-            for place, ids in self._hosted(cohort).items()
+            for place, ids in hosted.items()
         }
 
     def _greetings(self, *, but: Collection[int] = ()) -> dict[int, bytes]:
@@ -135,17 +136,16 @@ class PlainCollect:
 
     def _hosted(self, cohort: Array) -> dict[int, Array]:
         """The sampled clients of each member that hosts any."""
-        firsts = [self.agreement.first_client(place) for place in range(len(self.agreement.members))]
-        hosts = np.searchsorted(firsts, cohort, side="right") - 1
+        counts = [member.num_clients for member in self.agreement.members]
+        hosts = np.searchsorted(np.cumsum(counts), cohort, side="right")
         return {int(place): cohort[hosts == place] for place in np.unique(hosts)}
 
-    def _checked(self, place: int, content: bytes, cohort: Array) -> dict[str, Array] | None:
-        """A member's report, if it is one and about its own clients of this cohort."""
+    def _checked(self, content: bytes, asked: Array) -> dict[str, Array] | None:
+        """A member's report, if it is one, about those of its clients that it was asked for."""
         try:
             report = read_report(decode(content, longest=LONGEST_LETTER), self.plan.mechanism)
         except ProtocolError:
             return None
-        asked = self._hosted(cohort)[place]
         known = np.isin(report["clients"], asked)
         return {name: values[known] for name, values in report.items()}
 

@@ -8,7 +8,6 @@ server/           mode 0700: keys, the number of the next attempt, who answered 
 run/              the run folder, as of `rrcluster run`
 """
 
-import fcntl
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from rrcluster.federation.certificates import authority_digest, make_authority
 from rrcluster.privacy.cost import Cost, folder_cost
 from rrcluster.storage import (
     explain_write,
+    locked,
     make_folders,
     make_subfolder,
     read_mapping,
@@ -160,8 +160,7 @@ class FederationFolder:
     def next_attempt(self) -> int:
         """A number that no earlier attempt had, also after a crash: on disk before it is used."""
         path = self.private / "attempts.json"
-        with explain_write(path), path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with explain_write(path), locked(path):
             number = read_mapping(path).get("next", 0) if path.exists() else 0
             if type(number) is not int:
                 raise RunFolderError(f"{path}: holds no number; write one above all attempts so far.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 from safetensors.numpy import save
@@ -31,6 +32,8 @@ from rrcluster.simulation.clients import ClientMemory
 from rrcluster.storage import explain_write, make_subfolder, read_tensors, replace_file
 
 _ARRAYS = ("inputs", "targets", "clients")
+_EXPANDS = 32  # times its size, that a compressed file may
+_SMALL = 2**28  # bytes in memory that need no such look
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,24 +97,33 @@ def _own(data: str, agreement: Agreement, columns: ColumnSettings) -> FederatedD
 def _from_npz(path: Path, agreement: Agreement) -> FederatedData:
     """Arrays `inputs` (rows, ...), `targets` (rows, ...) and `clients` (rows,): whose sample each row is."""
     try:
+        with ZipFile(path) as archive:
+            expanded, held = sum(part.file_size for part in archive.infolist()), path.stat().st_size
+        if expanded > max(_SMALL, _EXPANDS * held):
+            raise DataError(
+                f"{path}: its {held >> 20} MiB expand to {expanded >> 20}, more than {_EXPANDS} times as much; if that "
+                "is meant, write it with np.savez, uncompressed."
+            )
         with np.load(path) as file:  # refuses objects
             arrays = {name: file[name] for name in _ARRAYS if name in file}
+    except DataError:
+        raise
     except Exception:  # a damaged file fails in many ways inside the reader
         raise DataError(f"{path}: cannot be read as an .npz file of plain arrays; write it with np.savez.") from None
     absent = [name for name in _ARRAYS if name not in arrays]
     if absent or len({len(values) for values in arrays.values()}) > 1:
         raise DataError(f"{path}: needs arrays {', '.join(_ARRAYS)} of one length.")
-    names, owners = np.unique(arrays["clients"].astype(str), return_inverse=True)
-    rows = [np.flatnonzero(owners == client) for client in range(len(names))]
+    names, owners, counts = np.unique(arrays["clients"], return_inverse=True, return_counts=True)
+    rows = np.split(np.argsort(owners, kind="stable"), np.cumsum(counts)[:-1])
     samples = agreement.samples
-    own = from_arrays(
+    return from_arrays(
         [arrays["inputs"][part] for part in rows],
         [arrays["targets"][part] for part in rows],
         num_classes=samples.num_classes,
         ids=samples.ids,
+        names=names.astype(str).tolist(),
         name=path.stem,
     )
-    return replace(own, clients=tuple(str(name) for name in names))
 
 
 def _from_function(module: str, function: str) -> FederatedData:

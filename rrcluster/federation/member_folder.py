@@ -27,6 +27,7 @@ from rrcluster.storage import (
     explain_write,
     make_folders,
     make_subfolder,
+    read_json_lines,
     read_mapping,
     read_plain,
     read_text,
@@ -124,7 +125,8 @@ class MemberFolder:
     def numbers(self, names: Sequence[str], *, most: int) -> Array:
         """(n,) the number of each client: the one it had before, or the next free one.
 
-        A number is never given to anybody else, so that one number stands for one person. DataError beyond `most`.
+        A number is never given to anybody else, so that one number stands for one person. DataError beyond `most`;
+        RunFolderError where clients.json is lost, or an old copy: clients would change places.
         """
         if len(set(names)) < len(names):
             raise DataError("two clients of the data have the same name; one name stands for one person.")
@@ -132,6 +134,11 @@ class MemberFolder:
             raise DataError("a client's name has a line break, and withdrawn.txt has one name a line; take it out.")
         path = self.path / "clients.json"
         known: dict[str, Any] = read_mapping(path) if path.exists() else {}
+        if len(known) < max(self.settings().get("numbered", 0), not path.exists() and self._took_part()):
+            raise RunFolderError(
+                f"{path}: is lost, or an old copy, so clients would change numbers, and two people would count as one; "
+                "restore it, or enrol again in a new folder."
+            )
         for name in names:
             known.setdefault(name, len(known))
         if len(known) > most:
@@ -140,7 +147,13 @@ class MemberFolder:
                 "enrol with more clients in the next training."
             )
         self._private_file("clients.json", json.dumps(known))
+        self.change_settings(numbered=len(known))
         return np.array([known[name] for name in names], dtype=np.int64)
+
+    def _took_part(self) -> bool:
+        """Whether the ledger has an attempt, before which clients had numbers."""
+        path = self.path / "ledger.jsonl"
+        return path.exists() and any("attempt" in line for line in read_json_lines(path, damaged="refuse"))
 
     def withdraw(self, names: Sequence[str]) -> None:
         """Clients that take no part from the next round on."""

@@ -2,21 +2,29 @@
 
 import json
 import threading
+import time
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from federation_lab import agree
 
-from rrcluster.errors import ConfigError, PrivacyError, ProtocolError, RunFolderError
+from rrcluster.errors import ConfigError, DataError, PrivacyError, ProtocolError, RunFolderError
+from rrcluster.federation import member_data
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement, Member, SampleShape
 from rrcluster.federation.client_ledger import ClientLedger, TrainingCost, agree_to, cost_together
+from rrcluster.federation.collect import PlainCollect
+from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.federation.messages import Letter, decode
 from rrcluster.privacy.ledger import describe
 from rrcluster.privacy.plan import PrivacyPlan
+from rrcluster.rng import Streams
+from rrcluster.simulation.simulate import make_server
 from rrcluster.types import Coordinates
 
 KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(1, 5)]
@@ -272,3 +280,94 @@ def test_trainings_add_up_to_the_lifetime_budget(tmp_path):
     for lifetime in (100.0, None):
         with pytest.raises(PrivacyError, match="the budget spent is unknown"):
             ClientLedger(tmp_path / "old.jsonl", lifetime=lifetime).agree(b"next", cost)
+
+
+@pytest.mark.parametrize("lock", ["ledger.lock", "attempts.lock"])
+def test_a_lock_that_is_a_link_is_refused_and_its_target_stays(tmp_path, lock):
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (tmp_path / "server").mkdir()
+    folder = tmp_path if lock.startswith("ledger") else tmp_path / "server"
+    take = FederationFolder(tmp_path).next_attempt
+    if lock.startswith("ledger"):
+        take = partial(ClientLedger, tmp_path / "ledger.jsonl")
+    (folder / lock).symlink_to(precious)
+    with pytest.raises(RunFolderError, match="a link, which is not followed"):
+        take()
+    assert precious.read_text() == "kept"
+    (folder / lock).unlink()
+    (folder / lock).write_text("kept, too")
+    assert FederationFolder(tmp_path).next_attempt() == 0
+    assert ClientLedger(tmp_path / "ledger.jsonl").joined(b"x") == 0
+    assert (folder / lock).read_text() == "kept, too"
+
+
+@pytest.mark.parametrize("loss", ["lost", "old copy", "of an older version"])
+def test_clients_whose_numbers_are_lost_are_not_numbered_anew(tmp_path, loss):
+    folder = MemberFolder.create(tmp_path / "m", name="m", num_clients=5, lifetime=None)
+    path = folder.path / "clients.json"
+    assert folder.numbers(["a", "b"], most=5).tolist() == [0, 1]
+    early = path.read_bytes()
+    assert folder.numbers(["c", "b"], most=5).tolist() == [2, 1]
+    if loss == "old copy":
+        path.write_bytes(early)
+    else:
+        path.unlink()
+    if loss == "of an older version":
+        settings = {name: value for name, value in folder.settings().items() if name != "numbered"}
+        (folder.path / "member.json").write_text(json.dumps(settings))
+        ledger = ClientLedger(folder.path / "ledger.jsonl")
+        ledger.join(b"one", 0, 0, limit=3)
+    with pytest.raises(RunFolderError, match="would count as one; restore it"):
+        folder.numbers(["b", "c"], most=5)
+
+
+@pytest.mark.parametrize("expanded", [False, True])
+def test_an_npz_file_that_expands_to_far_more_is_refused(tmp_path, monkeypatch, expanded):
+    monkeypatch.setattr(member_data, "_SMALL", 2**20, raising=False)
+    arrays = {"inputs": np.zeros((40_000, 50), np.float32), "targets": np.zeros(40_000, np.int64)}
+    arrays["clients"] = np.arange(40_000) % 7
+    (np.savez_compressed if expanded else np.savez)(tmp_path / "data.npz", **arrays)
+    agreement = SimpleNamespace(samples=SimpleNamespace(num_classes=2, ids=False))
+    if expanded:
+        with pytest.raises(DataError, match=r"expand to 8, more than 32 times as much; .*np\.savez, uncompressed"):
+            member_data._from_npz(tmp_path / "data.npz", agreement)
+        return
+    data = member_data._from_npz(tmp_path / "data.npz", agreement)
+    assert data.clients == tuple("0123456")
+    assert data.sizes.tolist() == [5715] * 2 + [5714] * 5
+
+
+class Instant:
+    """Members that answer with nothing wrong and nothing to say."""
+
+    def __init__(self, mechanism):
+        arrays = {"updates": np.zeros((0, mechanism.coordinates.width), np.float32)}
+        arrays |= {name: np.zeros(0, np.int64) for name in ("choices", "clients")}
+        self.letter = Letter("report", {}, arrays).encode()
+
+    def ask(self, messages):
+        return dict.fromkeys(messages, self.letter)
+
+
+def test_a_plain_round_of_four_times_as_many_members_takes_about_four_times_as_long():
+    seconds = []
+    for count in (250, 1000):
+        members = tuple(Member(f"m{place}", place.to_bytes(32, "big"), 1) for place in range(count))
+        agreed = AgreedRun.draft(agree((20, 25, 15), model="pooled-linear", num_clusters=1, algorithm="fedavg"))
+        plan = replace(agreed.plan, mechanism=replace(agreed.plan.mechanism, num_clients=count, sample_rate=1.0))
+        several = replace(agreed, agreement=replace(agreed.agreement, members=members))
+        several = replace(several, experiment=replace(several.experiment, plan=plan))
+        server = make_server(
+            model=agreed.experiment.model, method=agreed.experiment.method, plan=plan,
+            settings=agreed.experiment.server, streams=Streams(0),
+        )  # fmt: skip
+        collect = PlainCollect(several, Instant(plan.mechanism), Streams(0))
+        guidance = server.tell(server.first_state())
+        times = []
+        for _ in range(3):
+            began = time.process_time()
+            collect(guidance, lambda: None)
+            times.append(time.process_time() - began)
+        seconds.append(min(times))
+    assert seconds[1] < 10 * seconds[0], seconds  # by the square it would be 16, by the cube 64

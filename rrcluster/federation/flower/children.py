@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
+from rrcluster.storage import open_plain
+
 Process = subprocess.Popen[bytes]
 _PATIENCE = 5.0  # seconds until a process that was asked to stop is killed
 
 
 def start_module(module: str, *arguments: str, log: Path, environment: dict[str, str] | None = None) -> Process:
     """`python -m module arguments`; what it prints is added to `log`, which only its owner may read."""
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    handle = open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
