@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rrcluster.runs.load import assign, load, personalise
     from rrcluster.runs.own_server import Server
     from rrcluster.runs.run import run
+    from rrcluster.runs.sweep import sweep
     from rrcluster.server.choice import ChoiceRules
     from rrcluster.server.server import release
     from rrcluster.simulation.simulate import simulate
@@ -47,6 +48,7 @@ _MODULES = {
     "runs.load": ("assign", "load", "personalise"),
     "runs.own_server": ("Server",),
     "runs.run": ("run",),
+    "runs.sweep": ("sweep",),
     "server.choice": ("ChoiceRules",),
     "server.server": ("release",),
     "simulation.simulate": ("simulate",),
@@ -91,6 +93,7 @@ __all__ = [
     "release",
     "run",
     "simulate",
+    "sweep",
 ]
 
 

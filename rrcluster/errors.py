@@ -53,3 +53,8 @@ class WorkerError(RRClusterError):
 
 class NotDeclared(UserWarning):
     """A constant that should be public was counted from the clients' data instead; a secure run refuses that."""
+
+
+def install_extra(extra: str) -> str:
+    """How to install what an optional part needs, as part of a sentence; the package is on no index."""
+    return f"run `pip install '.[{extra}]'` in the folder of rrcluster's sources"

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,22 +43,29 @@ def write_json(path: Path, value: Any) -> None:
 
 def to_json(value: Any) -> str:
     """The text of a JSON file."""
-    return json.dumps(value, indent=2) + "\n"
+    return json_text(value, indent=2) + "\n"
 
 
-def finite(value: Any) -> Any:
-    """The same without numbers that JSON does not have: null in place of NaN and infinity."""
-    if isinstance(value, dict):
-        return {name: finite(part) for name, part in value.items()}
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """Plain data as JSON; a number that is not finite is null, because JSON has none."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_without_nan(value), indent=indent, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_nan(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(part) for part in value]
+        return [_without_nan(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def append_json(path: Path, value: Any) -> None:
     """Append one line of JSON, not flushed: `sync_file` does that before a checkpoint that includes it."""
     with explain_write(path):
-        append_line(path, json.dumps(finite(value), allow_nan=False), flush=False)
+        append_line(path, json_text(value), flush=False)
 
 
 @contextlib.contextmanager
@@ -275,12 +282,14 @@ def parse_yaml(text: str) -> Any:
     """The value of a YAML text, plain values only (`safe_load`); ValueError if there is none.
 
     Refused: anchors (a few lines of nested ones expand to more values than fit in memory), more than `MAX_DEPTH`
-    levels, and whole numbers beyond 64 bits (a long one cannot even be printed in an error message).
+    levels, a key that a mapping has twice (the first would be dropped without a word), and whole numbers beyond 64 bits
+    (a long one cannot even be printed in an error message).
     """
     import yaml
 
     try:
         _refuse_yaml_bombs(text)
+        _refuse_duplicate_keys(yaml.compose(text, Loader=yaml.SafeLoader))
         value = yaml.safe_load(text)
         _refuse_long_numbers(value)
     except (yaml.YAMLError, RecursionError, AttributeError, OverflowError) as error:
@@ -338,6 +347,18 @@ def _refuse_yaml_bombs(text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise ValueError("it is nested too deeply")
+
+
+def _refuse_duplicate_keys(node: Any) -> None:
+    """In a YAML text as nodes, before mappings are built from it."""
+    if node is None or isinstance(node.value, str):
+        return
+    parts = [part for pair in node.value for part in pair] if node.id == "mapping" else node.value
+    keys = [key.value for key, _ in node.value if isinstance(key.value, str)] if node.id == "mapping" else []
+    if twice := [key for key in keys if keys.count(key) > 1][:1]:
+        raise ValueError(f"it has {twice[0][:80]!r} twice; keep one of them")
+    for part in parts:
+        _refuse_duplicate_keys(part)
 
 
 def _refuse_long_numbers(value: Any) -> None:

@@ -231,6 +231,27 @@ def test_code_tests_and_audits_of_the_page_for_reviewers_exist():
     assert named <= audited
 
 
+PLACE = re.compile(r"`([\w/]+/(?:\w+\.\w+)?)(?:::([\w.]+))?`")  # a folder or a file, and a name in it
+TOP = {path.name for path in ROOT.iterdir() if path.is_dir()}
+
+
+def test_code_that_the_page_on_the_architecture_names_exists():
+    """The paper's lines among it."""
+    places = PLACE.findall((DOCS / "architecture.md").read_text())
+    assert len(places) > 80
+    for path, names in places:
+        found = ROOT / path if path.partition("/")[0] in TOP else ROOT / "rrcluster" / path
+        assert found.exists() or path == "checkpoint/", path  # of a run folder
+        for name in names.split(".") if names else []:
+            assert re.search(rf"^ *(def|class) {name}\b", found.read_text(), flags=re.MULTILINE), f"{path}::{names}"
+
+
+def test_folders_and_files_of_the_repository_that_pages_name_exist():
+    for page in (*WRITTEN, ROOT / "README.md", ROOT / "research" / "benchmarks" / "README.md"):
+        named = re.findall(r"`((?:rrcluster|research|tests|examples|tools|deploy|docs)/[\w./-]*)`", page.read_text())
+        assert [path for path in named if not (ROOT / path).exists()] == [], page
+
+
 def test_the_glossary_has_the_words_of_the_readme():
     glossary, readme = (DOCS / "glossary.md").read_text().lower(), (ROOT / "README.md").read_text().lower()
     explained = " ".join(re.findall(r"\*\*(.+?)\*\*", glossary, flags=re.DOTALL)).replace("\n", " ")

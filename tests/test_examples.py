@@ -1,11 +1,14 @@
 """Examples and the README's code run as they stand; in this process, because starting another costs seconds."""
 
+import json
 import re
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
+
+import rrcluster as rr
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -30,6 +33,23 @@ def test_example(path, run):
     for package in re.findall(r"^(?:from|import) (flwr)", path.read_text(), flags=re.MULTILINE):
         pytest.importorskip(package, reason=f"{path.name} is for those who use {package}")
     run(path)
+
+
+def test_programs_and_notebooks_import_public_names_alone():
+    """Public is what `rrcluster` itself offers."""
+    notebooks = set((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+    notebooks -= {ROOT / "examples" / "notebooks" / "audit_a_claim.ipynb"}  # on what is inside: it plants a mistake
+    cells = {path: json.loads(path.read_text())["cells"] for path in notebooks}
+    sources = {path: path.read_text() for path in EXAMPLES}
+    sources |= {
+        path: "\n".join("".join(cell["source"]) for cell in parts if cell["cell_type"] == "code")
+        for path, parts in cells.items()
+    }
+    assert len(sources) > 10
+    for path, source in sources.items():
+        assert not re.findall(r"(?:import|from) +rrcluster\.\S+", source), path.name
+        for name in re.findall(r"from +rrcluster +import +(.*)", source):
+            assert set(re.findall(r"\w+", name)) <= set(rr.__all__), path.name
 
 
 def test_each_function_for_an_existing_system_has_an_example():

@@ -33,6 +33,7 @@ PUBLIC = {
     "release",
     "run",
     "simulate",
+    "sweep",
 }
 
 

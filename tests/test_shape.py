@@ -55,3 +55,40 @@ def test_nothing_asks_which_mechanism_event_or_identifier_it_is():
         if KINDS.search(line) and "yaml." not in line
     ]
     assert len(asked) <= 5, asked
+
+
+STARTING = re.compile(
+    r"\b(Popen|fork|forkpty|posix_spawnp?|spawn[lv]p?e?|ProcessPoolExecutor|loky|multiprocessing)\b"
+    r"|\bsubprocess\.(run|call|check_call|check_output|Popen)\b|\bos\.(system|popen|exec[lv]p?e?)\b"
+)
+
+
+def test_one_module_of_the_core_starts_processes():
+    """A federation starts its daemons and Flower's processes by itself."""
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in MODULES
+        if path.relative_to(PACKAGE).parts[0] != "federation" and STARTING.search(code_of(path))
+    }
+    assert found == {"processes.py"}
+
+
+def code_of(path):
+    """A module without its docstrings and comments."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            node.value.value = ""
+    return ast.unparse(tree)
+
+
+def test_no_module_imports_private_parts_of_torch():
+    research = PACKAGE.parent / "research"
+    private = []
+    for path in (*MODULES, *research.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{name}" for name in names]
+            private += [name for name in names if re.match(r"torch(\.\w+)*\._", name)]
+    assert private == []

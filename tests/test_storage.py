@@ -20,6 +20,7 @@ from rrcluster.storage import (
     read_text,
     replace_file,
     write_file,
+    write_json,
 )
 
 YAML_BOMBS = {
@@ -220,3 +221,19 @@ def test_deep_json_is_an_error_and_never_a_traceback(tmp_path, levels):
 def test_what_a_terminal_would_obey_is_not_printed():
     assert storage.printable("a\x1b[2Jb\x9bc\rd\u202ee\nf") == "a?[2Jb?c?d?e\nf"
     assert storage.printable("ε ≤ 2 ± 0.1 – fine") == "ε ≤ 2 ± 0.1 – fine"
+
+
+def test_json_has_no_number_that_is_not_finite(tmp_path):
+    value = {"a": [float("nan"), 1.5, (float("inf"),)], "b": {"c": -float("inf")}}
+    expected = {"a": [None, 1.5, [None]], "b": {"c": None}}
+    write_json(tmp_path / "whole.json", value)
+    append_json(tmp_path / "lines.jsonl", value)
+    assert json.loads((tmp_path / "whole.json").read_text(), parse_constant=pytest.fail) == expected
+    assert json.loads((tmp_path / "lines.jsonl").read_text(), parse_constant=pytest.fail) == expected
+
+
+@pytest.mark.parametrize("text", ["a: 1\nb: 2\na: 3\n", "runs:\n  - {lr: 1, lr: 2}\n", "a: {b: {c: 1, 'c': 2}}"])
+def test_a_key_that_yaml_has_twice_is_refused(text):
+    with pytest.raises(ValueError, match=r"it has '[acl]r?' twice; keep one of them"):
+        parse_yaml(text)
+    assert parse_yaml("a: 1\nb: {a: 1}\nc: [{a: 1}, {a: 2}]\nd:\n") is not None

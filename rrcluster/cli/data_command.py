@@ -10,6 +10,7 @@ import tyro
 
 from rrcluster.cli.terminal import parse, print_whole, say
 from rrcluster.errors import ConfigError
+from rrcluster.settings import names_file
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class DataCommand:
 
     rrcluster data describe wages
 
+    rrcluster data describe clients.csv --client-column who --target-column label
+
     rrcluster data get movielens --accept-terms
 
     rrcluster data check fashion-mnist --folder my/files
@@ -28,7 +31,11 @@ class DataCommand:
     action: Annotated[Literal["list", "describe", "get", "check"], tyro.conf.Positional] = "list"
     """What to do."""
     name: Annotated[str, tyro.conf.Positional] = ""
-    """Dataset, for describe, get and check."""
+    """Dataset, for describe, get and check; describe also takes a file of your own."""
+    client_column: str | None = None
+    """describe: column that names the client of a row."""
+    target_column: str | None = None
+    """describe: column to predict."""
     folder: Path | None = None
     """Where its files are or should go; default: the usual places."""
     accept_terms: bool = False
@@ -56,6 +63,8 @@ def _list(command: DataCommand) -> int:
 def _describe(command: DataCommand) -> int:
     from rrcluster.data.sources import source
 
+    if names_file(_named(command)):
+        return _describe_file(command)
     entry = source(_named(command))
     facts = {
         "name": entry.name,
@@ -74,6 +83,24 @@ def _describe(command: DataCommand) -> int:
         [{"fact": fact.replace("_", " "), "value": value} for fact, value in facts.items() if value],
         entry.label,
     )
+    return 0
+
+
+def _describe_file(command: DataCommand) -> int:
+    """A page about a table of one's own."""
+    from rrcluster.data.table_description import describe_table
+
+    found = describe_table(Path(command.name), command.client_column, command.target_column)
+    columns = [asdict(column) for column in found.columns]
+    if command.json:
+        found_all = {"facts": found.facts, "columns": columns, "problems": found.problems, "settings": found.settings}
+        sys.stdout.write(json.dumps(found_all, indent=2) + "\n")
+    else:
+        facts = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in found.facts.items())
+        _print(command, columns, command.name)
+        sys.stdout.write(f"{facts}\n\n" + "".join(f"- {problem}\n" for problem in found.problems))
+        sys.stdout.write(f"\nSettings to edit, for `rrcluster run FILE.yaml`:\n\n{found.settings}")
+        say("Read from all rows, for your eyes: what you choose by it is covered by no guarantee.")
     return 0
 
 

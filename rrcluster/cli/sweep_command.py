@@ -78,10 +78,10 @@ def _refuse_selection_flags(command: SweepCommand) -> None:
 
 
 def _sweep(grid: "Grid", command: SweepCommand, file: str) -> int:
-    from rrcluster.runs.sweep import jobs, sweep
+    from rrcluster.runs.sweep import jobs, sweep_steps
 
     _check_own_data(grid, file)
-    steps = sweep(grid, processes=command.processes)
+    steps = sweep_steps(grid, processes=command.processes)
     outcomes = follow_sweep(steps, jobs(grid), hidden=command.quiet or command.json)
     return _show(grid, outcomes, command)
 

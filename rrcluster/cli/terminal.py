@@ -5,7 +5,6 @@ A mistake in a flag is reported on the first line, with the way out.
 
 import contextlib
 import io
-import json
 import logging
 import os
 import re
@@ -19,7 +18,7 @@ import tyro
 
 from rrcluster.errors import ConfigError, NotDeclared
 from rrcluster.settings import refuse_removed
-from rrcluster.storage import finite, parse_yaml, printable, read_text
+from rrcluster.storage import parse_yaml, printable, read_text, to_json
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -80,7 +79,7 @@ def say(text: str) -> None:
 
 def print_json(answer: object) -> None:
     """The answer on stdout, for a program."""
-    sys.stdout.write(json.dumps(finite(answer), indent=2, allow_nan=False) + "\n")
+    sys.stdout.write(to_json(answer))
 
 
 def waiting(text: str, *, hidden: bool = False) -> contextlib.AbstractContextManager[object]:

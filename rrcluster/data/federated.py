@@ -139,7 +139,7 @@ class ClientStore(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Cohort:
     """The data of some clients, stacked on first use; the rows of a client beyond its size are padding, all zeros.
 
@@ -173,7 +173,7 @@ class Cohort:
         return self.stack()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TestSet:
     """A test set; its inputs are made on first use and then kept, or made at every use if not `keep`.
 
@@ -200,7 +200,7 @@ class TestSet:
         return self.make_inputs()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _TestStore:
     test_sets: tuple[TestSet, ...]
 
@@ -209,7 +209,7 @@ class _TestStore:
         return self.test_sets[client].inputs, self.test_sets[client].targets
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FederatedData:
     """A population of clients, their training samples and their test sets.
 
@@ -238,6 +238,11 @@ class FederatedData:
     clients: tuple[str, ...] = ()
     counted: Mapping[str, str] = field(default_factory=dict)
     columns: TableColumns | None = None
+
+    def __repr__(self) -> str:
+        """Public constants alone: a log or a traceback shows it."""
+        targets = f"{self.num_classes} classes" if self.num_classes else "numbers"
+        return f"FederatedData({self.name!r}, inputs {self.input_shape} of {self.input_dtype}, targets {targets})"
 
     @property
     def num_clients(self) -> int:

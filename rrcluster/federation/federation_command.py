@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-from rrcluster.errors import ConfigError
+from rrcluster.errors import ConfigError, install_extra
 
 ABOUT = """\
 rrcluster federation: train with real members, each on its own data.
@@ -61,4 +61,4 @@ def _check_installed() -> None:
     try:
         import cryptography  # noqa: F401
     except ImportError:
-        raise ConfigError("a federation needs the package cryptography; install rrcluster[secagg].") from None
+        raise ConfigError(f"a federation needs the package cryptography; {install_extra('secagg')}.") from None

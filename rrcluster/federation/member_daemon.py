@@ -33,7 +33,7 @@ from rrcluster.storage import explain_write, make_subfolder, read_tensors, repla
 _ARRAYS = ("inputs", "targets", "clients")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Part:
     """Some clients of a population, from one number on."""
 

@@ -94,7 +94,10 @@ class MemberFolder:
 
     def agreement(self) -> Agreement:
         """What the operator signed; ConfigError where the signature is missing or of another agreement."""
-        identity, path = self.identity(), self.path / "agreement.json"
+        return self._signed_by(self.identity().public_key().public_bytes_raw())
+
+    def _signed_by(self, identity: bytes) -> Agreement:
+        path = self.path / "agreement.json"
         if not path.exists():
             raise ConfigError(
                 f"{self.path}: nothing was signed yet; get agreement.json, then `rrcluster federation enrol "
@@ -102,14 +105,16 @@ class MemberFolder:
             )
         agreement = Agreement.parse(read_text(path), source=str(path))
         consent = read_mapping(self.path / "consent.json")
-        place = agreement.place_of(identity.public_key().public_bytes_raw())
-        agreement.check_consent(place, signature_of(consent))
+        agreement.check_consent(agreement.place_of(identity), signature_of(consent))
         return agreement
 
     def check_authority(self, ca: Path) -> None:
-        """Refuse a certificate of another authority than was agreed on: who has its key reads what the node sends."""
+        """Refuse a certificate of another authority than was agreed on: who has its key reads what the node sends.
+
+        Public files are enough: a node may not read identity.key.
+        """
         if ca.exists() and (self.path / "agreement.json").exists():
-            agreed = self.agreement().authority
+            agreed = self._signed_by(self.request().identity).authority
             if agreed and authority_digest(ca) != agreed:
                 raise ConfigError(
                     f"{ca}: is not the certificate of the authority that was agreed on, so somebody else may answer in "

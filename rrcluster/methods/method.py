@@ -18,7 +18,7 @@ from rrcluster.rng import Rng
 from rrcluster.types import Array, Models
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Clients:
     """The clients' side of one round: their own data, and what each remembers from its own earlier rounds. Private."""
 
@@ -55,7 +55,7 @@ class Tools:
         return measure(self.engine, self.vectors(models), clients.cohort)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trained:
     """What local training gives: the raw update a client reports, and what it will remember. Private."""
 

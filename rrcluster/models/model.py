@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,7 @@ _CONSTANTS = {type(None), bool, int, float, str}
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:
     """As copy.deepcopy, in a third of its time for modules: most of what they keep is constants and empty tables."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _CONSTANTS:
         return value
     if id(value) in memo:
@@ -105,8 +105,8 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
         made = memo[id(value)] = {}
         for key, part in value.items():
             made[key] = part if type(part) in _CONSTANTS else _copy(part, memo)
-    elif isinstance(value, nn.Module) and _copied_by_state(value):
-        made = memo[id(value)] = kind.__new__(kind)  # type: ignore[call-overload]
+    elif isinstance(value, nn.Module) and _copied_by_state(kind) and "__deepcopy__" not in vars(value):
+        made = memo[id(value)] = kind.__new__(kind)
         state = value.__getstate__()  # type: ignore[no-untyped-call]
         memo.setdefault(id(memo), []).append(state)  # lives as long as its id is in the memo
         made.__setstate__(_copy(state, memo))
@@ -115,12 +115,12 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
     return made
 
 
-def _copied_by_state(module: nn.Module) -> bool:
-    """Whether copy.deepcopy makes an object without calling __init__ and gives it a copy of the module's state."""
-    kind, own = type(module), ("__deepcopy__", "__getnewargs__", "__getnewargs_ex__")
+@cache
+def _copied_by_state(kind: Any) -> bool:
+    """Whether copy.deepcopy makes such an object without calling __init__ and gives it a copy of the other's state."""
     usual = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
-    usual = usual and kind not in copyreg.dispatch_table and not isinstance(module, (dict, list))
-    return usual and not any(hasattr(module, name) for name in own)
+    usual = usual and kind not in copyreg.dispatch_table and not issubclass(kind, (dict, list))
+    return usual and not any(hasattr(kind, name) for name in ("__deepcopy__", "__getnewargs__", "__getnewargs_ex__"))
 
 
 def _per_sample(function: PerSample, outputs: Tensor, targets: Tensor, axes: int) -> Tensor:

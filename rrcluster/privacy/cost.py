@@ -126,6 +126,8 @@ def _difference(name: str, found: Any, due: Any) -> tuple[str, Any, Any] | None:
 
 
 def _alike(found: Any, due: Any) -> bool:
+    if isinstance(due, float) and not math.isfinite(due):
+        return found is None or bool(found == due)  # JSON has no infinity
     if isinstance(found, (int, float)) and isinstance(due, (int, float)):
         return math.isclose(found, due, rel_tol=ALIKE, abs_tol=_NEGLIGIBLE)
     return bool(found == due)
@@ -171,7 +173,9 @@ def folder_cost(folder: Path) -> Cost | None:
     if not isinstance(private, bool):
         raise files.refusal("privacy.json", "does not say whether the run is private")
     try:
-        if private:
+        if private or "event" in files.stated:  # version 0.1 said of seeded runs, too, that they are private
+            if not private and files.stated.get("secure"):
+                raise files.refusal("privacy.json", "says that a secure run is not private")
             return _recomputed(files)
         if files.settings is not None and MECHANISMS.load(files.settings.mechanism).noisy:
             raise files.refusal("config.yaml", "says that the run is private, and privacy.json that it is not")

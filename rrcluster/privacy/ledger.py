@@ -98,6 +98,15 @@ class Ledger:
         """Whether the round was charged before."""
         return round_index in self._rounds
 
+    @property
+    def last_round(self) -> int:
+        """The latest round charged, -1 before the first."""
+        return max(self._rounds, default=-1)
+
+    def times_charged(self, round_index: int) -> int:
+        """How often the round was charged: more than once where it failed, or the process died, after a charge."""
+        return sum(charge["round"] == round_index for charge in self._charges)
+
     def affords(self, round_index: int, *, limit: int | None = None) -> bool:
         """Whether the round can be released within the limits; an exact repeat costs nothing."""
         limits = [value for value in (limit, self._limit) if value is not None]

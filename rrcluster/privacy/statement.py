@@ -169,7 +169,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
     accountant = plan.accountant if selection is None else "rdp"
     rows = account(event, num_rounds=count, delta=plan.delta)
     return {
-        "private": True,
+        "private": plan.secure,  # these files: seeded noise can be subtracted
         "artefacts": _SECURE_SLOTS if plan.stores_rounds else SECURE if plan.secure else SEEDED,
         "secure": plan.secure,
         "unit": "one client, with all of its data, over the whole run",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rrcluster.errors import ConfigError
+from rrcluster.errors import ConfigError, install_extra
 from rrcluster.report.values import Estimate
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7")  # Okabe and Ito, less yellow and black
@@ -194,7 +194,7 @@ def _matplotlib() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise ConfigError("figures need matplotlib; install rrcluster[plot]") from error
+        raise ConfigError(f"figures need matplotlib; {install_extra('plot')}.") from error
     return matplotlib
 
 

@@ -240,6 +240,8 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
         for role in ("client", "target"):
             if role not in columns:
                 raise ConfigError(f"data is a table, and {role} is not given; name its column, {role}='...'.")
+        if settings.get("secure"):  # tests nothing on raw data
+            columns = {"test_share": None if "test_column" in columns else 0.0} | columns
         data = from_frame(data, **columns)
     if not isinstance(data, FederatedData):
         return settings

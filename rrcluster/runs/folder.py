@@ -46,6 +46,7 @@ from rrcluster.storage import (
     append_json,
     drop_temporaries,
     explain_write,
+    json_text,
     make_folders,
     read_json_lines,
     read_mapping,
@@ -225,16 +226,26 @@ class RunFolder:
         path = self.path / "checkpoint" / name
         return _read_tensors(path) if path.exists() else None
 
-    def load_state(self) -> tuple[ServerState, ClientMemory] | None:
-        """The checkpointed state and memory, None if there are none; rounds after it are dropped, to be run again."""
+    def load_state(self, *, last_charged: int = -1) -> tuple[ServerState, ClientMemory] | None:
+        """The checkpointed state and memory, None if there are none; rounds after it are dropped, to be run again.
+
+        `last_charged`, of a run that checkpoints after every round and cannot repeat one, is its last charged round: an
+        earlier checkpoint than that of the round before is refused.
+        """
         path = self.path / "checkpoint" / "state.safetensors"
         try:
             tensors = self._read_private("state.safetensors")
             saved = None if tensors is None else (_state(tensors), ClientMemory.from_tensors(tensors))
         except Exception as error:  # a damaged file fails in many ways inside the reader
             raise RunFolderError(f"{path}: the checkpoint is damaged; start a new run.") from error
+        done = 0 if saved is None else saved[0].round_index
+        if last_charged > done:
+            raise RunFolderError(
+                f"{path}: is lost, or an old copy: it has {done} rounds, and round {last_charged} was charged. The "
+                "rounds between were released and cannot be repeated; restore the file, or start a new run."
+            )
         for name in ("rounds.jsonl", "diagnostics.jsonl"):
-            _keep_rounds_before(self.path / name, 0 if saved is None else saved[0].round_index)
+            _keep_rounds_before(self.path / name, done)
         return saved
 
     def save_models(self, models: Models, metadata: dict[str, Any], cluster_files: dict[str, bytes]) -> None:
@@ -274,7 +285,7 @@ def _read_rounds(path: Path) -> list[dict[str, Any]]:
 
 def _keep_rounds_before(path: Path, round_index: int) -> None:
     """Drop the lines of rounds from `round_index` on, which will be run again, and all from a damaged line on."""
-    earlier = "".join(json.dumps(line) + "\n" for line in _read_rounds(path) if line["round"] < round_index)
+    earlier = "".join(json_text(line) + "\n" for line in _read_rounds(path) if line["round"] < round_index)
     if path.exists() and read_plain(path) != earlier.encode():
         write_file(path, earlier)
 

@@ -29,7 +29,7 @@ from rrcluster.data.federated import Cohort, FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.pick_engine import stacked_or_single
 from rrcluster.engine.protocol import LocalSettings
-from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.errors import ConfigError, RunFolderError, install_extra
 from rrcluster.methods import METHODS, Method, Tools
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import OURS, Model, fitted, from_module, make_model
@@ -191,7 +191,7 @@ class TrainedModels:
             try:
                 import_module(package)
             except ImportError as error:
-                raise ConfigError(f"ONNX files need the package {package}; install rrcluster[onnx].") from error
+                raise ConfigError(f"ONNX files need the package {package}; {install_extra('onnx')}.") from error
         sample = torch.zeros((2, *self.input_shape), dtype=torch.int64 if self.model.takes_ids else torch.float32)
         batches = ({0: torch.export.Dim.DYNAMIC},)
         try:

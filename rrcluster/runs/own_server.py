@@ -72,7 +72,7 @@ class Server:
             self._ledger = Ledger(
                 Path(folder) / "ledger.jsonl", secure=True, limit=plan.num_releases, made_by=made_by
             )  # seeded too: clients of a real system do not repeat a round exactly, so its repeat is a new release
-            saved = self._folder.load_state()
+            saved = self._folder.load_state(last_charged=self._ledger.last_round)
             self._state: ServerState = self._server.first_state() if saved is None else saved[0]
         except BaseException:
             self._folder.release()

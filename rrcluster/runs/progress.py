@@ -26,7 +26,7 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
 
-from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.errors import ConfigError, PrivacyError, install_extra
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.runs.config import RunConfig
 from rrcluster.runs.outcome import Progress, RunResult, diagnostic_text, private_text
@@ -251,7 +251,7 @@ class EventWriter:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ConfigError("--tensorboard needs TensorBoard; install rrcluster[tensorboard].") from error
+            raise ConfigError(f"--tensorboard needs TensorBoard; {install_extra('tensorboard')}.") from error
         self._writer = SummaryWriter(str(folder / "tensorboard"))
 
     def __enter__(self) -> "EventWriter":

@@ -165,7 +165,7 @@ class Running:
     def __init__(self, experiment: Experiment, folder: RunFolder, ledger: Ledger) -> None:
         """Start from the folder's checkpoint, if it has one."""
         self.experiment, self.folder = experiment, folder
-        saved = folder.load_state()
+        saved = folder.load_state(last_charged=ledger.last_round if self._saves_every_round else -1)
         self.state = None if saved is None else saved[0]
         self._memory = None if saved is None else saved[1]
         self._noise = folder.load_noise() if experiment.plan.mechanism.slots.count > 1 else None
@@ -176,14 +176,9 @@ class Running:
         self._began = time.perf_counter()
 
     def rounds(self) -> Iterator[Progress]:
-        """Run round after round. Stopped at any point (also by Ctrl-C), the folder can be resumed.
-
-        A secure run checkpoints after every round, because a round to be repeated is charged again; so does a
-        federation, whose clients may not be there to repeat it.
-        """
+        """Run round after round. Stopped at any point (also by Ctrl-C), the folder can be resumed."""
         if self.folder.lock is None or not self.folder.lock.held:
             raise RunFolderError(f"{self.folder.path}: this run was stopped; continue it with resume.")
-        every_round = self.experiment.plan.secure or self.experiment.deployed is not None
         released = self.folder.private_evaluations()
         self._began = saved = time.perf_counter()
         pause = _SECONDS_BETWEEN_CHECKPOINTS
@@ -196,7 +191,7 @@ class Running:
                 self._incidents = self._incidents.plus(record.collection.incidents)
                 progress = self._note(record, released)
                 self.state, self._memory, self._past = record.state, record.memory, record.past
-                if every_round or time.perf_counter() - saved > pause:
+                if self._saves_every_round or time.perf_counter() - saved > pause:
                     began = time.perf_counter()
                     self.folder.save_state(record.state, record.memory, record.past)
                     saved = time.perf_counter()
@@ -209,6 +204,22 @@ class Running:
             raise
         finally:
             self.folder.release()
+
+    @property
+    def _saves_every_round(self) -> bool:
+        """A secure run, because a round to be repeated is charged again; and a federation, whose clients may not be
+        there to repeat it."""
+        return self.experiment.plan.secure or self.experiment.deployed is not None
+
+    @property
+    def releases_charged(self) -> int:
+        """How many, of those that the plan allows."""
+        return self._ledger.num_charged
+
+    @property
+    def failed_charges(self) -> int:
+        """How often the round to be made next was charged already."""
+        return self._ledger.times_charged(0 if self.state is None else self.state.round_index)
 
     def result(self) -> RunResult:
         """What the finished run produced."""
@@ -314,7 +325,7 @@ class Running:
             self.state,
             status=status,
             epsilon=self._epsilon,
-            releases_charged=self._ledger.num_charged,
+            releases_charged=self.releases_charged,
             evaluations=self.folder.private_evaluations(),
         )
 

@@ -205,13 +205,23 @@ _SECONDS_BETWEEN_LOOKS = 0.3  # at the folders of jobs that run elsewhere
 _CLIENTS_TO_REPAY = 10_000  # clients of all rounds that a process trains, from which it repays its start
 
 
-def sweep(grid: Grid, *, executor: Executor | None = None, processes: int | None = None) -> Iterator[Step]:
-    """Run all jobs of the grid; at the end `sweep.json` says what became of each.
+def sweep(
+    grid: Mapping[str, Any] | Grid, *, executor: Executor | None = None, processes: int | None = None
+) -> list[Outcome]:
+    """Run every combination of settings, of which some are lists: `sweep({"epsilon": [2, 4], "out": "runs/two"})`.
 
-    `executor`: any with the interface of concurrent.futures, whose workers see the same folders; else `processes` of
-    this machine, by default as many as the work repays. Run again with the same file, a sweep that was stopped goes on
-    where it was.
+    Settings are those of `rrcluster run`; the run folders are below `out`. `executor`: any with the interface of
+    concurrent.futures, whose workers see the same folders; else `processes` of this machine, by default as many as the
+    work repays. Run again with the same settings, a sweep that was stopped goes on where it was.
     """
+    grid = grid if isinstance(grid, Grid) else read_grid(grid, source="sweep", out=Path("runs/sweep"))
+    check_own_data(grid, source="sweep")
+    steps = sweep_steps(grid, executor=executor, processes=processes)
+    return in_order([step for step in steps if isinstance(step, Outcome)], jobs(grid))
+
+
+def sweep_steps(grid: Grid, *, executor: Executor | None = None, processes: int | None = None) -> Iterator[Step]:
+    """`sweep`, step by step; at the end `sweep.json` says what became of each job."""
     outcomes = []
     for step in run_jobs(jobs(grid), executor=executor, processes=processes):
         if isinstance(step, Outcome):

@@ -24,7 +24,7 @@ from rrcluster.types import Array
 Key = tuple[int, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ClientMemory:
     """One row of numbers per client that has taken part. A changed memory is a new one, so a round can be undone."""
 

@@ -44,7 +44,7 @@ class RoundTask:
     faults: FaultKeys
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Part:
     """Some clients of a cohort, and what they remember."""
 
@@ -73,7 +73,7 @@ def parts_of(ids: Array, memory: ClientMemory, size: int) -> list[Part]:
     return [Part(some, memory.of(some.tolist())) for some in slices]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PartAnswer:
     """What a host returns for a part of a cohort: raw, for the mechanism alone, and what its clients must remember."""
 

@@ -28,7 +28,7 @@ _NUMBERS_AT_ONCE = 2**25  # candidates' parameters in memory: 128 MiB
 _FEW_SETS = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Personalised:
     """What n clients end up with."""
 
@@ -38,7 +38,7 @@ class Personalised:
     head_only: Array  # (n,) bool: whether it trained the last layer alone
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FoldStore:
     """The rows that clients hold out in one fold, or the others."""
 

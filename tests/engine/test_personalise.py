@@ -1,5 +1,6 @@
 """Personalising: by hand, against a slow twin, from training rows alone, and never for clients with few rows."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -240,3 +241,23 @@ def test_a_run_has_the_column_on_request_and_a_secure_one_refuses(tmp_path, rng)
     assert table.columns.index("Personalised accuracy (%)") in table.diagnostic
     with pytest.raises(ConfigError, match="personalise"):
         rr.run(**known, num_clients=20, secure=True, personalise=True, out=str(tmp_path / "secure"))
+
+
+def test_clients_without_a_test_row_are_in_no_mean_and_no_file_says_nan(tmp_path, rng):
+    inputs = [rng.normal(size=(12, 4)).astype(np.float32) for _ in range(30)]
+    tests = [rng.normal(size=(4 if client % 3 else 0, 4)).astype(np.float32) for client in range(30)]
+    labels, truth = ([(part[:, 0] > 0).astype(np.int64) for part in parts] for parts in (inputs, tests))
+    data = rr.from_arrays(inputs, labels, test_inputs=tests, test_targets=truth, num_classes=2, name="some tests")
+    run = {"num_clusters": 2, "num_rounds": 3, "noise_multiplier": 1.0, "delta": 1e-2, "device": "cpu"}
+    found = rr.run(data=data, personalise=True, out=str(tmp_path / "run"), progress=False, **run).evaluation
+    assert 0 <= found.personalised_worst_decile <= found.personalised_accuracy <= 1
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    lines = [
+        line for path in tmp_path.rglob("*.json*") for line in path.read_text().split("\n") if path.suffix == ".jsonl"
+    ]
+    assert len(lines) > 6
+    for line in filter(None, lines):
+        json.loads(line, parse_constant=refuse)

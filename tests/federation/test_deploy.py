@@ -3,6 +3,9 @@
 import re
 import shutil
 import subprocess
+import sys
+import tomllib
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,6 +34,7 @@ def test_units_start_commands_that_exist(path):
     (line,) = re.findall(r"^ExecStart=\S+/rrcluster federation (.*)$", path.read_text(), flags=re.MULTILINE)
     check(line)
     assert "LimitCORE=0" in path.read_text()
+    assert "MemoryMax=" in path.read_text()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze: apt-get install systemd")
@@ -47,7 +51,7 @@ def test_compose_services_have_the_keys_that_the_specification_has():
     """Of its schema (compose-spec.json): those that the file uses, and which kind of value each takes."""
     kinds = {
         "profiles": list, "image": str, "network_mode": str, "read_only": bool, "tmpfs": list, "volumes": list,
-        "ports": list, "command": str, "restart": str,
+        "ports": list, "command": str, "restart": str, "mem_limit": str,
     }  # fmt: skip
     composed = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     assert set(composed) == {"services"}
@@ -65,6 +69,30 @@ def test_an_image_holds_the_package_and_nothing_that_lies_beside_it():
     assert all((DEPLOY.parent / name).exists() for name in names)
 
 
+def test_what_the_image_copies_can_be_installed(tmp_path):
+    """The steps of the Dockerfile but for the network: its extras exist, and its files make the package."""
+    (steps,) = re.findall(
+        r"^RUN pip install .* \"/source\\[(.*)\\]\"", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE
+    )
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]
+    assert set(steps.split(",")) <= set(project["optional-dependencies"])
+    source = tmp_path / "source"
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        source.mkdir(exist_ok=True)
+        shutil.copy(DEPLOY.parent / name, source)
+    hidden = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(DEPLOY.parent / "rrcluster", source / "rrcluster", ignore=hidden)
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index"]
+    built = subprocess.run([*pip, "--wheel-dir", tmp_path, source], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr[-2000:]
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        held = {name for name in packed.namelist() if name.startswith("rrcluster/")}
+    there = {str(path.relative_to(source)) for path in (source / "rrcluster").rglob("*.py")}
+    assert there <= held
+    assert f"{project['name']}:" in "".join(f"{name}:" for name in project["scripts"])  # its entry point
+
+
 def test_the_daemon_has_no_network_and_the_node_no_data():
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     for service in services.values():
@@ -78,7 +106,7 @@ def test_the_daemon_has_no_network_and_the_node_no_data():
 def test_a_node_says_what_it_lacks(tmp_path):
     with pytest.raises(ConfigError, match="--server host:port"):
         node([str(tmp_path)])
-    lacking = "ca.pem is not there" if find_spec("flwr") else r"install rrcluster\[flower\] with constraints-flower.txt"
+    lacking = "ca.pem is not there" if find_spec("flwr") else "with `-c constraints-flower.txt`"
     with pytest.raises(ConfigError, match=lacking):
         node([str(tmp_path), "--server", "127.0.0.1:9"])
 

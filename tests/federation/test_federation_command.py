@@ -21,6 +21,7 @@ from rrcluster.errors import ConfigError, DataError
 from rrcluster.federation import readiness
 from rrcluster.federation.certificates import make_authority
 from rrcluster.federation.client_ledger import ClientLedger, cost_together
+from rrcluster.federation.commands.serve import RoundReport
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.privacy.cost import epsilon_text
@@ -506,3 +507,92 @@ def test_check_names_what_is_not_in_order_and_the_way_out(signed_once, monkeypat
     }
     assert set(lines) == set(expected)
     assert all(text in lines[what] for what, text in expected.items())
+
+
+def served(trial, base, *options):
+    return main(["federation", "serve", *map(str, (trial, "--transport", "local", "--members", base, *options))])
+
+
+def stop_after(monkeypatch, rounds):
+    """The server is stopped by hand after so many rounds."""
+    from rrcluster.runs import progress as loggers
+
+    def stop(_, done):
+        if done.round_index + 1 == rounds:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loggers.ProgressBar, "update", stop)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_federation_whose_checkpoint_is_lost_or_an_old_copy_is_refused(base, capsys, monkeypatch, old):
+    trial = signed(base, {**REHEARSAL, **SECURE, "num_rounds": 4}, *HONEST)
+    state = trial / "run" / "checkpoint" / "state.safetensors"
+    copies = []
+    with listening([base / f"m{place}" for place in range(3)]):
+        for rounds in (1, 3):
+            stop_after(monkeypatch, rounds)
+            with pytest.raises(SystemExit):
+                served(trial, base)
+            copies.append(state.read_bytes())
+        released = (trial / "run" / "rounds.jsonl").read_bytes()
+        if old:
+            state.write_bytes(copies[0])
+        else:
+            state.unlink()
+        monkeypatch.undo()
+        capsys.readouterr()
+        assert served(trial, base) == 2
+        assert "is lost, or an old copy" in capsys.readouterr().err
+        assert (trial / "run" / "rounds.jsonl").read_bytes() == released
+
+
+def test_a_round_that_fails_after_its_charge_is_given_up_after_three_times(base, capsys, monkeypatch):
+    from rrcluster.errors import ProtocolError
+    from rrcluster.federation import collect
+
+    def failing(*_, charge, **__):
+        charge()
+        raise ProtocolError("the sum cannot be unmasked.")
+
+    trial = signed(base, {**REHEARSAL, **SECURE, "reserve_rounds": 6}, *HONEST)
+    whole = collect.secure_sum
+    monkeypatch.setattr(collect, "secure_sum", failing)
+    with listening([base / f"m{place}" for place in range(3)]):
+        statuses = []
+        for options in ([], [], [], [], ["--again"]):
+            try:
+                statuses.append(served(trial, base, *options))
+            except SystemExit as ended:
+                statuses.append(ended.code)
+        assert statuses == [2, 2, 3, 3, 3]
+        assert "charged 3 times and failed each time" in capsys.readouterr().err
+        charges = (trial / "run" / "ledger.jsonl").read_text().splitlines()
+        assert len(charges) == 4, "the fourth start charged nothing"
+        monkeypatch.setattr(collect, "secure_sum", whole)
+        assert served(trial, base, "--again") == 0
+    said = capsys.readouterr().err
+    assert "warning: round 1: 4 of 6 releases in reserve are used." in said
+    assert said.count("in reserve are used") == 1
+    assert "round 1/2: 3 members, sizes " in said
+    assert "round 2/2: 3 members, sizes " in said
+
+
+def test_serve_says_a_line_a_round_and_warns_of_thin_rounds_and_members_that_are_gone(capsys):
+    plan = SimpleNamespace(num_rounds=9, num_releases=9, sampler=SimpleNamespace(expected_size=100.0))
+    running = SimpleNamespace(experiment=SimpleNamespace(plan=plan), releases_charged=1)
+    came = [["north", "south"], ["south"], []]
+    folder = SimpleNamespace(status=lambda: {"answered": came[running.releases_charged - 1]})
+    report = RoundReport(running, folder, public=True, quiet=False)
+    for t, sizes in enumerate([(60.0, 41.0), (30.0, 11.0), (3.0, -2.0)]):
+        running.releases_charged = t + 1
+        report(t, {f"released/size_{place}": size for place, size in enumerate(sizes)})
+    assert capsys.readouterr().err.splitlines() == [
+        "round 1/9: 2 members, sizes 60 41",
+        "round 2/9: 1 members, sizes 30 11",
+        "warning: round 2: thin: its released sizes add up to 41, and 100 clients are expected.",
+        "warning: round 2: no answer any more from north.",
+        "round 3/9: 0 members, sizes 3 -2",
+        "warning: round 3: empty: its released sizes add up to 1, and 100 clients are expected.",
+        "warning: round 3: no answer any more from south.",
+    ]

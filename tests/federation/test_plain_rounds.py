@@ -12,7 +12,6 @@ from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import PrivacyError, RoundError
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.collect import InProcess
-from rrcluster.federation.daemon import Daemon
 from rrcluster.federation.messages import Letter, decode
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.simulation.clients import Faults
@@ -198,29 +197,6 @@ def test_a_round_waits_for_members_that_come_back(experiment, agreement, tmp_pat
     assert (ledger.num_charged, Cable.attempts) == (ROUNDS, ROUNDS + 1)
     simulated = list(experiment.rounds())
     np.testing.assert_array_equal(finished[-1].state.models.clustered, simulated[-1].state.models.clustered)
-
-
-def test_data_that_no_client_can_be_computed_on_is_no_refusal(experiment, agreement, tmp_path, monkeypatch):
-    """A refusal counts as absence, which data must not decide: such a member answers for nobody."""
-    agreed, daemons = daemons_of(agreement, experiment.data, tmp_path)
-    compute = Daemon._compute
-
-    def fail(self, guidance, ids, keys):
-        if len(ids) > 1:
-            raise MemoryError
-        return compute(self, guidance, ids, keys)
-
-    monkeypatch.setattr(Daemon, "_compute", fail)
-    answers = []
-
-    class Recording(InProcess):
-        def ask(self, messages):
-            told = super().ask(messages)
-            answers.extend(decode(content, longest=10**9) for content in told.values())
-            return told
-
-    assert len(rounds_over(Recording(daemons), agreed)) == ROUNDS
-    assert {letter.name for letter in answers} <= {"report", "here"}
 
 
 def test_a_daemon_refuses_without_a_word(experiment, agreement, tmp_path, caplog):

@@ -176,7 +176,8 @@ def test_only_joint_can_use_a_sum(mechanism):
 
 def test_the_statement_says_what_a_reviewer_asks():
     told = statement(build(delta=1e-4))
-    assert told["private"]
+    assert not told["private"], "seeded"
+    assert statement(build(delta=1e-4, secure=True))["private"]
     assert told["adjacency"] == "add-remove"
     assert told["sampling"] == "Poisson"
     assert told["epsilon"] == pytest.approx(5.9659, rel=1e-3)  # z = 1, q = 0.1, T = 100

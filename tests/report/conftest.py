@@ -59,7 +59,7 @@ def write_run(
     k = 1 if config["algorithm"] == "fedavg" else config["num_clusters"]
     selected = "selection" in (privacy or {})
     stated = _statement(config, cost or config["epsilon"], selected) if private else NONE
-    stated |= privacy or {}
+    stated = stated | {"private": bool((privacy or {}).get("secure"))} | (privacy or {})
     epsilon = stated["epsilon"]
     rounds = [_round(t, k) for t in range(num_rounds)]
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))

@@ -296,7 +296,7 @@ def test_writing_failure_names_the_file_and_leaves_no_rest(tmp_path):
 
 def test_figures_without_matplotlib(demo, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"figures need matplotlib; install rrcluster\[plot\]"):
+    with pytest.raises(ConfigError, match=r"figures need matplotlib; run .pip install"):
         make_report(demo)
     assert not (demo / "report.html").exists()
 

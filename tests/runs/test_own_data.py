@@ -425,7 +425,7 @@ def test_without_pyarrow_the_way_out_is_said_and_without_torch(here):
     """
     answer = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
     assert answer.returncode == 2
-    assert "pip install 'rrcluster[frames]'" in answer.stderr
+    assert "pip install '.[frames]'" in answer.stderr
 
 
 def test_a_wrong_path_or_column_is_said_before_torch_is_imported(here):

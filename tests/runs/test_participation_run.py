@@ -197,7 +197,7 @@ def test_an_older_checkpoint_is_refused(slotted):
     made.close()
     for name, content in saved.items():
         (checkpoint / name).write_bytes(content)
-    with pytest.raises(PrivacyError, match="round 1 was charged"):
+    with pytest.raises(RunFolderError, match="an old copy: it has 1 rounds, and round 2 was charged"):
         finish(resume(running.folder.path))
 
 

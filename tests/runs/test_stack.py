@@ -36,7 +36,7 @@ from rrcluster.runs.sweep import (
     read_grid,
     run_jobs,
     shared_out,
-    sweep,
+    sweep_steps,
 )
 
 
@@ -113,7 +113,7 @@ def test_side_by_side_runs_give_what_they_give_alone(both, tmp_path):
     """To the last bit: nothing is stacked. A process that is free takes the next job."""
     (_, alone), _ = both
     threads, found = torch.get_num_threads(), grid(tmp_path, "side by side")
-    check_same_bits([step for step in sweep(found, processes=2) if isinstance(step, Outcome)], alone)
+    check_same_bits([step for step in sweep_steps(found, processes=2) if isinstance(step, Outcome)], alone)
     assert torch.get_num_threads() == threads
     listed = json.loads((found.out / "sweep.json").read_text())["runs"]
     assert [run["folder"] for run in listed] == [str(job.folder.relative_to(found.out)) for job in jobs(found)]

@@ -13,7 +13,7 @@ from rrcluster.runs import sweep as module
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import make_experiment
 from rrcluster.runs.run import start, start_or_resume
-from rrcluster.runs.sweep import Going, Outcome, jobs, read_grid, sweep
+from rrcluster.runs.sweep import Going, Outcome, jobs, read_grid, sweep_steps
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def outcomes(steps):
 
 def test_a_refused_combination_is_reported_and_the_others_go_on(settings, tmp_path):
     found = grid(settings, min_cluster_size=[0, 20])
-    steps = list(sweep(found))
+    steps = list(sweep_steps(found))
     assert [step.status for step in outcomes(steps).values()] == ["finished", "refused"]
     assert sum(isinstance(step, Going) for step in steps) == 2
     told = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
@@ -68,7 +68,7 @@ def test_named_runs_that_make_no_sense_are_refused(settings, given, said):
 
 
 def test_a_run_of_a_sweep_is_the_run_it_would_be_alone(settings, tmp_path):
-    list(sweep(grid(settings, update_clip=[0.3])))
+    list(sweep_steps(grid(settings, update_clip=[0.3])))
     alone = rr.run(**(settings | {"update_clip": 0.3, "out": str(tmp_path / "alone")}))
     swept = rr.load(tmp_path / "sweep" / "1-update_clip=0.3").models
     assert np.allclose(swept.clustered, alone.models.clustered, atol=1e-6)
@@ -76,15 +76,15 @@ def test_a_run_of_a_sweep_is_the_run_it_would_be_alone(settings, tmp_path):
 
 def test_a_sweep_goes_on_where_it_was_stopped(settings, tmp_path):
     found = grid(settings, update_clip=[0.2, 0.3])
-    steps = sweep(found)
+    steps = sweep_steps(found)
     next(steps)
     steps.close()
     first = tmp_path / "sweep" / "1-update_clip=0.2"
     assert not (first / "models.safetensors").exists()
-    again = list(sweep(found))
+    again = list(sweep_steps(found))
     assert [step.status for step in outcomes(again).values()] == ["finished", "finished"]
     assert sum(isinstance(step, Going) for step in again) == 3  # one round was done before
-    assert sum(isinstance(step, Going) for step in sweep(found)) == 0  # all is there
+    assert sum(isinstance(step, Going) for step in sweep_steps(found)) == 0  # all is there
 
 
 def test_a_folder_with_another_run_is_left_alone(settings):
@@ -113,7 +113,7 @@ def test_failures_and_divergence_are_told_apart(settings, monkeypatch, tmp_path)
     import rrcluster.types  # noqa: F401
 
     monkeypatch.setattr(module, "start_or_resume", Doomed)
-    found_outcomes = list(outcomes(sweep(found)).values())
+    found_outcomes = list(outcomes(sweep_steps(found)).values())
     assert [one.status for one in found_outcomes] == ["diverged", "failed"]
     assert "not finite; lower local_lr" in found_outcomes[0].reason
     assert found_outcomes[1].reason == "RuntimeError; run it alone to see more."
@@ -122,11 +122,24 @@ def test_failures_and_divergence_are_told_apart(settings, monkeypatch, tmp_path)
 def test_an_executor_is_given_every_job_by_itself_and_changes_no_bit(settings, tmp_path):
     executor = Immediate()
     found = grid(settings, update_clip=[0.2, 0.3], seeds=[0, 1])
-    statuses = [step.status for step in outcomes(sweep(found, executor=executor)).values()]
+    statuses = [step.status for step in outcomes(sweep_steps(found, executor=executor)).values()]
     assert statuses == ["finished"] * 4
     assert tuple(executor.jobs) == jobs(found)
     alone = grid(settings | {"out": str(tmp_path / "alone")}, update_clip=[0.2, 0.3], seeds=[0, 1])
-    list(sweep(alone))
+    list(sweep_steps(alone))
     for one, other in zip(jobs(found), jobs(alone), strict=True):
         for name in ("models.safetensors", "rounds.jsonl", "ledger.jsonl"):
             assert (one.folder / name).read_bytes() == (other.folder / name).read_bytes()
+
+
+def test_a_sweep_from_python_gives_the_same_runs_wherever_they_are_computed(tmp_path):
+    settings = {"data": "synthetic", "num_clients": 40, "num_clusters": 2, "num_rounds": 2, "device": "cpu"}
+    settings |= {"noise_multiplier": 1.0, "delta": 1e-3, "algorithm": ["fedavg", "ifca"]}
+    models = []
+    for name, where in {"here": {"processes": 1}, "there": {"processes": 2}}.items():
+        outcomes = rr.sweep(settings | {"out": str(tmp_path / name)}, **where)
+        assert [outcome.status for outcome in outcomes] == ["finished"] * 2
+        models.append([rr.load(outcome.job.folder).models.clustered for outcome in outcomes])
+        assert (tmp_path / name / "sweep.json").exists()
+    for one, other in zip(*models, strict=True):
+        np.testing.assert_array_equal(one, other)

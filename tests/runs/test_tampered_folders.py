@@ -56,9 +56,14 @@ def killed(path):
 
 
 def resumed(path):
-    """A secure run that lost its checkpoint after two rounds, and charged them again."""
-    some_rounds(start(build_experiment(**SETTINGS, **SECURE, out=str(path))), 2)
-    (path / "checkpoint" / "state.safetensors").unlink()
+    """A secure run that died before the checkpoint of its second round, and charged that again."""
+    running, state = start(build_experiment(**SETTINGS, **SECURE, out=str(path))), path / "checkpoint/state.safetensors"
+    rounds = running.rounds()
+    next(rounds)
+    saved = state.read_bytes()
+    next(rounds)
+    rounds.close()
+    state.write_bytes(saved)
     finish(resume(path))
 
 
@@ -205,7 +210,6 @@ EDITS = {
         "reserve": put(STATED, "reserve_rounds", 3),
         "clients": put(STATED, "num_clients", twice),
         "secure": put(STATED, "secure", True),
-        "not private": put(STATED, "private", False),
         "mechanism": put(STATED, "mechanism", "identifier"),
         "relation": put(STATED, "adjacency", "zero-out"),
         "accountant": put(STATED, "accountant", "rdp"),
@@ -265,6 +269,7 @@ EDITS = {
         "no reserve": put(STATED, "reserve_rounds", 0),
         "noise": put(CONFIG, "noise_multiplier", 2.0),
         "seeded": put(STATED, "secure", False),
+        "not private": put(STATED, "private", False),
     },
     "selection": {
         "epsilon": put(STATED, "epsilon", half),

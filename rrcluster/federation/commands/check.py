@@ -1,6 +1,5 @@
 """`rrcluster federation check` and `status`: what is in order, and where a training stands."""
 
-import json
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rrcluster.cli.terminal import parse
+from rrcluster.cli.terminal import parse, print_json
 from rrcluster.errors import ConfigError
 from rrcluster.federation.federation_folder import FederationFolder
 from rrcluster.federation.member_folder import MemberFolder
@@ -69,7 +68,7 @@ def check(arguments: list[str]) -> int:
     else:
         lines = _server_lines(FederationFolder(command.folder), command)
     if command.json:
-        sys.stdout.write(json.dumps([asdict(line) for line in lines], indent=2) + "\n")
+        print_json([asdict(line) for line in lines])
     else:
         width = max(len(line.what) for line in lines)
         for line in lines:
@@ -96,7 +95,7 @@ def status(arguments: list[str]) -> int:
     else:
         told = _server_status(FederationFolder(command.folder))
     if command.json:
-        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        print_json(told)
         return 0
     for name, value in told.items():
         text = ", ".join(value) if isinstance(value, list) else epsilon_text(value) if type(value) is float else value

@@ -1,8 +1,9 @@
 """`rrcluster federation serve`: the rounds of a federation, through the same run folder as `rrcluster run`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import tyro
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from rrcluster.types import Models
 
 _AWAITED = 60.0  # seconds in which members may come to get the models
+MOST_FAILURES = 3  # of a round, each after it was charged
+GIVEN_UP = 3  # exit status, after which a supervisor should not start it again
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,10 @@ class ServeCommand:
     """Run folder; default: run/ in the federation's folder."""
     adopt: bool = False
     """Go on in a copy of the run folder. What it and the original release adds up."""
+    again: bool = False
+    """Attempt a round again that failed three times after it was charged."""
     quiet: Annotated[bool, tyro.conf.arg(aliases=["-q"])] = False
-    """No progress bar."""
+    """Warnings alone, no line for every round."""
 
 
 def serve(arguments: list[str]) -> int:
@@ -126,17 +131,76 @@ def _rounds(command: ServeCommand, agreed: "AgreedRun", transport: "Transport", 
         )
     say(f"{num_here} of {len(agreement.members)} members are here{away and '; not here: '}{away}.")
     running = _start(Deployment(agreed, transport, folder.next_attempt, command.seconds), run, adopt=command.adopt)
+    if running.failed_charges >= MOST_FAILURES and not command.again:
+        _give_up(running)
+    report = RoundReport(running, folder, public=agreed.plan.event.sample_rate == 1, quiet=command.quiet)
     try:
-        return watch(running, progress="auto" if not command.quiet else False).models
+        return watch(running, on_round=report, progress=False).models
     except KeyboardInterrupt:
         say("Stopped. The same command continues.")
         raise SystemExit(130) from None
     except RoundError as error:
+        if running.failed_charges >= MOST_FAILURES:
+            say(str(error))
+            _give_up(running)
         raise RoundError(
             f"{error} `rrcluster federation status {folder.path}` says who answered last. Start the daemons that are "
             "missing, or leave out members that are named here with --without, then serve again: the round is "
             "attempted anew."
         ) from None
+
+
+def _give_up(running: "Running") -> NoReturn:
+    """End with a status of its own: every further attempt would spend a release."""
+    running.folder.release()
+    say(
+        f"error: this round was charged {running.failed_charges} times and failed each time. Find out why before it "
+        "costs more: `rrcluster federation status` says who answered last. Then serve with --again."
+    )
+    raise SystemExit(GIVEN_UP)
+
+
+@dataclass
+class RoundReport:
+    """One line a round, and warnings. Made of releases, of the ledger, and of who answered where that is public."""
+
+    running: "Running"
+    folder: FederationFolder
+    public: bool  # who takes part
+    quiet: bool
+    _here: frozenset[str] | None = None  # who answered in the round before
+    _spent: int = 0  # releases of the reserve, until then
+
+    def __call__(self, round_index: int, figures: Mapping[str, float]) -> None:
+        """After a round."""
+        plan = self.running.experiment.plan
+        sizes = [value for name, value in figures.items() if name.startswith("released/size_")]
+        spent = self.running.releases_charged - round_index - 1
+        here = frozenset(self.folder.status().get("answered", ())) if self.public else None
+        if not self.quiet:
+            came = "" if here is None else f"{len(here)} members, "
+            say(f"round {round_index + 1}/{plan.num_rounds}: {came}sizes {' '.join(f'{size:.0f}' for size in sizes)}")
+        for warning in (self._thin(sum(sizes)), self._gone(here), self._reserve(spent)):
+            if warning:
+                say(f"warning: round {round_index + 1}: {warning}")
+        self._here, self._spent = here, spent
+
+    def _thin(self, total: float) -> str:
+        expected = self.running.experiment.plan.sampler.expected_size
+        if total >= expected / 2:
+            return ""
+        kind = "empty" if total < expected / 10 else "thin"
+        return f"{kind}: its released sizes add up to {total:.0f}, and {expected:.0f} clients are expected."
+
+    def _gone(self, here: frozenset[str] | None) -> str:
+        missing = sorted((self._here or frozenset()) - (here or frozenset()))
+        return f"no answer any more from {', '.join(missing)}." if missing else ""
+
+    def _reserve(self, spent: int) -> str:
+        if spent <= self._spent:
+            return ""
+        plan = self.running.experiment.plan
+        return f"{spent} of {plan.num_releases - plan.num_rounds} releases in reserve are used."
 
 
 def _start(deployment: "Deployment", run: Path, *, adopt: bool) -> "Running":

@@ -6,7 +6,7 @@ the SuperLink itself, and a member's node hands bytes to the member's own daemon
 
 import os
 
-from rrcluster.errors import ConfigError
+from rrcluster.errors import ConfigError, install_extra
 
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")  # read when Flower is imported
 os.environ.setdefault("FLWR_LOG_LEVEL", "WARNING")  # at INFO it logs who takes part, and when
@@ -16,6 +16,6 @@ try:
     import flwr  # noqa: F401
 except ImportError as error:
     raise ConfigError(
-        "a federation over a network needs Flower; install rrcluster[flower] with constraints-flower.txt, in an "
+        f"a federation over a network needs Flower; {install_extra('flower')} with `-c constraints-flower.txt`, in an "
         "environment of its own."
     ) from error
