@@ -22,7 +22,7 @@ from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.client_ledger import ledger_of, signed_cost
 from rrcluster.federation.daemon import Daemon
 from rrcluster.federation.member_folder import MemberFolder
-from rrcluster.runs.assign import check_outside_runs
+from rrcluster.runs.config import check_outside_runs
 from rrcluster.runs.experiment import load_population
 from rrcluster.runs.folder import RunFolder
 from rrcluster.runs.load import PersonalModel

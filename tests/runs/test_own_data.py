@@ -18,7 +18,7 @@ from rrcluster.audit.run_folders import _unlisted
 from rrcluster.cli import main
 from rrcluster.errors import ConfigError, NotDeclared, PrivacyError, RunFolderError
 from rrcluster.runs.experiment import build_experiment
-from rrcluster.runs.own_data import keyed_digest
+from rrcluster.runs.fingerprint import keyed_digest
 from rrcluster.runs.run import start
 
 pa = pytest.importorskip("pyarrow", reason="tables of one's own need the extra [frames]")
