@@ -19,7 +19,7 @@ from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreed_settings import MEMBERS, member_columns
 from rrcluster.federation.agreement import Agreement
 from rrcluster.runs.assign import check_outside_runs
-from rrcluster.runs.experiment import load_population
+from rrcluster.runs.experiment import check_declared, load_population
 from rrcluster.runs.load import PersonalModel
 from rrcluster.settings import ColumnSettings, names_file
 from rrcluster.storage import explain_write, replace_file
@@ -53,6 +53,7 @@ def load_member(agreed: AgreedRun, place: int, data: str | None, columns: Column
     if data is None:
         raise ConfigError("the daemon needs --data: a CSV or Parquet file, an .npz file, or module:function.")
     own = _own(data, agreement, columns)
+    check_declared(own, secure=agreed.plan.secure)
     most = config.data.max_samples
     return own if most is None else at_most(own, most)
 
