@@ -374,3 +374,17 @@ def test_headers_with_marks_quotes_and_spaces_are_read_alike(tmp_path):
     (tmp_path / "twice.csv").write_text("who,x,x,label\na,1,1,0\n")
     with pytest.raises(DataError, match="column 'x' appears twice"):
         inputs_of(str(tmp_path / "twice.csv"))
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_row_numbers_are_no_inputs_unless_they_are_named(ending, tmp_path):
+    """What pandas writes by default: a row's number counts the rows of clients before it."""
+    pandas = pytest.importorskip("pandas")
+    path = tmp_path / f"x.{ending}"
+    frame = pandas.DataFrame({"who": ["a", "b", "c", "d"], "x": [1, 2, 3, 4], "label": [0, 1, 0, 1]})
+    frame = frame[frame.x != 2]
+    frame.to_csv(path) if ending == "csv" else frame.to_parquet(path)
+    with pytest.raises(DataError, match="may hold the rows' numbers"):
+        inputs_of(str(path))
+    assert inputs_of(str(path), features=["x"])[0] == {"a": [[1.0]], "c": [[3.0]], "d": [[4.0]]}
+    assert len(inputs_of(str(path), features=["", "x"] if ending == "csv" else ["__index_level_0__", "x"])[0]) == 3
