@@ -1,5 +1,6 @@
 """Populations from tables: data frames in memory, and CSV and Parquet files. One row is one sample of one client."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from rrcluster.rng import stream
 from rrcluster.settings import ColumnSettings, data_label, declared_columns
 
 OWN_DATA = "your-data"  # the name of a population from a frame, unless it is given one
+_INDEX = re.compile(r"|Unnamed: [0-9]+|__index_level_[0-9]+__|level_[0-9]+|index")  # as pandas writes its row numbers
 _SPLIT_SEED = 0  # public: which of a client's rows are held out
 
 
@@ -219,6 +221,13 @@ def _inferred(kinds: list[str]) -> dict[str, str]:
 def _feature_names(table: Any, client: str, columns: ColumnSettings) -> list[str]:
     roles = {client, columns.target, columns.test_column, columns.time, columns.group}
     names = list(columns.features) or [name for name in table.column_names if name not in roles]
+    indices = [] if columns.features else [name for name in names if _INDEX.fullmatch(name)]
+    if indices:
+        raise DataError(
+            f"column {indices[0]!r} has no name of its own, and may hold the rows' numbers, which one client's rows "
+            "change for all that follow; name the columns to predict from (--feature-columns, features=[...] in "
+            "Python), or write the table without its index (index=False in pandas)."
+        )
     if not names:
         raise DataError("no column is left to predict from; give a table with features.")
     ranges = columns.ranges.keys() - ({columns.target} if columns.regression else set())

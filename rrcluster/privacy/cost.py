@@ -264,6 +264,7 @@ def _check_settings(files: RunFiles, event: Any, slots: int) -> None:
     names = ("secure", "num_rounds", "reserve_rounds", "num_clients", "accountant")
     due = {name: stated.get(name) for name in names} | {"delta": files.delta}
     files.check("config.yaml", files.config, due, by="privacy.json")
+    _check_start(files)
     if settings is None:
         return
     from rrcluster.privacy.identifier import NoIdentifier
@@ -289,6 +290,14 @@ def _check_settings(files: RunFiles, event: Any, slots: int) -> None:
         described["noise_std"] = described["noise_multiplier"] * described["sensitivity"] * spread
     files.check("privacy.json", stated, {"mechanism": made.name, "noise": described}, by="config.yaml")
     files.check("summary.json", files.summary, {"noise_multiplier": noise}, by="config.yaml")
+
+
+def _check_start(files: RunFiles) -> None:
+    """Refuse a run that began with another one's models and states nothing of what those cost."""
+    first, started = files.config.get("start_from") or None, files.stated.get("started_from", {})
+    files.check("config.yaml", {"start_from": first}, {"start_from": started.get("run")}, by="privacy.json")
+    if first is not None and not started.get("earlier"):
+        raise files.refusal("privacy.json", "states no releases of the run that it started from")
 
 
 def _check_target(files: RunFiles, epsilon: float) -> None:

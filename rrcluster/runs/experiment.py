@@ -275,6 +275,12 @@ def make_experiment(
     plan = plan_for(config)  # refuses a bad budget before any file is read
     data = data or load_population(config)
     plan.sampler.check_population(data.num_clients)
+    if plan.secure and method.for_population is not Method.for_population:
+        raise PrivacyError(
+            f"algorithm = {chosen.algorithm} reads the true groups, which one client's group changes for everybody, so "
+            "that epsilon does not cover it; it is a reference point for rehearsals (leave --secure out), or choose "
+            "another method."
+        )
     method = method.for_population(method, data)
     if data.columns is not None and not registry.METHODS.fact(chosen.algorithm, "reads_cells", False):
         raise ConfigError(

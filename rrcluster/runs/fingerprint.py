@@ -150,13 +150,13 @@ def check_same(folder: Path, data: FederatedData) -> None:
 
 
 def keyed_digest(data: FederatedData, key: str) -> str:
-    """HMAC-SHA256 of everything that a run reads: shapes, sizes, all samples and test sets.
+    """HMAC-SHA256 of everything that a run reads: shapes, names (by which slots go), sizes, samples and test sets.
 
     Of a population that is not held in memory, of the samples of 1,000 clients at equal distances.
     """
     digest = hmac.new(key.encode(), digestmod="sha256")
     shapes = (data.input_shape, data.target_shape, str(data.input_dtype), data.layout)
-    digest.update(repr((data.num_classes, data.num_groups, *shapes)).encode())
+    digest.update(repr((data.num_classes, data.num_groups, *shapes, data.clients)).encode())
     for numbers in (data.sizes, data.groups, data.test_of):
         digest.update(np.ascontiguousarray(numbers, dtype=np.int64).tobytes())
     held = isinstance(data.store, ArrayStore)

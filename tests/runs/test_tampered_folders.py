@@ -291,6 +291,10 @@ EDITS = {
         "epsilon of both, in words": put(STATED, "started_from.what", "the releases of both count: epsilon = 1.00."),
         "epsilon of both, in a note": put(STATED, "notes.0", "For a client in both: epsilon = 1.00 at delta = 0.001."),
         "releases of the first": put(STATED, "started_from.earlier.0.num_releases", 1),
+        "no releases of the first": put(STATED, "started_from.earlier", []),
+        "no first run": change(STATED, lambda content: content.pop("started_from")),
+        "another first run": put(STATED, "started_from.run", "elsewhere"),
+        "no first run, in the settings": put(CONFIG, "start_from", None),
     },
     "limited": {
         "no limit": put(CONFIG, "max_epsilon", None),
