@@ -1,0 +1,253 @@
+"""A client's answers: functions of its own rows and of what earlier releases have told, each client by itself."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from rrcluster.mixed.facts import Facts
+from rrcluster.mixed.questions import AXES, CELLS, SMALL, STAGES, Form, packed
+from rrcluster.mixed.random_effects import (
+    NEWTON_STEPS,
+    fit_effects,
+    left_out_logits,
+    residuals,
+    row_losses,
+)
+from rrcluster.mixed.raw_columns import COARSE, EDGES, FINE, Ranges, extreme_bins, indicators, one_hot
+from rrcluster.types import Array
+
+ROWS_CLIP, MEANS_CLIP = 0.6, 0.5  # of second moments of p columns within [-1, 1], relative to p
+GRADIENT_CLIP = {"binary": 0.25, "classes": 0.3, "number": 0.5}  # relative to the length of a row
+MOVE_CLIP = 2.5  # of a client's distance from its centre
+GAIN_CLIP = 0.2  # of a difference of losses
+MAP_SIDE = 3.0  # the map reaches so far on either side
+HELD_OUT = 0.25  # share of a client's rows, the newest, that choices are made by where rows are ordered
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of n clients, padded to equally many."""
+
+    values: Array  # (n, s, d)
+    codes: Array | None  # (n, s, d)
+    targets: Array  # (n, s, l): 0 or 1, one of l ones, or numbers
+    mask: Array  # (n, s) 1 for a row, 0 for padding
+
+    def older(self) -> Array:
+        """(n, s) the mask without the newest rows, of which at least one is left out where there are two."""
+        size = self.mask.sum(axis=1)
+        held = np.where(size >= 2, np.ceil(HELD_OUT * size), 0)
+        return np.asarray(self.mask * (np.arange(self.mask.shape[1]) < (size - held)[:, None]))
+
+
+@dataclass(frozen=True)
+class Answering:
+    """One client's answer to any stage, for equally padded clients at a time."""
+
+    form: Form
+    facts: Facts
+
+    def messages(self, stage: int, rows: Rows) -> Array:
+        """(n, width) of norm at most 1."""
+        name = STAGES[stage][0]
+        active = len(self.facts.active) if stage > 1 else None
+        answers = getattr(self, "_" + name.replace(" ", "_"))(rows)
+        return packed(self.form.parts(stage, active), answers, self.form.width)
+
+    def _voted(self, rows: Rows) -> Array:
+        if self.form.kind != "number":
+            return rows.values
+        return np.concatenate([rows.values, rows.targets], axis=2)
+
+    def _votes(self, rows: Rows, edges: Array, size: int, values: Array) -> Array:
+        """(n, 2, columns, size) votes for the bins of a client's least and greatest numbers, of length 1."""
+        bins, mask = extreme_bins(values, rows.mask > 0, edges), self.form
+        if mask.votes_alone == mask.num_ranges:
+            return one_hot(bins, size) / math.sqrt(2 * mask.num_ranges)
+        d = mask.num_columns
+        zero = np.isfinite(rows.values) & (rows.values != 0)
+        bins = extreme_bins(np.where(zero, values[..., :d], np.nan), rows.mask > 0, edges[:d] if edges.ndim > 1 else edges)
+        voted = np.maximum((bins >= 0).sum(axis=2, keepdims=True), 1)
+        pooled = (np.stack([(bins == b).sum(axis=2) for b in range(size)], axis=-1) / voted)[:, :, None]
+        if mask.kind == "number":
+            own = one_hot(extreme_bins(values[..., d:], rows.mask > 0, edges[d:] if edges.ndim > 1 else edges), size)
+            pooled = np.concatenate([pooled, own], axis=2)
+        return pooled / math.sqrt(2 * mask.votes_alone)
+
+    def _coarse_ranges(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        present = np.isfinite(rows.values) & (rows.mask > 0)[..., None]
+        cells = np.maximum(present.sum(axis=(1, 2)), 1)
+        filled = (present & (rows.values != 0)).sum(axis=(1, 2)) / cells
+        answers = {
+            "extremes": (self._votes(rows, EDGES, COARSE, self._voted(rows)), 1.0),
+            "zeros": (filled[:, None], 1.0),
+        }
+        if rows.codes is not None and self.form.buckets:
+            votes = (indicators(rows.values, rows.codes, self.form.buckets) * rows.mask[..., None, None]).max(axis=1)
+            answers["texts"] = (votes, math.sqrt(2 * self.form.num_columns))
+        return answers
+
+    def _fine_ranges(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        ranges = self.facts.ranges
+        return {"extremes": (self._votes(rows, ranges.fine_edges, FINE, ranges.compressed(self._voted(rows))), 1.0)}
+
+    def _moments(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        form, mask = self.form, rows.mask
+        columns, size = self._raw(rows), np.maximum(mask.sum(axis=1), 1)
+        mean, p = columns.sum(axis=1) / size[:, None], columns.shape[2] + 1
+        answers: dict[str, tuple[Array, float]] = {}
+        if self.facts.full:
+            whole = np.concatenate([mask[..., None], columns], axis=2)
+            second = whole.transpose(0, 2, 1) @ whole / size[:, None, None]
+            answers["rows"] = upper(second)[:, 1:], ROWS_CLIP * p
+            answers["means"] = upper(mean[:, :, None] * mean[:, None, :]), MEANS_CLIP * p
+        else:
+            clip = 1.5 * math.sqrt(max((p - 1) * float(self.facts.density), 1.0))
+            squares = (columns * columns).sum(axis=1) / size[:, None]
+            answers["rows"] = np.concatenate([mean, squares], axis=1), clip
+            answers["means"] = mean * mean, clip
+        if form.kind == "number":
+            target = self._targets(rows)[..., 0] * mask
+            both = np.stack([target.sum(axis=1), (target * target).sum(axis=1)], axis=1)
+            answers["target"] = both / size[:, None], math.sqrt(2)
+        return answers
+
+    def _map(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        if not self._clustered:
+            return {}
+        place = self._described(rows)[:, :2]
+        cells = [np.clip((place[:, j] + MAP_SIDE) / (2 * MAP_SIDE) * n, 0, n - 1).astype(int) for j, n in enumerate(CELLS)]
+        return {"cells": (one_hot(cells[0] * CELLS[1] + cells[1], math.prod(CELLS)), 1.0)}
+
+    def _centres(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        answers: dict[str, tuple[Array, float]] = {}
+        for k in self._clustered:
+            place = self._described(rows)
+            member = one_hot(self._nearest(place, k), k)
+            own = self.facts.of_family(k, self._clustered, self.facts.centres)
+            answers[f"moves of {k}"] = member[..., None] * (place[:, None] - own), MOVE_CLIP
+            answers[f"counts of {k}"] = member, 1.0
+        return answers
+
+    def _first_training(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        columns, targets = self._columns(rows), self._targets(rows)
+        mask, answers = self._fitted_rows(rows), {}
+        for k in (1, *self._clustered):
+            member, offsets = self._member(rows, columns, self.facts.first, k)
+            pulls = residuals(offsets, targets, self.form.kind)[0]
+            answers[f"gradient of {k}"] = self._gradient(columns, pulls, mask, member)
+            answers[f"counts of {k}"] = member, 1.0
+        return answers
+
+    def _second_training(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        columns, targets = self._columns(rows), self._targets(rows)
+        k, intercept, slope = self._chosen
+        member, offsets = self._member(rows, columns, self.facts.second, k)
+        logits = offsets
+        if (intercept, slope) != (SMALL, SMALL):
+            precision = precisions(intercept, slope, columns.shape[2])
+            logits = fit_effects(
+                columns, offsets, targets, rows.mask, precision, kind=self.form.kind, steps=NEWTON_STEPS
+            )[1]
+        pulls = residuals(logits, targets, self.form.kind)[0]
+        return {"gradient": self._gradient(columns, pulls, rows.mask, member), "counts": (member, 1.0)}
+
+    def _gradient(self, columns: Array, pulls: Array, mask: Array, member: Array) -> tuple[Array, float]:
+        """(n, k, l, p) the mean gradient over a client's rows, in its cluster's place, and its clip."""
+        size = np.maximum(mask.sum(axis=1), 1)[:, None, None]
+        own = (pulls * mask[..., None]).transpose(0, 2, 1) @ columns / size
+        own = self.facts.correlated(own)
+        clip = GRADIENT_CLIP[self.form.kind] * math.sqrt(float(self.facts.length))
+        return member[:, :, None, None] * own[:, None], clip
+
+    def _first_choice(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        settings = self.form.first_settings(len(self.facts.active))
+        losses = self._losses(rows, {k: self.facts.first for k, _, _ in settings}, settings)
+        gains = losses[:, 1:] - losses[:, :1]
+        return {"gains": (gains, GAIN_CLIP * math.sqrt(gains.shape[1] + 1))} if gains.shape[1] else {}
+
+    def _last_choice(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        settings = self.form.last_settings(*self._chosen)
+        plain = self._losses(rows, {1: self.facts.first}, ((1, SMALL, SMALL),))
+        gains = self._losses(rows, {settings[0][0]: self.facts.second}, settings) - plain
+        return {"gains": (gains, GAIN_CLIP * math.sqrt(gains.shape[1] + 1))}
+
+    def _losses(self, rows: Rows, models: dict[int, Array], settings: tuple[tuple[int, float, float], ...]) -> Array:
+        """(n, settings) each client's mean loss on rows that its random effects were not fitted to."""
+        columns, targets, kind = self._columns(rows), self._targets(rows), self.form.kind
+        fitted = self._fitted_rows(rows)
+        judged = rows.mask - fitted if self.form.ordered else rows.mask
+        count, losses, offsets = np.maximum(judged.sum(axis=1), 1), [], {}
+        for k, intercept, slope in settings:
+            if k not in offsets:
+                offsets[k] = self._member(rows, columns, models[k], k)[1]
+            logits = offsets[k]
+            if (intercept, slope) != (SMALL, SMALL):
+                precision = precisions(intercept, slope, columns.shape[2])
+                logits = fit_effects(columns, offsets[k], targets, fitted, precision, kind=kind, steps=NEWTON_STEPS)[1]
+                if not self.form.ordered:
+                    logits = left_out_logits(columns, logits, targets, fitted, precision, kind=kind)
+            losses.append((row_losses(logits, targets, kind) * judged).sum(axis=1) / count)
+        return np.stack(losses, axis=1)
+
+    def _fitted_rows(self, rows: Rows) -> Array:
+        """(n, s) rows that centres, first training and random effects may see: all but those held out for choices."""
+        return rows.older() if self.form.ordered else rows.mask
+
+    def _raw(self, rows: Rows) -> Array:
+        return self.facts.columns_of(rows.values, rows.codes, rows.mask, buckets=self.form.buckets)
+
+    def _columns(self, rows: Rows) -> Array:
+        return self.facts.standardised(self._raw(rows), rows.mask)
+
+    def _targets(self, rows: Rows) -> Array:
+        """Targets as they are trained on: numbers within their range, with mean 0 and variance 1 once these are known."""
+        if self.form.kind != "number":
+            return rows.targets
+        facts = self.facts
+        scaled = Ranges(facts.low[-1:], facts.high[-1:], facts.knee[-1:]).scaled(rows.targets)
+        return (scaled - facts.target[0]) / facts.target[1] if len(facts.target) else scaled
+
+    def _described(self, rows: Rows) -> Array:
+        mask = self._fitted_rows(rows)
+        return self.facts.described(self._columns(rows) * mask[..., None], mask)
+
+    def _nearest(self, place: Array, k: int) -> Array:
+        return self.facts.nearest(place, k, self.form.families_of(len(self.facts.active)))
+
+    def _member(self, rows: Rows, columns: Array, models: Array, k: int) -> tuple[Array, Array]:
+        """(n, k) whose cluster each client is in, and (n, s, l) logits of that cluster's model."""
+        families = self.form.families_of(len(self.facts.active))
+        nearest = self._nearest(self._described(rows), k) if k > 1 else np.zeros(len(columns), dtype=np.int64)
+        own = models if len(models) == k and models is self.facts.second else self.facts.of_family(k, families, models)
+        weights = self.facts.correlated(own)[nearest]  # (n, l, p)
+        return one_hot(nearest, k), columns @ weights.transpose(0, 2, 1)
+
+    @property
+    def _clustered(self) -> tuple[int, ...]:
+        return tuple(k for k in self.form.families_of(len(self.facts.active)) if k > 1)
+
+    @property
+    def _chosen(self) -> tuple[int, float, float]:
+        k, intercept, slope = self.facts.chosen.tolist()
+        return int(k), intercept, slope
+
+
+def precisions(intercept: float, slope: float, p: int) -> Array:
+    """(p,) of random effects of these sizes: the first is the intercept's."""
+    return np.concatenate([[intercept**-2.0], np.full(p - 1, slope**-2.0)])
+
+
+def upper(products: Array) -> Array:
+    """(n, p (p + 1) / 2) a symmetric array's entries, weighted so that its length is kept."""
+    first, second = np.triu_indices(products.shape[-1])
+    return np.asarray(products[..., first, second] * np.where(first == second, 1.0, math.sqrt(2)))
+
+
+def from_upper(entries: Array, p: int) -> Array:
+    """(p, p) back from weighted entries."""
+    first, second = np.triu_indices(p)
+    square = np.zeros((p, p))
+    square[first, second] = square[second, first] = entries / np.where(first == second, 1.0, math.sqrt(2))
+    return square

@@ -1,0 +1,99 @@
+"""What the releases of a questionnaire have told so far: ranges, the map to columns, centres, models. Public."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Mapping
+
+import numpy as np
+
+from rrcluster.mixed.raw_columns import MOST_FULL, Ranges, indicators
+from rrcluster.types import Array
+
+WIDEST = 4.0  # standard deviations at which a column is cut off
+
+
+def _none(*shape: int) -> Any:
+    return field(default_factory=lambda: np.zeros(shape))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Arrays made of releases. Empty ones are not known yet."""
+
+    low: Array = _none(0)  # of d columns, and of a target that is a number
+    high: Array = _none(0)
+    knee: Array = _none(0)
+    density: Array = _none()  # share of a row's numbers that are not zero
+    active: Array = _none(0)  # (a,) places of the columns that exist among all that a model may have
+    centre: Array = _none(0)  # (a,) their means
+    scale: Array = _none(0)  # (a,) their standard deviations
+    whiten: Array = _none(0, 0)  # (a, a) the map to uncorrelated columns; empty where there are too many
+    target: Array = _none(0)  # mean and standard deviation of a target that is a number, within its range
+    length: Array = _none()  # mean squared length of a row
+    axes: Array = _none(0, 0)  # (a, r) directions in which clients differ, each client's mean on them with variance 1
+    centres: Array = _none(0, 0)  # (2 + 3 + ..., r) of the clusters of every candidate
+    first: Array = _none(0, 0, 0)  # (1 + 2 + ..., l, p) models of the first training, uncorrelated columns
+    second: Array = _none(0, 0, 0)  # (k, l, p)
+    chosen: Array = _none(0)  # (k, size of intercepts, size of slopes)
+
+    def tensors(self) -> dict[str, Array]:
+        """As arrays by name."""
+        return {part.name: np.asarray(getattr(self, part.name), dtype=np.float64) for part in fields(self)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Any]) -> "Facts":
+        """Back from arrays by name."""
+        return cls(**{part.name: np.asarray(tensors[part.name], dtype=np.float64) for part in fields(cls)})
+
+    @property
+    def full(self) -> bool:
+        """Whether columns are few enough for all their second moments."""
+        return len(self.active) <= MOST_FULL
+
+    @property
+    def ranges(self) -> Ranges:
+        """Of all columns, and of the target."""
+        return Ranges(self.low, self.high, self.knee)
+
+    def of_family(self, k: int, families: tuple[int, ...], values: Array) -> Array:
+        """The rows of `centres` (families without 1) or of `first` that belong to k clusters."""
+        start = sum(other for other in families if other < k)
+        return values[start : start + k]
+
+    def columns_of(self, values: Array, codes: Array | None, mask: Array, *, buckets: int) -> Array:
+        """(n, s, a) the columns that exist, each within [-1, 1], zero where a cell has none and in padded rows."""
+        d = values.shape[-1]
+        own = Ranges(self.low[:d], self.high[:d], self.knee[:d]).scaled(values)
+        active = self.active.astype(np.int64)
+        if not (active >= d).any():
+            chosen = own if len(active) == d else own[..., active]
+        else:
+            assert codes is not None
+            rest = indicators(values, codes, buckets)
+            place = np.divmod(active[active >= d] - d, 1 + buckets)
+            chosen = np.concatenate([own[..., active[active < d]], rest[..., place[0], place[1]]], axis=-1)
+        return np.asarray(chosen * mask[..., None])
+
+    def standardised(self, columns: Array, mask: Array) -> Array:
+        """(n, s, 1 + a) a one and the columns with mean 0 and variance 1, cut off; zero in padded rows."""
+        cut = np.clip((columns - self.centre) / self.scale, -WIDEST, WIDEST)
+        return np.concatenate([np.ones_like(cut[..., :1]), cut], axis=-1) * mask[..., None]
+
+    def correlated(self, weights: Array) -> Array:
+        """(..., l, p) weights for uncorrelated columns -> for standardised ones."""
+        if not self.whiten.size:
+            return weights
+        return np.concatenate([weights[..., :1], weights[..., 1:] @ self.whiten], axis=-1)  # the map is symmetric
+
+    def described(self, columns: Array, mask: Array) -> Array:
+        """(n, r) where a client's mean row lies along the axes."""
+        rows = np.maximum(mask.sum(axis=1), 1)
+        mean = columns[..., 1:].sum(axis=1) / rows[:, None]
+        return np.asarray((mean[:, None, :] @ self.axes)[:, 0])
+
+    def nearest(self, described: Array, k: int, families: tuple[int, ...]) -> Array:
+        """(n,) the cluster of each client among k."""
+        if k == 1:
+            return np.zeros(len(described), dtype=np.int64)
+        centres = self.of_family(k, tuple(f for f in families if f > 1), self.centres)
+        apart = described[:, None, :] - centres
+        return np.asarray((apart * apart).sum(axis=2).argmin(axis=1))
