@@ -53,7 +53,7 @@ class Answering:
         name = STAGES[stage][0]
         active = len(self.facts.active) if stage > 1 else None
         answers = getattr(self, "_" + name.replace(" ", "_"))(rows)
-        return packed(self.form.parts(stage, active), answers, self.form.width)
+        return packed(self.form.parts(stage, active), answers, count=len(rows.mask), width=self.form.width)
 
     def _voted(self, rows: Rows) -> Array:
         if self.form.kind != "number":

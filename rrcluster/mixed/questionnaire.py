@@ -27,7 +27,7 @@ CURVATURE = {"binary": 0.25, "classes": 0.25, "number": 1.0}  # of the loss, mos
 LONGEST_MOVE = 1.5  # of a model in one step
 FIRST_TAIL, SECOND_TAIL = 0.3, 0.5  # share of the last iterates whose mean is kept
 LEAST_CLUSTER = 0.05  # of the clients
-PAYS = 2.0  # sigmas by which more than one cluster must be better
+PAYS = 3.0  # sigmas by which more than one cluster must be better
 SMALLEST_SHARE = 0.02  # of a cluster, that sums are divided by
 RESTARTS, LLOYD_STEPS = 30, 40
 
@@ -192,10 +192,20 @@ class Questionnaire:
         gains, noise = np.zeros(0), 0.0
         if len(settings) > 1:
             gains, noise = told.means("gains", GAIN_CLIP * math.sqrt(len(settings)))
-        gains = np.concatenate([[0.0], gains]) + np.array([PAYS * noise if k > 1 else 0.0 for k, _, _ in settings])
-        k, intercept, slope = settings[int(gains.argmin())]
+        gains = np.concatenate([[0.0], gains])
+        k, intercept, slope = self._paying(settings, gains, PAYS * noise)
         start = self.facts.of_family(k, self.form.families_of(len(self.facts.active)), self.facts.first)
         return replace(self.facts, chosen=np.array([k, intercept, slope]), second=start)
+
+    def _paying(self, settings: Any, gains: Array, margin: float) -> tuple[int, float, float]:
+        """The setting of least loss; more clusters only where they are better than fewer by a margin."""
+        least: dict[int, int] = {}
+        for place, (k, _, _) in enumerate(settings):
+            least[k] = place if k not in least or gains[place] < gains[least[k]] else least[k]
+        best = least[1]
+        for k in sorted(least):
+            best = least[k] if gains[least[k]] < gains[best] - margin else best
+        return settings[best]
 
     def _after_last_choice(self, told: "Release") -> Facts:
         k, intercept, slope = self.facts.chosen.tolist()
@@ -247,7 +257,7 @@ def _full_moments(told: Release, a: int) -> dict[str, Array]:
     mean = second[0, 1:]
     covariance = second[1:, 1:] - np.outer(mean, mean)
     variance = np.diag(covariance)
-    scale = np.sqrt(np.maximum(variance, max(4 * noise, LEAST_VARIANCE)))
+    scale = np.sqrt(np.maximum(variance, max(2 * noise, LEAST_VARIANCE)))
     correlation = covariance / np.outer(scale, scale)
     values, vectors = np.linalg.eigh(correlation)
     least = max(2 * noise * math.sqrt(a) / float(np.median(scale**2)), LEAST_EIGENVALUE)
@@ -268,7 +278,7 @@ def _diagonal_moments(told: Release, a: int, density: float) -> dict[str, Array]
     means, _ = told.means("means", clip)
     mean = rows[:a]
     variance = rows[a:] - mean**2
-    scale = np.sqrt(np.maximum(variance, max(4 * noise, LEAST_VARIANCE)))
+    scale = np.sqrt(np.maximum(variance, max(2 * noise, LEAST_VARIANCE)))
     between = (means - mean**2) / scale**2
     places = np.argsort(-between, kind="stable")[:AXES]
     axes = np.zeros((a, len(places)))

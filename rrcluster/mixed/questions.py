@@ -111,7 +111,7 @@ class Form:
         elif name == "moments":
             full = a <= MOST_FULL
             yield Part("rows", p * (p + 1) // 2 - 1 if full else 2 * a, 1.0)
-            yield Part("means", a * p // 2 if full else a, 0.8)
+            yield Part("means", a * p // 2 if full else a, 0.5)
             if self.kind == "number":
                 yield Part("target", 2, 0.3)
         elif name == "map":
@@ -163,13 +163,12 @@ class Form:
         return max(sum(part.width for part in self.parts(stage, a)) for stage in range(len(STAGES)) for a in counts)
 
 
-def packed(parts: tuple[Part, ...], answers: Mapping[str, tuple[Array, float]], width: int) -> Array:
+def packed(parts: tuple[Part, ...], answers: Mapping[str, tuple[Array, float]], *, count: int, width: int) -> Array:
     """(n, width) messages of norm at most 1, from each part's (n, ...) answers and its clip.
 
     A part that is not a finite number for a client makes it send nothing of that part.
     """
     total = math.sqrt(sum(part.weight**2 for part in parts))
-    count = len(next(iter(answers.values()))[0])
     messages, start = np.zeros((count, width)), 0
     for part in parts:
         if part.name in answers:

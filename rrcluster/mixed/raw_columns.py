@@ -18,6 +18,7 @@ ZERO_BIN = len(_POWERS)
 LOG_OCTAVES = 3  # bins apart that clients' greatest values lie, from which a column is compressed
 MOST_FULL = 40  # columns with full second moments
 MOST_VOTED = 120  # columns with votes of their own; with more, all share the votes of those that are not zero
+CUT_SIGMAS = 1.5  # of the noise of votes, that may be cut off an end of a range
 LEAST_SHARE, LEAST_SIGMAS = 0.02, 4.0  # of clients, or of the noise, that make a bin or an indicator exist
 SMALLEST = float(_POWERS[0])
 
@@ -66,10 +67,17 @@ class Ranges:
         return np.asarray(self.low[:, None] + (self.high - self.low)[:, None] * share)
 
     def refined(self, votes: Array, noise: float, clients: float) -> "Ranges":
-        """The ranges cut to the outermost bins that enough clients voted for; `votes` (2, d, FINE)."""
-        first, last, _ = outermost(votes, noise, clients)
-        width = (self.high - self.low) / FINE
-        return Ranges(self.low + first * width, self.low + (last + 1) * width, self.knee)
+        """The ranges without outer bins that next to no client voted for; `votes` (2, d, FINE).
+
+        Bins are cut off an end as long as all votes there are few, or no more than their noise.
+        """
+        either, width = votes.sum(axis=0), (self.high - self.low) / FINE
+        few = LEAST_SHARE * clients + CUT_SIGMAS * noise * np.sqrt(2 * np.arange(1, FINE + 1))
+        first, last = (
+            np.minimum((np.cumsum(side, axis=1) <= few).cumprod(axis=1).sum(axis=1), FINE // 2 - 1)
+            for side in (either, either[:, ::-1])
+        )
+        return Ranges(self.low + first * width, self.high - last * width, self.knee)
 
 
 def outermost(votes: Array, noise: float, clients: float) -> tuple[Array, Array, Array]:
@@ -97,6 +105,10 @@ def coarse_ranges(votes: Array, noise: float, clients: float) -> Ranges:
         last = np.where(known, last, max(pooled[1][0], ZERO_BIN))
     else:
         first, last = np.where(known, first, ZERO_BIN - 3), np.where(known, last, ZERO_BIN + 3)
+    either, columns = votes.sum(axis=0), np.arange(len(first))  # a bin beside the outermost needs fewer votes
+    wider = either > max(LEAST_SHARE * clients, CUT_SIGMAS * noise * np.sqrt(2))
+    first = np.where(known & wider[columns, np.maximum(first - 1, 0)], np.maximum(first - 1, 0), first)
+    last = np.where(known & wider[columns, np.minimum(last + 1, COARSE - 1)], np.minimum(last + 1, COARSE - 1), last)
     lower, upper = np.concatenate([EDGES[:1] * 4, EDGES]), np.concatenate([EDGES, EDGES[-1:] * 4])
     low, high = lower[first], upper[last]
     ranges = Ranges(low, high, _knees(votes, noise, clients, known))
