@@ -150,16 +150,23 @@ class ColumnSettings:
     """What a missing value of a column stands for; without it, a missing value is an error."""
     test_column: Annotated[str | None, Flag(metavar="COLUMN")] = None
     """True or false: rows to test on, not trained on."""
-    test_share: float = 0.0
-    """Share of every client's rows to test on, drawn for each client by itself."""
+    test_share: float | None = None
+    """Share of every client's rows to test on: the newest by time_column, or drawn for each client by itself. Default:
+    0.3 where cells decide for themselves, else none."""
+    time: Annotated[str | None, Flag(name="time-column", metavar="COLUMN")] = None
+    """Column that orders a client's rows, a number or an ISO date: the newest are tested on."""
     group: Annotated[str | None, Flag(name="group-column", metavar="COLUMN")] = None
     """True group of the client, where known: for diagnostics alone."""
     types: Annotated[tuple[str, ...], Flag(metavar="COLUMN=KIND ...")] = field(default=(), metadata=_BY_COLUMN)
     """Parquet and data frames: the kind of every column that is not text (number, boolean, date, list). A public
     constant, which a secure run needs; in CSV every cell is text and read by itself."""
+    encoding: Annotated[Literal["declared", "cells"], Flag(name="features")] = "declared"
+    """declared: a column that is not a number needs a rule. cells: every cell decides for itself, as a number, as
+    hashed text or as missing, and rules are for what is known beforehand."""
 
     def __post_init__(self) -> None:
-        checks.fraction(test_share=self.test_share)
+        checks.one_of(("declared", "cells"), encoding=self.encoding)
+        checks.fraction(test_share=self.test_share or 0.0)
         if self.test_share and self.test_column is not None:
             raise ConfigError(
                 f"test_share and test_column = {self.test_column!r} exclude each other; give one of them."
@@ -178,7 +185,16 @@ class ColumnSettings:
         both = sorted(self.vocabulary.keys() & self.ranges.keys())
         if both:
             raise ConfigError(f"column {both[0]!r} has both categories and scale; give one of them.")
+        if self.time in (self.client, self.target, self.group, self.test_column) and self.time is not None:
+            raise ConfigError(f"column {self.time!r} has two roles; give every column one.")
         _ = self.fills, self.kinds
+
+    @property
+    def held_out(self) -> float:
+        """The share of a client's rows that is tested on, all defaults filled in; 0 where a column says which."""
+        if self.test_share is None:
+            return 0.3 if self.encoding == "cells" and self.test_column is None else 0.0
+        return self.test_share
 
     @property
     def class_names(self) -> tuple[str, ...]:

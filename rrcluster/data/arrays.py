@@ -8,7 +8,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rrcluster import checks
-from rrcluster.data.federated import FLOAT, IDS, ClientStore, FederatedData, Inputs, Layout, Targets, TestSet
+from rrcluster.data.federated import (
+    FLOAT,
+    IDS,
+    ClientStore,
+    FederatedData,
+    Inputs,
+    Layout,
+    TableColumns,
+    Targets,
+    TestSet,
+)
 from rrcluster.errors import DataError
 
 Arrays = Sequence[ArrayLike] | NDArray[Any]
@@ -48,6 +58,7 @@ def from_arrays(
     num_classes: int | None = None,
     ids: bool = False,
     name: str = "arrays",
+    columns: TableColumns | None = None,
 ) -> FederatedData:
     """A population from one array of inputs (size, ...) and one of targets (size, ...) per client.
 
@@ -58,29 +69,27 @@ def from_arrays(
     regression. `num_classes` is a public constant: left out, it is one more than the largest class seen, which no
     guarantee covers. `groups` (num_clients,), if known, serve diagnostics only. A test set as an array (t, ...) is
     shared by all clients; a list has one per client, empty where a client has none, or one per known group. `ids`:
-    inputs are not numbers but ids from 0 (characters, words), kept as int64.
+    inputs are not numbers but ids from 0 (characters, words), kept as int64. `columns`: cells, or NaN.
 
     Guarantees: inputs are kept as given, in float32 (no normalisation) or, if `ids`, in int64; every client has at
     least one sample; all values are finite; all samples have one shape. Anything else is a `DataError` that names
     the client and the shapes, never a value.
     """
     layout = Layout.of(inputs[0], "client 0") if len(inputs) else None
-    inputs, test_inputs = _packed(layout, inputs, "client"), _packed_tests(layout, test_inputs)
-    xs, ys = _parts(inputs), _parts(targets)
+    xs, ys = _parts(_packed(layout, inputs, "client")), _parts(targets)
     if not xs or len(xs) != len(ys):
         raise DataError(f"inputs are of {len(xs)} clients and targets of {len(ys)}; give one of each per client.")
     true_groups = checked_groups(groups, len(xs))
     num_groups = 0 if groups is None else int(true_groups.max()) + 1
-    test_xs, test_ys, test_of = test_parts(test_inputs, test_targets, true_groups, num_groups)
-    regression = _is_regression((*ys, *test_ys), num_classes)
+    test_xs, test_ys, test_of = test_parts(_packed_tests(layout, test_inputs), test_targets, true_groups, num_groups)
     shape, target_shape = xs[0].shape[1:], ys[0].shape[1:]
-    pairs, test_pairs = list(zip(xs, ys, strict=True)), list(zip(test_xs, test_ys, strict=True))
-    labelled = [(f"client {i}", x, y) for i, (x, y) in enumerate(pairs)]
-    labelled += [(f"test set {i}", x, y) for i, (x, y) in enumerate(test_pairs)]
-    for owner, x, y in labelled:
-        check_samples(owner, x, y, shape, target_shape)
+    test_pairs = list(zip(test_xs, test_ys, strict=True))
+    for place, (x, y) in enumerate([*zip(xs, ys, strict=True), *test_pairs]):
+        owner = f"client {place}" if place < len(xs) else f"test set {place - len(xs)}"
+        check_samples(owner, x if columns is None else np.where(np.isnan(x), 0, x), y, shape, target_shape)
         if ids:
             check_ids(owner, x)
+    regression = _is_regression((*ys, *test_ys), num_classes)
     classes = 0 if regression else _checked_classes((*ys, *test_ys), num_classes)
     kind, input_dtype = FLOAT if regression else IDS, IDS if ids else FLOAT
     return FederatedData(
@@ -97,6 +106,7 @@ def from_arrays(
         target_shape=target_shape,
         layout=layout,
         counted={} if num_classes is not None else {"num_classes": "declare it (num_classes=..., 0 for regression)"},
+        columns=columns,
     )
 
 

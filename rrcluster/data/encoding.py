@@ -20,7 +20,7 @@ Numbers = NDArray[Any]
 Row = Callable[[int], str]  # how errors name a row
 _LARGEST = float(np.finfo(np.float32).max)
 _EXACT = 2.0**53  # the largest of the whole numbers that floats hold without gaps
-_NUMBER = r"^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|inf|Inf|infinity|Infinity)$"
+NUMBER = r"^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|inf|Inf|infinity|Infinity)$"
 _WHOLE, _FRACTION = re.compile(r"-?[0-9]+"), re.compile(r"[+-]?[0-9]*\.[0-9]*([eE][+-]?[0-9]+)?")
 _MARKS = {"true": 1, "1": 1, "false": 0, "0": 0}
 
@@ -36,7 +36,7 @@ def encode_features(table: Any, names: list[str], columns: ColumnSettings, *, ro
     if incomplete:  # all columns at once: a table often has missing values in many
         raise _missing(incomplete[0], row(int(missing[incomplete[0]].argmax())), others=incomplete[1:])
     parts = [
-        _one_hot(own, name, columns) if isinstance(own, Names) else _finite(own, name, columns, row=row)
+        one_hot(own, name, columns) if isinstance(own, Names) else _finite(own, name, columns, row=row)
         for name, own in cells.items()
     ]
     return np.concatenate(parts, axis=1).astype(np.float32)
@@ -62,10 +62,10 @@ def undeclared_kinds(table: Any, names: Iterable[str], columns: ColumnSettings) 
 def _family(kind: Any) -> str | None:
     types = arrow().types
     families = {
-        "text": _is_text(kind),
+        "text": is_text(kind),
         "boolean": types.is_boolean(kind),
-        "number": _is_number(kind),
-        "list": _is_list(kind),
+        "number": is_number(kind),
+        "list": is_list(kind),
         "date": types.is_temporal(kind),
     }
     return next((name for name, fits in families.items() if fits), None if types.is_null(kind) else "text")
@@ -86,9 +86,9 @@ class Names:
 
 def read_names(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> Names:
     """A column's cells by their spelling; clients and groups that are text by what is written, so that 007 is not 7."""
-    if _is_list(column.type):
-        raise DataError(f"column {name!r} holds {_kind(column.type)}; give text, numbers, or true and false.")
-    verbatim = name in (columns.client, columns.group, FILE_NAME) and _is_text(column.type)
+    if is_list(column.type):
+        raise DataError(f"column {name!r} holds {kind_of(column.type)}; give text, numbers, or true and false.")
+    verbatim = name in (columns.client, columns.group, FILE_NAME) and is_text(column.type)
     codes, values = _distinct(column)
     if arrow().types.is_floating(column.type):
         _check_exact(values, codes, name, row=row)
@@ -127,7 +127,7 @@ def encode_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[Num
         values = read_numbers(column, name, columns, row=row)
         _refuse_missing(np.asarray(np.isnan(values).any(axis=1)), name, row=row)
         outputs = _finite(values, name, columns, row=row).astype(np.float32)
-        return outputs if _is_list(column.type) else outputs[:, 0], ()
+        return outputs if is_list(column.type) else outputs[:, 0], ()
     labels = read_names(column, name, columns, row=row)
     _refuse_missing(labels.missing, name, row=row)
     declared = columns.class_names or _counted_classes(labels, column, name)
@@ -142,19 +142,25 @@ def encode_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[Num
 
 def _counted_classes(labels: Names, column: Any, name: str) -> tuple[str, ...]:
     """The classes that occur, in order: for rehearsals alone, since no guarantee covers them."""
-    written = _distinct(column)[1] if _is_text(column.type) else ()
+    written = _distinct(column)[1] if is_text(column.type) else ()
     if arrow().types.is_floating(column.type) or any(_FRACTION.fullmatch(text.strip()) for text in written):
         raise DataError(
             f"target = {name!r} holds floats, so that it may be a number or a class; give --regression to predict a "
             "number (regression=True in Python), or declare --classes (or make it whole numbers)."
         )
-    present = set(labels.spellings)
+    present = in_order(labels.spellings)
     if len(present) < 2:
         raise DataError(
             f"target = {name!r} holds one class only, which leaves nothing to learn; declare all classes if there "
             "are others elsewhere, or choose another target."
         )
-    return tuple(sorted(present, key=int) if all(map(_WHOLE.fullmatch, present)) else sorted(present))
+    return present
+
+
+def in_order(classes: Iterable[str]) -> tuple[str, ...]:
+    """Each class once: whole numbers by size, others by the alphabet."""
+    once = set(classes)
+    return tuple(sorted(once, key=int) if all(map(_WHOLE.fullmatch, once)) else sorted(once))
 
 
 def encode_test_rows(table: Any, columns: ColumnSettings, *, row: Row) -> NDArray[np.bool_]:
@@ -181,7 +187,7 @@ def encode_owners(table: Any, name: str, columns: ColumnSettings, *, row: Row) -
     return cells.places({text: number for number, text in enumerate(names)}), names
 
 
-def _one_hot(cells: Names, name: str, columns: ColumnSettings) -> NDArray[np.float32]:
+def one_hot(cells: Names, name: str, columns: ColumnSettings) -> NDArray[np.float32]:
     """(rows, values + 1) one column per value of the vocabulary, the last for every other value."""
     vocabulary = columns.vocabulary[name]
     place, other = {value: number for number, value in enumerate(vocabulary)}, len(vocabulary)
@@ -193,38 +199,45 @@ def _one_hot(cells: Names, name: str, columns: ColumnSettings) -> NDArray[np.flo
 
 def read_numbers(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> NDArray[np.float64]:
     """(rows, width) the cells as numbers, missing ones as NaN; text cell by cell: 5, +5.0, 5e-1, and true as 1."""
-    if _is_list(column.type):
-        return _rows_of_lists(column, name)
-    if _is_text(column.type):
+    if is_list(column.type):
+        return rows_of_lists(column, name)
+    if is_text(column.type):
         return _parsed(column, name, columns, row=row)[:, None]
-    if _is_number(column.type) or arrow().types.is_null(column.type):
+    if is_number(column.type) or arrow().types.is_null(column.type):
         return _cast(column)[:, None]
     raise _no_number(name, column.type, columns)
 
 
 def _parsed(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> NDArray[np.float64]:
     pa, compute = arrow(), arrow("pyarrow.compute")
-    texts = compute.utf8_trim_whitespace(column.cast(pa.string()))
-    booleans = compute.utf8_lower(texts)
-    for text in ("true", "false"):
-        texts = compute.if_else(compute.equal(booleans, text), str(_MARKS[text]), texts)
+    texts = trimmed_texts(column)
     missing = compute.or_(texts.is_null(), compute.fill_null(compute.is_in(texts, pa.array(sorted(MISSING))), True))
-    odd = compute.and_not(compute.invert(missing), compute.match_substring_regex(texts, _NUMBER)).to_numpy()
+    odd = compute.and_not(compute.invert(missing), compute.match_substring_regex(texts, NUMBER)).to_numpy()
     if (odd == 1).any():
         raise _no_number(name, column.type, columns, where=row(int((odd == 1).argmax())))
     return _cast(compute.replace_substring_regex(compute.if_else(missing, None, texts), r"^\+", ""))
 
 
+def trimmed_texts(column: Any) -> Any:
+    """The cells as text without the space around it, true as 1 and false as 0."""
+    compute = arrow("pyarrow.compute")
+    texts = compute.utf8_trim_whitespace(column.cast(arrow().string()))
+    booleans = compute.utf8_lower(texts)
+    for text in ("true", "false"):
+        texts = compute.if_else(compute.equal(booleans, text), str(_MARKS[text]), texts)
+    return texts
+
+
 def _finite(values: NDArray[np.float64], name: str, columns: ColumnSettings, *, row: Row) -> NDArray[np.float64]:
     """(rows, width) the cells as finite numbers in their declared range, missing ones by their rule."""
     if name in columns.fills:
-        values = np.where(np.isnan(values), _fill(name, columns.fills[name]), values)
+        values = np.where(np.isnan(values), fill_value(name, columns.fills[name]), values)
     wild = (np.abs(values) > _LARGEST).any(axis=1)
     if wild.any():
         raise DataError(
             f"column {name!r}: {row(int(wild.argmax()))} has a number that is infinite or beyond float32; correct it."
         )
-    return _scaled(values, name, columns)
+    return scaled(values, name, columns)
 
 
 def _cast(column: Any) -> NDArray[np.float64]:
@@ -232,26 +245,30 @@ def _cast(column: Any) -> NDArray[np.float64]:
     return np.asarray(values, dtype=np.float64)
 
 
-def _rows_of_lists(column: Any, name: str) -> NDArray[np.float64]:
+def rows_of_lists(column: Any, name: str) -> NDArray[np.float64]:
     """Lists of equal length side by side."""
     compute = arrow("pyarrow.compute")
     lengths = compute.list_value_length(column).to_numpy(zero_copy_only=False)
     flat = column.combine_chunks().flatten()
-    if not _is_number(flat.type):
-        raise DataError(f"column {name!r} holds lists of {_kind(flat.type)}; give lists of numbers, all of one length.")
+    if not is_number(flat.type):
+        raise DataError(
+            f"column {name!r} holds lists of {kind_of(flat.type)}; give lists of numbers, all of one length."
+        )
     if len(set(lengths.tolist())) != 1:
         raise DataError(f"column {name!r} holds lists of different lengths; give lists of one length.")
     return _cast(flat).reshape(len(column), int(lengths[0]))
 
 
-def _scaled(values: NDArray[np.float64], name: str, columns: ColumnSettings) -> NDArray[np.float64]:
+def scaled(values: NDArray[np.float64], name: str, columns: ColumnSettings) -> NDArray[np.float64]:
+    """A column's numbers with its declared range mapped to 0..1; as they are where none is declared."""
     if name not in columns.ranges:
         return values
     low, high = columns.ranges[name]
     return (values - low) / (high - low)
 
 
-def _fill(name: str, text: str) -> float:
+def fill_value(name: str, text: str) -> float:
+    """The number that a missing value of a column stands for."""
     try:
         number = float(text)
     except ValueError:
@@ -277,36 +294,40 @@ def _missing(name: str, where: str, *, others: Sequence[str] = ()) -> DataError:
 
 def _no_number(name: str, kind: Any, columns: ColumnSettings, *, where: str = "") -> DataError:
     if name == columns.target:
-        return DataError(f"target = {name!r} holds {_kind(kind)}; regression predicts numbers.")
-    if _is_text(kind):
+        return DataError(f"target = {name!r} holds {kind_of(kind)}; regression predicts numbers.")
+    if is_text(kind):
         return DataError(
             f"column {name!r} holds text; declare its public vocabulary (--categories {name}=VALUE,VALUE, "
             f"categories={{{name!r}: [...]}} in Python), name other --feature-columns, or correct what is no number "
             f"({where} is the first)."
         )
     return DataError(
-        f"column {name!r} holds {_kind(kind)}; make it a number, or name the columns to predict from without it "
+        f"column {name!r} holds {kind_of(kind)}; make it a number, or name the columns to predict from without it "
         "(--feature-columns, features=[...] in Python)."
     )
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Whether cells of an Arrow type are text."""
     types = arrow().types
     if types.is_dictionary(kind):
-        return _is_text(kind.value_type)
+        return is_text(kind.value_type)
     views = getattr(types, "is_string_view", lambda _: False)
     return bool(types.is_string(kind) or types.is_large_string(kind) or views(kind))
 
 
-def _is_number(kind: Any) -> bool:
+def is_number(kind: Any) -> bool:
+    """Whether cells of an Arrow type are numbers, or true and false."""
     types = arrow().types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
 
 
-def _is_list(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
+    """Whether cells of an Arrow type are lists."""
     types = arrow().types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _kind(kind: Any) -> str:
-    return "text" if _is_text(kind) else str(kind)
+def kind_of(kind: Any) -> str:
+    """What errors call an Arrow type."""
+    return "text" if is_text(kind) else str(kind)

@@ -105,6 +105,27 @@ def _arrays(sample: Any, owner: str) -> dict[str, NDArray[Any]] | None:
     return named
 
 
+@dataclass(frozen=True)
+class TableColumns:
+    """What is public about the columns of a table whose cells decide for themselves.
+
+    An input row is (values, codes), each as long as `names`. A cell that is a number has its value and code 0, other
+    text NaN and a code from 1 to `buckets`, a missing cell NaN and code 0. A declared column has a range, within which
+    its values are meant to lie, and code 0 alone.
+    """
+
+    names: tuple[str, ...]  # of every value: a column, one place of its lists, or one of its categories
+    buckets: int  # H
+    ranges: tuple[tuple[float, float] | None, ...]  # declared ones, by value; None where a column is not declared
+    target_range: tuple[float, float] | None = None  # regression: where targets are meant to lie, if that is declared
+    ordered: bool = False  # whether a client's samples are in order of time, the oldest first
+
+    @property
+    def width(self) -> int:
+        """The number of values, and of codes."""
+        return len(self.names)
+
+
 FLOAT, IDS = np.dtype(np.float32), np.dtype(np.int64)  # what inputs may be
 Inputs = NDArray[Any]  # float32 values, or int64 ids (characters, words)
 Targets = NDArray[Any]  # int64 classes, or float32 values for regression
@@ -198,7 +219,8 @@ class FederatedData:
     `test_sets`, -1 where it has none. `input_dtype` is float32, or int64 for ids. `layout` says which arrays a sample
     consists of where that is more than one; `input_shape` is then that of the packed row. `clients` are the clients'
     names, if they have any: private, and in no file of a run. `counted` names constants that should be public and were
-    taken from the clients' data instead, each with the way to declare it.
+    taken from the clients' data instead, each with the way to declare it. `columns` says what inputs mean that are
+    values and codes of cells, with NaN for missing values; else inputs are finite.
     """
 
     name: str
@@ -215,6 +237,7 @@ class FederatedData:
     layout: Layout | None = None
     clients: tuple[str, ...] = ()
     counted: Mapping[str, str] = field(default_factory=dict)
+    columns: TableColumns | None = None
 
     @property
     def num_clients(self) -> int:
@@ -238,6 +261,7 @@ class FederatedData:
             input_dtype=self.input_dtype,
             target_shape=self.target_shape,
             layout=self.layout,
+            columns=self.columns,
         )
 
     def usable(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:

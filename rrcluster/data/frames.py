@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrcluster.data.arrays import from_arrays
+from rrcluster.data.cells import encode_cells, looks_numeric, read_times
 from rrcluster.data.encoding import (
     Row,
     encode_features,
     encode_owners,
     encode_target,
     encode_test_rows,
+    in_order,
+    read_names,
     undeclared_kinds,
 )
 from rrcluster.data.federated import FederatedData
@@ -36,8 +39,10 @@ class ColumnRules(TypedDict, total=False):
     missing: Mapping[str, Any]
     test_column: str
     test_share: float
+    time: str
     group: str
     types: Mapping[str, str]
+    encoding: str
 
 
 def from_frame(
@@ -58,16 +63,20 @@ def from_frame(
     (`{"age": (0, 100)}`), text by the vocabulary in `categories` (`{"colour": ["red", "blue"]}`: one input per value
     and one for all others), lists of numbers of one length. `missing` says what a missing value stands for. `classes`
     lists all classes; left out, they are read from the data, which `FederatedData.counted` says and a secure run
-    refuses. `regression=True` predicts numbers. `test_share` or `test_column` hold rows of every client out; `group`
-    names a column with true groups, for diagnostics.
+    refuses. `regression=True` predicts numbers. `test_share` or `test_column` hold rows of every client out, the newest
+    where `time` names a column with the times of rows; `group` names a column with true groups, for diagnostics.
+
+    `encoding="cells"` needs no rules: every cell is a number, hashed text or missing by its own value, and inputs are
+    values and codes (`TableColumns`), for methods that read those.
 
     `types` declares the kind of every column that is not text (`{"age": "number"}`), which a secure run needs: programs
     infer types from all rows.
 
     Guarantees: every cell is read by its own value (`rrcluster.spelling`), so that at declared types and classes one
     client's rows change nothing of the others'; nothing else is computed from clients' values; a client's held-out
-    rows depend on its name and its number of rows alone; clients are numbered in order of their names (shorter ones
-    first). Anything that does not fit is a `DataError` that names column, row and client, never the value of a cell.
+    rows depend on its name, its number of rows and their times alone; clients are numbered in order of their names
+    (shorter ones first). Anything that does not fit is a `DataError` that names column, row and client, never the
+    value of a cell.
     """
     columns = declared_columns(client=client, target=target, features=features, classes=classes, **rules)
     if isinstance(frame, (str, Path)):
@@ -145,13 +154,19 @@ def _population(table: Any, client: str, columns: ColumnSettings, *, name: str, 
     features = _feature_names(table, client, columns)
     counted: dict[str, str] = {}
     if typed:
-        used = [client, str(columns.target), columns.test_column, columns.group, *features]
+        used = [client, str(columns.target), columns.test_column, columns.time, columns.group, *features]
         counted |= _inferred(undeclared_kinds(table, [own for own in used if own is not None], columns))
     if not columns.classes and not columns.regression:
-        counted["classes"] = "declare them (--classes; in Python classes=...)"
-    inputs = encode_features(table, features, columns, row=row)
+        columns, way_out = _with_target(table, columns, row=row)
+        counted |= way_out
+    cells = columns.encoding == "cells"
+    inputs, facts = (
+        encode_cells(table, features, columns, row=row)
+        if cells
+        else (encode_features(table, features, columns, row=row), None)
+    )
     targets, classes = encode_target(table, columns, row=row)
-    rows = np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])
+    rows = _rows_by_client(table, columns, owners, row=row)
     tested = _test_rows(table, columns, rows, names, row=row)
     train = [part[~tested[part]] for part in rows]
     test = [part[tested[part]] for part in rows]
@@ -162,12 +177,37 @@ def _population(table: Any, client: str, columns: ColumnSettings, *, name: str, 
         test_targets=[targets[part] for part in test] if tested.any() else None,
         num_classes=len(classes),
         name=name,
+        columns=facts,
     )
     data = replace(data, clients=tuple(names), counted=counted)
     if columns.group is None:
         return data
     groups, group_names = encode_owners(table, columns.group, columns, row=row)
     return replace(data, groups=_of_clients(groups, owners, columns.group, row=row), num_groups=len(group_names))
+
+
+def _with_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[ColumnSettings, dict[str, str]]:
+    """What the target is where nobody declared it, and how to declare it; read from all rows: for rehearsals alone."""
+    if columns.encoding == "declared":
+        return columns, {"classes": "declare them (--classes; in Python classes=...)"}
+    target = str(columns.target)
+    if looks_numeric(table.column(target), target):
+        return replace(columns, regression=True), {
+            "regression": "declare it (--regression; in Python regression=True), or --classes if these are classes"
+        }
+    cells = read_names(table.column(target), target, columns, row=row)
+    present = {cells.spellings[code] for code in np.unique(cells.codes[~cells.missing])}
+    return replace(columns, classes=in_order(present)), {"classes": "declare them (--classes; in Python classes=...)"}
+
+
+def _rows_by_client(
+    table: Any, columns: ColumnSettings, owners: NDArray[np.int64], *, row: Row
+) -> list[NDArray[np.int64]]:
+    """The rows of every client: as they come, or the oldest first where a column has their times."""
+    times = (
+        np.zeros(len(table)) if columns.time is None else read_times(table.column(columns.time), columns.time, row=row)
+    )
+    return np.split(np.lexsort((times, owners)), np.cumsum(np.bincount(owners))[:-1])
 
 
 def _inferred(kinds: list[str]) -> dict[str, str]:
@@ -177,7 +217,7 @@ def _inferred(kinds: list[str]) -> dict[str, str]:
 
 
 def _feature_names(table: Any, client: str, columns: ColumnSettings) -> list[str]:
-    roles = {client, columns.target, columns.test_column, columns.group}
+    roles = {client, columns.target, columns.test_column, columns.time, columns.group}
     names = list(columns.features) or [name for name in table.column_names if name not in roles]
     if not names:
         raise DataError("no column is left to predict from; give a table with features.")
@@ -201,11 +241,15 @@ def _test_rows(
                     f"test_column = {columns.test_column!r} holds out every row of client {client!r}; leave each "
                     "client a row to train on, or remove the client."
                 )
-    elif columns.test_share:
+    elif columns.held_out:
+        least = 1 if columns.encoding == "cells" else 0
         for client, part in zip(names, rows, strict=True):
-            count = min(int(columns.test_share * len(part) + 0.5), len(part) - 1)
-            drawn = stream(_SPLIT_SEED, f"test rows of {client}").permutation(len(part))[:count]
-            tested[part[drawn]] = True
+            count = min(max(least, int(columns.held_out * len(part) + 0.5)), len(part) - 1)
+            if columns.time is not None:
+                tested[part[len(part) - count :]] = True
+            else:
+                drawn = stream(_SPLIT_SEED, f"test rows of {client}").permutation(len(part))[:count]
+                tested[part[drawn]] = True
     return tested
 
 

@@ -10,7 +10,7 @@ from rrcluster.runs.config import coerce
 from rrcluster.settings import AFFECTS, FIELDS, ColumnSettings, FaultSettings, declared_columns, names_file
 
 MEMBERS = "members"  # the name of data that every member brings itself
-_OWN_COLUMNS = ("client", "test_column", "test_share", "group")  # a member's own business
+_OWN_COLUMNS = ("client", "test_column", "test_share", "time", "group")  # a member's own business
 _NOT_TRAINED_TOGETHER = ("local", "oracle")
 
 
@@ -76,6 +76,8 @@ def table_shape(columns: Mapping[str, Any]) -> SampleShape:
     if not declared.classes and not declared.regression:
         raise ConfigError("classes are a public list that all members share; declare classes, or regression: true.")
     width = sum(len(declared.vocabulary[name]) + 1 if name in declared.vocabulary else 1 for name in declared.features)
+    if declared.encoding == "cells":  # values and codes
+        width *= 2
     return SampleShape((width,), len(declared.classes), columns=dict(columns))
 
 
@@ -87,5 +89,5 @@ def member_columns(samples: SampleShape, own: ColumnSettings) -> ColumnSettings:
         if getattr(own, name) not in (getattr(ColumnSettings(), name), None):
             raise ConfigError(f"{name} was agreed on by everybody; leave it out.")
     agreed = {name: value for name, value in samples.columns.items() if name not in _OWN_COLUMNS}
-    own_rules = {name: getattr(own, name) for name in (*_OWN_COLUMNS, "types") if getattr(own, name)}
+    own_rules = {name: getattr(own, name) for name in (*_OWN_COLUMNS, "types") if getattr(own, name) not in (None, ())}
     return declared_columns(**agreed, **own_rules)

@@ -206,6 +206,11 @@ def make_experiment(
     data = data or load_population(config)
     plan.sampler.check_population(data.num_clients)
     method = method.for_population(method, data)
+    if data.columns is not None and not registry.METHODS.fact(chosen.algorithm, "reads_cells", False):
+        raise ConfigError(
+            f"algorithm = {chosen.algorithm} reads columns that are numbers, and encoding = cells gives values and "
+            "codes of cells; set --features declared (encoding=), or choose a method that reads cells."
+        )
     ids = data.input_dtype == IDS
     network = make_model(chosen.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
     network = fitted(network, data)
@@ -285,11 +290,12 @@ def check_declared(data: FederatedData, *, secure: bool) -> None:
     In a rehearsal the types of a table are not worth a warning: only one made from all of its rows changes with them.
     """
     for name, way_out in data.counted.items():
-        taken = "taken from the table" if name == "types" else "counted in the labels"
-        text = f"{name} were {taken} of {data.name}, which no guarantee covers; {way_out}"
+        taken = {"types": "types were taken from the table", "regression": "regression was chosen by the labels"}
+        what = taken.get(name, f"{name} were counted in the labels")
+        text = f"{what} of {data.name}, which no guarantee covers; {way_out}"
         if secure:
             raise ConfigError(f"{text}: a secure run takes nothing from the clients' data that it does not pay for.")
-        if name != "types" and data.num_classes:
+        if name == "regression" or (name != "types" and data.num_classes):
             warnings.warn(f"{text}.", NotDeclared, stacklevel=3)
 
 

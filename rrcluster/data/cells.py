@@ -1,0 +1,213 @@
+"""Cells of a table as numbers and hashed text: each decides by its own value what it is, and no column has a kind.
+
+So a table needs no rules, and one client's cells cannot change what another's mean. What is declared (ranges,
+categories, dates) is better and costs nothing.
+"""
+
+import re
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rrcluster.data.encoding import (
+    NUMBER,
+    Row,
+    fill_value,
+    is_list,
+    is_number,
+    kind_of,
+    one_hot,
+    read_names,
+    rows_of_lists,
+    scaled,
+    trimmed_texts,
+)
+from rrcluster.data.federated import TableColumns
+from rrcluster.data.table_files import arrow
+from rrcluster.errors import DataError
+from rrcluster.settings import ColumnSettings
+from rrcluster.spelling import MISSING, spelling
+
+_LARGEST = float(np.finfo(np.float32).max)
+_MOST_BUCKETS, _INDICATORS = 16, 1024
+_MOST_CLASSES = 20  # a target with more different numbers is taken for a number, in rehearsals
+_INSTANT = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]+)?(.*)")
+_DAY = 86_400.0  # seconds
+
+
+def buckets_for(num_columns: int) -> int:
+    """H, the number of values that hashed text of a column can have: 16, fewer above 64 columns, at least 1.
+
+    Public: of the number of columns that are not declared. There are never more than about a thousand in all, or one
+    for each column.
+    """
+    return max(1, min(_MOST_BUCKETS, _INDICATORS // max(num_columns, 1)))
+
+
+def encode_cells(
+    table: Any, names: list[str], columns: ColumnSettings, *, row: Row
+) -> tuple[NDArray[np.float32], TableColumns]:
+    """(rows, 2 d) values and codes of the cells in these columns, and what is public about them.
+
+    Guarantees: a row's values and codes are a function of the row's own cells, the columns' names and the declared
+    rules; every number is finite in float32, NaN where a cell is none (larger ones, and infinite ones, become the
+    largest); one value is encoded alike whether a table holds it as text or in a type of its own.
+    """
+    declared = columns.vocabulary.keys() | columns.ranges.keys()
+    labels = {name: _labels(table.column(name), name, columns) for name in names}
+    buckets = buckets_for(sum(len(labels[name]) for name in names if name not in declared))
+    inputs = np.zeros((len(table), 2, sum(map(len, labels.values()))), dtype=np.float32)
+    start = 0
+    for name in names:
+        place = slice(start, start + len(labels[name]))
+        if name in declared:
+            values = _declared(table.column(name), name, columns, row=row)
+        else:
+            values, inputs[:, 1, place] = _undeclared(table.column(name), name, columns, buckets)
+        inputs[:, 0, place] = np.clip(values, -_LARGEST, _LARGEST)
+        start = place.stop
+    facts = TableColumns(
+        names=tuple(label for name in names for label in labels[name]),
+        buckets=buckets,
+        ranges=tuple((0.0, 1.0) if name in declared else None for name in names for _ in labels[name]),
+        target_range=(0.0, 1.0) if columns.regression and columns.target in columns.ranges else None,
+        ordered=columns.time is not None,
+    )
+    return inputs.reshape(len(table), -1), facts
+
+
+def bucket(column: str, text: str, buckets: int) -> int:
+    """The code of a text, 1 to `buckets`: a public function of it and of the column's name.
+
+    >>> bucket("colour", "red", 16), bucket("colour", "red", 1)
+    (12, 1)
+    """
+    key = blake2b(column.encode(), digest_size=32).digest()
+    digest = blake2b(text.encode(), key=key, digest_size=8, person=b"rrcluster cell").digest()
+    return 1 + int.from_bytes(digest, "big") % buckets
+
+
+def read_times(column: Any, name: str, *, row: Row) -> NDArray[np.float64]:
+    """(rows,) when each row was: the number that a cell is, or the days since 1970 of an ISO date."""
+    times = _parsed(column, name, dates=True)[0]
+    if np.isnan(times).any():
+        raise DataError(
+            f"time = {name!r}: {row(int(np.isnan(times).argmax()))} has no number and no date (2024-01-31); correct it."
+        )
+    return times
+
+
+def looks_numeric(column: Any, name: str) -> bool:
+    """Whether a target looks like a number to predict: for rehearsals alone, since it reads all rows."""
+    if is_list(column.type):
+        return True
+    values, texts = _parsed(column, name)
+    present = values[~np.isnan(values)]
+    if len(texts) or not len(present):
+        return False
+    return bool((present != np.round(present)).any() or len(np.unique(present)) > _MOST_CLASSES)
+
+
+def _labels(column: Any, name: str, columns: ColumnSettings) -> list[str]:
+    """The names of the values that a column gives: one, one for each place of its lists, or one for each category."""
+    if name in columns.vocabulary:
+        return [*(f"{name}={value}" for value in columns.vocabulary[name]), f"{name}=(other)"]
+    if is_list(column.type):
+        return [f"{name}[{place}]" for place in range(rows_of_lists(column, name).shape[1])]
+    return [name]
+
+
+def _declared(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> NDArray[np.floating[Any]]:
+    """(rows, width) a column's values by its range or categories; NaN where a cell is missing, or no number."""
+    if name in columns.vocabulary:
+        cells = read_names(column, name, columns, row=row)
+        absent = cells.missing & (name not in columns.fills)
+        return np.where(absent[:, None], np.nan, one_hot(cells, name, columns))
+    values = rows_of_lists(column, name) if is_list(column.type) else _parsed(column, name)[0][:, None]
+    if name in columns.fills:
+        values = np.where(np.isnan(values), fill_value(name, columns.fills[name]), values)
+    return scaled(values, name, columns)
+
+
+def _undeclared(
+    column: Any, name: str, columns: ColumnSettings, buckets: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(rows, width) the values and codes of a column that has no range and no categories."""
+    if is_list(column.type):
+        values = rows_of_lists(column, name)
+        return values, np.zeros_like(values)
+    dates = columns.kinds.get(name) == "date"
+    values, texts = _parsed(column, name, dates=dates)
+    codes = np.zeros(len(values))
+    for text, rows in texts.items():
+        codes[rows] = bucket(name, text, buckets)
+    if name in columns.fills:
+        missing = np.isnan(values) & (codes == 0)
+        fill, other = _parsed(arrow().chunked_array([[columns.fills[name]]]), name, dates=dates)
+        values[missing], codes[missing] = fill[0], bucket(name, next(iter(other)), buckets) if other else 0
+    return values[:, None], codes[:, None]
+
+
+def _parsed(column: Any, name: str, *, dates: bool = False) -> tuple[NDArray[np.float64], dict[str, NDArray[np.int64]]]:
+    """(rows,) the cells that are numbers, NaN for others; and the rows of every other text, by its spelling."""
+    pa, compute = arrow(), arrow("pyarrow.compute")
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if (is_number(column.type) and not pa.types.is_decimal(column.type)) or pa.types.is_null(column.type):
+        return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64), {}
+    try:
+        column = column.cast(pa.string())
+    except pa.ArrowException:
+        raise DataError(f"column {name!r} holds {kind_of(column.type)}; make it text or numbers.") from None
+    if (plain := _plain_numbers(column)) is not None:
+        return plain, {}
+    texts = trimmed_texts(column)
+    present = compute.and_not(texts.is_valid(), compute.is_in(texts, pa.array(sorted(MISSING))))
+    numeric = compute.and_(present, compute.fill_null(compute.match_substring_regex(texts, NUMBER), False))
+    plain = compute.replace_substring_regex(compute.if_else(numeric, texts, None), r"^\+", "")
+    values = np.array(plain.cast(pa.float64()).to_numpy(), dtype=np.float64)
+    odd = np.flatnonzero(compute.and_not(present, numeric).to_numpy())
+    encoded = texts.take(pa.array(odd)).combine_chunks().dictionary_encode()
+    spellings = encoded.dictionary.to_pylist()
+    places = encoded.indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(places, kind="stable")
+    groups = np.split(odd[order], np.cumsum(np.bincount(places, minlength=len(spellings)))[:-1])
+    others: dict[str, NDArray[np.int64]] = {}
+    for text, rows in zip(spellings, groups, strict=False):
+        days = _days(text) if dates else None
+        if days is not None:
+            values[rows] = days
+        else:
+            spelled = _spelled(text)
+            others[spelled] = np.concatenate([others[spelled], rows]) if spelled in others else rows
+    return values, others
+
+
+def _plain_numbers(texts: Any) -> NDArray[np.float64] | None:
+    """(rows,) the cells' numbers, where all that are there are plain finite ones: a faster way to the same values."""
+    pa, compute = arrow(), arrow("pyarrow.compute")
+    present = compute.if_else(compute.is_in(texts, pa.array(sorted(MISSING))), None, texts)
+    try:
+        values = np.array(present.cast(pa.float64()).to_numpy(), dtype=np.float64)
+    except pa.ArrowException:
+        return None
+    return values if np.isfinite(values).sum() == len(texts) - present.null_count else None
+
+
+def _spelled(text: str) -> str:
+    """A text by its value: a date and its midnight are one, and so are 10:00:00 and 10:00:00.000 of a day."""
+    plain = spelling(text) or ""
+    instant = _INSTANT.fullmatch(plain)
+    return plain if instant is None else f"{instant[1]} {instant[2]}{(instant[3] or '').rstrip('.0')}{instant[4]}"
+
+
+def _days(text: str) -> float | None:
+    """The days since 1970 of an ISO date or instant, in universal time; None for other text."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / _DAY
