@@ -126,7 +126,7 @@ def read_command(arguments: list[str]) -> RunCommand:
     if command.resume is not None:
         return command
     config = command.config.resolved()
-    if config.method.algorithm != (requested := command.config.method.algorithm):
+    if config.method.algorithm != (requested := command.config.algorithm):
         say(
             f"algorithm = {config.method.algorithm}: clients of {requested} remember their rounds, which mechanism = "
             f"{config.privacy.mechanism} does not cover; those of this form remember nothing."

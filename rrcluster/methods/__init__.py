@@ -11,10 +11,11 @@ from rrcluster.methods.fedprox import FEDPROX
 from rrcluster.methods.fesem import FESEM, FESEM_LAST, FESEM_MEMORYLESS
 from rrcluster.methods.ifca import IFCA, IFCA_SHARED
 from rrcluster.methods.method import Clients, Method, Tools, Trained
+from rrcluster.methods.mixed_effects import MIXED_EFFECTS
 from rrcluster.methods.mrmtl import MRMTL
 
 _CLUSTERED = (IFCA, IFCA_SHARED, FESEM, FESEM_LAST, FESEM_MEMORYLESS, FEDCAM, FEDCAM_FESEM)
-_ALL = (*_CLUSTERED, FEDAVG, FEDPROX, FEDPER, FEDPER_MEMORYLESS, MRMTL, LOCAL, ORACLE)
+_ALL = (*_CLUSTERED, FEDAVG, FEDPROX, FEDPER, FEDPER_MEMORYLESS, MIXED_EFFECTS, MRMTL, LOCAL, ORACLE)
 OURS: dict[str, Method] = {method.name: method for method in _ALL}
 
 

@@ -1,10 +1,12 @@
 """A client's answers: functions of its own rows and of what earlier releases have told, each client by itself."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from rrcluster.data.federated import Cohort
 from rrcluster.mixed.facts import Facts
 from rrcluster.mixed.questions import AXES, CELLS, SMALL, STAGES, Form, packed
 from rrcluster.mixed.random_effects import (
@@ -22,6 +24,7 @@ GRADIENT_CLIP = {"binary": 0.25, "classes": 0.3, "number": 0.5}  # relative to t
 MOVE_CLIP = 2.5  # of a client's distance from its centre
 GAIN_CLIP = 0.2  # of a difference of losses
 MAP_SIDE = 3.0  # the map reaches so far on either side
+NUMBERS_AT_ONCE = 2**23  # of the rows of clients that are computed together
 HELD_OUT = 0.25  # share of a client's rows, the newest, that choices are made by where rows are ordered
 
 
@@ -41,39 +44,76 @@ class Rows:
         return np.asarray(self.mask * (np.arange(self.mask.shape[1]) < (size - held)[:, None]))
 
 
+def rows_of(form: Form, cohort: Cohort, *, alone: bool) -> Iterator[tuple[Array, Rows]]:
+    """Places in the cohort and rows of its clients, those together that are padded to the same power of two.
+
+    `alone`: each client by itself.
+    """
+    widths = 2 ** np.ceil(np.log2(np.maximum(cohort.sizes, 1))).astype(np.int64)
+    for width in np.unique(widths).tolist():
+        places = np.flatnonzero(widths == width)
+        at_once = 1 if alone else max(NUMBERS_AT_ONCE // (width * (form.num_columns + 1)), 1)
+        for first in range(0, len(places), at_once):
+            chosen = places[first : first + at_once]
+            yield chosen, _padded(form, cohort, chosen, width)
+
+
+def _padded(form: Form, cohort: Cohort, places: Array, width: int) -> Rows:
+    d, sizes = form.num_columns, cohort.sizes[places]
+    inputs, targets = cohort.inputs[places, :width], cohort.targets[places, :width]
+    missing = width - inputs.shape[1]
+    inputs = np.pad(inputs.astype(np.float64), ((0, 0), (0, missing), (0, 0)))
+    targets = np.pad(targets, ((0, 0), (0, missing)))
+    mask = (np.arange(width) < sizes[:, None]).astype(np.float64)
+    if form.kind == "classes":
+        known = one_hot(targets, form.num_outputs)
+    else:
+        known = targets[..., None].astype(np.float64)
+    codes = inputs[..., d:] if form.buckets else None
+    return Rows(inputs[..., :d], codes, known * mask[..., None], mask)
+
+
 @dataclass(frozen=True)
-class Answering:
-    """One client's answer to any stage, for equally padded clients at a time."""
+class TableQuestion:
+    """What the clients of a round are asked. Public."""
 
     form: Form
+    stage: int  # place in STAGES
     facts: Facts
 
-    def messages(self, stage: int, rows: Rows) -> Array:
-        """(n, width) of norm at most 1."""
-        name = STAGES[stage][0]
-        active = len(self.facts.active) if stage > 1 else None
-        answers = getattr(self, "_" + name.replace(" ", "_"))(rows)
-        return packed(self.form.parts(stage, active), answers, count=len(rows.mask), width=self.form.width)
+    def answers(self, cohort: Cohort, *, alone: bool) -> Array:
+        """(n, width) the messages of these clients, each of length at most 1; `alone`: computed one by one."""
+        messages = np.zeros((len(cohort.clients), self.form.width), dtype=np.float32)
+        for places, rows in rows_of(self.form, cohort, alone=alone):
+            messages[places] = self.messages(rows)
+        return messages
+
+    def messages(self, rows: Rows) -> Array:
+        """(n, width) of length at most 1."""
+        parts = self.form.parts(self.stage, len(self.facts.active) if self.stage else None)
+        answers = getattr(self, "_" + STAGES[self.stage][0].replace(" ", "_"))(rows)
+        return packed(parts, answers, count=len(rows.mask), width=self.form.width)
+
+    def _votes(self, rows: Rows, edges: Array, size: int, values: Array) -> Array:
+        """(n, 2, ranges, size) votes for the bins of a client's least and greatest numbers, of length at most 1."""
+        form, d = self.form, self.form.num_columns
+        edges = np.broadcast_to(edges, (form.num_ranges, edges.shape[-1]))
+        if not form.pooled:
+            bins = np.where(form.open, extreme_bins(values, rows.mask > 0, edges), -1)
+            return one_hot(bins, size) / math.sqrt(2 * max(form.open.sum(), 1))
+        other = np.where((rows.values != 0) & form.open[:d], values[..., :d], np.nan)
+        bins = extreme_bins(other, rows.mask > 0, edges[:d])
+        voted = np.maximum((bins >= 0).sum(axis=2, keepdims=True), 1)
+        votes = (np.stack([(bins == place).sum(axis=2) for place in range(size)], axis=-1) / voted)[:, :, None]
+        if form.kind == "number":
+            target = np.where(form.open[d:], extreme_bins(values[..., d:], rows.mask > 0, edges[d:]), -1)
+            votes = np.concatenate([votes, one_hot(target, size)], axis=2)
+        return votes / math.sqrt(2 * form.num_voted)
 
     def _voted(self, rows: Rows) -> Array:
         if self.form.kind != "number":
             return rows.values
         return np.concatenate([rows.values, rows.targets], axis=2)
-
-    def _votes(self, rows: Rows, edges: Array, size: int, values: Array) -> Array:
-        """(n, 2, columns, size) votes for the bins of a client's least and greatest numbers, of length 1."""
-        bins, mask = extreme_bins(values, rows.mask > 0, edges), self.form
-        if mask.votes_alone == mask.num_ranges:
-            return one_hot(bins, size) / math.sqrt(2 * mask.num_ranges)
-        d = mask.num_columns
-        zero = np.isfinite(rows.values) & (rows.values != 0)
-        bins = extreme_bins(np.where(zero, values[..., :d], np.nan), rows.mask > 0, edges[:d] if edges.ndim > 1 else edges)
-        voted = np.maximum((bins >= 0).sum(axis=2, keepdims=True), 1)
-        pooled = (np.stack([(bins == b).sum(axis=2) for b in range(size)], axis=-1) / voted)[:, :, None]
-        if mask.kind == "number":
-            own = one_hot(extreme_bins(values[..., d:], rows.mask > 0, edges[d:] if edges.ndim > 1 else edges), size)
-            pooled = np.concatenate([pooled, own], axis=2)
-        return pooled / math.sqrt(2 * mask.votes_alone)
 
     def _coarse_ranges(self, rows: Rows) -> dict[str, tuple[Array, float]]:
         present = np.isfinite(rows.values) & (rows.mask > 0)[..., None]
@@ -108,7 +148,7 @@ class Answering:
             answers["rows"] = np.concatenate([mean, squares], axis=1), clip
             answers["means"] = mean * mean, clip
         if form.kind == "number":
-            target = self._targets(rows)[..., 0] * mask
+            target = self.targets(rows)[..., 0] * mask
             both = np.stack([target.sum(axis=1), (target * target).sum(axis=1)], axis=1)
             answers["target"] = both / size[:, None], math.sqrt(2)
         return answers
@@ -116,14 +156,16 @@ class Answering:
     def _map(self, rows: Rows) -> dict[str, tuple[Array, float]]:
         if not self._clustered:
             return {}
-        place = self._described(rows)[:, :2]
-        cells = [np.clip((place[:, j] + MAP_SIDE) / (2 * MAP_SIDE) * n, 0, n - 1).astype(int) for j, n in enumerate(CELLS)]
+        place = self.described(rows)[:, :2]
+        cells = [
+            np.clip((place[:, j] + MAP_SIDE) / (2 * MAP_SIDE) * n, 0, n - 1).astype(int) for j, n in enumerate(CELLS)
+        ]
         return {"cells": (one_hot(cells[0] * CELLS[1] + cells[1], math.prod(CELLS)), 1.0)}
 
     def _centres(self, rows: Rows) -> dict[str, tuple[Array, float]]:
         answers: dict[str, tuple[Array, float]] = {}
         for k in self._clustered:
-            place = self._described(rows)
+            place = self.described(rows)
             member = one_hot(self._nearest(place, k), k)
             own = self.facts.of_family(k, self._clustered, self.facts.centres)
             answers[f"moves of {k}"] = member[..., None] * (place[:, None] - own), MOVE_CLIP
@@ -131,19 +173,19 @@ class Answering:
         return answers
 
     def _first_training(self, rows: Rows) -> dict[str, tuple[Array, float]]:
-        columns, targets = self._columns(rows), self._targets(rows)
+        columns, targets = self.columns(rows), self.targets(rows)
         mask, answers = self._fitted_rows(rows), {}
         for k in (1, *self._clustered):
-            member, offsets = self._member(rows, columns, self.facts.first, k)
+            member, offsets = self._member(rows, columns, self._first(k))
             pulls = residuals(offsets, targets, self.form.kind)[0]
             answers[f"gradient of {k}"] = self._gradient(columns, pulls, mask, member)
             answers[f"counts of {k}"] = member, 1.0
         return answers
 
     def _second_training(self, rows: Rows) -> dict[str, tuple[Array, float]]:
-        columns, targets = self._columns(rows), self._targets(rows)
-        k, intercept, slope = self._chosen
-        member, offsets = self._member(rows, columns, self.facts.second, k)
+        columns, targets = self.columns(rows), self.targets(rows)
+        _, intercept, slope = self._chosen
+        member, offsets = self._member(rows, columns, self.facts.second)
         logits = offsets
         if (intercept, slope) != (SMALL, SMALL):
             precision = precisions(intercept, slope, columns.shape[2])
@@ -163,25 +205,25 @@ class Answering:
 
     def _first_choice(self, rows: Rows) -> dict[str, tuple[Array, float]]:
         settings = self.form.first_settings(len(self.facts.active))
-        losses = self._losses(rows, {k: self.facts.first for k, _, _ in settings}, settings)
+        losses = self._losses(rows, {k: self._first(k) for k, _, _ in settings}, settings)
         gains = losses[:, 1:] - losses[:, :1]
         return {"gains": (gains, GAIN_CLIP * math.sqrt(gains.shape[1] + 1))} if gains.shape[1] else {}
 
     def _last_choice(self, rows: Rows) -> dict[str, tuple[Array, float]]:
         settings = self.form.last_settings(*self._chosen)
-        plain = self._losses(rows, {1: self.facts.first}, ((1, SMALL, SMALL),))
+        plain = self._losses(rows, {1: self._first(1)}, ((1, SMALL, SMALL),))
         gains = self._losses(rows, {settings[0][0]: self.facts.second}, settings) - plain
         return {"gains": (gains, GAIN_CLIP * math.sqrt(gains.shape[1] + 1))}
 
     def _losses(self, rows: Rows, models: dict[int, Array], settings: tuple[tuple[int, float, float], ...]) -> Array:
         """(n, settings) each client's mean loss on rows that its random effects were not fitted to."""
-        columns, targets, kind = self._columns(rows), self._targets(rows), self.form.kind
+        columns, targets, kind = self.columns(rows), self.targets(rows), self.form.kind
         fitted = self._fitted_rows(rows)
         judged = rows.mask - fitted if self.form.ordered else rows.mask
         count, losses, offsets = np.maximum(judged.sum(axis=1), 1), [], {}
         for k, intercept, slope in settings:
             if k not in offsets:
-                offsets[k] = self._member(rows, columns, models[k], k)[1]
+                offsets[k] = self._member(rows, columns, models[k])[1]
             logits = offsets[k]
             if (intercept, slope) != (SMALL, SMALL):
                 precision = precisions(intercept, slope, columns.shape[2])
@@ -198,10 +240,10 @@ class Answering:
     def _raw(self, rows: Rows) -> Array:
         return self.facts.columns_of(rows.values, rows.codes, rows.mask, buckets=self.form.buckets)
 
-    def _columns(self, rows: Rows) -> Array:
+    def columns(self, rows: Rows) -> Array:
         return self.facts.standardised(self._raw(rows), rows.mask)
 
-    def _targets(self, rows: Rows) -> Array:
+    def targets(self, rows: Rows) -> Array:
         """Targets as they are trained on: numbers within their range, with mean 0 and variance 1 once these are known."""
         if self.form.kind != "number":
             return rows.targets
@@ -209,19 +251,22 @@ class Answering:
         scaled = Ranges(facts.low[-1:], facts.high[-1:], facts.knee[-1:]).scaled(rows.targets)
         return (scaled - facts.target[0]) / facts.target[1] if len(facts.target) else scaled
 
-    def _described(self, rows: Rows) -> Array:
+    def described(self, rows: Rows) -> Array:
         mask = self._fitted_rows(rows)
-        return self.facts.described(self._columns(rows) * mask[..., None], mask)
+        return self.facts.described(self.columns(rows) * mask[..., None], mask)
 
     def _nearest(self, place: Array, k: int) -> Array:
         return self.facts.nearest(place, k, self.form.families_of(len(self.facts.active)))
 
-    def _member(self, rows: Rows, columns: Array, models: Array, k: int) -> tuple[Array, Array]:
+    def _first(self, k: int) -> Array:
+        """(k, l, p) the models of the first training with k clusters."""
+        return self.facts.of_family(k, self.form.families_of(len(self.facts.active)), self.facts.first)
+
+    def _member(self, rows: Rows, columns: Array, models: Array) -> tuple[Array, Array]:
         """(n, k) whose cluster each client is in, and (n, s, l) logits of that cluster's model."""
-        families = self.form.families_of(len(self.facts.active))
-        nearest = self._nearest(self._described(rows), k) if k > 1 else np.zeros(len(columns), dtype=np.int64)
-        own = models if len(models) == k and models is self.facts.second else self.facts.of_family(k, families, models)
-        weights = self.facts.correlated(own)[nearest]  # (n, l, p)
+        k = len(models)
+        nearest = self._nearest(self.described(rows), k) if k > 1 else np.zeros(len(columns), dtype=np.int64)
+        weights = self.facts.correlated(models)[nearest]  # (n, l, p)
         return one_hot(nearest, k), columns @ weights.transpose(0, 2, 1)
 
     @property

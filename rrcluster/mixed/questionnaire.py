@@ -14,12 +14,13 @@ from rrcluster.mixed.answers import (
     MEANS_CLIP,
     MOVE_CLIP,
     ROWS_CLIP,
+    TableQuestion,
     from_upper,
 )
 from rrcluster.mixed.facts import Facts
-from rrcluster.mixed.questions import AXES, CELLS, SMALL, STAGES, Form
+from rrcluster.mixed.questions import AXES, CELLS, MOST_ACTIVE, SMALL, STAGES, Form, Part
 from rrcluster.mixed.raw_columns import COARSE, FINE, LEAST_SHARE, LEAST_SIGMAS, Ranges, coarse_ranges
-from rrcluster.types import Array
+from rrcluster.types import Array, Models
 
 LEAST_VARIANCE = 1e-3  # of a column within [-1, 1]: rarer ones are not stretched further
 LEAST_EIGENVALUE = 0.02  # of the correlations, likewise
@@ -30,6 +31,8 @@ LEAST_CLUSTER = 0.05  # of the clients
 PAYS = 3.0  # sigmas by which more than one cluster must be better
 SMALLEST_SHARE = 0.02  # of a cluster, that sums are divided by
 RESTARTS, LLOYD_STEPS = 30, 40
+
+_OWN_ARRAYS = ("total", "clients", "tail", "sizes", "penalty")
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,9 @@ class Questionnaire:
     sizes: Array = field(default_factory=lambda: np.zeros(0))  # shares of the clients in its clusters
     penalty: Array = field(default_factory=lambda: np.zeros(0))  # on its weights
 
-    def updated(self, round_index: int, released: Array, count: float, *, noise: float, count_noise: float, expected: float) -> "Questionnaire":
+    def updated(
+        self, round_index: int, released: Array, count: float, *, noise: float, count_noise: float, expected: float
+    ) -> "Questionnaire":
         """After a round: `released` (width,) is the noisy sum of messages, `noise` the std of each number.
 
         `expected` is how many clients a round is expected to have by public constants.
@@ -54,11 +59,11 @@ class Questionnaire:
         clients = now._num_clients(count_noise, expected)
         name = STAGES[stage][0]
         if "training" in name:
-            return now._trained(stage, round_index, Release(self._parts(stage), released, noise, 1, clients))
+            return now._trained(stage, round_index, PartSums(self._parts(stage), released, noise, 1, clients))
         total = released if not self.total.size else self.total + released
         if round_index + 1 < self.form.ends[stage]:
             return replace(now, total=total)
-        told = Release(self._parts(stage), total, noise, self.form.rounds(stage), clients)
+        told = PartSums(self._parts(stage), total, noise, self.form.rounds(stage), clients)
         facts = getattr(now, "_after_" + name.replace(" ", "_"))(told)
         kept = replace(now, facts=facts, total=np.zeros(0))
         if name != "first choice":
@@ -66,8 +71,25 @@ class Questionnaire:
         families = self.form.families_of(len(facts.active))
         return replace(kept, penalty=facts.of_family(int(facts.chosen[0]), families, self.penalty))
 
-    def _parts(self, stage: int) -> Any:
-        return self.form.parts(stage, len(self.facts.active) if stage > 1 else None)
+    def tensors(self) -> dict[str, Array]:
+        """As arrays by name, for the checkpoint."""
+        own = {name: getattr(self, name) for name in _OWN_ARRAYS}
+        return {f"questionnaire.{name}": np.asarray(value) for name, value in (own | self.facts.tensors()).items()}
+
+    @classmethod
+    def of(cls, form: Form, tensors: Mapping[str, Any]) -> "Questionnaire":
+        """Back from arrays, under the form of the settings; nothing is known yet where there are none."""
+        if not tensors:
+            return cls(form)
+        own = {name.removeprefix("questionnaire."): value for name, value in tensors.items()}
+        return cls(form, Facts.from_tensors(own), *(np.asarray(own[name]) for name in _OWN_ARRAYS))
+
+    def question(self, round_index: int) -> TableQuestion:
+        """What clients are asked in a round."""
+        return TableQuestion(self.form, self.form.stage(round_index), self.facts)
+
+    def _parts(self, stage: int) -> tuple[Part, ...]:
+        return self.form.parts(stage, len(self.facts.active) if stage else None)
 
     def _num_clients(self, count_noise: float, expected: float) -> float:
         """Clients of a round: as expected, unless the released counts say otherwise by three sigmas."""
@@ -75,36 +97,43 @@ class Questionnaire:
         mean, noise = total / rounds, count_noise / math.sqrt(rounds)
         return float(expected if abs(mean - expected) <= 3 * noise else max(mean, 1.0))
 
-    def _after_coarse_ranges(self, told: "Release") -> Facts:
+    def _after_coarse_ranges(self, told: "PartSums") -> Facts:
         form = self.form
-        votes, noise = told.sums("extremes", math.sqrt(2 * form.votes_alone))
-        ranges = coarse_ranges(votes.reshape(2, form.votes_alone, COARSE), noise, told.clients)
-        if form.votes_alone < form.num_ranges:
-            ranges = _shared(ranges, form.num_columns)
+        votes, noise = told.sums("extremes", math.sqrt(2 * self._num_votes))
+        ranges = coarse_ranges(votes.reshape(2, form.num_voted, COARSE), noise, told.clients)
         density = np.clip(told.means("zeros", 1.0)[0][0], 1 / form.num_columns, 1.0)
         active = np.arange(form.num_columns)
         if form.buckets:
             votes, noise = told.sums("texts", math.sqrt(2 * form.num_columns))
             enough = votes > max(LEAST_SIGMAS * noise, LEAST_SHARE * told.clients)
-            active = np.concatenate([active, form.num_columns + np.flatnonzero(enough)])
-        return replace(
-            self.facts, low=ranges.low, high=ranges.high, knee=ranges.knee, density=np.asarray(density),
-            active=active.astype(float),
-        )
+            active = np.concatenate([active, form.num_columns + np.flatnonzero(enough)])[:MOST_ACTIVE]
+        facts = replace(self.facts, density=np.asarray(density), active=active.astype(float))
+        return self._with_ranges(facts, ranges)
 
-    def _after_fine_ranges(self, told: "Release") -> Facts:
-        form, ranges = self.form, self.facts.ranges
-        votes, noise = told.sums("extremes", math.sqrt(2 * form.votes_alone))
-        votes = votes.reshape(2, form.votes_alone, FINE)
-        if form.votes_alone < form.num_ranges:
-            chosen = np.r_[0, form.num_columns : form.num_ranges]
-            own = Ranges(ranges.low[chosen], ranges.high[chosen], ranges.knee[chosen])
-            ranges = _shared(own.refined(votes, noise, told.clients), form.num_columns)
-        else:
-            ranges = ranges.refined(votes, noise, told.clients)
-        return replace(self.facts, low=ranges.low, high=ranges.high)
+    def _after_fine_ranges(self, told: "PartSums") -> Facts:
+        form, facts = self.form, self.facts
+        votes, noise = told.sums("extremes", math.sqrt(2 * self._num_votes))
+        chosen = np.r_[0, form.num_columns : form.num_ranges] if form.pooled else np.arange(form.num_ranges)
+        coarse = Ranges(facts.low[chosen], facts.high[chosen], facts.knee[chosen])
+        return self._with_ranges(facts, coarse.refined(votes.reshape(2, form.num_voted, FINE), noise, told.clients))
 
-    def _after_moments(self, told: "Release") -> Facts:
+    @property
+    def _num_votes(self) -> int:
+        """Ranges that a client votes for, which its votes share their length."""
+        return self.form.num_voted if self.form.pooled else max(int(self.form.open.sum()), 1)
+
+    def _with_ranges(self, facts: Facts, voted: Ranges) -> Facts:
+        """The facts with ranges: those voted for, one for all columns where these are too many, and declared ones."""
+        form, low, high, knee = self.form, voted.low, voted.high, voted.knee
+        if form.pooled:
+            places = np.r_[np.zeros(form.num_columns, dtype=int), 1 : len(low)]
+            low, high, knee = low[places], high[places], knee[places]
+        known = [(0.0, 0.0) if own is None else own for own in form.declared] or [(0.0, 0.0)] * form.num_ranges
+        least, most = np.array(known).T
+        low, high = np.where(form.open, low, least), np.where(form.open, high, most)
+        return replace(facts, low=low, high=high, knee=np.where(form.open, knee, 0.0))
+
+    def _after_moments(self, told: "PartSums") -> Facts:
         facts, a = self.facts, len(self.facts.active)
         if facts.full:
             learnt = _full_moments(told, a)
@@ -116,7 +145,7 @@ class Questionnaire:
             learnt["target"] = np.array([mean, spread])
         return replace(facts, **learnt)
 
-    def _after_map(self, told: "Release") -> Facts:
+    def _after_map(self, told: "PartSums") -> Facts:
         families = [k for k in self.form.families_of(len(self.facts.active)) if k > 1]
         if not families:
             return self.facts
@@ -130,7 +159,7 @@ class Questionnaire:
         padded[:, : centres.shape[1]] = centres[:, :axes]
         return replace(self.facts, centres=padded)
 
-    def _after_centres(self, told: "Release") -> Facts:
+    def _after_centres(self, told: "PartSums") -> Facts:
         families = [k for k in self.form.families_of(len(self.facts.active)) if k > 1]
         moved, r = [], self.facts.centres.shape[1]
         for k in families:
@@ -142,7 +171,7 @@ class Questionnaire:
         empty = np.zeros((1 + sum(families), self.form.num_outputs, len(self.facts.active) + 1))
         return replace(self.facts, centres=np.concatenate(moved) if families else np.zeros((0, 0)), first=empty)
 
-    def _trained(self, stage: int, round_index: int, told: "Release") -> "Questionnaire":
+    def _trained(self, stage: int, round_index: int, told: "PartSums") -> "Questionnaire":
         """After a round of training: every model moves by its mean gradient, and the last iterates are averaged."""
         name, begin, rounds = STAGES[stage][0], self.form.ends[stage] - self.form.rounds(stage), self.form.rounds(stage)
         first, since = name == "first training", round_index - begin + 1
@@ -158,7 +187,9 @@ class Questionnaire:
                 counts, _ = told.means(f"counts{suffix}", 1.0)
                 sizes[block] += (counts[:k] - sizes[block]) / (since + 1)
             share = np.maximum(sizes[block], SMALLEST_SHARE)
-            gradient, noise = told.means(f"gradient{suffix}", GRADIENT_CLIP[self.form.kind] * math.sqrt(self.facts.length))
+            gradient, noise = told.means(
+                f"gradient{suffix}", GRADIENT_CLIP[self.form.kind] * math.sqrt(self.facts.length)
+            )
             slopes = gradient[: models[block].size].reshape(models[block].shape) / share[:, None, None]
             if first and since == 1:
                 penalty[block] = self._penalty(slopes, noise / share, rounds)
@@ -187,7 +218,7 @@ class Questionnaire:
         length = np.sqrt((step**2).sum(axis=(1, 2), keepdims=True))
         return models + step * (LONGEST_MOVE / np.maximum(length, LONGEST_MOVE))
 
-    def _after_first_choice(self, told: "Release") -> Facts:
+    def _after_first_choice(self, told: "PartSums") -> Facts:
         settings = self.form.first_settings(len(self.facts.active))
         gains, noise = np.zeros(0), 0.0
         if len(settings) > 1:
@@ -207,7 +238,7 @@ class Questionnaire:
             best = least[k] if gains[least[k]] < gains[best] - margin else best
         return settings[best]
 
-    def _after_last_choice(self, told: "Release") -> Facts:
+    def _after_last_choice(self, told: "PartSums") -> Facts:
         k, intercept, slope = self.facts.chosen.tolist()
         settings = self.form.last_settings(int(k), intercept, slope)
         gains, noise = told.means("gains", GAIN_CLIP * math.sqrt(len(settings) + 1))
@@ -218,10 +249,10 @@ class Questionnaire:
 
 
 @dataclass(frozen=True)
-class Release:
+class PartSums:
     """The noisy sum of a stage's messages over its rounds, by parts."""
 
-    parts: Any
+    parts: tuple[Part, ...]
     total: Array
     noise: float  # std of each number of one round
     rounds: int
@@ -243,13 +274,7 @@ class Release:
         return total / self.clients, noise / self.clients
 
 
-def _shared(ranges: Ranges, num_columns: int) -> Ranges:
-    """Ranges in which all columns have the first one; what follows it is the target's."""
-    places = np.r_[np.zeros(num_columns, dtype=int), 1 : len(ranges.low)]
-    return Ranges(ranges.low[places], ranges.high[places], ranges.knee[places])
-
-
-def _full_moments(told: Release, a: int) -> dict[str, Array]:
+def _full_moments(told: PartSums, a: int) -> dict[str, Array]:
     p = a + 1
     rows, noise = told.means("rows", ROWS_CLIP * p)
     between, between_noise = told.means("means", MEANS_CLIP * p)
@@ -267,12 +292,15 @@ def _full_moments(told: Release, a: int) -> dict[str, Array]:
     r = min(AXES, a)
     spread = np.sqrt(np.maximum(values[::-1][:r], 0.05))
     return {
-        "centre": mean, "scale": scale, "whiten": whiten, "length": np.asarray(1 + float(np.maximum(values, 0).size)),
+        "centre": mean,
+        "scale": scale,
+        "whiten": whiten,
+        "length": np.asarray(float(p)),
         "axes": vectors[:, ::-1][:, :r] / spread,
     }
 
 
-def _diagonal_moments(told: Release, a: int, density: float) -> dict[str, Array]:
+def _diagonal_moments(told: PartSums, a: int, density: float) -> dict[str, Array]:
     clip = 1.5 * math.sqrt(max(a * density, 1.0))
     rows, noise = told.means("rows", clip)
     means, _ = told.means("means", clip)
@@ -309,3 +337,58 @@ def k_means(points: Array, weights: Array, k: int) -> Array:
         if within < least:
             best, least = centres, within
     return best
+
+
+def handed_out(form: Form, facts: Facts) -> Models:
+    """The models as they would be handed out now: in the order of `TableLinear`'s parameters, zero where unknown."""
+    encoded, r = form.num_encoded, AXES
+    active = facts.active.astype(np.int64)
+    known = bool(facts.scale.size)
+    centre, gain, axes = np.zeros(encoded), np.zeros(encoded), np.zeros((encoded, r))
+    target, effects = np.zeros(2), np.full(2, SMALL)
+    k = int(facts.chosen[0]) if facts.chosen.size else 1
+    if known:
+        centre[active], gain[active], axes[active, : facts.axes.shape[1]] = facts.centre, 1 / facts.scale, facts.axes
+        target[: len(facts.target)] = facts.target
+    ranges = [facts.low, facts.high, facts.knee] if facts.low.size else [np.zeros(form.num_ranges)] * 3
+    if facts.chosen.size:
+        effects = facts.chosen[1:]
+    shared = np.concatenate([*ranges, centre, gain, axes.ravel(), target, effects])
+    families = form.families_of(len(active))
+    place, weights = np.zeros((k, r)), np.zeros((2, k, form.num_outputs, 1 + encoded))
+    if k > 1:
+        own = facts.of_family(k, tuple(other for other in families if other > 1), facts.centres)
+        place[:, : own.shape[1]] = own
+    columns = np.concatenate([[0], 1 + active])
+    if facts.first.size:
+        plain = facts.correlated(facts.of_family(k, families, facts.first))
+        base = facts.correlated(facts.second) if facts.second.size else plain
+        weights[0][..., columns] = base if effects.max() <= SMALL else plain
+        weights[1][..., columns] = base
+    return Models(shared, np.concatenate([place, weights[0].reshape(k, -1), weights[1].reshape(k, -1)], axis=1))
+
+
+def facts_of(form: Form, models: Models) -> Facts:
+    """The facts that a client needs of models that were handed out: all columns, standardised; weights are apart."""
+    ranges, encoded = form.num_ranges, form.num_encoded
+    sizes = [ranges, ranges, ranges, encoded, encoded, encoded * AXES, 2, 2]
+    low, high, knee, centre, gain, axes, target, effects = np.split(models.shared, np.cumsum(sizes)[:-1])
+    active = np.flatnonzero(gain)
+    place, weights, base = np.split(models.clustered, [AXES, AXES + (models.clustered.shape[1] - AXES) // 2], axis=1)
+    columns = np.concatenate([[0], 1 + active])
+    shaped = (w.reshape(len(w), form.num_outputs, 1 + encoded)[..., columns] for w in (weights, base))
+    first, second = shaped
+    return Facts(
+        low=low,
+        high=high,
+        knee=knee,
+        active=active.astype(float),
+        centre=centre[active],
+        scale=1 / gain[active],
+        axes=axes.reshape(encoded, AXES)[active],
+        target=target if form.kind == "number" else np.zeros(0),
+        centres=place,
+        first=first,
+        second=second,
+        chosen=np.array([len(place), *effects]),
+    )

@@ -26,6 +26,7 @@ STAGES = (  # and their shares of the rounds
     ("last choice", 3),
 )
 FAMILIES = (1, 2, 3, 4, 6)  # numbers of clusters among which is chosen
+USUAL_ROUNDS = sum(share for _, share in STAGES)
 COUNT_WEIGHT = 0.25  # of counts of clusters, relative to the weight of what is counted
 AXES, CELLS = 3, (12, 12)  # directions in which clients are described; cells of the map of the first two
 MOST_CLUSTERED, MOST_ACTIVE = 100, 5000  # columns: with clusters, at all
@@ -53,7 +54,8 @@ class Form:
     buckets: int  # H; 0: numbers alone, no codes
     num_outputs: int  # l: 1 for two classes and for numbers
     kind: str  # binary, classes or number
-    num_rounds: int
+    declared: tuple[tuple[float, float] | None, ...] = ()  # of columns and target, the ranges that are known
+    num_rounds: int = USUAL_ROUNDS
     most_clusters: int = max(FAMILIES)
     personal: bool = True
     ordered: bool = False  # whether rows are in the order of time: the newest are then held out for choices
@@ -89,9 +91,19 @@ class Form:
         return int(np.diff(self.ends, prepend=0)[stage])
 
     @property
-    def votes_alone(self) -> int:
-        """Columns whose ranges get votes of their own; 1: all share theirs."""
-        return self.num_ranges if self.num_columns <= MOST_VOTED else 1 + (self.kind == "number")
+    def open(self) -> Array:
+        """(num_ranges,) bool: whose range nobody declared, so that clients vote for it."""
+        return np.array([self.declared[j] is None if self.declared else True for j in range(self.num_ranges)])
+
+    @property
+    def pooled(self) -> bool:
+        """Whether columns are too many for votes of their own: all share their ranges."""
+        return self.num_columns > MOST_VOTED
+
+    @property
+    def num_voted(self) -> int:
+        """Ranges that are voted for: of every column, or one of all, and the target's."""
+        return 1 + (self.kind == "number") if self.pooled else self.num_ranges
 
     def parts(self, stage: int, active: int | None = None) -> tuple[Part, ...]:
         """The parts of a stage's answers, for so many columns of the model; by default as many as there can be."""
@@ -102,12 +114,12 @@ class Form:
         p, choices = a + 1, len(self.first_settings(a)) - 1
         clustered = [k for k in self.families_of(a) if k > 1]
         if name == "coarse ranges":
-            yield Part("extremes", 2 * self.votes_alone * COARSE, 1.0)
+            yield Part("extremes", 2 * self.num_voted * COARSE, 1.0)
             yield Part("zeros", 1, 0.2)
             if self.buckets:
                 yield Part("texts", self.num_columns * (1 + self.buckets), 0.7)
         elif name == "fine ranges":
-            yield Part("extremes", 2 * self.votes_alone * FINE, 1.0)
+            yield Part("extremes", 2 * self.num_voted * FINE, 1.0)
         elif name == "moments":
             full = a <= MOST_FULL
             yield Part("rows", p * (p + 1) // 2 - 1 if full else 2 * a, 1.0)
@@ -151,15 +163,21 @@ class Form:
         """The same of the last choice, around the first; the baseline is one model of the first training."""
         if not self.personal:
             return ((k, SMALL, SMALL),)
-        near = [sorted({SMALL, max(size / FINER, SMALL), size, max(size * FINER, least)}) for size, least in
-                ((intercept, 0.2), (slope, 0.08))]
+        near = [
+            sorted({SMALL, max(size / FINER, SMALL), size, max(size * FINER, least)})
+            for size, least in ((intercept, 0.2), (slope, 0.08))
+        ]
         return tuple((k, a, s) for a in near[0] for s in near[1])[:16]
 
     @property
     def width(self) -> int:
         """Of the longest answer, which all are padded to."""
-        counts = {0, min(self.num_encoded, MOST_FULL), min(self.num_encoded, MOST_CLUSTERED),
-                  min(self.num_encoded, MOST_ACTIVE)}
+        counts = {
+            0,
+            min(self.num_encoded, MOST_FULL),
+            min(self.num_encoded, MOST_CLUSTERED),
+            min(self.num_encoded, MOST_ACTIVE),
+        }
         return max(sum(part.width for part in self.parts(stage, a)) for stage in range(len(STAGES)) for a in counts)
 
 

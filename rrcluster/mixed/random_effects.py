@@ -116,7 +116,9 @@ def fit_effects(
     return fit.effects(coefficients), offsets + own
 
 
-def left_out_logits(columns: Array, logits: Array, targets: Array, mask: Array, precision: Array, *, kind: str) -> Array:
+def left_out_logits(
+    columns: Array, logits: Array, targets: Array, mask: Array, precision: Array, *, kind: str
+) -> Array:
     """(n, s, l) logits of each row under the effects fitted to the client's other rows, to first order.
 
     `logits` are those with the effects fitted to all rows of `mask`. A row's pull is taken back, enlarged by how much

@@ -23,6 +23,7 @@ from rrcluster.models.networks import (
 )
 from rrcluster.models.probe import seeded_generator
 from rrcluster.models.scattering import scattering, scattering_pca
+from rrcluster.models.table_linear import table_linear
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ OURS: dict[str, Shipped] = {
     "edges-mlp": Shipped(edges_mlp, _EITHER, shapes=_IMAGES),
     "scattering": Shipped(scattering, _EITHER, shapes=_IMAGES),
     "scattering-pca": Shipped(scattering_pca, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
+    "table-linear": Shipped(table_linear, "rows of a table"),
     "mlp": Shipped(mlp, "numbers of any shape"),
     "cnn": Shipped(cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
     "edges-cnn": Shipped(edges_cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),

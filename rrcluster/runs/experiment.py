@@ -22,6 +22,7 @@ from rrcluster.errors import ConfigError, NotDeclared
 from rrcluster.methods import METHODS, Method
 from rrcluster.methods.compatibility import allows_survey, check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
+from rrcluster.methods.mixed_effects import form_for
 from rrcluster.models import Model, fitted, from_module, make_model
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.plan import PrivacyPlan
@@ -172,7 +173,8 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
         for role in ("client", "target"):
             if role not in columns:
                 raise ConfigError(f"data is a table, and {role} is not given; name its column, {role}='...'.")
-        data = from_frame(data, **columns)
+        asks = settings.get("algorithm", "auto") in ("auto", "mixed-effects")
+        data = from_frame(data, **({"encoding": "cells"} if asks else {}) | columns)
     if not isinstance(data, FederatedData):
         return settings
     if settings.get("secure") and "num_clients" not in settings:
@@ -182,7 +184,7 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
         )
     if names_file(data.name):
         raise ConfigError(f"the data's name = {data.name!r} looks like a file; give it a plain name.")
-    facts = {"num_classes": data.num_classes, "divided": False}
+    facts = {"num_classes": data.num_classes, "divided": False, "cells": data.columns is not None}
     registry.DATASETS.replace(registry.Entry(data.name, data, data.name, facts))
     return {"num_clients": data.num_clients} | settings | {"data": data.name}
 
@@ -215,10 +217,19 @@ def make_experiment(
     network = make_model(chosen.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
     network = fitted(network, data)
     model = method.adapt(network)
+    if method.asks:
+        form = form_for(
+            model,
+            data,
+            num_rounds=plan.num_rounds,
+            most_clusters=chosen.num_clusters,
+            personal=chosen.personal,
+        )
+        model = replace(model, form=form)
     _check_evaluated(config, method, data, model)
     if not config.local.plain_sgd:
         model = replace(model, accelerated="")  # its own code computes plain SGD alone
-    plan = plan.with_coordinates(method.split(model).coordinates)
+    plan = plan.with_coordinates(method.coordinates(model))
     # First updates of deep networks tell groups less clearly, so by default there is no survey of them.
     applies = model.one_layer and allows_survey(method, mechanism, chosen.min_cluster_size)
     server = resolve_init(config.server, plan, survey_applies=applies)

@@ -197,8 +197,8 @@ class RunFolder:
         for name, models in (("models", state.models), ("velocity", state.velocity), ("average", state.average)):
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
         noise = {} if past is None else past.tensors()
-        survey = {} if state.survey is None else state.survey.tensors()
-        self._save_private("state.safetensors", tensors | survey | memory.tensors() | noise)
+        learnt = dict(state.learnt) if state.survey is None else state.survey.tensors()
+        self._save_private("state.safetensors", tensors | learnt | memory.tensors() | noise)
 
     def save_drawn(self, drawn: DrawnRound) -> None:
         """Write down a round that is about to be charged and released, so that it can be repeated exactly."""
@@ -328,4 +328,5 @@ def _state(tensors: dict[str, Any]) -> ServerState:
         sizes=RunningMean(tensors["sizes"], float(tensors["weights"][0])),
         round_index=round_index,
         survey=Survey.from_tensors(tensors),
+        learnt={name: values for name, values in tensors.items() if name.startswith("questionnaire.")},
     )
