@@ -161,8 +161,8 @@ class ColumnSettings:
     """Parquet and data frames: the kind of every column that is not text (number, boolean, date, list). A public
     constant, which a secure run needs; in CSV every cell is text and read by itself."""
     encoding: Annotated[Literal["auto", "declared", "cells"], Flag(name="features")] = "auto"
-    """auto: cells for mixed-effects, else declared. declared: a column that is not a number needs a rule. cells: every cell decides for itself, as a number, as
-    hashed text or as missing, and rules are for what is known beforehand."""
+    """auto: cells for mixed-effects, else declared. declared: a column that is not a number needs a rule. cells: every
+    cell decides for itself, as a number, as hashed text or as missing, and rules are for what is known beforehand."""
 
     def __post_init__(self) -> None:
         checks.one_of(("auto", "declared", "cells"), encoding=self.encoding)
@@ -309,7 +309,8 @@ class MethodSettings:
     """The method and its models."""
 
     algorithm: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.METHODS.hint)] = "auto"
-    """Federated method; auto: mixed-effects on a table of your own, else ifca; local (no federation) and oracle (true groups given) are reference points."""
+    """Federated method; auto: mixed-effects on a table of your own, else ifca. local (no federation) and oracle (true
+    groups given) are reference points."""
     num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
     """Models to train (k); methods without clusters always train one."""
     model: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.MODELS.hint)] = "auto"

@@ -105,8 +105,8 @@ def task(
     if mechanism.loss_bound is not None:
         arrays["average shared"] = guidance.average.shared.astype(np.float32)
         arrays["average clustered"] = guidance.average.clustered.astype(np.float32)
-    if (question := guidance.question) is not None:
-        arrays |= {"start": question.start.astype(np.float32), "basis": question.basis, "centres": question.centres}
+    if guidance.question is not None:
+        arrays |= guidance.question.arrays()
     own_facts = {
         "round": guidance.round_index,
         "temperature": rules.temperature,

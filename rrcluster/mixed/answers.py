@@ -8,7 +8,7 @@ import numpy as np
 
 from rrcluster.data.federated import Cohort
 from rrcluster.mixed.facts import Facts
-from rrcluster.mixed.questions import AXES, CELLS, SMALL, STAGES, Form, packed
+from rrcluster.mixed.questions import CELLS, SMALL, STAGES, Form, Setting, packed
 from rrcluster.mixed.random_effects import (
     NEWTON_STEPS,
     fit_effects,
@@ -65,10 +65,7 @@ def _padded(form: Form, cohort: Cohort, places: Array, width: int) -> Rows:
     inputs = np.pad(inputs.astype(np.float64), ((0, 0), (0, missing), (0, 0)))
     targets = np.pad(targets, ((0, 0), (0, missing)))
     mask = (np.arange(width) < sizes[:, None]).astype(np.float64)
-    if form.kind == "classes":
-        known = one_hot(targets, form.num_outputs)
-    else:
-        known = targets[..., None].astype(np.float64)
+    known = one_hot(targets, form.num_outputs) if form.kind == "classes" else targets[..., None].astype(np.float64)
     codes = inputs[..., d:] if form.buckets else None
     return Rows(inputs[..., :d], codes, known * mask[..., None], mask)
 
@@ -80,6 +77,10 @@ class TableQuestion:
     form: Form
     stage: int  # place in STAGES
     facts: Facts
+
+    def arrays(self) -> dict[str, Array]:
+        """What travels to clients elsewhere."""
+        return self.facts.tensors()
 
     def answers(self, cohort: Cohort, *, alone: bool) -> Array:
         """(n, width) the messages of these clients, each of length at most 1; `alone`: computed one by one."""
@@ -108,7 +109,7 @@ class TableQuestion:
         if form.kind == "number":
             target = np.where(form.open[d:], extreme_bins(values[..., d:], rows.mask > 0, edges[d:]), -1)
             votes = np.concatenate([votes, one_hot(target, size)], axis=2)
-        return votes / math.sqrt(2 * form.num_voted)
+        return np.asarray(votes / math.sqrt(2 * form.num_voted))
 
     def _voted(self, rows: Rows) -> Array:
         if self.form.kind != "number":
@@ -143,7 +144,7 @@ class TableQuestion:
             answers["rows"] = upper(second)[:, 1:], ROWS_CLIP * p
             answers["means"] = upper(mean[:, :, None] * mean[:, None, :]), MEANS_CLIP * p
         else:
-            clip = 1.5 * math.sqrt(max((p - 1) * float(self.facts.density), 1.0))
+            clip = 1.5 * math.sqrt(max((p - 1) * self.facts.density.item(), 1.0))
             squares = (columns * columns).sum(axis=1) / size[:, None]
             answers["rows"] = np.concatenate([mean, squares], axis=1), clip
             answers["means"] = mean * mean, clip
@@ -200,7 +201,7 @@ class TableQuestion:
         size = np.maximum(mask.sum(axis=1), 1)[:, None, None]
         own = (pulls * mask[..., None]).transpose(0, 2, 1) @ columns / size
         own = self.facts.correlated(own)
-        clip = GRADIENT_CLIP[self.form.kind] * math.sqrt(float(self.facts.length))
+        clip = GRADIENT_CLIP[self.form.kind] * math.sqrt(self.facts.length.item())
         return member[:, :, None, None] * own[:, None], clip
 
     def _first_choice(self, rows: Rows) -> dict[str, tuple[Array, float]]:
@@ -215,7 +216,7 @@ class TableQuestion:
         gains = self._losses(rows, {settings[0][0]: self.facts.second}, settings) - plain
         return {"gains": (gains, GAIN_CLIP * math.sqrt(gains.shape[1] + 1))}
 
-    def _losses(self, rows: Rows, models: dict[int, Array], settings: tuple[tuple[int, float, float], ...]) -> Array:
+    def _losses(self, rows: Rows, models: dict[int, Array], settings: tuple[Setting, ...]) -> Array:
         """(n, settings) each client's mean loss on rows that its random effects were not fitted to."""
         columns, targets, kind = self.columns(rows), self.targets(rows), self.form.kind
         fitted = self._fitted_rows(rows)
@@ -241,10 +242,11 @@ class TableQuestion:
         return self.facts.columns_of(rows.values, rows.codes, rows.mask, buckets=self.form.buckets)
 
     def columns(self, rows: Rows) -> Array:
+        """(n, s, p) a one and the standardised columns; zero in padded rows."""
         return self.facts.standardised(self._raw(rows), rows.mask)
 
     def targets(self, rows: Rows) -> Array:
-        """Targets as they are trained on: numbers within their range, with mean 0 and variance 1 once these are known."""
+        """(n, s, l) as they are trained on: numbers within their range, with mean 0 and variance 1 once known."""
         if self.form.kind != "number":
             return rows.targets
         facts = self.facts
@@ -252,6 +254,7 @@ class TableQuestion:
         return (scaled - facts.target[0]) / facts.target[1] if len(facts.target) else scaled
 
     def described(self, rows: Rows) -> Array:
+        """(n, r) where each client's mean columns lie among the clusters' places."""
         mask = self._fitted_rows(rows)
         return self.facts.described(self.columns(rows) * mask[..., None], mask)
 
@@ -274,7 +277,7 @@ class TableQuestion:
         return tuple(k for k in self.form.families_of(len(self.facts.active)) if k > 1)
 
     @property
-    def _chosen(self) -> tuple[int, float, float]:
+    def _chosen(self) -> Setting:
         k, intercept, slope = self.facts.chosen.tolist()
         return int(k), intercept, slope
 

@@ -1,7 +1,8 @@
 """What the releases of a questionnaire have told so far: ranges, the map to columns, centres, models. Public."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -11,29 +12,33 @@ from rrcluster.types import Array
 WIDEST = 4.0  # standard deviations at which a column is cut off
 
 
-def _none(*shape: int) -> Any:
-    return field(default_factory=lambda: np.zeros(shape))
+def _unknown() -> Array:
+    return np.zeros(0)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Arrays made of releases. Empty ones are not known yet."""
+    """Arrays made of releases. Empty ones are not known yet.
 
-    low: Array = _none(0)  # of d columns, and of a target that is a number
-    high: Array = _none(0)
-    knee: Array = _none(0)
-    density: Array = _none()  # share of a row's numbers that are not zero
-    active: Array = _none(0)  # (a,) places of the columns that exist among all that a model may have
-    centre: Array = _none(0)  # (a,) their means
-    scale: Array = _none(0)  # (a,) their standard deviations
-    whiten: Array = _none(0, 0)  # (a, a) the map to uncorrelated columns; empty where there are too many
-    target: Array = _none(0)  # mean and standard deviation of a target that is a number, within its range
-    length: Array = _none()  # mean squared length of a row
-    axes: Array = _none(0, 0)  # (a, r) directions in which clients differ, each client's mean on them with variance 1
-    centres: Array = _none(0, 0)  # (2 + 3 + ..., r) of the clusters of every candidate
-    first: Array = _none(0, 0, 0)  # (1 + 2 + ..., l, p) models of the first training, uncorrelated columns
-    second: Array = _none(0, 0, 0)  # (k, l, p)
-    chosen: Array = _none(0)  # (k, size of intercepts, size of slopes)
+    Columns that exist are `active` among all that a model may have. A client's mean columns along `axes` have variance
+    1 over clients. Models are weights of uncorrelated columns, the intercept first.
+    """
+
+    low: Array = field(default_factory=_unknown)  # of d columns, and of a target that is a number
+    high: Array = field(default_factory=_unknown)
+    knee: Array = field(default_factory=_unknown)
+    density: Array = field(default_factory=_unknown)  # (1,) share of a row's numbers that are not zero
+    active: Array = field(default_factory=_unknown)  # (a,) places of the columns that exist
+    centre: Array = field(default_factory=_unknown)  # (a,) their means
+    scale: Array = field(default_factory=_unknown)  # (a,) their standard deviations
+    whiten: Array = field(default_factory=_unknown)  # (a, a) the map to uncorrelated columns, if any
+    target: Array = field(default_factory=_unknown)  # (2,) mean and standard deviation of a number
+    length: Array = field(default_factory=_unknown)  # (1,) mean squared length of a row
+    axes: Array = field(default_factory=_unknown)  # (a, r) directions in which clients differ
+    centres: Array = field(default_factory=_unknown)  # (2 + 3 + ..., r) of every candidate's clusters
+    first: Array = field(default_factory=_unknown)  # (1 + 2 + ..., l, p) models of the first training
+    second: Array = field(default_factory=_unknown)  # (k, l, p) models of the second
+    chosen: Array = field(default_factory=_unknown)  # (k, size of intercepts, size of slopes)
 
     def tensors(self) -> dict[str, Array]:
         """As arrays by name."""

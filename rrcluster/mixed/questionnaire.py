@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from rrcluster.mixed.answers import (
-    GRADIENT_CLIP,
     GAIN_CLIP,
+    GRADIENT_CLIP,
     MAP_SIDE,
     MEANS_CLIP,
     MOVE_CLIP,
@@ -18,7 +18,7 @@ from rrcluster.mixed.answers import (
     from_upper,
 )
 from rrcluster.mixed.facts import Facts
-from rrcluster.mixed.questions import AXES, CELLS, MOST_ACTIVE, SMALL, STAGES, Form, Part
+from rrcluster.mixed.questions import AXES, CELLS, MOST_ACTIVE, SMALL, STAGES, Form, Part, Setting
 from rrcluster.mixed.raw_columns import COARSE, FINE, LEAST_SHARE, LEAST_SIGMAS, Ranges, coarse_ranges
 from rrcluster.types import Array, Models
 
@@ -55,7 +55,7 @@ class Questionnaire:
         `expected` is how many clients a round is expected to have by public constants.
         """
         stage = self.form.stage(round_index)
-        now = replace(self, clients=self.clients + [count, 1.0])
+        now = replace(self, clients=self.clients + np.array([count, 1.0]))
         clients = now._num_clients(count_noise, expected)
         name = STAGES[stage][0]
         if "training" in name:
@@ -107,7 +107,7 @@ class Questionnaire:
             votes, noise = told.sums("texts", math.sqrt(2 * form.num_columns))
             enough = votes > max(LEAST_SIGMAS * noise, LEAST_SHARE * told.clients)
             active = np.concatenate([active, form.num_columns + np.flatnonzero(enough)])[:MOST_ACTIVE]
-        facts = replace(self.facts, density=np.asarray(density), active=active.astype(float))
+        facts = replace(self.facts, density=np.array([density]), active=active.astype(float))
         return self._with_ranges(facts, ranges)
 
     def _after_fine_ranges(self, told: "PartSums") -> Facts:
@@ -135,10 +135,7 @@ class Questionnaire:
 
     def _after_moments(self, told: "PartSums") -> Facts:
         facts, a = self.facts, len(self.facts.active)
-        if facts.full:
-            learnt = _full_moments(told, a)
-        else:
-            learnt = _diagonal_moments(told, a, float(facts.density))
+        learnt = _full_moments(told, a) if facts.full else _diagonal_moments(told, a, facts.density.item())
         if self.form.kind == "number":
             (mean, square), noise = told.means("target", math.sqrt(2))
             spread = math.sqrt(max(square - mean**2, 4 * noise, LEAST_VARIANCE))
@@ -164,7 +161,7 @@ class Questionnaire:
         moved, r = [], self.facts.centres.shape[1]
         for k in families:
             old = self.facts.of_family(k, tuple(families), self.facts.centres)
-            moves, noise = told.means(f"moves of {k}", MOVE_CLIP)
+            moves, _ = told.means(f"moves of {k}", MOVE_CLIP)
             counts, _ = told.means(f"counts of {k}", 1.0)
             moves = moves[: k * r].reshape(k, r) / np.maximum(counts, LEAST_CLUSTER)[:, None]
             moved.append(old + np.where(counts[:, None] > LEAST_CLUSTER, np.clip(moves, -MOVE_CLIP, MOVE_CLIP), 0.0))
@@ -188,7 +185,7 @@ class Questionnaire:
                 sizes[block] += (counts[:k] - sizes[block]) / (since + 1)
             share = np.maximum(sizes[block], SMALLEST_SHARE)
             gradient, noise = told.means(
-                f"gradient{suffix}", GRADIENT_CLIP[self.form.kind] * math.sqrt(self.facts.length)
+                f"gradient{suffix}", GRADIENT_CLIP[self.form.kind] * math.sqrt(self.facts.length.item())
             )
             slopes = gradient[: models[block].size].reshape(models[block].shape) / share[:, None, None]
             if first and since == 1:
@@ -216,7 +213,7 @@ class Questionnaire:
         ridge = penalty[:, None, None] * (np.arange(models.shape[2]) > 0)
         step = (slopes - ridge * models) / (CURVATURE[self.form.kind] + ridge)
         length = np.sqrt((step**2).sum(axis=(1, 2), keepdims=True))
-        return models + step * (LONGEST_MOVE / np.maximum(length, LONGEST_MOVE))
+        return np.asarray(models + step * (LONGEST_MOVE / np.maximum(length, LONGEST_MOVE)))
 
     def _after_first_choice(self, told: "PartSums") -> Facts:
         settings = self.form.first_settings(len(self.facts.active))
@@ -228,7 +225,7 @@ class Questionnaire:
         start = self.facts.of_family(k, self.form.families_of(len(self.facts.active)), self.facts.first)
         return replace(self.facts, chosen=np.array([k, intercept, slope]), second=start)
 
-    def _paying(self, settings: Any, gains: Array, margin: float) -> tuple[int, float, float]:
+    def _paying(self, settings: tuple[Setting, ...], gains: Array, margin: float) -> Setting:
         """The setting of least loss; more clusters only where they are better than fewer by a margin."""
         least: dict[int, int] = {}
         for place, (k, _, _) in enumerate(settings):
@@ -277,7 +274,7 @@ class PartSums:
 def _full_moments(told: PartSums, a: int) -> dict[str, Array]:
     p = a + 1
     rows, noise = told.means("rows", ROWS_CLIP * p)
-    between, between_noise = told.means("means", MEANS_CLIP * p)
+    between, _ = told.means("means", MEANS_CLIP * p)
     second = from_upper(np.concatenate([[1.0], rows]), p)
     mean = second[0, 1:]
     covariance = second[1:, 1:] - np.outer(mean, mean)
@@ -295,7 +292,7 @@ def _full_moments(told: PartSums, a: int) -> dict[str, Array]:
         "centre": mean,
         "scale": scale,
         "whiten": whiten,
-        "length": np.asarray(float(p)),
+        "length": np.array([float(p)]),
         "axes": vectors[:, ::-1][:, :r] / spread,
     }
 
@@ -312,7 +309,7 @@ def _diagonal_moments(told: PartSums, a: int, density: float) -> dict[str, Array
     axes = np.zeros((a, len(places)))
     axes[places, np.arange(len(places))] = 1 / np.sqrt(np.maximum(between[places], 0.05))
     length = 1 + float(np.clip(variance / scale**2, 0, 1).sum())
-    return {"centre": mean, "scale": scale, "length": np.asarray(length), "axes": axes}
+    return {"centre": mean, "scale": scale, "length": np.array([length]), "axes": axes}
 
 
 def k_means(points: Array, weights: Array, k: int) -> Array:

@@ -1,8 +1,8 @@
 """What clients are asked, round by round: a public list that is fixed before the first release, and how they answer.
 
-An answer consists of parts. A client clips each part to its own clip, scales it to the part's weight w_i, divides all by
-S = sqrt(sum of w_i^2), and clips the whole to 1: whatever a server asks, a message is no longer than 1. Answers travel
-as updates, padded with zeros to one width.
+An answer consists of parts. A client clips each part to its own clip, scales it to the part's weight w_i, divides all
+by S = sqrt(sum of w_i^2), and clips the whole to 1: whatever a server asks, a message is no longer than 1. Answers
+travel as updates, padded with zeros to one width.
 """
 
 import math
@@ -35,6 +35,8 @@ SMALL = 0.01  # a random effect of this size is none
 INTERCEPTS, SLOPES = (SMALL, 0.5, 1.5), (SMALL, 0.2, 0.7)  # sizes of random effects among which is chosen first
 CLUSTERED_SIZES = ((SMALL, SMALL), (0.5, SMALL), (0.5, 0.2), (1.5, 0.7))  # with more than one cluster
 FINER = 1.7  # factor between sizes in the last choice
+
+Setting = tuple[int, float, float]  # clusters, size of random intercepts, size of random slopes
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Form:
         """The round after each stage's last."""
         shares = np.cumsum([share for _, share in STAGES])
         ends = np.maximum(np.round(shares * self.num_rounds / shares[-1]).astype(int), np.arange(len(shares)) + 1)
-        return np.minimum(ends, self.num_rounds - np.arange(len(shares))[::-1])
+        return np.asarray(np.minimum(ends, self.num_rounds - np.arange(len(shares))[::-1]))
 
     def stage(self, round_index: int) -> int:
         """The place in STAGES of a round."""
@@ -152,14 +154,14 @@ class Form:
         """The candidates for so many columns of the model: clusters only where they are few."""
         return self.families if active <= MOST_CLUSTERED else (1,)
 
-    def first_settings(self, active: int) -> tuple[tuple[int, float, float], ...]:
+    def first_settings(self, active: int) -> tuple[Setting, ...]:
         """(k, size of intercepts, size of slopes) among which the first choice is made; the first is one model."""
         sizes = [(a, s) for a in INTERCEPTS for s in SLOPES] if self.personal else [(SMALL, SMALL)]
         more = CLUSTERED_SIZES if self.personal else CLUSTERED_SIZES[:1]
         clustered = [k for k in self.families_of(active) if k > 1]
         return tuple((1, *size) for size in sizes) + tuple((k, *size) for k in clustered for size in more)
 
-    def last_settings(self, k: int, intercept: float, slope: float) -> tuple[tuple[int, float, float], ...]:
+    def last_settings(self, k: int, intercept: float, slope: float) -> tuple[Setting, ...]:
         """The same of the last choice, around the first; the baseline is one model of the first training."""
         if not self.personal:
             return ((k, SMALL, SMALL),)
@@ -198,4 +200,4 @@ def packed(parts: tuple[Part, ...], answers: Mapping[str, tuple[Array, float]], 
             messages[:, start : start + flat.shape[1]] = np.nan_to_num(flat, posinf=0.0, neginf=0.0) * shrunk[:, None]
         start += part.width
     norms = np.sqrt((messages * messages).sum(axis=1, keepdims=True))
-    return messages / np.maximum(norms, 1.0)
+    return np.asarray(messages / np.maximum(norms, 1.0))

@@ -56,7 +56,7 @@ class RidgeFit:
     @property
     def by_rows(self) -> bool:
         """Whether rows are fewer than columns."""
-        return self.columns.shape[1] < self.columns.shape[2]
+        return bool(self.columns.shape[1] < self.columns.shape[2])
 
     def solver(self, weights: Array) -> Callable[[Array], Array]:
         """(n, s) curvatures of rows -> function from (n, s, m) pulls of rows to (n, s or p, m) coefficients."""

@@ -34,12 +34,12 @@ def extreme_bins(values: Array, mask: Array, edges: Array) -> Array:
     both = np.stack([least, greatest], axis=1)
     edges = np.broadcast_to(edges, (values.shape[2], edges.shape[-1]))
     bins = np.stack([np.searchsorted(edges[j], both[..., j]) for j in range(len(edges))], axis=-1)
-    return np.where(np.isfinite(both), bins, -1)
+    return np.asarray(np.where(np.isfinite(both), bins, -1))
 
 
 def one_hot(bins: Array, size: int) -> Array:
     """(..., size) one in the place of each bin; nothing for -1."""
-    return (bins[..., None] == np.arange(size)).astype(np.float64)
+    return np.asarray(bins[..., None] == np.arange(size), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ def outermost(votes: Array, noise: float, clients: float) -> tuple[Array, Array,
     Where no bin has enough, the whole range.
     """
     enough = votes > max(LEAST_SIGMAS * noise, LEAST_SHARE * clients)
-    either, bins = enough.any(axis=0), votes.shape[2]
+    either, bins = enough[0] | enough[1], votes.shape[2]
     known = either.any(axis=1)
     first = np.where(known, either.argmax(axis=1), 0)
     last = np.where(known, bins - 1 - either[:, ::-1].argmax(axis=1), bins - 1)
-    return first, last, known
+    return np.asarray(first), np.asarray(last), np.asarray(known)
 
 
 def coarse_ranges(votes: Array, noise: float, clients: float) -> Ranges:
