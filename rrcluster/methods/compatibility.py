@@ -17,6 +17,7 @@ def check_applies(method: Method, mechanism: str, min_cluster_size: int) -> None
     | fesem | coins | memoryless | exact |
     | fesem-memoryless | coins | exact | exact |
     | fesem-last, fedcam-fesem | coins | refused: memory | exact |
+    | mixed-effects | B = 0 | refused: sums | B = 0 |
     | oracle | B = 0 | B = 0 | B = 0 |
     | local | refused: releases nothing | refused | B = 0 |
 
@@ -27,6 +28,11 @@ def check_applies(method: Method, mechanism: str, min_cluster_size: int) -> None
         raise PrivacyError(
             f"algorithm = {method.name} releases nothing, so mechanism = {mechanism} has nothing to do; use mechanism "
             "= none."
+        )
+    if method.asks and mechanism not in ("joint", "none"):
+        raise ConfigError(
+            f"algorithm = {method.name} sums answers of everybody who takes part, which mechanism = {mechanism} does "
+            "not; use mechanism = joint."
         )
     if min_cluster_size and method.one_model:
         raise ConfigError(f"algorithm = {method.name} has one model: there is nothing to rebalance; set B to 0.")

@@ -143,13 +143,12 @@ class Method:
         if not self.asks:
             return self.split(model).coordinates
         form = self.form(model)
-        assert form is not None
+        if form is None:
+            raise ConfigError(f"algorithm = {self.name} asks about a table's columns; use model = table-linear (auto).")
         return Coordinates(form.width, 0)
 
     def form(self, model: Model) -> Form | None:
         """What clients are asked in a run of this model; None where they train."""
-        if self.asks and model.form is None:
-            raise ConfigError(f"algorithm = {self.name} asks about a table's columns; use model = table-linear (auto).")
         return model.form if self.asks else None
 
     @property

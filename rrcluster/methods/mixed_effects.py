@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from rrcluster.data.federated import FederatedData
+from rrcluster.errors import ConfigError
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Method, Tools, Trained
-from rrcluster.mixed.answers import TableQuestion, precisions, rows_of
+from rrcluster.mixed.answers import TableQuestion, linear, precisions, rows_of
 from rrcluster.mixed.questionnaire import facts_of
 from rrcluster.mixed.questions import SMALL, Form
 from rrcluster.mixed.random_effects import NEWTON_STEPS, fit_effects
@@ -25,6 +26,8 @@ _CLUSTERED = ("place", "weight", "base")  # parameters of TableLinear that a clu
 
 def columns_and_weights(model: Model) -> Split:
     """Ranges, means and scales are shared; places and weights are the cluster's own."""
+    if model.form is None:
+        raise ConfigError("algorithm = mixed-effects is about the columns of a table; use model = table-linear (auto).")
     own = [np.arange(layer.start, layer.stop) for layer in model.layers if layer.name in _CLUSTERED]
     clustered = np.concatenate(own)
     none = np.zeros(0, dtype=np.int64)
@@ -60,7 +63,7 @@ def with_effects(models: Models, clients: Clients, clusters: Array, *, tools: To
     columns = np.concatenate([[0], 1 + facts.active.astype(np.int64)])
     for places, rows in rows_of(form, clients.cohort, alone=False):
         encoded, base = question.columns(rows), facts.second[clusters[places]]
-        offsets = encoded @ base.transpose(0, 2, 1)
+        offsets = linear(encoded, base)
         own, _ = fit_effects(
             encoded, offsets, question.targets(rows), rows.mask, precision, kind=form.kind, steps=NEWTON_STEPS
         )

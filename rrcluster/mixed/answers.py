@@ -199,7 +199,8 @@ class TableQuestion:
     def _gradient(self, columns: Array, pulls: Array, mask: Array, member: Array) -> tuple[Array, float]:
         """(n, k, l, p) the mean gradient over a client's rows, in its cluster's place, and its clip."""
         size = np.maximum(mask.sum(axis=1), 1)[:, None, None]
-        own = (pulls * mask[..., None]).transpose(0, 2, 1) @ columns / size
+        pulls = pulls * mask[..., None]
+        own = np.stack([(columns * pull[..., None]).sum(axis=1) for pull in np.moveaxis(pulls, 2, 0)], axis=1) / size
         own = self.facts.correlated(own)
         clip = GRADIENT_CLIP[self.form.kind] * math.sqrt(self.facts.length.item())
         return member[:, :, None, None] * own[:, None], clip
@@ -270,7 +271,7 @@ class TableQuestion:
         k = len(models)
         nearest = self._nearest(self.described(rows), k) if k > 1 else np.zeros(len(columns), dtype=np.int64)
         weights = self.facts.correlated(models)[nearest]  # (n, l, p)
-        return one_hot(nearest, k), columns @ weights.transpose(0, 2, 1)
+        return one_hot(nearest, k), linear(columns, weights)
 
     @property
     def _clustered(self) -> tuple[int, ...]:
@@ -282,6 +283,11 @@ class TableQuestion:
         return int(k), intercept, slope
 
 
+def linear(columns: Array, weights: Array) -> Array:
+    """(n, s, l) logits of rows (n, s, p) by their client's weights (n, l, p); its bits are the client's own."""
+    return np.stack([(columns * own[:, None]).sum(axis=2) for own in np.moveaxis(weights, 1, 0)], axis=2)
+
+
 def precisions(intercept: float, slope: float, p: int) -> Array:
     """(p,) of random effects of these sizes: the first is the intercept's."""
     return np.concatenate([[intercept**-2.0], np.full(p - 1, slope**-2.0)])
@@ -290,7 +296,8 @@ def precisions(intercept: float, slope: float, p: int) -> Array:
 def upper(products: Array) -> Array:
     """(n, p (p + 1) / 2) a symmetric array's entries, weighted so that its length is kept."""
     first, second = np.triu_indices(products.shape[-1])
-    return np.asarray(products[..., first, second] * np.where(first == second, 1.0, math.sqrt(2)))
+    chosen = np.ascontiguousarray(products[..., first, second])
+    return np.asarray(chosen * np.where(first == second, 1.0, math.sqrt(2)))
 
 
 def from_upper(entries: Array, p: int) -> Array:

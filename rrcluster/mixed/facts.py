@@ -84,16 +84,17 @@ class Facts:
         return np.concatenate([np.ones_like(cut[..., :1]), cut], axis=-1) * mask[..., None]
 
     def correlated(self, weights: Array) -> Array:
-        """(..., l, p) weights for uncorrelated columns -> for standardised ones."""
+        """(n, l, p) weights for uncorrelated columns -> for standardised ones."""
         if not self.whiten.size:
             return weights
-        return np.concatenate([weights[..., :1], weights[..., 1:] @ self.whiten], axis=-1)  # the map is symmetric
+        turned = np.stack([own[:, 1:] @ self.whiten for own in weights]) if len(weights) else weights[..., 1:]
+        return np.concatenate([weights[..., :1], turned], axis=-1)  # the map is symmetric
 
     def described(self, columns: Array, mask: Array) -> Array:
         """(n, r) where a client's mean row lies along the axes."""
         rows = np.maximum(mask.sum(axis=1), 1)
         mean = columns[..., 1:].sum(axis=1) / rows[:, None]
-        return np.asarray((mean[:, None, :] @ self.axes)[:, 0])
+        return np.asarray((mean[:, :, None] * self.axes).sum(axis=1))  # a matrix product rounds by who is beside whom
 
     def nearest(self, described: Array, k: int, families: tuple[int, ...]) -> Array:
         """(n,) the cluster of each client among k."""

@@ -81,7 +81,9 @@ class Form:
     def ends(self) -> Array:
         """The round after each stage's last."""
         shares = np.cumsum([share for _, share in STAGES])
-        ends = np.maximum(np.round(shares * self.num_rounds / shares[-1]).astype(int), np.arange(len(shares)) + 1)
+        ends = np.maximum(np.round(shares * self.num_rounds / shares[-1]).astype(int), 1)
+        for stage in range(1, len(ends)):
+            ends[stage] = max(ends[stage], ends[stage - 1] + 1)
         return np.asarray(np.minimum(ends, self.num_rounds - np.arange(len(shares))[::-1]))
 
     def stage(self, round_index: int) -> int:
@@ -193,7 +195,7 @@ def packed(parts: tuple[Part, ...], answers: Mapping[str, tuple[Array, float]], 
     for part in parts:
         if part.name in answers:
             values, clip = answers[part.name]
-            flat = values.reshape(count, -1)
+            flat = np.ascontiguousarray(values.reshape(count, -1))  # sums over rows add in the order of memory
             norms = np.sqrt((flat * flat).sum(axis=1))
             shrunk = part.weight / total / np.maximum(norms, clip) if clip > 0 else np.zeros(count)
             shrunk = np.where(np.isfinite(norms), shrunk, 0.0)
