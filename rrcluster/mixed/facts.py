@@ -76,12 +76,12 @@ class Facts:
             rest = indicators(values, codes, buckets)
             place = np.divmod(active[active >= d] - d, 1 + buckets)
             chosen = np.concatenate([own[..., active[active < d]], rest[..., place[0], place[1]]], axis=-1)
-        return np.asarray(chosen * mask[..., None])
+        return np.ascontiguousarray(chosen * mask[..., None])
 
     def standardised(self, columns: Array, mask: Array) -> Array:
         """(n, s, 1 + a) a one and the columns with mean 0 and variance 1, cut off; zero in padded rows."""
         cut = np.clip((columns - self.centre) / self.scale, -WIDEST, WIDEST)
-        return np.concatenate([np.ones_like(cut[..., :1]), cut], axis=-1) * mask[..., None]
+        return np.ascontiguousarray(np.concatenate([np.ones_like(cut[..., :1]), cut], axis=-1) * mask[..., None])
 
     def correlated(self, weights: Array) -> Array:
         """(n, l, p) weights for uncorrelated columns -> for standardised ones."""

@@ -293,7 +293,7 @@ def _full_moments(told: PartSums, a: int) -> dict[str, Array]:
         "scale": scale,
         "whiten": whiten,
         "length": np.array([float(p)]),
-        "axes": vectors[:, ::-1][:, :r] / spread,
+        "axes": vectors[:, ::-1][:, :r] / spread[0],
     }
 
 
