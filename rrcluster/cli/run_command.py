@@ -191,10 +191,13 @@ def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Pat
 
 def _warn_of_noise(experiment: "Experiment") -> None:
     """Say before a run, as --dry-run does, that its noise leaves little to learn."""
-    from rrcluster.runs.advise import outlook
+    from rrcluster.runs.advise import outlook, questions_outlook
 
-    plan, config = experiment.plan, experiment.config
-    if plan.private:
+    plan, config, form = experiment.plan, experiment.config, experiment.method.form(experiment.model)
+    if form is not None:
+        if plan.private and (text := questions_outlook(form, plan)):
+            say(text)
+    elif plan.private:
         clip, last = config.privacy.update_clip, config.server.average_last
         for warning in outlook(plan, update_clip=clip, average_last=last).warnings:
             say(warning)

@@ -8,9 +8,11 @@ travel as updates, padded with zeros to one width.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from rrcluster.errors import ConfigError
 from rrcluster.mixed.raw_columns import COARSE, FINE, MOST_FULL, MOST_VOTED
 from rrcluster.types import Array
 
@@ -25,8 +27,21 @@ STAGES = (  # and their shares of the rounds
     ("second training", 12),
     ("last choice", 3),
 )
+_ASKED = {
+    "coarse ranges": "votes for the bins, by factors of 4, of a client's least and greatest number of each column; "
+    "the share of its cells that are not zero; votes for missing cells and buckets of texts that it has",
+    "fine ranges": "the same votes, for equal bins of the interval that the first ones gave",
+    "moments": "second moments of a client's rows within the ranges, and of its mean row",
+    "map": "one vote for where a client's mean row lies on a map of the directions in which clients differ",
+    "centres": "how far a client's mean row lies from the nearest centre, for every number of clusters, and a count",
+    "first training": "the mean gradient of a client's rows, for every number of clusters, and a count",
+    "first choice": "how much less a client loses with each size of random effects and each number of clusters",
+    "second training": "the mean gradient of a client's rows at the model with its own random effects, and a count",
+    "last choice": "how much less a client loses than with one model and no effects, for sizes near the first choice",
+}
 FAMILIES = (1, 2, 3, 4, 6)  # numbers of clusters among which is chosen
 USUAL_ROUNDS = sum(share for _, share in STAGES)
+FEWEST_ROUNDS = 2 * len(STAGES)
 COUNT_WEIGHT = 0.25  # of counts of clusters, relative to the weight of what is counted
 AXES, CELLS = 3, (12, 12)  # directions in which clients are described; cells of the map of the first two
 MOST_CLUSTERED, MOST_ACTIVE = 100, 5000  # columns: with clusters, at all
@@ -61,6 +76,13 @@ class Form:
     most_clusters: int = max(FAMILIES)
     personal: bool = True
     ordered: bool = False  # whether rows are in the order of time: the newest are then held out for choices
+
+    def __post_init__(self) -> None:
+        if self.num_rounds < FEWEST_ROUNDS:
+            raise ConfigError(
+                f"num_rounds = {self.num_rounds} is too few for the questions of mixed-effects; take at least "
+                f"{FEWEST_ROUNDS} ({USUAL_ROUNDS} is usual)."
+            )
 
     @property
     def num_encoded(self) -> int:
@@ -172,6 +194,26 @@ class Form:
             for size, least in ((intercept, 0.2), (slope, 0.08))
         ]
         return tuple((k, a, s) for a in near[0] for s in near[1])[:16]
+
+    def describe(self) -> list[dict[str, Any]]:
+        """The list of questions, for the statement: what each asks, in how many rounds, and the parts of a message."""
+        described = []
+        for stage, (name, _) in enumerate(STAGES):
+            parts = self.parts(stage, min(self.num_encoded, MOST_CLUSTERED))
+            length = math.sqrt(sum(part.weight**2 for part in parts))
+            described.append(
+                {
+                    "question": name,
+                    "asks": _ASKED[name],
+                    "rounds": self.rounds(stage),
+                    "longest_message": 1.0,
+                    "parts": [
+                        {"part": part.name, "numbers": part.width, "longest": round(part.weight / length, 6)}
+                        for part in parts
+                    ],
+                }
+            )
+        return described
 
     @property
     def width(self) -> int:

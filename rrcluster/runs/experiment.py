@@ -125,6 +125,8 @@ class Experiment:
         """What a reviewer needs to check the guarantee, as plain data."""
         begins = {"init": self.server.init, "rounds": self.server.init_rounds}
         stated = full_statement(self.plan, self.start) | {"initialisation": begins}
+        if (form := self.method.form(self.model)) is not None:
+            stated["questions"] = form.describe()
         if self.owns_data:
             stated["not_covered"] = [*stated["not_covered"], OWN_DATA]
         if self.plan.private and (code := own_code(self)):
@@ -218,6 +220,11 @@ def make_experiment(
     network = fitted(network, data)
     model = method.adapt(network)
     if method.asks:
+        if plan.mechanism.slots.count > 1:
+            raise ConfigError(
+                f"algorithm = {method.name} asks everybody the same, and slots take turns; use participation = "
+                "everybody, or poisson."
+            )
         form = form_for(
             model,
             data,

@@ -127,7 +127,9 @@ class RunFolder:
         stated = read_mapping(self.path / "privacy.json")
         slotted = "slots" in statement.get("participation", {})
         stated_names = ("delta", "event", "num_releases", "started_from", "federation")
-        later = [name for name in ("initialisation",) if name in stated]  # which older versions do not state
+        later = [
+            name for name in ("initialisation", "questions") if name in stated
+        ]  # which older versions do not state
         for name in (*stated_names, *later, *(["participation"] if slotted else [])):
             if stated.get(name) != json.loads(json.dumps(statement.get(name))):
                 raise RunFolderError(

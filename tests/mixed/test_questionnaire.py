@@ -17,9 +17,7 @@ def asked(form, rows, *, noise=0.0, until=None, expected=None, seed=0):
             break
         total = state.question(t).messages(rows).sum(axis=0) + noise * rng.standard_normal(form.width)
         count = len(rows.mask) + 4 * noise * rng.standard_normal()
-        state = state.updated(
-            t, total, count, noise=noise, count_noise=4 * noise, expected=expected or len(rows.mask)
-        )
+        state = state.updated(t, total, count, noise=noise, count_noise=4 * noise, expected=expected or len(rows.mask))
     return state
 
 
@@ -31,7 +29,9 @@ def population(*, n=400, s=8, d=3, effect=0.0, groups=1, seed=0):
     values = rng.normal(size=(n, s, d)) + 0.2 * rng.normal(size=(n, 1, d))
     if groups > 1:
         values[..., :2] += 4 * np.stack([np.cos(angle), np.sin(angle)], axis=1)[:, None]
-    slopes = np.ones(d) if groups == 1 else np.array([2.0, -2.0, 0.0, 1.0])[(group[:, None] + np.arange(d)) % 4][:, None]
+    slopes = (
+        np.ones(d) if groups == 1 else np.array([2.0, -2.0, 0.0, 1.0])[(group[:, None] + np.arange(d)) % 4][:, None]
+    )
     logits = (values * slopes).sum(axis=2) + effect * rng.normal(size=(n, 1))
     targets = (rng.random((n, s)) < 1 / (1 + np.exp(-logits)))[..., None].astype(float)
     return Rows(values, None, targets, np.ones((n, s))), group

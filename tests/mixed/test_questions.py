@@ -71,7 +71,8 @@ def test_no_message_is_longer_than_one_whatever_is_told_and_whatever_rows_hold(n
     for seed in range(3):
         for question in questions(form, seed=seed, scale=scale):
             messages = question.messages(rows(form, seed=seed, scale=scale))
-            assert messages.shape == (6, form.width) and np.isfinite(messages).all()
+            assert messages.shape == (6, form.width)
+            assert np.isfinite(messages).all()
             assert np.linalg.norm(messages, axis=1).max() <= 1 + 1e-12
             asks = len(form.families) > 1 or STAGES[question.stage][0] not in ("map", "centres")
             assert (np.abs(messages).max() > 0) == asks, question.stage
@@ -83,7 +84,8 @@ def test_rows_that_are_no_numbers_send_nothing_rather_than_something_long():
     broken = replace(own, targets=1e300 * own.targets)
     for question in questions(form):
         messages = question.messages(broken)
-        assert np.isfinite(messages).all() and np.linalg.norm(messages, axis=1).max() <= 1 + 1e-12
+        assert np.isfinite(messages).all()
+        assert np.linalg.norm(messages, axis=1).max() <= 1 + 1e-12
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -103,7 +105,8 @@ def test_the_list_of_questions_is_public_and_fills_the_rounds():
     for num_rounds in (18, 25, 40, 97):
         form = replace(FORMS["binary"], num_rounds=num_rounds)
         stages = [form.stage(t) for t in range(num_rounds)]
-        assert sorted(set(stages)) == list(range(len(STAGES))) and stages == sorted(stages)
+        assert sorted(set(stages)) == list(range(len(STAGES)))
+        assert stages == sorted(stages)
         assert [stages.count(stage) for stage in range(len(STAGES))] == [form.rounds(s) for s in range(len(STAGES))]
     assert [FORMS["binary"].rounds(stage) for stage in range(len(STAGES))] == [share for _, share in STAGES]
 
@@ -119,7 +122,8 @@ def test_parts_share_a_message_by_their_weights():
             own = np.linalg.norm(message[start : start + part.width])
             assert own == pytest.approx(part.weight / math.hypot(*lengths))
             start, total = start + part.width, total + own**2
-        assert total == pytest.approx(1.0) and (message[start:] == 0).all()
+        assert total == pytest.approx(1.0)
+        assert (message[start:] == 0).all()
 
 
 def test_held_out_rows_are_the_newest_and_are_in_no_training_or_description():

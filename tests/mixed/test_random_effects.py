@@ -1,4 +1,4 @@
-"""Random effects: the mode is the mode, rows and columns give the same, rows left out, and bits that are a client's own."""
+"""Random effects: the mode, the same by rows and by columns, rows left out, and bits that are a client's own."""
 
 import numpy as np
 import pytest
@@ -55,11 +55,14 @@ def test_few_steps_are_close_to_the_mode(kind):
 def test_clients_of_fewer_rows_than_columns_are_fitted_among_rows(kind):
     columns, offsets, targets, mask = clients(kind, s=3, p=3)
     wide = np.concatenate([columns, np.zeros((5, 3, 2))], axis=2)  # columns that are always zero change nothing
-    assert RidgeFit(wide, np.ones(5)).by_rows and not RidgeFit(columns, np.ones(3)).by_rows
+    assert RidgeFit(wide, np.ones(5)).by_rows
+    assert not RidgeFit(columns, np.ones(3)).by_rows
     precision = np.array([0.3, 1.0, 4.0])
     narrow, logits = fit_effects(columns, offsets, targets, mask, precision, kind=kind, steps=6)
     own, same = fit_effects(wide, offsets, targets, mask, np.append(precision, [1.0, 1.0]), kind=kind, steps=6)
-    assert np.allclose(own[:, :3], narrow) and np.allclose(own[:, 3:], 0) and np.allclose(logits, same)
+    assert np.allclose(own[:, :3], narrow)
+    assert np.allclose(own[:, 3:], 0)
+    assert np.allclose(logits, same)
 
 
 def test_numbers_are_ridge_regression():
@@ -110,7 +113,8 @@ def test_no_bit_of_a_client_depends_on_the_others(kind, s, p):
     for place in range(13):
         own = slice(place, place + 1)
         alone = fit_effects(columns[own], offsets[own], targets[own], mask[own], precision, kind=kind, steps=6)
-        assert (alone[0] == together[0][own]).all() and (alone[1] == together[1][own]).all()
+        assert (alone[0] == together[0][own]).all()
+        assert (alone[1] == together[1][own]).all()
         left = left_out_logits(columns[own], alone[1], targets[own], mask[own], precision, kind=kind)
         assert (left == judged[own]).all()
 
