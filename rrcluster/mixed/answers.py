@@ -8,7 +8,7 @@ import numpy as np
 
 from rrcluster.data.federated import Cohort
 from rrcluster.mixed.facts import Facts
-from rrcluster.mixed.questions import CELLS, SMALL, STAGES, Form, Setting, packed
+from rrcluster.mixed.questions import AXES, CELLS, SMALL, STAGES, Form, Setting, packed
 from rrcluster.mixed.random_effects import (
     NEWTON_STEPS,
     fit_effects,
@@ -81,6 +81,30 @@ class TableQuestion:
     def arrays(self) -> dict[str, Array]:
         """What travels to clients elsewhere."""
         return self.facts.tensors()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the facts have the shapes that those of this stage have: others were made by no questionnaire."""
+        form, facts, a = self.form, self.facts, len(self.facts.active)
+        families, outputs = form.families_of(a), form.num_outputs
+        r = facts.axes.shape[-1]
+        k = int(facts.chosen[0]) if facts.chosen.shape == (3,) else 0
+        ranges = (form.num_ranges,)
+        known: list[dict[str, tuple[int, ...]]] = [{}] * 9
+        known[1] = {"low": ranges, "high": ranges, "knee": ranges, "density": (1,), "active": (a,)}
+        known[3] = {"centre": (a,), "scale": (a,), "length": (1,), "axes": (a, min(AXES, a))}
+        known[3] |= {"whiten": (a, a)} if facts.full else {}
+        known[3] |= {"target": (2,)} if form.kind == "number" else {}
+        known[4] = {"centres": (sum(families) - 1, r)} if len(families) > 1 else {}
+        known[5] = {"first": (sum(families), outputs, 1 + a)}
+        known[7] = {"chosen": (3,), "second": (k, outputs, 1 + a)}
+        wanted = {name: shape for stage in known[: self.stage + 1] for name, shape in stage.items()}
+        places = np.unique(facts.active)
+        inside = len(places) == a and set(places.tolist()) <= set(range(form.num_encoded))
+        sensible = inside and (facts.scale > 0).all() and (not k or k in families) and (facts.chosen[1:] > 0).all()
+        return bool(sensible) and all(
+            values.shape == wanted.get(name, (0,)) for name, values in facts.tensors().items()
+        )
 
     def answers(self, cohort: Cohort, *, alone: bool) -> Array:
         """(n, width) the messages of these clients, each of length at most 1; `alone`: computed one by one."""
