@@ -87,8 +87,8 @@ def _begin() -> None:
     torch.set_num_threads(1)
 
 
-def run_program(command: Sequence[str]) -> bytes:
+def run_program(command: Sequence[str], *, seconds: float = _SECONDS_TO_COMPILE) -> bytes:
     """What a program writes; `subprocess.SubprocessError` where it fails or takes too long."""
-    options = {"stdin": subprocess.DEVNULL, "timeout": _SECONDS_TO_COMPILE}
+    options = {"stdin": subprocess.DEVNULL, "timeout": seconds}
     done = subprocess.run(command, check=True, capture_output=True, **options)  # type: ignore[call-overload]
     return bytes(done.stdout)

