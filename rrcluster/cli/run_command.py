@@ -223,11 +223,11 @@ def _show(command: RunCommand, folders: list[Path]) -> None:
 def _say_remarks(folder: Path) -> None:
     """What a reader of the table must know beside it."""
     from rrcluster.report.folders import read_run
-    from rrcluster.report.values import dead_text, groups_text, start_text
+    from rrcluster.report.values import dead_text, effects_text, groups_text, start_text
 
     run = read_run(folder)
     started, dead = start_text(run.privacy.get("started_from")), dead_text(run.summary.get("dead_clusters"))
-    for text in (started, groups_text(run.summary), dead):
+    for text in (started, groups_text(run.summary), effects_text(run.summary), dead):
         if text:
             say(f"{folder}: {text}")
 

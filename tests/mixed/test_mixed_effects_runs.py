@@ -12,6 +12,8 @@ import rrcluster as rr
 from rrcluster import entropy
 from rrcluster.errors import ConfigError, NotDeclared
 from rrcluster.methods import METHODS, Clients, Tools
+from rrcluster.report.values import effects_text
+from rrcluster.runs.advise import questions_outlook
 from rrcluster.runs.run import finish, resume_run, start
 from rrcluster.settings import LocalSettings
 
@@ -62,9 +64,14 @@ def test_a_table_and_an_epsilon_are_enough(finished, table, tmp_path):
     stated = json.loads((finished.folder / "privacy.json").read_text(encoding="utf-8"))
     assert finished.epsilon <= 8
     assert stated["participation"]["name"] == "everybody"
+    assert [question["rounds"] for question in stated["questions"]] == [2, 2, 4, 2, 2, 10, 3, 12, 3]
     assert finished.evaluation.accuracy > 0.68
+    summary = json.loads((finished.folder / "summary.json").read_text(encoding="utf-8"))
+    assert summary["random_effects"][0] > 0.3
+    assert "clients differ from it by" in effects_text(summary)
     plain = rr.run(**settings(table, out=tmp_path / "plain", num_rounds=40, personal=False))
     assert plain.evaluation.accuracy < finished.evaluation.accuracy - 0.02
+    assert effects_text(json.loads((plain.folder / "summary.json").read_text(encoding="utf-8"))).endswith("not help.")
 
 
 @pytest.mark.filterwarnings("ignore::rrcluster.errors.NotDeclared")
@@ -191,3 +198,13 @@ def test_large_populations_take_part_in_samples(table):
     assert (large.participation, large.sample_rate, large.num_rounds) == ("poisson", 0.2, 100)
     small = from_flat(settings(table, num_rounds=100)).privacy
     assert (small.participation, small.num_rounds, small.update_clip) == ("everybody", 40, 1.0)
+
+
+@pytest.mark.filterwarnings("ignore::rrcluster.errors.NotDeclared")
+def test_noise_that_hides_what_clients_share_is_said_before_anything_is_spent(table):
+    hopeless = rr.experiment(**settings(table, epsilon=0.05))
+    text = questions_outlook(hopeless.model.form, hopeless.plan)
+    assert "300 clients" in text
+    assert "times the epsilon" in text
+    clear = rr.experiment(**settings(table))
+    assert questions_outlook(clear.model.form, clear.plan) == ""
