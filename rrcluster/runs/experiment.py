@@ -23,6 +23,7 @@ from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError, NotDeclared, PrivacyError
 from rrcluster.methods import METHODS, Method, allows_survey, check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
+from rrcluster.methods.mixed_effects import form_for
 from rrcluster.models import Model, fitted, from_module, make_model
 from rrcluster.privacy.composition import account_together, check_composable, one_relation
 from rrcluster.privacy.cost import Part, epsilon_text, folder_cost
@@ -192,6 +193,8 @@ class Experiment:
         """What a reviewer needs to check the guarantee, as plain data."""
         begins = {"init": self.server.init, "rounds": self.server.init_rounds}
         stated = full_statement(self.plan, self.start) | {"initialisation": begins}
+        if (form := self.method.form(self.model)) is not None:
+            stated["questions"] = form.describe()
         if self.owns_data:
             stated["not_covered"] = [*stated["not_covered"], OWN_DATA]
         if self.plan.private and (code := own_code(self)):
@@ -242,7 +245,8 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
                 raise ConfigError(f"data is a table, and {role} is not given; name its column, {role}='...'.")
         if settings.get("secure"):  # tests nothing on raw data
             columns = {"test_share": None if "test_column" in columns else 0.0} | columns
-        data = from_frame(data, **columns)
+        asks = settings.get("algorithm", "auto") in ("auto", "mixed-effects")
+        data = from_frame(data, **({"encoding": "cells"} if asks else {}) | columns)
     if not isinstance(data, FederatedData):
         return settings
     if settings.get("secure") and "num_clients" not in settings:
@@ -252,7 +256,7 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
         )
     if names_file(data.name):
         raise ConfigError(f"the data's name = {data.name!r} looks like a file; give it a plain name.")
-    facts = {"num_classes": data.num_classes, "divided": False}
+    facts = {"num_classes": data.num_classes, "divided": False, "cells": data.columns is not None}
     registry.DATASETS.replace(registry.Entry(data.name, data, data.name, facts))
     return {"num_clients": data.num_clients} | settings | {"data": data.name}
 
@@ -291,10 +295,24 @@ def make_experiment(
     network = make_model(chosen.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
     network = fitted(network, data)
     model = method.adapt(network)
+    if method.asks:
+        if plan.mechanism.slots.count > 1:
+            raise ConfigError(
+                f"algorithm = {method.name} asks everybody the same, and slots take turns; use participation = "
+                "everybody, or poisson."
+            )
+        form = form_for(
+            model,
+            data,
+            num_rounds=plan.num_rounds,
+            most_clusters=chosen.num_clusters,
+            personal=chosen.personal,
+        )
+        model = replace(model, form=form)
     _check_evaluated(config, method, data, model)
     if not config.local.plain_sgd:
         model = replace(model, accelerated="")  # its own code computes plain SGD alone
-    plan = plan.with_coordinates(method.split(model).coordinates)
+    plan = plan.with_coordinates(method.coordinates(model))
     # First updates of deep networks tell groups less clearly, so by default there is no survey of them.
     applies = model.one_layer and allows_survey(method, mechanism, chosen.min_cluster_size)
     server = resolve_init(config.server, plan, survey_applies=applies)

@@ -257,7 +257,8 @@ class Running:
     def _due(self, round_index: int, total: int) -> bool:
         if not self._judges:
             return False
-        every = self.experiment.config.output.evaluate_every or max(1, total // 10)
+        usual = total if self.experiment.method.asks else max(1, total // 10)
+        every = self.experiment.config.output.evaluate_every or usual
         return (round_index + 1) % every == 0 or round_index + 1 == total
 
     def _evaluate(self, state: ServerState, memory: ClientMemory | None, made: RoundRecord | None = None) -> Evaluation:

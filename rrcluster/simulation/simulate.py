@@ -167,7 +167,7 @@ def make_server(
     def first_models() -> Models:
         return method.init(model, num_clusters=plan.mechanism.num_clusters, rng=streams("init"))
 
-    return RoundServer(plan, settings, method.chooses_by_loss, first_models)
+    return RoundServer(plan, settings, method.chooses_by_loss, first_models, method.form(model))
 
 
 def simulate(
@@ -229,7 +229,7 @@ def check_parts(data: FederatedData, model: Model, method: Method, plan: Privacy
     """Refuse parts that were made for another population or model, as after replacing one of them."""
     plan.sampler.check_population(data.num_clients)
     check_names(data, secure=plan.secure, num_slots=plan.mechanism.slots.count)
-    own, reported = method.split(model).coordinates, plan.mechanism.coordinates
+    own, reported = method.coordinates(model), plan.mechanism.coordinates
     if own != reported:
         raise ConfigError(
             f"the plan is for {reported.shared} shared and {reported.clustered} clustered coordinates, and model "
