@@ -16,6 +16,7 @@ from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import StreamSource
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Method, Tools
+from rrcluster.models.probe import check_ids
 from rrcluster.privacy.mechanism import Mechanism
 from rrcluster.privacy.rebalancing import flip_coins
 from rrcluster.privacy.reports import Reports, as_numpy, join_reports
@@ -97,7 +98,9 @@ class ClientSide:
         answers = []
         for client in np.split(ids, len(ids)) if len(ids) else ():
             try:
-                answers.append(self.answer(guidance, clients(client), keys))
+                alone = clients(client)
+                check_ids(self.engine.model, alone.cohort)
+                answers.append(self.answer(guidance, alone, keys))
             except Exception:  # whatever it was; if it was no single client's doing, it fails again below
                 continue
         answers = answers or [self.answer(guidance, clients(ids[:0]), keys)]

@@ -7,7 +7,7 @@
           |    |    +-- UnsupportedEvent   an event this accountant cannot account
           +-- DataError         a missing, damaged or unusable data file
           +-- ProtocolError     a message of a secure aggregation that must not be answered
-          +-- RoundError        a round of a secure run failed; a reason that may depend on private data is withheld
+          +-- RoundError        a round failed; in a secure run a reason that may depend on private data is withheld
           +-- RunFolderError    a run folder that cannot be written, read or resumed
           +-- WorkerError       a worker process that died or failed
 
@@ -40,7 +40,7 @@ class ProtocolError(RRClusterError):
 
 
 class RoundError(RRClusterError):
-    """A round of a secure run failed. A reason that may depend on private data is withheld."""
+    """A round failed. In a secure run a reason that may depend on private data is withheld."""
 
 
 class RunFolderError(RRClusterError):

@@ -49,7 +49,7 @@ class SweepCommand:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; exit status 1 when no combination could be run."""
+    """Run the command; exit status 1 where a combination was refused or failed."""
     from rrcluster.runs.sweep import read_grid
 
     file = arguments[0] if arguments and not arguments[0].startswith("-") else None
@@ -99,7 +99,7 @@ def _check_own_data(grid: "Grid", file: str) -> None:
 def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int:
     """The table of what ran, also as files beside the run folders, and what did not run, with the reason."""
     from rrcluster.report.tables import to_csv, to_dict, to_latex, to_markdown
-    from rrcluster.runs.sweep import describe
+    from rrcluster.runs.sweep import DIVERGED, FINISHED, describe
 
     table = _table([outcome.job.folder for outcome in outcomes if outcome.job.folder.exists()])
     if table is not None:
@@ -114,7 +114,10 @@ def _show(grid: "Grid", outcomes: "list[Outcome]", command: SweepCommand) -> int
     for outcome in outcomes:
         if outcome.reason is not None:
             say(f"{outcome.job.name}: {outcome.status}: {outcome.reason}")
-    return 0 if table is not None else 1
+    lost = sum(outcome.status not in (FINISHED, DIVERGED) for outcome in outcomes)
+    if lost:
+        say(f"{lost} of {len(outcomes)} runs were refused or failed.")
+    return 1 if lost else 0
 
 
 def _table(folders: list[Path]) -> Any:

@@ -1,6 +1,5 @@
 """Populations from tables: data frames in memory, and CSV and Parquet files. One row is one sample of one client."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +21,12 @@ from rrcluster.data.encoding import (
     undeclared_kinds,
 )
 from rrcluster.data.federated import FederatedData
-from rrcluster.data.table_files import arrow, check_columns, is_typed, read_table
+from rrcluster.data.table_files import arrow, check_columns, is_row_number, is_typed, read_table
 from rrcluster.errors import ConfigError, DataError
 from rrcluster.rng import stream
 from rrcluster.settings import ColumnSettings, data_label, declared_columns
 
 OWN_DATA = "your-data"  # the name of a population from a frame, unless it is given one
-_INDEX = re.compile(r"|Unnamed: [0-9]+|__index_level_[0-9]+__|level_[0-9]+|index")  # as pandas writes its row numbers
 _SPLIT_SEED = 0  # public: which of a client's rows are held out
 
 
@@ -60,13 +58,13 @@ def from_frame(
     """A population from a pandas, polars or pyarrow table, a `datasets` split, a mapping of columns, or a file's path.
 
     `client` names the column with the client of each row (None for the path of a folder with one file per client),
-    `target` the one to predict. `features` are the columns to
-    predict from, by default all without another role: numbers as they are or mapped to 0..1 by `scale`
-    (`{"age": (0, 100)}`), text by the vocabulary in `categories` (`{"colour": ["red", "blue"]}`: one input per value
-    and one for all others), lists of numbers of one length. `missing` says what a missing value stands for. `classes`
-    lists all classes; left out, they are read from the data, which `FederatedData.counted` says and a secure run
-    refuses. `regression=True` predicts numbers. `test_share` or `test_column` hold rows of every client out, the newest
-    where `time` names a column with the times of rows; `group` names a column with true groups, for diagnostics.
+    `target` the one to predict. `features` are the columns to predict from, by default all without another role that
+    do not look like row numbers: numbers as they are or mapped to 0..1 by `scale` (`{"age": (0, 100)}`), text by the
+    vocabulary in `categories` (`{"colour": ["red", "blue"]}`: one input per value and one for all others), lists of
+    numbers of one length. `missing` says what a missing value stands for. `classes` lists all classes; left out, they
+    are read from the data, which `FederatedData.counted` says and a secure run refuses. `regression=True` predicts
+    numbers. `test_share` or `test_column` hold rows of every client out, the newest where `time` names a column with
+    the times of rows; `group` names a column with true groups, for diagnostics.
 
     `encoding="cells"` needs no rules: every cell is a number, hashed text or missing by its own value, and inputs are
     values and codes (`TableColumns`), for methods that read those.
@@ -153,8 +151,7 @@ def _population(table: Any, client: str, columns: ColumnSettings, *, name: str, 
     def row(place: int) -> str:
         return f"row {place + 1} (client {names[owners[place]]!r})"
 
-    features = _feature_names(table, client, columns)
-    counted: dict[str, str] = {}
+    features, counted = _feature_names(table, client, columns)
     if typed:
         used = [client, str(columns.target), columns.test_column, columns.time, columns.group, *features]
         counted |= _inferred(undeclared_kinds(table, [own for own in used if own is not None], columns))
@@ -218,23 +215,24 @@ def _inferred(kinds: list[str]) -> dict[str, str]:
     return {"types": f"declare them (--types {' '.join(kinds)}; in Python types={{{rules}}})"} if kinds else {}
 
 
-def _feature_names(table: Any, client: str, columns: ColumnSettings) -> list[str]:
+def _feature_names(table: Any, client: str, columns: ColumnSettings) -> tuple[list[str], dict[str, str]]:
+    """The features, and how to declare them where some column looks like row numbers and is none by default."""
     roles = {client, columns.target, columns.test_column, columns.time, columns.group}
-    names = list(columns.features) or [name for name in table.column_names if name not in roles]
-    indices = [] if columns.features else [name for name in names if _INDEX.fullmatch(name)]
-    if indices:
-        raise DataError(
-            f"column {indices[0]!r} has no name of its own, and may hold the rows' numbers, which one client's rows "
-            "change for all that follow; name the columns to predict from (--feature-columns, features=[...] in "
-            "Python), or write the table without its index (index=False in pandas)."
-        )
+    others = [name for name in table.column_names if name not in roles]
+    numbers = [] if columns.features else [name for name in others if is_row_number(name)]
+    names = list(columns.features) or [name for name in others if name not in numbers]
     if not names:
         raise DataError("no column is left to predict from; give a table with features.")
     ranges = columns.ranges.keys() - ({columns.target} if columns.regression else set())
     unused = sorted((columns.vocabulary.keys() | ranges | columns.fills.keys() - {columns.test_column}) - {*names})
     if unused:
         raise ConfigError(f"column {unused[0]!r} has a rule and is not among the features; add it, or drop the rule.")
-    return names
+    if not numbers:
+        return names, {}
+    return names, {
+        "features": f"column {numbers[0]!r} looks like row numbers and is left out: declare the features "
+        "(--feature-columns; in Python features=[...]) without it, or write the table without its index"
+    }
 
 
 def _test_rows(

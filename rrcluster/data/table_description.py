@@ -15,7 +15,7 @@ import numpy as np
 
 from rrcluster.data.cells import looks_numeric, parsed_cells
 from rrcluster.data.encoding import family, is_list, read_names
-from rrcluster.data.table_files import is_typed, read_table, table_names
+from rrcluster.data.table_files import is_row_number, is_typed, read_table, table_names
 from rrcluster.settings import ColumnSettings
 
 _FEW_CLIENTS, _FEW_VALUES = 200, 20
@@ -117,7 +117,7 @@ def _column(column: ColumnFacts, rows: int) -> Iterator[str]:
 
 
 def _is_id(column: ColumnFacts, rows: int) -> bool:
-    unnamed = column.column.strip() == "" or column.column.startswith("Unnamed")
+    unnamed = is_row_number(column.column)
     return column.distinct == rows > 1 and (unnamed or column.text == rows or column.column.lower().endswith("id"))
 
 

@@ -189,6 +189,11 @@ def _check_quotes(file: Path, *, rows: int) -> None:
             )
 
 
+def is_row_number(name: str) -> bool:
+    """Whether a column looks like the row numbers that a program wrote beside a table: it changes as others leave."""
+    return re.fullmatch(r"\s*|Unnamed: .*|__index_level_\d+__|level_\d+|index", name) is not None
+
+
 def is_typed(path: Path) -> bool:
     """Whether the columns of a file or folder have types, which a program may have inferred from all rows."""
     return any(_is_parquet(file) for file in _files(path))

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from rrcluster.data.federated import IDS, FederatedData
-from rrcluster.errors import ConfigError
+from rrcluster.data.federated import IDS, Cohort, FederatedData
+from rrcluster.errors import ConfigError, DataError
 from rrcluster.models.client_state import ClientNetwork, generator_states, own_generators, seed_generators
 from rrcluster.models.model import Model, eval_copy
 from rrcluster.models.stackable import draw_masks, record_draws, stackable
@@ -42,6 +42,39 @@ def count_ids(model: Model, module: nn.Module, data: FederatedData) -> int:
     except Exception:  # whatever a network may raise; the next call says why
         return 1
     return num_ids
+
+
+def check_ids(model: Model, cohort: Cohort) -> None:
+    """DataError for ids that the network cannot take, before they reach a GPU: there they end every later round, too.
+
+    From which id on that is, it says itself on a CPU, of made-up samples.
+    """
+    layout = model.task.layout
+    if model.takes_ids or (layout is not None and any(part.ids for part in layout.parts)):
+        for part, most in _id_limits(model, cohort.inputs.shape[2:], cohort.inputs.dtype):
+            if (cohort.inputs[:, :, part] >= most).any():
+                raise DataError("a client has ids that the network cannot take; number them anew.")
+
+
+@lru_cache(maxsize=4)
+def _id_limits(model: Model, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[tuple[slice, int]]:
+    """Places in a sample, and the least size of the network's parameters that it cannot take as an id there."""
+    layout, module = model.task.layout, eval_copy(model.module)
+    places = [slice(part.start, part.stop) for part in layout.parts if part.ids] if layout else [slice(None)]
+    sizes = sorted({size for value in module.parameters() for size in value.shape})
+
+    def fails(place: slice, number: int) -> bool:
+        inputs = np.zeros((1, *shape), dtype=dtype)
+        inputs[:, place] = number
+        try:
+            with seeded_generator(), torch.no_grad():
+                model.task.outputs(module, torch.as_tensor(inputs))
+        except Exception:  # whatever a network may raise
+            return True
+        return False
+
+    firsts = [(place, next((size for size in sizes if fails(place, size)), None)) for place in places]
+    return [(place, first) for place, first in firsts if first is not None and not fails(place, 0)]
 
 
 def made_up_samples(data: FederatedData, *, num_ids: int, count: int) -> tuple[Tensor, Tensor]:

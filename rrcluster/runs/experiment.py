@@ -391,12 +391,16 @@ def check_declared(data: FederatedData, *, secure: bool) -> None:
     In a rehearsal the types of a table are not worth a warning: only one made from all of its rows changes with them.
     """
     for name, way_out in data.counted.items():
-        taken = {"types": "types were taken from the table", "regression": "regression was chosen by the labels"}
+        taken = {
+            "types": "types were taken from the table",
+            "regression": "regression was chosen by the labels",
+            "features": "features were taken from the header",
+        }
         what = taken.get(name, f"{name} were counted in the labels")
         text = f"{what} of {data.name}, which no guarantee covers; {way_out}"
         if secure:
             raise ConfigError(f"{text}: a secure run takes nothing from the clients' data that it does not pay for.")
-        if name == "regression" or (name != "types" and data.num_classes):
+        if name in ("regression", "features") or (name != "types" and data.num_classes):
             warnings.warn(f"{text}.", NotDeclared, stacklevel=3)
 
 

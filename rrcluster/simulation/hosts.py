@@ -11,17 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from rrcluster.client import ClientKeys, ClientSide
+from rrcluster.data.arrays import ArrayStore
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import one_thread
-from rrcluster.errors import PrivacyError, WorkerError
+from rrcluster.errors import PrivacyError, RoundError, WorkerError
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Method
+from rrcluster.models.probe import made_up_samples
 from rrcluster.privacy.mechanism import Mechanism, SummingMechanism, adds_up
 from rrcluster.privacy.none import NoneMechanism
 from rrcluster.privacy.reports import MessageSum, Reports, as_numpy, join_reports
@@ -137,6 +140,14 @@ def _on_host(reports: Reports) -> Reports:
 def answer_part(host: Host, task: RoundTask, part: Part) -> PartAnswer:
     """`Host.answer`, as a function that an executor can be given."""
     return host.answer(task, part)
+
+
+def answer_made_up(function: Callable[[Host, Any, Part], Answer], host: Host, argument: Any, part: Part) -> Answer:
+    """What the host gives for one made-up client of three samples: public, whoever the part's clients are."""
+    inputs, targets = made_up_samples(host.data, num_ids=1, count=3)
+    none, store = np.zeros(1, dtype=np.int64), ArrayStore((inputs.numpy(),), (targets.numpy(),))
+    data = replace(host.data, sizes=none + 3, groups=none, store=store, test_sets=(), test_of=none - 1, clients=())
+    return function(replace(host, data=data), argument, Part(none, part.memory.of([])))
 
 
 @dataclass(frozen=True)
@@ -256,6 +267,7 @@ class Hosts:
         self._restart()
         if not isinstance(part, Part):
             raise WorkerError("a process died over and over on the same work; run it with processes = 1 to see why.")
+        self._check_hosts(partial(answer_made_up, function), argument, part.nobody)
         yield function(self.host, argument, part.nobody)  # a round has an answer, also where everybody kills the host
         for alone in part.single:
             try:
@@ -264,6 +276,17 @@ class Hosts:
                 if not process_died(error):
                     raise
                 self._restart()
+
+    def _check_hosts(self, function: Callable[[Host, Any, Any], Any], argument: Any, nobody: Part) -> None:
+        """RoundError where a host dies of a made-up client, too: it is the machine, or the network, and no client."""
+        try:
+            self._result(self._submit(function, argument, nobody), function, argument, nobody)
+        except Exception as error:  # what a made-up client cannot be computed for is no death
+            if process_died(error):
+                raise RoundError(
+                    "processes that compute clients end, also for a made-up client: out of memory, or a library that "
+                    "cannot be loaded there; use processes = 1, or fewer of them."
+                ) from None
 
     def _submit(self, function: Callable[[Host, Any, Any], Any], argument: Any, part: Any) -> "Future[Any]":
         if self._executor is None:

@@ -17,7 +17,7 @@ from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import StreamSource
-from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.errors import ConfigError, PrivacyError, RoundError
 from rrcluster.methods.method import Method
 from rrcluster.models.model import Model
 from rrcluster.privacy.ledger import Ledger
@@ -147,6 +147,11 @@ class SimulatedClients:
         task = RoundTask(guidance, ClientKeys.of_round(streams, t), host.faults.keys(streams, t))
         answers = self.hosts.map(answer_part, task, parts_of(ids, self.memory, host.side.engine.part))
         sent, raw, remembered = collected(answers)
+        if len(ids) and not raw.num_reports and not self.plan.secure:
+            raise RoundError(
+                f"round {t}: processes ended for every client; run with processes = 1 to see why, or give the machine "
+                "more memory."
+            )
         self.memory = self.memory.merged(remembered)
         incidents = replace(raw.incidents, dropped=len(sampled) - raw.num_reports)
         self.last = Collection(incidents=incidents) if self.plan.secure else replace(raw, incidents=incidents)

@@ -45,11 +45,12 @@ def file(tmp_path, monkeypatch):
 
 
 def test_a_sweep_leaves_folders_a_table_and_the_warning(file, tmp_path, capsys):
-    assert main(["sweep", file(min_cluster_size=[0, 20])]) == 0
+    assert main(["sweep", file(min_cluster_size=[0, 20])]) == 1, "one of them was refused"
     out, err = capsys.readouterr()
     assert " ".join(UNCOVERED_TUNING.split()[:6]) in " ".join(out.split())
     assert "2-min_cluster_size=20: refused: min_cluster_size (B) = 20 needs 80 clients" in err
     assert "1-min_cluster_size=0  finished  2/2" in err
+    assert "1 of 2 runs were refused or failed." in err
     assert "left" in err
     folder = tmp_path / "runs" / "grid"
     names = {path.name for path in folder.iterdir()}

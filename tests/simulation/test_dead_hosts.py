@@ -2,10 +2,10 @@
 
 from concurrent.futures import BrokenExecutor, Executor, Future
 
-import numpy as np
 import pytest
 
 import rrcluster as rr
+from rrcluster.errors import RoundError
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.simulation.hosts import Hosts
 
@@ -30,11 +30,11 @@ class KilledBy(Executor):
         return future
 
 
-def run_on(executor, **changes):
+def run_on(executor, ledger=None, **changes):
     """The records of a run whose clients an executor computes."""
     experiment = rr.experiment(**(SETTINGS | changes))
     experiment.__dict__["hosts"] = Hosts(experiment.hosts.host, executor=executor)  # in place of the cached ones
-    return list(experiment.rounds(ledger=Ledger(secure=changes.get("secure", False))))
+    return list(experiment.rounds(ledger=ledger or Ledger(secure=changes.get("secure", False))))
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -50,12 +50,37 @@ def test_a_client_that_ends_its_host_shows_in_no_message(secure, tmp_path, capsy
         assert [(r.collection.incidents.dropped, r.collection.num_reports) for r in records] == [(1, 39)] * 2
 
 
-@pytest.mark.parametrize("mechanism", ["joint", "identifier", "none"])
-def test_a_round_in_which_everybody_ends_the_host_is_one_of_an_empty_cohort(mechanism):
-    privacy = {"mechanism": mechanism} | (PRIVATE if mechanism != "none" else {})
-    records = run_on(KilledBy(range(40)), **privacy)
+@pytest.mark.parametrize("mechanism", ["joint", "identifier"])
+def test_a_secure_round_in_which_everybody_ends_the_host_is_one_of_an_empty_cohort(mechanism):
+    """Which clients these are is private; a made-up one is computed."""
+    records = run_on(KilledBy(range(40)), **PRIVATE, mechanism=mechanism, secure=True)
     assert [(r.collection.incidents.dropped, r.collection.num_reports) for r in records] == [(40, 0)] * 2
-    gone = list(rr.experiment(**SETTINGS, **privacy, dropout=1.0).rounds(ledger=Ledger()))
-    for dead, dropped in zip(records, gone, strict=True):
-        np.testing.assert_array_equal(dead.release.cluster_sums, dropped.release.cluster_sums)
-        np.testing.assert_array_equal(dead.release.sizes, dropped.release.sizes)
+
+
+@pytest.mark.parametrize("mechanism", ["joint", "identifier", "none"])
+def test_a_rehearsal_ends_where_everybody_ends_the_host(mechanism):
+    privacy = {"mechanism": mechanism} | (PRIVATE if mechanism != "none" else {})
+    with pytest.raises(RoundError, match="round 0: processes ended for every client"):
+        run_on(KilledBy(range(40)), **privacy)
+
+
+class Broken(Executor):
+    """Every host dies, whatever it computes."""
+
+    def __init__(self):
+        self.deaths = 0
+
+    def submit(self, *_):
+        self.deaths += 1
+        future = Future()
+        future.set_exception(BrokenExecutor("a host died"))
+        return future
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_hosts_that_die_of_a_made_up_client_too_end_the_run_uncharged(secure, tmp_path):
+    executor, ledger = Broken(), Ledger(tmp_path / "ledger.jsonl", secure=secure)
+    with pytest.raises(RoundError, match="also for a made-up client: out of memory"):
+        run_on(executor, ledger, **PRIVATE, secure=secure)
+    assert not ledger.charged(0)
+    assert executor.deaths < 12, "no process is started for every client"
