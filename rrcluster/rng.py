@@ -53,21 +53,12 @@ def client_words(key: tuple[Any, Any], clients: Any, count: int, like: Any = Non
     counter = np.arange(blocks, dtype=np.int64) if like is None else like[:blocks]
     zero = counter * 0
     low, high = clients & _MASK, (clients >> 32) & _MASK
-    words = [
-        low[:, None] + zero[None, :],
-        high[:, None] + zero[None, :],
-        (clients * 0)[:, None] + counter[None, :],
-    ]
+    words = [low[:, None] + zero[None, :], high[:, None] + zero[None, :], (clients * 0)[:, None] + counter[None, :]]
     words.append(words[2] * 0)
     k0, k1 = key
     for _ in range(10):
         p0, p1 = words[0] * 0xD2511F53, words[2] * 0xCD9E8D57
-        words = [
-            ((p1 >> 32) & _MASK) ^ words[1] ^ k0,
-            p1 & _MASK,
-            ((p0 >> 32) & _MASK) ^ words[3] ^ k1,
-            p0 & _MASK,
-        ]
+        words = [((p1 >> 32) & _MASK) ^ words[1] ^ k0, p1 & _MASK, ((p0 >> 32) & _MASK) ^ words[3] ^ k1, p0 & _MASK]
         k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
     if like is None:
         return np.stack(words, axis=-1).reshape(len(clients), 4 * blocks)[:, :count]

@@ -61,10 +61,7 @@ def _directions(rows: Array) -> Array:
 
 
 FESEM = Method(
-    "fesem",
-    scores=distance_to_centres,
-    local=train_and_remember,
-    memory_width=lambda model: model.num_parameters,
+    "fesem", scores=distance_to_centres, local=train_and_remember, memory_width=lambda model: model.num_parameters
 )
 
 # Distances over the last layer alone, as in the authors' code.

@@ -54,11 +54,7 @@ class Budget:
 
 
 def account(
-    *,
-    epsilon: float | None = None,
-    noise_multiplier: float | None = None,
-    delta: float = 1e-4,
-    **settings: Any,
+    *, epsilon: float | None = None, noise_multiplier: float | None = None, delta: float = 1e-4, **settings: Any
 ) -> Budget:
     """Ask every accountant. Give `epsilon` (noise is calibrated) or `noise_multiplier` (epsilon follows).
 
@@ -97,10 +93,7 @@ def _row(
     about = ACCOUNTANTS[name].description
     try:
         plan = _plan(
-            epsilon=epsilon,
-            noise_multiplier=noise_multiplier,
-            delta=delta,
-            **(settings | {"accountant": name}),
+            epsilon=epsilon, noise_multiplier=noise_multiplier, delta=delta, **(settings | {"accountant": name})
         )
         spent, seen = plan.epsilon(), plan.epsilon_seen()
     except PrivacyError as refusal:

@@ -36,13 +36,7 @@ class _Point:
 
 
 def calibrate(
-    make_event: MakeEvent,
-    *,
-    epsilon: float,
-    delta: float,
-    num_rounds: int,
-    accountant: str = "pld",
-    cache: bool = True,
+    make_event: MakeEvent, *, epsilon: float, delta: float, num_rounds: int, accountant: str = "pld", cache: bool = True
 ) -> float:
     """The smallest noise multiplier z that keeps `num_rounds` rounds of `make_event(z)` within `epsilon`.
 

@@ -15,14 +15,7 @@ import numpy as np
 
 from rrcluster.errors import PrivacyError, UnsupportedEvent
 from rrcluster.privacy import events
-from rrcluster.privacy.accounting import (
-    MAX_MULTIPLIER,
-    MAX_PLD_ROUNDS,
-    MIN_DELTA,
-    AccountRow,
-    check_delta,
-    epsilon,
-)
+from rrcluster.privacy.accounting import MAX_MULTIPLIER, MAX_PLD_ROUNDS, MIN_DELTA, AccountRow, check_delta, epsilon
 from rrcluster.privacy.cost import Cost, Part, folder_cost
 
 

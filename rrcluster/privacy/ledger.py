@@ -163,12 +163,7 @@ class Ledger:
 
 def describe(event: Event) -> dict[str, Any]:
     """An event as plain data, its adjacency and sampling beside its fields."""
-    return {
-        "type": type(event).__name__,
-        **asdict(event),
-        "adjacency": event.adjacency,
-        "sampling": event.sampling,
-    }
+    return {"type": type(event).__name__, **asdict(event), "adjacency": event.adjacency, "sampling": event.sampling}
 
 
 def read_event(described: Any, path: Path) -> Event:

@@ -132,12 +132,7 @@ def _maker(given: PlanInputs) -> Callable[[float], NoneMechanism]:
         )
     floor = 1.0 if given.size_floor is None else given.size_floor  # exact means need no floor
     return lambda _: NoneMechanism(
-        given.coordinates,
-        given.num_clusters,
-        given.cohort_size,
-        given.num_clients,
-        floor,
-        given.min_cluster_size,
+        given.coordinates, given.num_clusters, given.cohort_size, given.num_clients, floor, given.min_cluster_size
     )
 
 

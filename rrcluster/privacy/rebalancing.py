@@ -31,10 +31,7 @@ def rebalance(assignment: Any, *, num_clusters: int, min_cluster_size: int, rng:
     checks.count(min_cluster_size=min_cluster_size, at_least=0)
     if hasattr(assignment, "detach"):
         moved = rebalance(
-            assignment.detach().cpu().numpy(),
-            num_clusters=num_clusters,
-            min_cluster_size=min_cluster_size,
-            rng=rng,
+            assignment.detach().cpu().numpy(), num_clusters=num_clusters, min_cluster_size=min_cluster_size, rng=rng
         )
         return assignment.new_tensor(moved)
     assignment = _checked(assignment, num_clusters, min_cluster_size)

@@ -45,13 +45,7 @@ class Drawing:
 
 
 def draw(
-    name: str,
-    paint: Callable[[Any], None],
-    *,
-    height: float,
-    caption: str,
-    alt: str,
-    width: float = COLUMN_WIDTH,
+    name: str, paint: Callable[[Any], None], *, height: float, caption: str, alt: str, width: float = COLUMN_WIDTH
 ) -> Drawing:
     """Render the figure that `paint` fills; `width` and `height` are inches."""
     matplotlib = _matplotlib()

@@ -42,11 +42,7 @@ class Look:
 
     def style(self) -> dict[str, Any]:
         """As matplotlib takes it."""
-        return {
-            "color": COLOURS[self.colour],
-            "linestyle": DASHES[self.dash],
-            "marker": MARKERS[self.marker],
-        }
+        return {"color": COLOURS[self.colour], "linestyle": DASHES[self.dash], "marker": MARKERS[self.marker]}
 
 
 def nth_look(place: int) -> Look:

@@ -31,11 +31,7 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 
-_CONTEXT = {
-    "data": "Data",
-    "partition": "Partition",
-    "model": "Model",
-}  # columns of settings that differ
+_CONTEXT = {"data": "Data", "partition": "Partition", "model": "Model"}  # columns of settings that differ
 _LABELS = {
     "accuracy": "Accuracy (%)",
     "clustering_accuracy": "Clustering accuracy (%)",
@@ -205,12 +201,7 @@ def _bold(groups: Sequence[RunGroup], metrics: Sequence[str], first: int) -> fro
     arenas: dict[tuple[object, ...], list[int]] = {}
     for row, group in enumerate(groups):
         config = group.first.config
-        arena = (
-            group_epsilon(group),
-            group.first.delta,
-            str(config.get("data")),
-            str(config.get("partition")),
-        )
+        arena = (group_epsilon(group), group.first.delta, str(config.get("data")), str(config.get("partition")))
         arenas.setdefault(arena, []).append(row)
     places = set()
     for rows in arenas.values():
@@ -272,10 +263,7 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
         return [released or "No rows were held out to test on (--test-share 0.2), so there is no accuracy to show."]
     names = [name if name == "ARI" else name.removesuffix(" (%)").lower() for name in (_LABELS[key] for key in metrics)]
     listed = _listed(names)
-    sentences = [
-        released,
-        f"{listed[0].upper()}{listed[1:]}: {DIAGNOSTIC} (measured on raw client data).",
-    ]
+    sentences = [released, f"{listed[0].upper()}{listed[1:]}: {DIAGNOSTIC} (measured on raw client data)."]
     chance = chance_level(groups)
     if "accuracy" in metrics and chance is not None:
         sentences.append(f"Chance level: {100 * chance:g}%.")

@@ -151,12 +151,7 @@ class Experiment:
         host = Host(self.data, side, self.faults, discreet=self.plan.secure)
         return Hosts(host, processes=processes_for(self))
 
-    def rounds(
-        self,
-        *,
-        checkpoint: Checkpoint | None = None,
-        ledger: Ledger | None = None,
-    ) -> Iterator[RoundRecord]:
+    def rounds(self, *, checkpoint: Checkpoint | None = None, ledger: Ledger | None = None) -> Iterator[RoundRecord]:
         """Simulate it, from the start or from where it was stopped."""
         checkpoint = checkpoint or Checkpoint()
         if checkpoint.state is None and self.start is not None:

@@ -68,10 +68,7 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
     method = experiment.method
     functions = [getattr(method, part.name) for part in fields(method) if callable(getattr(method, part.name))]
     named = [getattr(function, "__qualname__", repr(type(function))) for function in functions]
-    parts = {
-        "model": _describe_model(experiment.model),
-        "method": plain_digest(named),
-    }
+    parts = {"model": _describe_model(experiment.model), "method": plain_digest(named)}
     if experiment.start is not None:
         parts["start"] = hashlib.blake2b(experiment.start.models.rows.tobytes(), digest_size=8).hexdigest()
     if experiment.deployed is not None:

@@ -254,10 +254,7 @@ class RunFolder:
         """The models handed out, with what is needed to use them again; the run has finished when this returns."""
         for name, content in cluster_files.items():
             write_file(self.path / name, _in_order(content))
-        tensors = {
-            "shared": models.shared.astype(np.float32),
-            "clustered": models.clustered.astype(np.float32),
-        }
+        tensors = {"shared": models.shared.astype(np.float32), "clustered": models.clustered.astype(np.float32)}
         text = {name: json.dumps(value) for name, value in metadata.items()}
         write_file(self.path / "models.safetensors", _in_order(save(tensors, metadata=text)))
 

@@ -37,12 +37,7 @@ SELECTABLE = {
     for section in (MethodSettings, LocalSettings, ServerSettings)
     for setting in fields(section)
     if setting.name != "start_from"
-} | {
-    "sample_rate",
-    "num_rounds",
-    "update_clip",
-    "count_weight",
-}
+} | {"sample_rate", "num_rounds", "update_clip", "count_weight"}
 _BY_EVALUATION = "mean of the accuracies released privately in the last quarter of the run's rounds, inside its budget"
 
 

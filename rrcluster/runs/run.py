@@ -285,9 +285,7 @@ class Running:
         experiment = self.experiment
         if experiment.method.personal:
             return replace(
-                measured,
-                personalised_accuracy=measured.accuracy,
-                personalised_worst_decile=measured.worst_decile,
+                measured, personalised_accuracy=measured.accuracy, personalised_worst_decile=measured.worst_decile
             )
         ids = judged_clients(experiment.data.num_clients)
         accuracy = personalised_accuracies(state.average, ids, experiment.hosts)

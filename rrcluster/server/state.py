@@ -122,10 +122,5 @@ def advance(state: ServerState, release: Release, *, settings: ServerSettings, n
         step = Models(models.shared - state.average.shared, models.clustered - state.average.clustered)
         average = state.average.plus(step, 1 / count)
     return replace(
-        state,
-        models=models,
-        velocity=velocity,
-        average=average,
-        num_averaged=count,
-        round_index=state.round_index + 1,
+        state, models=models, velocity=velocity, average=average, num_averaged=count, round_index=state.round_index + 1
     )
