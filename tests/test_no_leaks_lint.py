@@ -155,8 +155,8 @@ def test_modules_are_imported_by_names_from_our_own_tables_only():
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call) and name_of(node) == "import_module"
     ]
-    from_tables = ["__init__.py", "data/__init__.py", "data/build.py"]
-    optional_packages = ["data/table_files.py", "runs/assign.py", "runs/progress.py"]
+    from_tables = ["__init__.py", "data/build.py"]
+    optional_packages = ["data/table_files.py", "runs/load.py", "runs/progress.py"]
     from_tables += ["federation/federation_command.py"]
     operators_own = ["federation/member_daemon.py"]  # a function that its operator names on the command line
     from_tables += ["engine/batched/kernels.py"]  # `Model.accelerated`, which only our own networks set

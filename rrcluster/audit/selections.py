@@ -23,7 +23,7 @@ from rrcluster.privacy.ledger import read_charges
 from rrcluster.privacy.reports import Reports
 from rrcluster.privacy.selection import check_covered, draw_repetitions, worst_run
 from rrcluster.rng import Rng
-from rrcluster.runs.own_data import KEY_FILE
+from rrcluster.runs.fingerprint import KEY_FILE
 from rrcluster.runs.private_selection import Candidates, SelectSettings, candidates, select
 from rrcluster.runs.run import Running
 from rrcluster.runs.sweep import read_grid

@@ -12,8 +12,8 @@ from rrcluster.settings import ColumnSettings, DataSettings, names_file, without
 from rrcluster.storage import read_mapping
 
 if TYPE_CHECKING:
-    from rrcluster.runs.assign import Assignment
     from rrcluster.runs.config import RunConfig
+    from rrcluster.runs.load import Assignment
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     if (command.out is None) != command.json:
         raise ConfigError("give one of --out, the CSV file to write (--out clusters.csv), and --json.")
     if command.out is not None:
-        from rrcluster.runs.assign import check_outside_runs
+        from rrcluster.runs.config import check_outside_runs
 
         check_outside_runs(command.out)
     with say_warnings(), waiting("Importing PyTorch, loading models and clients", hidden=command.json):

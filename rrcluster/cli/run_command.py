@@ -145,7 +145,7 @@ def _without_data(config: RunConfig) -> RunConfig:
 def _runs(command: RunCommand, make: "MakeExperiment", followed: list[Path]) -> Iterator[Path]:
     """The folders of the runs, each when it has finished; `followed` gets each when it begins."""
     from rrcluster.runs.config import seeds_folder
-    from rrcluster.runs.own_data import with_objects
+    from rrcluster.runs.experiment import with_objects
     from rrcluster.runs.run import resume, start, start_or_resume
 
     config = command.config

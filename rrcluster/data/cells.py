@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from rrcluster.data.encoding import (
     NUMBER,
     Row,
+    decoded,
     fill_value,
+    instants,
     is_list,
     is_number,
     kind_of,
@@ -156,12 +158,11 @@ def parsed_cells(
 ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.int64]]]:
     """(rows,) the cells that are numbers, NaN for others; and the rows of every other text, by its spelling."""
     pa, compute = arrow(), arrow("pyarrow.compute")
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = decoded(column)
     if (is_number(column.type) and not pa.types.is_decimal(column.type)) or pa.types.is_null(column.type):
         return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64), {}
     try:
-        column = column.cast(pa.string())
+        column = instants(column) if pa.types.is_temporal(column.type) else column.cast(pa.string())
     except pa.ArrowException:
         raise DataError(f"column {name!r} holds {kind_of(column.type)}; make it text or numbers.") from None
     if (plain := _plain_numbers(column)) is not None:

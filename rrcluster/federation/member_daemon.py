@@ -22,8 +22,8 @@ from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.client_ledger import ledger_of, signed_cost
 from rrcluster.federation.daemon import Daemon
 from rrcluster.federation.member_folder import MemberFolder
-from rrcluster.runs.assign import check_outside_runs
-from rrcluster.runs.experiment import load_population
+from rrcluster.runs.config import check_outside_runs
+from rrcluster.runs.experiment import check_declared, load_population
 from rrcluster.runs.folder import RunFolder
 from rrcluster.runs.load import PersonalModel
 from rrcluster.runs.run import save_models
@@ -62,6 +62,7 @@ def load_member(agreed: AgreedRun, place: int, data: str | None, columns: Column
     if data is None:
         raise ConfigError("the daemon needs --data: a CSV or Parquet file, an .npz file, or module:function.")
     own = _own(data, agreement, columns)
+    check_declared(own, secure=agreed.plan.secure)
     most = config.data.max_samples
     return own if most is None else at_most(own, most)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from rrcluster import registry
-from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.settings import (
     FIELDS,
     SECTIONS,
@@ -365,3 +365,13 @@ def _numbered(config: RunConfig) -> Iterator[Path]:
     first = config.folder
     yield first
     yield from (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
+
+
+def check_outside_runs(path: Path) -> None:
+    """Refuse a file inside a run folder, links resolved."""
+    for folder in path.resolve().parents:
+        if (folder / "privacy.json").exists() and (folder / "config.yaml").exists():
+            raise PrivacyError(
+                f"{path} lies inside the run folder {folder}. Who is in which cluster is private, and a run folder is "
+                "made to be passed on; write the table somewhere else."
+            )

@@ -275,6 +275,12 @@ def make_experiment(
     plan = plan_for(config)  # refuses a bad budget before any file is read
     data = data or load_population(config)
     plan.sampler.check_population(data.num_clients)
+    if plan.secure and method.for_population is not Method.for_population:
+        raise PrivacyError(
+            f"algorithm = {chosen.algorithm} reads the true groups, which one client's group changes for everybody, so "
+            "that epsilon does not cover it; it is a reference point for rehearsals (leave --secure out), or choose "
+            "another method."
+        )
     method = method.for_population(method, data)
     if data.columns is not None and not registry.METHODS.fact(chosen.algorithm, "reads_cells", False):
         raise ConfigError(
@@ -308,6 +314,32 @@ def make_experiment(
         faults=Faults(config.faults),
         start=start or None,
     )
+
+
+_OBJECTS = ("data", "model", "algorithm")
+
+
+def with_objects(
+    path: Path, objects: Mapping[str, Any], make: Callable[[RunConfig], Experiment] = make_experiment
+) -> Callable[[RunConfig], Experiment]:
+    """What makes the experiment of the run in `path`, given its objects; others, and other settings, are refused.
+
+    A file of data may have moved; that its content is the same is checked where the run is resumed.
+    """
+    named = named_settings(objects)
+    for name in named.keys() - {*_OBJECTS, "num_clients"}:
+        raise ConfigError(f"{name} is a setting of the run, and resume takes those from its folder; leave it out.")
+    given = {name: str(named[name]) for name in _OBJECTS if name in named}
+
+    def make_again(config: RunConfig) -> Experiment:
+        started = {"data": config.data.data, "model": config.method.model, "algorithm": config.method.algorithm}
+        for name, value in given.items():
+            moved = name == "data" and config.data.from_file and names_file(value)
+            if value != started[name] and not moved:
+                raise ConfigError(f"{path}: the run was started with {name} = {started[name]}, not {value}; give that.")
+        return make(replace(config, data=replace(config.data, data=given.get("data", config.data.data))))
+
+    return make_again
 
 
 def processes_for(experiment: Experiment) -> int:

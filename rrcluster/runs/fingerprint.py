@@ -1,40 +1,49 @@
-"""What a release depends on besides the round: settings, versions and machine. It is written with every charge.
+"""What a release depends on besides the round: settings, versions, machine and data. No run is resumed on others.
 
-A seeded round that is run again must make the identical release: the noise is the same, so two different releases would
-differ by raw values alone. The ledger compares these fingerprints before it lets a charged round be repeated.
+Settings, versions and machine are written with every charge. A seeded round that is run again must make the identical
+release: the noise is the same, so two different releases would differ by raw values alone. The ledger compares these
+fingerprints before it lets a charged round be repeated.
+
+A seeded round that is repeated on other data adds the same noise to other sums and reveals their difference; a secure
+run would state one guarantee for two populations. A plain digest would confirm a guess about the data, so that of a
+user's own data is keyed by a secret of the run; both are in the private `checkpoint/`.
 """
 
 import hashlib
+import hmac
 import json
 import os
 import platform
+import secrets
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
 from rrcluster import __version__, registry
+from rrcluster.data.arrays import ArrayStore, spaced
+from rrcluster.data.federated import FederatedData
+from rrcluster.engine.pick_engine import pick_device
+from rrcluster.engine.protocol import Engine
+from rrcluster.errors import DataError, RunFolderError
+from rrcluster.models import Model
+from rrcluster.privacy.selection import Selection
 from rrcluster.runs.config import RunConfig
 from rrcluster.settings import AFFECTS
+from rrcluster.storage import explain_write, read_mapping, replace_file, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rrcluster.engine.protocol import Engine
-    from rrcluster.models import Model
-    from rrcluster.privacy.selection import Selection
     from rrcluster.runs.experiment import Experiment
 
 
-def fingerprint(config: RunConfig, engine: "Engine") -> dict[str, Any]:
+def fingerprint(config: RunConfig, engine: Engine) -> dict[str, Any]:
     """Settings as one digest, and everything else by name, so that an error can say what changed."""
-    import numpy as np
-    import torch
-
-    from rrcluster.engine.pick_engine import pick_device
-
     device = pick_device(config.output.device).type
     settings = {name: value for name, value in config.flat().items() if AFFECTS[name] == "result"}
-    if config.data.from_file:  # which may move: what it holds is compared by a keyed digest (own_data.py)
+    if config.data.from_file:  # which may move: what it holds is compared by a keyed digest (`keyed_digest`)
         del settings["data"]
     return {
         "config": _digest(settings),
@@ -54,8 +63,7 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
 
     Where data lies (`data_folder`) is no part of it: data may be moved, and what counts is what it holds. The clients
     of a dataset are described for seeded runs alone, by a digest of their sizes and of a few samples. A digest of a
-    user's own data, or in a secure run's public ledger, could confirm a guess: own_data.py keeps a keyed one, in
-    private.
+    user's own data, or in a secure run's public ledger, could confirm a guess: `keyed_digest` is in private.
     """
     method = experiment.method
     functions = [getattr(method, part.name) for part in fields(method) if callable(getattr(method, part.name))]
@@ -90,12 +98,12 @@ def own_code(experiment: "Experiment") -> list[str]:
     return [what for what, is_own in own.items() if is_own]
 
 
-def _describe_model(model: "Model") -> str:
+def _describe_model(model: Model) -> str:
     """The layers of a network; of one that a user brings also its class, structure, weights and loss."""
     return model.signature if model.own else _digest([[layer.name, *layer.shape] for layer in model.layers])
 
 
-def describe_selection(experiments: "Sequence[Experiment]", selection: "Selection") -> dict[str, Any]:
+def describe_selection(experiments: Sequence["Experiment"], selection: Selection) -> dict[str, Any]:
     """What the outcome of a selection depends on: the fingerprint of its first run, and of all settings on offer."""
     first, *others = (fingerprint(run.config, run.engine) | describe_parts(run) for run in experiments)
     offered = [first["config"], *([run["config"], run["model"], run["method"], run["engine"]] for run in others)]
@@ -114,3 +122,55 @@ def _cpu() -> str:
 
 def _digest(value: Any) -> str:
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+KEY_FILE = "data.json"  # in checkpoint/
+_MOST_CLIENTS = 1000  # of a population that is read from disk client by client
+
+
+def remember(folder: Path, data: FederatedData) -> None:
+    """Write a new key and the digest under it into the run's private folder."""
+    path, key = folder / "checkpoint" / KEY_FILE, secrets.token_hex(32)
+    with explain_write(path):
+        replace_file(path, to_json({"key": key, "digest": keyed_digest(data, key)}), mode=0o600)
+
+
+def check_same(folder: Path, data: FederatedData) -> None:
+    """Refuse data other than the run was started with."""
+    path = folder / "checkpoint" / KEY_FILE
+    noted = read_mapping(path) if path.exists() else {}
+    key, digest = noted.get("key"), noted.get("digest")
+    if not isinstance(key, str) or not isinstance(digest, str):
+        raise RunFolderError(f"{path}: does not say which data the run was started with; start a new run.")
+    if not hmac.compare_digest(keyed_digest(data, key), digest):
+        raise RunFolderError(
+            f"{folder}: the data {data.name} is not what this run was started with; a run may not change its data. "
+            "Restore it (the same rows in the same order), or start a new run."
+        )
+
+
+def keyed_digest(data: FederatedData, key: str) -> str:
+    """HMAC-SHA256 of everything that a run reads: shapes, names (by which slots go), sizes, samples and test sets.
+
+    Of a population that is not held in memory, of the samples of 1,000 clients at equal distances.
+    """
+    digest = hmac.new(key.encode(), digestmod="sha256")
+    shapes = (data.input_shape, data.target_shape, str(data.input_dtype), data.layout)
+    digest.update(repr((data.num_classes, data.num_groups, *shapes, data.clients)).encode())
+    for numbers in (data.sizes, data.groups, data.test_of):
+        digest.update(np.ascontiguousarray(numbers, dtype=np.int64).tobytes())
+    held = isinstance(data.store, ArrayStore)
+    for client in spaced(data.num_clients, data.num_clients if held else _MOST_CLIENTS).tolist():
+        for part in _samples(data, client):
+            digest.update(np.ascontiguousarray(part).tobytes())
+    for tests in data.test_sets if held else ():
+        digest.update(np.ascontiguousarray(tests.inputs).tobytes() + np.ascontiguousarray(tests.targets).tobytes())
+    return digest.hexdigest()
+
+
+def _samples(data: FederatedData, client: int) -> tuple[Any, ...]:
+    """The samples of a client; none where they cannot be used, which no error may say of a secure run."""
+    try:
+        return data.store.client(client)
+    except DataError:
+        return ()

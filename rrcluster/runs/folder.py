@@ -31,9 +31,9 @@ from rrcluster.privacy.cost import folder_cost
 from rrcluster.privacy.slots import PastNoise
 from rrcluster.registry import DATASETS, METHODS, MODELS
 from rrcluster.runs.config import RunConfig, from_flat, refuse_a_second_run
+from rrcluster.runs.fingerprint import KEY_FILE, remember
 from rrcluster.runs.lock import FolderLock, bind
 from rrcluster.runs.outcome import describe_evaluation, read_evaluation
-from rrcluster.runs.own_data import KEY_FILE, remember
 from rrcluster.server.server import FinishedRound
 from rrcluster.server.slotted_rounds import DrawnRound, StoredNoise
 from rrcluster.server.state import RunningMean, ServerState

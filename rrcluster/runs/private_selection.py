@@ -22,11 +22,10 @@ from rrcluster.privacy.selection import Selection, draw_repetitions, worst_run
 from rrcluster.rng import Streams
 from rrcluster.runs.config import RunConfig, from_flat
 from rrcluster.runs.experiment import Experiment, make_experiment, plan_for
-from rrcluster.runs.fingerprint import describe_selection
+from rrcluster.runs.fingerprint import KEY_FILE, check_same, describe_selection, remember
 from rrcluster.runs.folder import RunFolder
 from rrcluster.runs.lock import FolderLock
 from rrcluster.runs.outcome import average
-from rrcluster.runs.own_data import KEY_FILE, check_same, remember
 from rrcluster.runs.run import Running
 from rrcluster.runs.sweep import Grid
 from rrcluster.settings import LocalSettings, MethodSettings, ServerSettings

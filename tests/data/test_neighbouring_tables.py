@@ -192,3 +192,237 @@ def test_row_numbers_are_named_in_rehearsals_and_refused_in_secure_runs(name, tm
         rr.experiment(**settings, secure=True, seed=None)
     assert "index_level_0__=" not in str(refusal.value)
     assert rr.experiment(**settings, secure=True, seed=None, features=["x"]).data.input_shape == (1,)
+
+
+CODES = ["01", "02"]
+
+
+def table_of(cells, **more):
+    size = len(cells)
+    return pa.table({"who": [f"c{place}" for place in range(size)], "x": cells, "label": [0, 1] * (size // 2), **more})
+
+
+def inputs_of(source, client="who", **rules):
+    data = rr.from_frame(source, client, "label", classes=[0, 1], **rules)
+    return {name: data.store.client(place)[0].tolist() for place, name in enumerate(data.clients)}, data.counted
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_the_order_of_columns_in_one_file_of_a_folder_moves_nobody(ending, tmp_path):
+    parquet, csv_of = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow.csv")
+    arrays = []
+    for name, extra in (("one", {}), ("other", {"a": ["z", "label", "x", "y"]})):
+        (tmp_path / name).mkdir()
+        for file, columns in {"b": ["x", "y", "z", "label"], "c": ["x", "y", "z", "label"], **extra}.items():
+            table = pa.table({column: [number, 0] for number, column in enumerate(columns)})
+            table = table.set_column(columns.index("label"), "label", [[0, 1]])
+            if ending == ".csv":
+                csv_of.write_csv(table, tmp_path / name / f"{file}.csv")
+            else:
+                parquet.write_table(table, tmp_path / name / f"{file}.parquet")
+        arrays.append(inputs_of(tmp_path / name, client=None)[0])
+    assert {client: arrays[1][client] for client in ("b", "c")} == arrays[0]
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (pa.array([1, 2]), "number"),
+        (pa.array([True, False]), "boolean"),
+        (pa.array([date(2024, 1, 31), date(2024, 2, 1)]), "date"),
+    ],
+)
+def test_categories_of_a_dictionary_are_of_the_kind_of_their_values(cells, kind):
+    """pandas' `category` holds what its reader made of all cells: 01 is a number as long as everybody's cell is one."""
+    rules = {"categories": {"x": ["01", "02"]}}
+    assert f"'x': '{kind}'" in inputs_of(table_of(cells.dictionary_encode()), **rules)[1]["types"]
+    with pytest.raises(DataError, match=f"types = x=text was declared, and the column holds {kind}"):
+        inputs_of(table_of(cells.dictionary_encode()), types={"x": "text"}, **rules)
+    assert "'x'" not in inputs_of(table_of(pa.array(CODES).dictionary_encode()), **rules)[1]["types"]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pa.array([b"1", b"2"]),
+        pa.array([{"a": 1}, {"a": 2}]),
+        pa.array([3600, 7200], pa.duration("s")),
+        pa.array([b"1", b"2"]).dictionary_encode(),
+    ],
+    ids=["bytes", "structs", "durations", "categories of bytes"],
+)
+def test_columns_that_are_of_no_declared_kind_are_refused(cells):
+    with pytest.raises(DataError, match=r"column 'x' holds .*; make it text, numbers"):
+        inputs_of(table_of(cells), categories={"x": CODES})
+
+
+NOON = ["2024-01-01T12:00:00", "2024-01-02T00:00:00.250"]
+
+
+@pytest.mark.parametrize("encoding", ["declared", "cells"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_the_unit_and_the_zone_of_dates_change_no_value(unit, zone, encoding):
+    categories = {"x": ["2024-01-01 12:00:00", "2024-01-02 00:00:00.25"]}
+
+    def inputs(unit, zone):
+        stamps = pa.array(np.array(NOON, dtype=f"datetime64[{unit}]")).cast(pa.timestamp(unit, tz=zone))
+        return inputs_of(table_of(stamps), categories=categories, types={"x": "date"}, encoding=encoding)[0]
+
+    assert inputs(unit, zone) == inputs("ms", None)
+    assert [np.argmax(row[0][:3]) for row in inputs(unit, zone).values()] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound"), [(pa.float16(), 2**11), (pa.float32(), 2**24), (pa.float64(), 2**53)], ids=["16", "32", "64"]
+)
+def test_names_that_a_float_of_their_width_may_have_rounded_are_refused(kind, bound):
+    numpy_of = {pa.float16(): np.float16, pa.float32(): np.float32, pa.float64(): np.float64}[kind]
+    for odd in (bound, bound + 1):  # the second is rounded to the first
+        cells = pa.array(np.array([odd, 5], dtype=numpy_of))
+        with pytest.raises(DataError, match=rf"a number of 2\^{bound.bit_length() - 1} or more"):
+            inputs_of(table_of(cells), categories={"x": [bound + 1, 5]})
+    below = pa.array(np.array([bound - 1, 5], dtype=numpy_of))
+    assert np.argmax(inputs_of(table_of(below), categories={"x": [bound - 1, 5]})[0]["c0"]) == 0
+
+
+@pytest.mark.parametrize("narrow", [np.float16, np.float32])
+@pytest.mark.parametrize("rules", [{"categories": {"x": [2**24 + 1, 2049, 5]}}, {}])
+def test_narrow_floats_in_one_file_of_a_folder_round_nobodys_numbers(narrow, rules, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrays = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        for file in ("b", "c"):
+            cells = pa.array([2**24 + 1 if narrow == np.float32 else 2049, 5], pa.int32())
+            parquet.write_table(pa.table({"x": cells, "label": [0, 1]}), tmp_path / name / f"{file}.parquet")
+    odd = pa.table({"x": pa.array(np.array([1.5, 2], dtype=narrow)), "label": [0, 1]})
+    parquet.write_table(odd, tmp_path / "other" / "a.parquet")
+    arrays = [inputs_of(tmp_path / name, client=None, types={"x": "number"}, **rules)[0] for name in ("one", "other")]
+    assert {client: arrays[1][client] for client in ("b", "c")} == arrays[0]
+
+
+TYPES = {
+    "number": [
+        pa.int8(), pa.uint8(), pa.int16(), pa.int32(), pa.int64(), pa.uint64(), pa.float32(), pa.float64(),
+        pa.decimal128(9, 2), pa.decimal256(40, 3),
+    ],
+    "text": [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())],
+    "boolean": [pa.bool_()],
+    "date": [pa.date32(), pa.date64(), pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("us", tz="UTC")],
+}  # fmt: skip
+VALUES = {
+    "number": [0, 1, 2, 3, 100],
+    "text": ["red", "01", "true", "größe", "NA", ""],
+    "boolean": [True, False],
+    "date": [date(2024, 1, 31), date(2024, 2, 1), date(1969, 7, 20)],
+}
+
+
+def typed_column(kind, values, rng):
+    """The values in one of the types that programs hold them in."""
+    types = TYPES[kind]
+    chosen = types[rng.integers(len(types))]
+    if kind == "text" and pa.types.is_dictionary(chosen):
+        return pa.array(values, pa.string()).dictionary_encode()
+    if pa.types.is_decimal(chosen):
+        return pa.array(values, pa.int64()).cast(pa.decimal128(21, 0)).cast(chosen)
+    return pa.array(values, pa.date32()).cast(chosen) if kind == "date" else pa.array(values, chosen)
+
+
+def typed_pair(seed):
+    """Two tables at one declared schema that differ in a client's values, and in how wide everybody's types are."""
+    rng = np.random.default_rng(seed)
+    kinds = {f"x{place}": list(TYPES)[rng.integers(4)] for place in range(3)} | {"amount": "number", "label": "number"}
+    owners = [f"c{place}" for place in range(6) for _ in range(rng.integers(1, 4))]
+    held = [place > 0 and owners[place - 1] == owners[place] and rng.random() < 0.5 for place in range(len(owners))]
+
+    def cell(name):
+        kind = kinds[name]
+        value = VALUES[kind][rng.integers(len(VALUES[kind]))]
+        return rng.integers(2).item() if name == "label" else None if rng.random() < 0.2 else value
+
+    rows = [{name: cell(name) for name in kinds} for _ in owners]
+    mine = [place for place, owner in enumerate(owners) if owner == "c0"]
+    changed = [{name: cell(name) for name in kinds} if place in mine else row for place, row in enumerate(rows)]
+    kept = [place for place in range(len(owners)) if rng.random() < 0.5 or place not in mine[1:]]
+    tables = []
+    for cells, places in ((rows, range(len(owners))), (changed, kept)):
+        columns = {name: typed_column(kinds[name], [cells[place][name] for place in places], rng) for name in kinds}
+        who = pa.array([owners[place] for place in places])
+        marks = pa.array([held[place] for place in places])
+        tables.append(pa.table({"who": who, **columns, "held": marks}))
+    rules = {
+        "categories": {name: VALUES[kinds[name]][:2] for name in ("x0", "x1", "x2")},
+        "missing": {"x0": VALUES[kinds["x0"]][0], "x1": "other", "x2": VALUES[kinds["x2"]][1], "amount": 0},
+        "types": {name: kind for name, kind in kinds.items() if kind != "text"} | {"held": "boolean"},
+        "test_column": "held",
+        "classes": [0, 1],
+    }
+    return tables, rules
+
+
+def through_pandas(table):
+    pandas = pytest.importorskip("pandas")
+    return table.to_pandas(types_mapper=pandas.ArrowDtype)
+
+
+def through_polars(table):
+    return pytest.importorskip("polars").from_arrow(table)
+
+
+def through_parquet(table, path):
+    pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    return path
+
+
+@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("through", ["arrow", "parquet", "pandas", "polars"])
+def test_a_neighbour_at_a_declared_schema_changes_nobody_elses_arrays(through, block, tmp_path):
+    for seed in range(13 * block, 13 * block + 13):
+        tables, rules = typed_pair(seed)
+        if through == "polars" and any(pa.types.is_decimal256(own.type) for table in tables for own in table.schema):
+            continue  # it holds no such numbers
+        make = {
+            "arrow": lambda table, _: table,
+            "parquet": lambda table, number: through_parquet(table, tmp_path / f"{number}.parquet"),
+            "pandas": lambda table, _: through_pandas(table),
+            "polars": lambda table, _: through_polars(table),
+        }[through]
+        arrays = [client_arrays(make(table, number), rules) for number, table in enumerate(tables)]
+        for own in arrays:
+            own.pop("c0", None)
+        assert len(arrays[0]) == 5
+        assert arrays[0] == arrays[1], seed
+
+
+def test_headers_with_marks_quotes_and_spaces_are_read_alike(tmp_path):
+    """A byte order mark, quoted names, line ends of other systems: the same columns."""
+    plain = "who,x,label\na,1,0\nb,2,1\n"
+    forms = {
+        "plain": plain.encode(),
+        "mark": b"\xef\xbb\xbf" + plain.encode(),
+        "quotes": plain.replace("who,x,label", '"who","x","label"').encode(),
+        "windows": plain.replace("\n", "\r\n").encode(),
+    }
+    arrays = {}
+    for name, content in forms.items():
+        (tmp_path / f"{name}.csv").write_bytes(content)
+        arrays[name] = inputs_of(str(tmp_path / f"{name}.csv"))[0]
+    assert all(own == arrays["plain"] for own in arrays.values())
+    (tmp_path / "twice.csv").write_text("who,x,x,label\na,1,1,0\n")
+    with pytest.raises(DataError, match="column 'x' appears twice"):
+        inputs_of(str(tmp_path / "twice.csv"))
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_row_numbers_are_no_inputs_unless_they_are_named(ending, tmp_path):
+    """What pandas writes by default: a row's number counts the rows of clients before it."""
+    pandas = pytest.importorskip("pandas")
+    path = tmp_path / f"x.{ending}"
+    frame = pandas.DataFrame({"who": ["a", "b", "c", "d"], "x": [1, 2, 3, 4], "label": [0, 1, 0, 1]})
+    frame = frame[frame.x != 2]
+    frame.to_csv(path) if ending == "csv" else frame.to_parquet(path)
+    assert inputs_of(str(path))[0] == inputs_of(str(path), features=["x"])[0]
+    assert inputs_of(str(path), features=["x"])[0] == {"a": [[1.0]], "c": [[3.0]], "d": [[4.0]]}
+    assert len(inputs_of(str(path), features=["", "x"] if ending == "csv" else ["__index_level_0__", "x"])[0]) == 3

@@ -162,6 +162,7 @@ class Training:
                 continue
             if process is not None and name[0] == "serve":
                 self.statuses.append(process.returncode)
+                note(self.base / "statuses.jsonl", process.returncode)
                 told = (self.base / "serve-0.log").read_text()
                 self.finished = process.returncode == 0
                 self.refused = "was charged before a crash" in told
@@ -186,6 +187,12 @@ class Training:
                     return int(child)
             return None
         return self.running[(kind, self.rng.randrange(len(COUNTS)))].pid
+
+    def memory_of_gate(self):
+        """In MiB; 0 where there is none."""
+        with contextlib.suppress(OSError, KeyError):
+            return memory_of(self.victim("gate"))
+        return 0
 
     def kill(self, kind):
         with contextlib.suppress(OSError):
@@ -225,15 +232,13 @@ class Training:
 
     def _equal(self, noted):
         """Whether the models are those of a simulator in which the same members answer each round."""
-        own = load(self.trial / "run").models.clustered
+        own = load(self.trial / "run").models.clustered.astype(np.float32)  # as they are stored and handed out
         experiment = build_experiment(**self.settings, num_clients=sum(COUNTS), engine="reference")
         *_, last = replace(experiment, faults=Answering({t: whose for t, (whose, _) in noted.items()})).rounds()
         handed = [load(member / "released").models.clustered for member in self.members]
-        simulated = np.asarray(last.state.models.clustered)
-        averaged = np.asarray(last.state.average.clustered)
         return {
-            "of the server": bool(np.array_equal(own, simulated) or np.array_equal(own, averaged)),
-            "of members": all(bool(np.array_equal(models, own)) for models in handed),
+            "of the server": bool(np.array_equal(own, np.asarray(last.state.average.clustered, dtype=np.float32))),
+            "of members": all(bool(np.array_equal(models.astype(np.float32), own)) for models in handed),
         }
 
 
@@ -293,7 +298,7 @@ def campaign(base, kills, seed):
                 training.supervise()
                 time.sleep(0.2)
                 now = time.monotonic()
-                most = max(most, memory_of(training.victim("gate")) if ("serve", 0) in training.running else 0)
+                most = max(most, training.memory_of_gate())
                 for end, proxies in cuts:
                     if now > end:
                         [proxy.plug() for proxy in proxies]
@@ -313,7 +318,7 @@ def campaign(base, kills, seed):
                 plan.pop(0)
                 done[name or kind] += 1
                 note(base / "done.jsonl", [round(now - began), len(trainings) - 1, name or kind])
-                following = now + rng.uniform(0.5, 14.0) + (OUTAGE if kind == "cut" else 0.0)
+                following = now + rng.uniform(0.5, 9.0) + (OUTAGE if kind == "cut" else 0.0)
         finally:
             training.stop()
     return {

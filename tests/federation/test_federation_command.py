@@ -356,6 +356,29 @@ def test_members_bring_their_own_tables_and_clients_join_leave_and_withdraw(base
     fails(capsys, "no client of that name", "client", members[0], "--withdraw", "nobody")
 
 
+def test_a_schedule_of_real_members_is_refused(base, capsys):
+    """Slots go by number, and members number their clients in order: without one, others would have other slots."""
+    for changes in ({"participation": "schedule", "slots": 3}, {"slots": 3}):
+        settings = {name: value for name, value in OWN.items() if name != "participation"} | changes
+        (base / "settings.yaml").write_text(yaml.safe_dump(settings))
+        fails(capsys, "gives slots to numbers", "init", base / "scheduled", base / "settings.yaml", "--mode", "plain")
+
+
+def test_a_members_types_are_declared_too(base, capsys):
+    """A Parquet file whose kinds a program made of all rows: one client's cell would move this member's others."""
+    pandas = pytest.importorskip("pandas")
+    settings = {name: value for name, value in OWN.items() if name != "types"}
+    trial = signed(base, settings, *HONEST, counts=(5, 5, 5))
+    write_patients(base / "patients.csv", ["p1", "p2", "p3"])
+    pandas.read_csv(base / "patients.csv").to_parquet(base / "patients.parquet")
+    data = ["--data", base / "patients.parquet", "--client-column", "patient"]
+    fails(capsys, "types were taken from the table", "client", base / "m0", *data)
+    assert trial.exists()
+    columns = ColumnSettings(client="patient", types=("age=number",))
+    with listening([base / "m0"], data=str(base / "patients.parquet"), columns=columns) as (daemon,):
+        assert daemon.data.num_clients == 3
+
+
 def test_arrays_and_functions_are_data_too_if_they_look_as_agreed(base, capsys, monkeypatch):
     settings = {name: value for name, value in OWN.items() if name not in ("features", "target", "classes",
                                                                            "categories", "scale")}  # fmt: skip

@@ -64,6 +64,18 @@ SEEDED = {
     "personalised": {"personalise": True, "num_rounds": 3},
     "cnn": {"model": "cnn", "num_rounds": 3},
     "dirichlet": {"partition": "dirichlet", "concentration": 0.3},
+    "survey, everybody": {"num_rounds": 16, "init": "survey", "num_clients": 200, "participation": "everybody"},
+    "fesem, identifier": {"algorithm": "fesem-memoryless", "mechanism": "identifier", "min_cluster_size": 4},
+    "fedcam, everybody": {"algorithm": "fedcam", "participation": "everybody", "min_cluster_size": 4},
+    "fedper, schedule": {
+        "algorithm": "fedper",
+        "participation": "schedule",
+        "slots": 2,
+        "model": "mlp",
+        "num_rounds": 4,
+    },
+    "k-ary identifier": {"mechanism": "identifier", "identifier": "kary"},
+    "synthetic": {"data": "synthetic", "max_samples": None, "init": "independent"},
     "local": {"algorithm": "local", "mechanism": "none", "noise_multiplier": None, "num_rounds": 2},
 }
 METHODS = ("fedavg", "fedprox", "fesem", "fedcam", "fedper", "mr-mtl", "oracle", "ifca-shared", "fesem-memoryless")
@@ -172,6 +184,20 @@ def secure_images(folder):
         rr.run(**settings | {"secure": True, "min_cluster_size": 4, "out": folder / "run"})
 
 
+def secure_module(folder):
+    torch.manual_seed(0)
+    settings = {name: value for name, value in TINY.items() if name != "evaluate_every"}
+    with fixed_entropy():
+        rr.run(**settings | {"secure": True, "model": Perceptron(), "num_rounds": 2, "out": folder / "run"})
+
+
+def secure_identifier(folder):
+    settings = {name: value for name, value in TINY.items() if name != "evaluate_every"}
+    settings |= {"mechanism": "identifier", "min_cluster_size": 4, "secure": True}
+    with fixed_entropy():
+        rr.run(**settings | {"out": folder / "run"})
+
+
 def secure_schedule(folder):
     settings = {name: value for name, value in TINY.items() if name != "evaluate_every"}
     settings |= {"participation": "schedule", "slots": 3, "num_rounds": 9}
@@ -190,7 +216,16 @@ def sweep(folder):
     assert command_line(["sweep", str(folder / "grid.yaml"), "-q"]) == 0
 
 
-def resumed(folder):
+def csv_sweep(folder):
+    settings = csv_settings(folder)
+    rr.sweep(settings | {"algorithm": ["ifca", "fedavg"], "out": str(folder / "run")}, processes=1)
+
+
+def resumed_schedule(folder):
+    resumed(folder, participation="schedule", slots=3, num_rounds=9)
+
+
+def resumed(folder, **changes):
     class Stop(Exception):
         pass
 
@@ -199,7 +234,7 @@ def resumed(folder):
             raise Stop
 
     with contextlib.suppress(Stop):
-        rr.run(**TINY | {"algorithm": "fesem", "out": folder / "run"}, on_round=stop)
+        rr.run(**TINY | (changes or {"algorithm": "fesem"}) | {"out": folder / "run"}, on_round=stop)
     rr.run(resume=folder / "run")
 
 
@@ -250,8 +285,12 @@ RUNS |= {
     "secure, own csv": secure_csv,
     "secure, images, coins": secure_images,
     "secure, schedule": secure_schedule,
+    "secure, own module": secure_module,
+    "secure, identifier": secure_identifier,
     "sweep": sweep,
+    "sweep, own csv": csv_sweep,
     "resumed": resumed,
+    "resumed, schedule": resumed_schedule,
     "federation, plain": federation("plain"),
     "federation, secure": federation("secure"),
     "rr.Server": server_loop,

@@ -18,7 +18,7 @@ from rrcluster.audit.run_folders import _unlisted
 from rrcluster.cli import main
 from rrcluster.errors import ConfigError, NotDeclared, PrivacyError, RunFolderError
 from rrcluster.runs.experiment import build_experiment
-from rrcluster.runs.own_data import keyed_digest
+from rrcluster.runs.fingerprint import keyed_digest
 from rrcluster.runs.run import start
 
 pa = pytest.importorskip("pyarrow", reason="tables of one's own need the extra [frames]")
@@ -703,3 +703,34 @@ def test_a_module_and_a_frame_of_ones_own_resume_together(here):
     assert rr.run(resume="run", **frame, model=module).models.clustered.shape == whole.models.clustered.shape
     with pytest.raises(RunFolderError, match="has finished"):
         rr.run(resume="run", **frame, model=module)
+
+
+def test_a_run_is_not_resumed_after_its_clients_were_renamed(here, capsys):
+    """Slots go by name: renamed in the middle of a run, clients would take part more often than it states."""
+    write_csv(here / "named.csv")
+    text = (here / "named.csv").read_text()
+    settings = {**RUN, "sample_rate": None, "participation": "schedule", "slots": 4, "num_rounds": 8}
+    settings = {name: value for name, value in settings.items() if value is not None} | {"init": "independent"}
+    roles = {**ROLES, "data": str(here / "named.csv"), "secure": True, "num_clients": CLIENTS}
+
+    class Stop(Exception):
+        pass
+
+    def stop(number, _):
+        if number == 1:
+            raise Stop
+
+    with pytest.raises(Stop):
+        rr.run(**settings, **roles, out=str(here / "renamed"), on_round=stop, progress=False)
+    (here / "named.csv").write_text(re.sub(r'(?m)^("?)c(?=\d)', r"\1d", text))
+    with pytest.raises(RunFolderError, match="is not what this run was started with"):
+        rr.run(resume=str(here / "renamed"), progress=False)
+    (here / "named.csv").write_text(text)
+    assert rr.run(resume=str(here / "renamed"), progress=False).epsilon > 0
+
+
+def test_a_method_that_reads_true_groups_is_for_rehearsals(here):
+    roles = {**ROLES, "data": columns(), "types": TYPES, "group": "side", "num_clients": CLIENTS}
+    assert build_experiment(**RUN, **roles, algorithm="oracle").method.name == "oracle"
+    with pytest.raises(PrivacyError, match="algorithm = oracle reads the true groups"):
+        build_experiment(**RUN, **roles, algorithm="oracle", secure=True)

@@ -132,7 +132,7 @@ def _options(folder: MemberFolder, command: ClientCommand) -> ClientCommand:
 
 def _fetch(folder: MemberFolder, command: ClientCommand) -> int:
     """Assign and personalise on this machine: nothing is sent."""
-    from rrcluster.runs.assign import check_outside_runs
+    from rrcluster.runs.config import check_outside_runs
     from rrcluster.runs.load import assign, load
 
     if command.out is None:
