@@ -27,44 +27,21 @@ def _one(named: dict[str, Any]) -> tuple[str, float]:
     return name, cast(float, value)
 
 
-def positive(**named: float) -> float:
-    """Finite and greater than zero."""
-    name, value = _one(named)
-    if not 0 < value < math.inf:
-        raise ConfigError(f"{name} = {value} must be greater than 0 and finite.")
-    return value
+def _within(words: str, holds: Callable[[float], bool]) -> Callable[..., float]:
+    def check(**named: float) -> float:
+        name, value = _one(named)
+        if not holds(value):
+            raise ConfigError(f"{name} = {value} must be {words}.")
+        return value
+
+    return check
 
 
-def non_negative(**named: float) -> float:
-    """Finite and at least zero."""
-    name, value = _one(named)
-    if not 0 <= value < math.inf:
-        raise ConfigError(f"{name} = {value} must be at least 0 and finite.")
-    return value
-
-
-def rate(**named: float) -> float:
-    """In (0, 1]."""
-    name, value = _one(named)
-    if not 0 < value <= 1:
-        raise ConfigError(f"{name} = {value} must be greater than 0 and at most 1.")
-    return value
-
-
-def fraction(**named: float) -> float:
-    """In [0, 1)."""
-    name, value = _one(named)
-    if not 0 <= value < 1:
-        raise ConfigError(f"{name} = {value} must be at least 0 and less than 1.")
-    return value
-
-
-def share(**named: float) -> float:
-    """In [0, 1]."""
-    name, value = _one(named)
-    if not 0 <= value <= 1:
-        raise ConfigError(f"{name} = {value} must be at least 0 and at most 1.")
-    return value
+positive = _within("greater than 0 and finite", lambda value: 0 < value < math.inf)
+non_negative = _within("at least 0 and finite", lambda value: 0 <= value < math.inf)
+rate = _within("greater than 0 and at most 1", lambda value: 0 < value <= 1)
+fraction = _within("at least 0 and less than 1", lambda value: 0 <= value < 1)
+share = _within("at least 0 and at most 1", lambda value: 0 <= value <= 1)
 
 
 def count(*, at_least: int = 1, **named: int) -> int:

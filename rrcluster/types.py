@@ -55,8 +55,6 @@ class Models:
 
     def plus(self, other: "Models", scale: float = 1.0) -> "Models":
         """self + scale * other, as new models."""
-        if scale == 1:
-            return Models(self.shared + other.shared, self.clustered + other.clustered)
         return Models(self.shared + scale * other.shared, self.clustered + scale * other.clustered)
 
 

@@ -10,6 +10,7 @@ import tyro
 from rrcluster.cli.terminal import follow_sweep, parse, print_json, print_results, read_yaml, say
 from rrcluster.errors import ConfigError, RunFolderError
 from rrcluster.privacy.cost import epsilon_text
+from rrcluster.runs.config import refuse_a_second_run
 from rrcluster.storage import write_file
 
 if TYPE_CHECKING:
@@ -136,8 +137,7 @@ def _select(grid: "Grid", command: SweepCommand) -> int:
 
     from rrcluster.runs.private_selection import SelectSettings, candidates, select
 
-    if (grid.out / "config.yaml").exists():
-        raise RunFolderError(f"{grid.out} already holds a run; choose another folder with --out.")
+    refuse_a_second_run(grid.out)
     if any(any(grid.out.glob(name)) for name in ("sweep.json", "*/config.yaml", "*/seed-*/config.yaml")):
         raise RunFolderError(
             f"{grid.out} already holds a sweep, and a selection needs a folder of its own; choose another with --out."

@@ -72,7 +72,7 @@ class ReferenceEngine:
         cohort, local, models = call.cohort, call.local, np.asarray(call.models, dtype=np.float32)
         orders = batch_orders(call.key, cohort.clients, cohort.sizes, epochs=local.local_epochs)
         seeds = step_seeds(call.key, cohort.clients, orders.shape[1] * -(-orders.shape[2] // local.batch_size))
-        result = np.zeros((len(cohort.sizes), models.shape[1]), dtype=np.float32)
+        result = np.empty((len(cohort.sizes), models.shape[1]), dtype=np.float32)
         for row, size in enumerate(cohort.sizes.tolist()):
             start = models[call.model_of[row]]
             if size:
@@ -84,11 +84,11 @@ class ReferenceEngine:
                 batches = [batch for order in epochs for batch in order.split(local.batch_size)]
                 for seed, chosen in zip(seeds[row].tolist(), batches, strict=False):
                     optimiser.step(network.gradients(inputs[chosen], targets[chosen], seed=seed))
-                result[row] = network.dump()
-                if not call.whole_models:
-                    result[row] -= start
-            elif call.whole_models:
+                network.dump(result[row])
+            else:
                 result[row] = start
+            if not call.whole_models:
+                result[row] -= start
         return result
 
     def _measure(self, question: Question) -> Measured:

@@ -80,7 +80,7 @@ class SingleEngine:
                 batches = zip(*(torch.split(part[places], local.batch_size) for part in (inputs, targets)), strict=True)
                 for batch, truth in batches:
                     optimiser.step(self._gradients(network, batch, truth))
-            trained[row] = network.dump()
+            network.dump(trained[row])
         return trained
 
     def _measure(self, question: Question) -> Measured:

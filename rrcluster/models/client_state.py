@@ -68,9 +68,13 @@ class ClientNetwork:
         """Take the weights (d,)."""
         _load(self.parameters, self.model, vector)
 
-    def dump(self) -> Array:
-        """The weights, (d,)."""
-        return np.asarray(torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters]).cpu().numpy())
+    def dump(self, into: Array) -> None:
+        """Write the weights, (d,) float32."""
+        whole, parts = torch.from_numpy(into), [parameter.detach().reshape(-1) for parameter in self.parameters]
+        if self.device.type == "cpu":
+            torch.cat(parts, out=whole)
+        else:
+            whole.copy_(torch.cat(parts))
 
     def gradients(self, inputs: Tensor, targets: Tensor, *, seed: int = 0) -> Sequence[Tensor]:
         """Of the mean loss of a batch; random layers draw under the seed, by whichever generator."""

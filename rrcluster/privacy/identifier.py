@@ -133,14 +133,9 @@ def split_budget(whole_round: float, *, identifier_share: float) -> tuple[float,
     return identifier, whole_round / math.sqrt(1 - identifier_share)
 
 
-def _kary(sigma_s: float, num_clusters: int) -> KaryIdentifier:
-    """Keeps a choice as often as Gaussian noise of std `sigma_s` does."""
-    return KaryIdentifier(keep_probability(sigma_s, num_clusters))
-
-
 IDENTIFIERS: dict[str, Callable[[float, int], Identifier]] = {
     "gaussian": lambda sigma_s, _: GaussianIdentifier(sigma_s),
-    "kary": _kary,
+    "kary": lambda sigma_s, k: KaryIdentifier(keep_probability(sigma_s, k)),  # keeps a choice as often
 }
 
 

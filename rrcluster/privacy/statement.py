@@ -24,11 +24,9 @@ def participation_name(plan: PrivacyPlan) -> str:
     return "schedule"
 
 
-def secrets(plan: PrivacyPlan) -> list[str]:
-    """What has to be kept secret for the plan's epsilon to hold, as sentences."""
-    if plan.event.sample_rate == 1:
-        return [_NOTHING_SECRET]
-    return [_SECRET]
+def secret(plan: PrivacyPlan) -> str:
+    """What has to be kept secret for the plan's epsilon to hold."""
+    return _NOTHING_SECRET if plan.event.sample_rate == 1 else _SECRET
 
 
 def describe_participation(plan: PrivacyPlan) -> dict[str, Any]:
@@ -36,7 +34,7 @@ def describe_participation(plan: PrivacyPlan) -> dict[str, Any]:
     slots = plan.mechanism.slots
     described = {
         "name": participation_name(plan),
-        "secret": " ".join(secrets(plan)),
+        "secret": secret(plan),
         "most_participations": plan.num_participations,
         "towards": [
             {
@@ -196,7 +194,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
             *_reserve_notes(plan),
             _STOPPED,
             TRUST[0],
-            *secrets(plan),
+            secret(plan),
             TRUST[1],
             _ALONE if plan.secure else TRUST[2],
             *((*_EXACT, _EXACT_REPEAT if plan.stores_rounds else _FRESH_REPEAT) if plan.secure else _FLOATING),

@@ -46,7 +46,7 @@ def fingerprint(config: RunConfig, engine: Engine) -> dict[str, Any]:
     if config.data.from_file:  # which may move: what it holds is compared by a keyed digest (`keyed_digest`)
         del settings["data"]
     return {
-        "config": _digest(settings),
+        "config": plain_digest(settings),
         "rrcluster": __version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -70,7 +70,7 @@ def describe_parts(experiment: "Experiment") -> dict[str, Any]:
     named = [getattr(function, "__qualname__", repr(type(function))) for function in functions]
     parts = {
         "model": _describe_model(experiment.model),
-        "method": _digest(named),
+        "method": plain_digest(named),
     }
     if experiment.start is not None:
         parts["start"] = hashlib.blake2b(experiment.start.models.rows.tobytes(), digest_size=8).hexdigest()
@@ -100,14 +100,14 @@ def own_code(experiment: "Experiment") -> list[str]:
 
 def _describe_model(model: Model) -> str:
     """The layers of a network; of one that a user brings also its class, structure, weights and loss."""
-    return model.signature if model.own else _digest([[layer.name, *layer.shape] for layer in model.layers])
+    return model.signature if model.own else plain_digest([[layer.name, *layer.shape] for layer in model.layers])
 
 
 def describe_selection(experiments: Sequence["Experiment"], selection: Selection) -> dict[str, Any]:
     """What the outcome of a selection depends on: the fingerprint of its first run, and of all settings on offer."""
     first, *others = (fingerprint(run.config, run.engine) | describe_parts(run) for run in experiments)
     offered = [first["config"], *([run["config"], run["model"], run["method"], run["engine"]] for run in others)]
-    return first | {"config": _digest([offered, selection.score, list(selection.among)])}
+    return first | {"config": plain_digest([offered, selection.score, list(selection.among)])}
 
 
 def _cpu() -> str:
@@ -120,7 +120,8 @@ def _cpu() -> str:
     return names[0] if names else platform.processor()
 
 
-def _digest(value: Any) -> str:
+def plain_digest(value: Any) -> str:
+    """Of values that JSON can write."""
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 

@@ -319,8 +319,3 @@ def _together(jobs: Sequence[Job]) -> Iterator[Step]:
             running -= 1
         else:
             yield step
-
-
-def known_here() -> list[tuple[str, Any]]:
-    """Names that this program has registered, to be sent along with jobs."""
-    return registry.registered()

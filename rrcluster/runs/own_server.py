@@ -12,8 +12,6 @@ round is the last. A process that was killed goes on where the folder says, and 
 again, with fresh noise.
 """
 
-import hashlib
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +26,7 @@ from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.privacy.statement import statement
 from rrcluster.rng import Streams
+from rrcluster.runs.fingerprint import plain_digest
 from rrcluster.runs.folder import RunFolder
 from rrcluster.runs.lock import FolderLock, bind, check_place
 from rrcluster.server.server import Charge, FinishedRound, Guidance, RoundServer, attempt_round
@@ -66,7 +65,7 @@ class Server:
         self._streams = _streams(plan, seed)
         first = _first_models(models, plan)
         self._server = RoundServer(plan, _settings(settings), explores=True, first_models=lambda: first)
-        made_by = {"config": _digest([asdict(self._server.settings), first.rows.tolist()])}
+        made_by = {"config": plain_digest([asdict(self._server.settings), first.rows.tolist()])}
         self._folder = _open(Path(folder), plan, adopt=adopt)
         try:
             self._ledger = Ledger(
@@ -261,7 +260,3 @@ def _number(client: Any) -> int | None:
 
 def _rows(part: Any, places: list[int]) -> Any:
     return part[places] if hasattr(part, "shape") else [part[place] for place in places]
-
-
-def _digest(value: Any) -> str:
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()

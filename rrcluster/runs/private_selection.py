@@ -20,13 +20,13 @@ from rrcluster.privacy.events import RepeatAndSelect
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.selection import Selection, draw_repetitions, worst_run
 from rrcluster.rng import Streams
-from rrcluster.runs.config import RunConfig, from_flat
+from rrcluster.runs.config import RunConfig, from_flat, refuse_a_second_run
 from rrcluster.runs.experiment import Experiment, make_experiment, plan_for
 from rrcluster.runs.fingerprint import KEY_FILE, check_same, describe_selection, remember
 from rrcluster.runs.folder import RunFolder
 from rrcluster.runs.lock import FolderLock
 from rrcluster.runs.outcome import average
-from rrcluster.runs.run import Running
+from rrcluster.runs.run import Running, check_target
 from rrcluster.runs.sweep import Grid
 from rrcluster.settings import LocalSettings, MethodSettings, ServerSettings
 from rrcluster.storage import make_folders, sync_folder
@@ -100,7 +100,7 @@ def candidates(grid: Grid, settings: SelectSettings) -> Candidates:
         assert target is not None  # `none` was refused
         noise = calibrate(event, epsilon=target, delta=privacy.delta, num_rounds=1, accountant="rdp")
     charged = event(noise)
-    _check_target(charged, target, privacy.delta)
+    check_target(epsilon(charged, num_rounds=1, delta=privacy.delta, accountant="rdp"), target)
     selection = Selection(charged, _BY_EVALUATION, grid.spelled())
     experiments = _experiments([_with_noise(config, noise) for config in configs], selection)
     return Candidates(experiments, selection, grid.out, target)
@@ -116,7 +116,7 @@ def select(offer: Candidates) -> RunFolder:
     _make_folder(offer.out)
     lock = FolderLock(offer.out / "checkpoint" / "lock")
     try:
-        _refuse_a_run(offer.out)
+        refuse_a_second_run(offer.out)
         _drop_left_over(lock.folder)
         _same_data(offer)
         _best_run(_charged(offer), Path(tempfile.mkdtemp(prefix=_HIDDEN, dir=lock.folder)))  # mode 0700
@@ -236,15 +236,6 @@ def _with_noise(config: RunConfig, noise_multiplier: float) -> RunConfig:
     return replace(config, privacy=privacy, output=replace(config.output, name=config.label, keep_checkpoint=False))
 
 
-def _check_target(event: RepeatAndSelect, target: float | None, delta: float) -> None:
-    spent = epsilon(event, num_rounds=1, delta=delta, accountant="rdp")
-    if target is not None and spent > target:
-        raise PrivacyError(
-            f"the calibrated noise costs epsilon = {spent:.6g}, more than the target {target:g}. Calibration is wrong: "
-            "please report this as a bug."
-        )
-
-
 def _experiments(configs: list[RunConfig], selection: Selection) -> tuple[Experiment, ...]:
     first = make_experiment(configs[0])
     others = [make_experiment(config, data=first.data) for config in configs[1:]]
@@ -254,14 +245,9 @@ def _experiments(configs: list[RunConfig], selection: Selection) -> tuple[Experi
 _HIDDEN = "selection-"  # in checkpoint/, which only its owner reads, and which the lock guards
 
 
-def _refuse_a_run(out: Path) -> None:
-    if (out / "config.yaml").exists():
-        raise RunFolderError(f"{out} already holds a run; choose another folder with --out.")
-
-
 def _make_folder(out: Path) -> None:
     """Make the folder, and refuse one that holds a run."""
-    _refuse_a_run(out)
+    refuse_a_second_run(out)
     try:
         make_folders(out)
     except OSError as error:

@@ -12,7 +12,7 @@ import numpy as np
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.runs.config import RunConfig, new_folder
-from rrcluster.runs.experiment import Experiment, build_experiment, check_declared, make_experiment, with_objects
+from rrcluster.runs.experiment import Experiment, build_experiment, make_experiment, with_objects
 from rrcluster.runs.fingerprint import check_same, describe_parts, fingerprint
 from rrcluster.runs.folder import RunFolder
 from rrcluster.runs.load import TrainedModels
@@ -22,7 +22,7 @@ from rrcluster.server.state import ServerState
 from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation, evaluate, judged_clients, measure_round
 from rrcluster.simulation.personalise import personalised_accuracies
-from rrcluster.simulation.simulate import Checkpoint, RoundRecord
+from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_declared
 from rrcluster.types import Models, NoisyEvaluation
 
 if TYPE_CHECKING:
@@ -79,20 +79,24 @@ def finish(running: "Running") -> RunResult:
 
 def start(experiment: Experiment) -> "Running":
     """Make a new run folder for an experiment. Nothing is written if anything about it is wrong."""
-    _check_target(experiment)
+    _check_cost(experiment)
     if experiment.plan.secure:
         check_declared(experiment.data, secure=True)  # the data may have been replaced
     config, own_data = experiment.config, experiment.data if experiment.owns_data else None
     return _running(experiment, RunFolder.create(new_folder(config), config, experiment.statement(), own_data=own_data))
 
 
-def _check_target(experiment: Experiment) -> None:
+def _check_cost(experiment: Experiment) -> None:
+    if experiment.plan.private:
+        check_target(experiment.plan.epsilon(), experiment.config.privacy.target_epsilon)
+
+
+def check_target(epsilon: float, target: float | None) -> None:
     """Refuse noise that costs more than was asked for, wherever it came from."""
-    target, plan = experiment.config.privacy.target_epsilon, experiment.plan
-    if target is not None and plan.epsilon() > target:
+    if target is not None and epsilon > target:
         raise PrivacyError(
-            f"the calibrated noise costs epsilon = {plan.epsilon():.6g}, more than the target {target:g}. Calibration "
-            "is wrong: please report this as a bug."
+            f"the calibrated noise costs epsilon = {epsilon:.6g}, more than the target {target:g}. Calibration is "
+            "wrong: please report this as a bug."
         )
 
 
@@ -128,7 +132,7 @@ def resume(path: Path, *, make: MakeExperiment = make_experiment, adopt: bool = 
         elif config.privacy.secure:
             check_place(path)
         experiment = make(config)
-        _check_target(experiment)
+        _check_cost(experiment)
         if experiment.owns_data:
             check_same(path, experiment.data)
         folder.check_statement(experiment.statement())

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from rrcluster import registry
 from rrcluster.data.frames import load_table
 from rrcluster.errors import ConfigError, RRClusterError
 from rrcluster.processes import cores, end_processes, local_executor, process_died, submitted
@@ -317,11 +318,11 @@ def _attempt(
     tasks: Sequence[Sequence[Job]], *, executor: Executor | None, processes: int, memory: float
 ) -> Generator[Step, None, list[Sequence[Job]]]:
     """The steps of tasks; those whose process died are returned."""
-    from rrcluster.runs.job_runner import known_here, run_task
+    from rrcluster.runs.job_runner import run_task
 
     if not tasks:
         return []
-    pool, known = executor or local_executor(processes), known_here()
+    pool, known = executor or local_executor(processes), registry.registered()
     futures, died = {submitted(pool, run_task, task, known, memory): task for task in tasks}, []
     try:
         while futures:

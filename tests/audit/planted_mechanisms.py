@@ -289,7 +289,7 @@ def with_sampler(kind, draw):
     class Other(kind):
         @property
         def sampler(self):
-            return Sampler(kind.sampler.fget(self))
+            return Sampler(super().sampler)
 
     return Other
 

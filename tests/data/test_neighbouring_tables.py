@@ -155,45 +155,6 @@ def test_dates_are_one_value_in_every_unit():
         assert [data.store.client(client)[0].argmax() for client in range(2)] == [0, 1]
 
 
-def with_row_numbers(path, gone=()):
-    """A table as pandas writes it with its index; `gone` clients left it before."""
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"who": [f"c{i // 2:02d}" for i in range(20)], "x": range(20), "y": [0, 1] * 10})
-    frame = frame[~frame.who.isin(gone)].reset_index(drop=True)
-    if path.suffix == ".csv":
-        frame.to_csv(path)
-    else:
-        frame[frame.x != 7].to_parquet(path)  # after a filter, its index is a column
-    return path
-
-
-@pytest.mark.parametrize("name", ["x.csv", "x.parquet", "read again"])
-def test_row_numbers_that_programs_write_beside_a_table_are_no_inputs(name, tmp_path):
-    pandas = pytest.importorskip("pandas")
-    rules = {"client": "who", "target": "y", "classes": [0, 1], "types": {"x": "number", "y": "number"}}
-    arrays = []
-    for gone in ((), ("c00",)):
-        path = with_row_numbers(tmp_path / (name if "." in name else "x.csv"), gone)
-        data = rr.from_frame(str(path) if "." in name else pandas.read_csv(path), **rules)
-        arrays.append({who: data.store.client(place)[0].tolist() for place, who in enumerate(data.clients)})
-    assert arrays[0]["c05"] == [[10.0], [11.0]]
-    assert all(arrays[0][who] == rows for who, rows in arrays[1].items())
-
-
-@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
-def test_row_numbers_are_named_in_rehearsals_and_refused_in_secure_runs(name, tmp_path):
-    path = with_row_numbers(tmp_path / name)
-    types = {"x": "number", "y": "number"}
-    settings = {"data": str(path), "client": "who", "target": "y", "classes": [0, 1], "types": types, "num_clients": 20}
-    settings |= {"num_clusters": 2, "num_rounds": 2, "noise_multiplier": 1.0, "delta": 1e-3}
-    with pytest.warns(NotDeclared, match="column .* looks like row numbers and is left out"):
-        rr.experiment(**settings)
-    with pytest.raises(ConfigError, match="looks like row numbers and is left out") as refusal:
-        rr.experiment(**settings, secure=True, seed=None)
-    assert "index_level_0__=" not in str(refusal.value)
-    assert rr.experiment(**settings, secure=True, seed=None, features=["x"]).data.input_shape == (1,)
-
-
 CODES = ["01", "02"]
 
 
@@ -415,14 +376,40 @@ def test_headers_with_marks_quotes_and_spaces_are_read_alike(tmp_path):
         inputs_of(str(tmp_path / "twice.csv"))
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_row_numbers_are_no_inputs_unless_they_are_named(ending, tmp_path):
-    """What pandas writes by default: a row's number counts the rows of clients before it."""
+def with_row_numbers(path, gone=()):
+    """A table as pandas writes it with its index; `gone` clients left it before."""
     pandas = pytest.importorskip("pandas")
-    path = tmp_path / f"x.{ending}"
-    frame = pandas.DataFrame({"who": ["a", "b", "c", "d"], "x": [1, 2, 3, 4], "label": [0, 1, 0, 1]})
-    frame = frame[frame.x != 2]
-    frame.to_csv(path) if ending == "csv" else frame.to_parquet(path)
-    assert inputs_of(str(path))[0] == inputs_of(str(path), features=["x"])[0]
-    assert inputs_of(str(path), features=["x"])[0] == {"a": [[1.0]], "c": [[3.0]], "d": [[4.0]]}
-    assert len(inputs_of(str(path), features=["", "x"] if ending == "csv" else ["__index_level_0__", "x"])[0]) == 3
+    frame = pandas.DataFrame({"who": [f"c{i // 2:02d}" for i in range(20)], "x": range(20), "y": [0, 1] * 10})
+    frame = frame[~frame.who.isin(gone)].reset_index(drop=True)
+    if path.suffix == ".csv":
+        frame.to_csv(path)
+    else:
+        frame[frame.x != 7].to_parquet(path)  # after a filter, its index is a column
+    return path
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet", "read again"])
+def test_row_numbers_that_programs_write_beside_a_table_are_no_inputs(name, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    rules = {"client": "who", "target": "y", "classes": [0, 1], "types": {"x": "number", "y": "number"}}
+    arrays = []
+    for gone in ((), ("c00",)):
+        path = with_row_numbers(tmp_path / (name if "." in name else "x.csv"), gone)
+        data = rr.from_frame(str(path) if "." in name else pandas.read_csv(path), **rules)
+        arrays.append({who: data.store.client(place)[0].tolist() for place, who in enumerate(data.clients)})
+    assert arrays[0]["c05"] == [[10.0], [11.0]]
+    assert all(arrays[0][who] == rows for who, rows in arrays[1].items())
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
+def test_row_numbers_are_named_in_rehearsals_and_refused_in_secure_runs(name, tmp_path):
+    path = with_row_numbers(tmp_path / name)
+    types = {"x": "number", "y": "number"}
+    settings = {"data": str(path), "client": "who", "target": "y", "classes": [0, 1], "types": types, "num_clients": 20}
+    settings |= {"num_clusters": 2, "num_rounds": 2, "noise_multiplier": 1.0, "delta": 1e-3}
+    with pytest.warns(NotDeclared, match="column .* looks like row numbers and is left out"):
+        rr.experiment(**settings)
+    with pytest.raises(ConfigError, match="looks like row numbers and is left out") as refusal:
+        rr.experiment(**settings, secure=True, seed=None)
+    assert "index_level_0__=" not in str(refusal.value)
+    assert rr.experiment(**settings, secure=True, seed=None, features=["x"]).data.input_shape == (1,)

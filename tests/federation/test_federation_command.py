@@ -356,6 +356,43 @@ def test_members_bring_their_own_tables_and_clients_join_leave_and_withdraw(base
     fails(capsys, "no client of that name", "client", members[0], "--withdraw", "nobody")
 
 
+@pytest.mark.parametrize("word", ["refused", "nothing"])
+def test_a_plain_training_whose_members_go_away_charges_no_more_and_goes_on_when_they_are_back(
+    base, monkeypatch, capsys, word
+):
+    """After the first round two of three daemons answer no more: rounds of noise would spend the budget on nothing."""
+    from rrcluster.federation import daemon, unix_socket
+    from rrcluster.federation.messages import Letter
+
+    settings = {**REHEARSAL, "num_rounds": 3, "participation": "everybody", "reserve_rounds": 1, "secure": True}
+    settings.pop("sample_rate")
+    trial = signed(base, settings, "--mode", "plain", counts=(3, 5, 4))
+    members = [base / f"m{place}" for place in range(3)]
+    answer, trained, cut = daemon.Daemon.answer, [], True
+
+    def away(self, content):
+        trained.append(self.place) if b'"train"' in content[:2000] else None
+        if not cut or self.place == 0 or trained.count(self.place) < 2:
+            return answer(self, content)
+        if word == "refused":
+            return Letter("refused").encode()
+        raise unix_socket.ProtocolError("gone")  # the connection breaks
+
+    monkeypatch.setattr(daemon.Daemon, "answer", away)
+    serve = ["federation", "serve", str(trial), "--transport", "local", "--members", str(base), "-q", "--seconds", "3"]
+    ledger = trial / "run" / "ledger.jsonl"
+    with listening(members, engine="reference"):
+        assert main(serve) == 2
+        assert len(ledger.read_text().splitlines()) == 1
+        assert "1 of 3 members take part, and 2 were agreed on" in capsys.readouterr().err
+        assert main(serve) == 2  # and again, as long as they are away
+        assert len(ledger.read_text().splitlines()) == 1
+        cut = False
+        assert main(serve) == 0
+    assert len(ledger.read_text().splitlines()) == 3
+    assert all((member / "released" / "models.safetensors").exists() for member in members)
+
+
 def test_a_schedule_of_real_members_is_refused(base, capsys):
     """Slots go by number, and members number their clients in order: without one, others would have other slots."""
     for changes in ({"participation": "schedule", "slots": 3}, {"slots": 3}):
