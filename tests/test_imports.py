@@ -25,6 +25,7 @@ ORDER = [
     "entropy",
     "privacy",
     "data",
+    "mixed",
     "models",
     "engine.protocol",
     "methods",

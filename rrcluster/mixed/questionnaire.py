@@ -18,7 +18,7 @@ from rrcluster.mixed.answers import (
     from_upper,
 )
 from rrcluster.mixed.facts import Facts
-from rrcluster.mixed.questions import AXES, CELLS, MOST_ACTIVE, SMALL, STAGES, Form, Part, Setting
+from rrcluster.mixed.questions import AXES, CELLS, MOST_ACTIVE, SMALL, STAGES, AnswerPart, Form, Setting
 from rrcluster.mixed.raw_columns import COARSE, FINE, LEAST_SHARE, LEAST_SIGMAS, Ranges, coarse_ranges
 from rrcluster.types import Array, Models
 
@@ -89,7 +89,7 @@ class Questionnaire:
         """What clients are asked in a round."""
         return TableQuestion(self.form, self.form.stage(round_index), self.facts)
 
-    def _parts(self, stage: int) -> tuple[Part, ...]:
+    def _parts(self, stage: int) -> tuple[AnswerPart, ...]:
         return self.form.parts(stage, len(self.facts.active) if stage else None)
 
     def _num_clients(self, count_noise: float, expected: float) -> float:
@@ -251,7 +251,7 @@ class Questionnaire:
 class PartSums:
     """The noisy sum of a stage's messages over its rounds, by parts."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[AnswerPart, ...]
     total: Array
     noise: float  # std of each number of one round
     rounds: int
