@@ -9,7 +9,7 @@ from rrcluster.audit.targets import Finding
 from rrcluster.mixed.answers import Rows, TableQuestion
 from rrcluster.mixed.facts import Facts
 from rrcluster.mixed.questionnaire import Questionnaire
-from rrcluster.mixed.questions import STAGES, Form
+from rrcluster.mixed.questions import AXES, STAGES, Form
 from rrcluster.types import Array
 
 SUBJECT = "questions on a table"
@@ -84,8 +84,8 @@ def told(form: Form, seed: int, scale: float) -> Facts:
         whiten=np.eye(a) * scale if a <= 40 else np.zeros(0),
         target=np.array([0.1, 0.5]) if form.kind == "number" else np.zeros(0),
         length=np.array([1.0 + a]),
-        axes=scale * rng.normal(size=(a, min(3, a))),
-        centres=rng.normal(size=(sum(families) - 1, min(3, a))),
+        axes=scale * rng.normal(size=(a, AXES)),
+        centres=rng.normal(size=(sum(families) - 1, AXES)),
         first=scale * rng.normal(size=(sum(families), form.num_outputs, 1 + a)),
         second=scale * rng.normal(size=(families[-1], form.num_outputs, 1 + a)),
         chosen=np.array([families[-1], 0.5, 0.2]),

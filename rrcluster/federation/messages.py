@@ -163,10 +163,8 @@ def read_task(
         stage = None  # the survey could not tell groups: clients choose and train as without one
     k, width = mechanism.num_clusters, mechanism.coordinates
     models: dict[str, _Shape] = {"shared": ("f4", (width.shared,)), "clustered": ("f4", (k, width.clustered))}
-    if form is not None:  # whose models are for those who end up with them; clients read the facts
-        models = {"shared": ("f4", (None,)), "clustered": ("f4", (None, None))}
-        told = Facts().tensors()
-        models |= {part: ("f8", (None,) * letter.arrays[part].ndim) for part in told if part in letter.arrays}
+    if form is not None:
+        models = _shapes_of_facts(letter)
     wanted = models | {"prices": ("f8", (k,)), "transition": ("f8", (k, k))}
     if mechanism.loss_bound is not None:
         wanted |= {f"average {part}": shape for part, shape in models.items()}
@@ -211,6 +209,13 @@ def read_task(
         ),
         client_keys,
     )
+
+
+def _shapes_of_facts(letter: Letter) -> dict[str, _Shape]:
+    """Of what a questionnaire tells: models, which clients do not read, and facts, which are checked afterwards."""
+    told = {name: letter.arrays[name].ndim for name in Facts().tensors() if name in letter.arrays}
+    models: dict[str, _Shape] = {"shared": ("f4", (None,)), "clustered": ("f4", (None, None))}
+    return models | {name: ("f8", (None,) * axes) for name, axes in told.items()}
 
 
 def _table_question(arrays: Mapping[str, Array], form: Form, round_index: int) -> TableQuestion:

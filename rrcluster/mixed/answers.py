@@ -87,15 +87,14 @@ class TableQuestion:
         """Whether the facts have the shapes that those of this stage have: others were made by no questionnaire."""
         form, facts, a = self.form, self.facts, len(self.facts.active)
         families, outputs = form.families_of(a), form.num_outputs
-        r = facts.axes.shape[-1]
         k = int(facts.chosen[0]) if facts.chosen.shape == (3,) else 0
         ranges = (form.num_ranges,)
         known: list[dict[str, tuple[int, ...]]] = [{}] * 9
         known[1] = {"low": ranges, "high": ranges, "knee": ranges, "density": (1,), "active": (a,)}
-        known[3] = {"centre": (a,), "scale": (a,), "length": (1,), "axes": (a, min(AXES, a))}
+        known[3] = {"centre": (a,), "scale": (a,), "length": (1,), "axes": (a, AXES)}
         known[3] |= {"whiten": (a, a)} if facts.full else {}
         known[3] |= {"target": (2,)} if form.kind == "number" else {}
-        known[4] = {"centres": (sum(families) - 1, r)} if len(families) > 1 else {}
+        known[4] = {"centres": (sum(families) - 1, AXES)} if len(families) > 1 else {}
         known[5] = {"first": (sum(families), outputs, 1 + a)}
         known[7] = {"chosen": (3,), "second": (k, outputs, 1 + a)}
         wanted = {name: shape for stage in known[: self.stage + 1] for name, shape in stage.items()}

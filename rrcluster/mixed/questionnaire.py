@@ -18,7 +18,7 @@ from rrcluster.mixed.answers import (
     from_upper,
 )
 from rrcluster.mixed.facts import Facts
-from rrcluster.mixed.questions import AXES, CELLS, MOST_ACTIVE, SMALL, STAGES, Form, Part, Setting
+from rrcluster.mixed.questions import AXES, CELLS, MOST_ACTIVE, SMALL, STAGES, AnswerPart, Form, Setting
 from rrcluster.mixed.raw_columns import COARSE, FINE, LEAST_SHARE, LEAST_SIGMAS, Ranges, coarse_ranges
 from rrcluster.types import Array, Models
 
@@ -27,6 +27,7 @@ LEAST_EIGENVALUE = 0.02  # of the correlations, likewise
 CURVATURE = {"binary": 0.25, "classes": 0.25, "number": 1.0}  # of the loss, most: steps are one over it
 LONGEST_MOVE = 1.5  # of a model in one step
 FIRST_TAIL, SECOND_TAIL = 0.3, 0.5  # share of the last iterates whose mean is kept
+LEAST_SPREAD = 0.05  # of clients along the first axis, relative to rows
 LEAST_CLUSTER = 0.05  # of the clients
 PAYS = 3.0  # sigmas by which more than one cluster must be better
 SMALLEST_SHARE = 0.02  # of a cluster, that sums are divided by
@@ -88,7 +89,7 @@ class Questionnaire:
         """What clients are asked in a round."""
         return TableQuestion(self.form, self.form.stage(round_index), self.facts)
 
-    def _parts(self, stage: int) -> tuple[Part, ...]:
+    def _parts(self, stage: int) -> tuple[AnswerPart, ...]:
         return self.form.parts(stage, len(self.facts.active) if stage else None)
 
     def _num_clients(self, count_noise: float, expected: float) -> float:
@@ -125,7 +126,9 @@ class Questionnaire:
     def _with_ranges(self, facts: Facts, voted: Ranges) -> Facts:
         """The facts with ranges: those voted for, one for all columns where these are too many, and declared ones."""
         form, low, high, knee = self.form, voted.low, voted.high, voted.knee
-        if form.pooled:
+        if form.pooled:  # around zero, which most numbers are where columns are many
+            most = np.maximum(np.abs(low[0]), np.abs(high[0]))
+            low, high = np.concatenate([[-most], low[1:]]), np.concatenate([[most], high[1:]])
             places = np.r_[np.zeros(form.num_columns, dtype=int), 1 : len(low)]
             low, high, knee = low[places], high[places], knee[places]
         known = [(0.0, 0.0) if own is None else own for own in form.declared] or [(0.0, 0.0)] * form.num_ranges
@@ -151,22 +154,21 @@ class Questionnaire:
         cells = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, len(CELLS))
         weights = np.where(counts > 2 * noise, counts, 0.0)
         centres = np.concatenate([k_means(cells, weights, k) for k in families])
-        axes = self.facts.axes.shape[1]
-        padded = np.zeros((len(centres), axes))
-        padded[:, : centres.shape[1]] = centres[:, :axes]
-        return replace(self.facts, centres=padded)
+        return replace(self.facts, centres=np.pad(centres, ((0, 0), (0, AXES - len(CELLS)))))
 
     def _after_centres(self, told: "PartSums") -> Facts:
-        families = [k for k in self.form.families_of(len(self.facts.active)) if k > 1]
-        moved, r = [], self.facts.centres.shape[1]
-        for k in families:
-            old = self.facts.of_family(k, tuple(families), self.facts.centres)
-            moves, _ = told.means(f"moves of {k}", MOVE_CLIP)
-            counts, _ = told.means(f"counts of {k}", 1.0)
-            moves = moves[: k * r].reshape(k, r) / np.maximum(counts, LEAST_CLUSTER)[:, None]
-            moved.append(old + np.where(counts[:, None] > LEAST_CLUSTER, np.clip(moves, -MOVE_CLIP, MOVE_CLIP), 0.0))
-        empty = np.zeros((1 + sum(families), self.form.num_outputs, len(self.facts.active) + 1))
-        return replace(self.facts, centres=np.concatenate(moved) if families else np.zeros((0, 0)), first=empty)
+        families = tuple(k for k in self.form.families_of(len(self.facts.active)) if k > 1)
+        moved = [self._moved_centres(k, families, told) for k in families]
+        first = np.zeros((1 + sum(families), self.form.num_outputs, len(self.facts.active) + 1))
+        return replace(self.facts, centres=np.concatenate(moved) if moved else self.facts.centres, first=first)
+
+    def _moved_centres(self, k: int, families: tuple[int, ...], told: "PartSums") -> Array:
+        """(k, r) centres moved by the mean distance of their clients; those of next to nobody stay."""
+        old = self.facts.of_family(k, families, self.facts.centres)
+        moves = told.means(f"moves of {k}", MOVE_CLIP)[0].reshape(old.shape)
+        shares = told.means(f"counts of {k}", 1.0)[0][:, None]
+        moves = np.clip(moves / np.maximum(shares, LEAST_CLUSTER), -MOVE_CLIP, MOVE_CLIP)
+        return np.asarray(old + np.where(shares > LEAST_CLUSTER, moves, 0.0))
 
     def _trained(self, stage: int, round_index: int, told: "PartSums") -> "Questionnaire":
         """After a round of training: every model moves by its mean gradient, and the last iterates are averaged."""
@@ -249,7 +251,7 @@ class Questionnaire:
 class PartSums:
     """The noisy sum of a stage's messages over its rounds, by parts."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[AnswerPart, ...]
     total: Array
     noise: float  # std of each number of one round
     rounds: int
@@ -286,14 +288,14 @@ def _full_moments(told: PartSums, a: int) -> dict[str, Array]:
     whiten = vectors @ np.diag(np.maximum(values, least) ** -0.5) @ vectors.T
     apart = (from_upper(between, a) - np.outer(mean, mean)) / np.outer(scale, scale)
     values, vectors = np.linalg.eigh(apart)
-    r = min(AXES, a)
-    spread = np.sqrt(np.maximum(values[::-1][:r], 0.05))
+    axes = np.zeros((a, AXES))
+    axes[:, : min(AXES, a)] = vectors[:, ::-1][:, :AXES] / math.sqrt(max(values[-1], LEAST_SPREAD))
     return {
         "centre": mean,
         "scale": scale,
         "whiten": whiten,
         "length": np.array([float(p)]),
-        "axes": vectors[:, ::-1][:, :r] / spread[0],
+        "axes": axes,
     }
 
 
@@ -306,8 +308,8 @@ def _diagonal_moments(told: PartSums, a: int, density: float) -> dict[str, Array
     scale = np.sqrt(np.maximum(variance, max(2 * noise, LEAST_VARIANCE)))
     between = (means - mean**2) / scale**2
     places = np.argsort(-between, kind="stable")[:AXES]
-    axes = np.zeros((a, len(places)))
-    axes[places, np.arange(len(places))] = 1 / np.sqrt(np.maximum(between[places], 0.05))
+    axes = np.zeros((a, AXES))
+    axes[places, np.arange(len(places))] = 1 / math.sqrt(max(between[places[0]], LEAST_SPREAD))
     length = 1 + float(np.clip(variance / scale**2, 0, 1).sum())
     return {"centre": mean, "scale": scale, "length": np.array([length]), "axes": axes}
 
@@ -345,7 +347,7 @@ def handed_out(form: Form, facts: Facts) -> Models:
     target, effects = np.zeros(2), np.full(2, SMALL)
     k = int(facts.chosen[0]) if facts.chosen.size else 1
     if known:
-        centre[active], gain[active], axes[active, : facts.axes.shape[1]] = facts.centre, 1 / facts.scale, facts.axes
+        centre[active], gain[active], axes[active] = facts.centre, 1 / facts.scale, facts.axes
         target[: len(facts.target)] = facts.target
     ranges = [facts.low, facts.high, facts.knee] if facts.low.size else [np.zeros(form.num_ranges)] * 3
     if facts.chosen.size:
@@ -355,7 +357,7 @@ def handed_out(form: Form, facts: Facts) -> Models:
     place, weights = np.zeros((k, r)), np.zeros((2, k, form.num_outputs, 1 + encoded))
     if k > 1:
         own = facts.of_family(k, tuple(other for other in families if other > 1), facts.centres)
-        place[:, : own.shape[1]] = own
+        place[:] = own
     columns = np.concatenate([[0], 1 + active])
     if facts.first.size:
         plain = facts.correlated(facts.of_family(k, families, facts.first))

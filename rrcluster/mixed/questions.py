@@ -55,7 +55,7 @@ Setting = tuple[int, float, float]  # clusters, size of random intercepts, size 
 
 
 @dataclass(frozen=True)
-class Part:
+class AnswerPart:
     """One part of an answer."""
 
     name: str
@@ -131,48 +131,48 @@ class Form:
         """Ranges that are voted for: of every column, or one of all, and the target's."""
         return 1 + (self.kind == "number") if self.pooled else self.num_ranges
 
-    def parts(self, stage: int, active: int | None = None) -> tuple[Part, ...]:
+    def parts(self, stage: int, active: int | None = None) -> tuple[AnswerPart, ...]:
         """The parts of a stage's answers, for so many columns of the model; by default as many as there can be."""
         a = min(self.num_encoded, MOST_ACTIVE) if active is None else active
         return tuple(self._parts(STAGES[stage][0], a))
 
-    def _parts(self, name: str, a: int) -> Iterator[Part]:
+    def _parts(self, name: str, a: int) -> Iterator[AnswerPart]:
         p, choices = a + 1, len(self.first_settings(a)) - 1
         clustered = [k for k in self.families_of(a) if k > 1]
         if name == "coarse ranges":
-            yield Part("extremes", 2 * self.num_voted * COARSE, 1.0)
-            yield Part("zeros", 1, 0.2)
+            yield AnswerPart("extremes", 2 * self.num_voted * COARSE, 1.0)
+            yield AnswerPart("zeros", 1, 0.2)
             if self.buckets:
-                yield Part("texts", self.num_columns * (1 + self.buckets), 0.7)
+                yield AnswerPart("texts", self.num_columns * (1 + self.buckets), 0.7)
         elif name == "fine ranges":
-            yield Part("extremes", 2 * self.num_voted * FINE, 1.0)
+            yield AnswerPart("extremes", 2 * self.num_voted * FINE, 1.0)
         elif name == "moments":
             full = a <= MOST_FULL
-            yield Part("rows", p * (p + 1) // 2 - 1 if full else 2 * a, 1.0)
-            yield Part("means", a * p // 2 if full else a, 0.5)
+            yield AnswerPart("rows", p * (p + 1) // 2 - 1 if full else 2 * a, 1.0)
+            yield AnswerPart("means", a * p // 2 if full else a, 0.5)
             if self.kind == "number":
-                yield Part("target", 2, 0.3)
+                yield AnswerPart("target", 2, 0.3)
         elif name == "map":
-            yield Part("cells", math.prod(CELLS) if clustered else 1, 1.0)
+            yield AnswerPart("cells", math.prod(CELLS) if clustered else 1, 1.0)
         elif name == "centres":
             for k in clustered:
-                yield Part(f"moves of {k}", k * AXES, 1.0)
-                yield Part(f"counts of {k}", k, COUNT_WEIGHT)
+                yield AnswerPart(f"moves of {k}", k * AXES, 1.0)
+                yield AnswerPart(f"counts of {k}", k, COUNT_WEIGHT)
             if not clustered:
-                yield Part("nothing", 1, 1.0)
+                yield AnswerPart("nothing", 1, 1.0)
         elif name == "first training":
             for k in (1, *clustered):
-                yield Part(f"gradient of {k}", k * self.num_outputs * p, 1.0 if k == 1 else CLUSTERED_WEIGHT)
+                yield AnswerPart(f"gradient of {k}", k * self.num_outputs * p, 1.0 if k == 1 else CLUSTERED_WEIGHT)
                 if k > 1:
-                    yield Part(f"counts of {k}", k, COUNT_WEIGHT * CLUSTERED_WEIGHT)
+                    yield AnswerPart(f"counts of {k}", k, COUNT_WEIGHT * CLUSTERED_WEIGHT)
         elif name == "second training":
             k = max((1, *clustered))
-            yield Part("gradient", k * self.num_outputs * p, 1.0)
-            yield Part("counts", k, COUNT_WEIGHT)
+            yield AnswerPart("gradient", k * self.num_outputs * p, 1.0)
+            yield AnswerPart("counts", k, COUNT_WEIGHT)
         elif name == "first choice":
-            yield Part("gains", choices, 1.0)
+            yield AnswerPart("gains", choices, 1.0)
         else:
-            yield Part("gains", 16, 1.0)
+            yield AnswerPart("gains", 16, 1.0)
 
     def families_of(self, active: int) -> tuple[int, ...]:
         """The candidates for so many columns of the model: clusters only where they are few."""
@@ -227,7 +227,9 @@ class Form:
         return max(sum(part.width for part in self.parts(stage, a)) for stage in range(len(STAGES)) for a in counts)
 
 
-def packed(parts: tuple[Part, ...], answers: Mapping[str, tuple[Array, float]], *, count: int, width: int) -> Array:
+def packed(
+    parts: tuple[AnswerPart, ...], answers: Mapping[str, tuple[Array, float]], *, count: int, width: int
+) -> Array:
     """(n, width) messages of norm at most 1, from each part's (n, ...) answers and its clip.
 
     A part that is not a finite number for a client makes it send nothing of that part.

@@ -289,20 +289,7 @@ def make_experiment(
     network = make_model(chosen.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
     network = fitted(network, data)
     model = method.adapt(network)
-    if method.asks:
-        if plan.mechanism.slots.count > 1:
-            raise ConfigError(
-                f"algorithm = {method.name} asks everybody the same, and slots take turns; use participation = "
-                "everybody, or poisson."
-            )
-        form = form_for(
-            model,
-            data,
-            num_rounds=plan.num_rounds,
-            most_clusters=chosen.num_clusters,
-            personal=chosen.personal,
-        )
-        model = replace(model, form=form)
+    model = _with_questions(model, method, data, config, plan)
     _check_evaluated(config, method, data, model)
     if not config.local.plain_sgd:
         model = replace(model, accelerated="")  # its own code computes plain SGD alone
@@ -325,6 +312,24 @@ def make_experiment(
         server=server,
         faults=Faults(config.faults),
         start=start or None,
+    )
+
+
+def _with_questions(model: Model, method: Method, data: FederatedData, config: RunConfig, plan: PrivacyPlan) -> Model:
+    """The model, with what clients are asked in a run of this config where they answer questions."""
+    if not method.asks:
+        return model
+    if plan.mechanism.slots.count > 1:
+        raise ConfigError(
+            f"algorithm = {method.name} asks everybody the same, and slots take turns; use participation = "
+            "everybody, or poisson."
+        )
+    chosen = config.method
+    return replace(
+        model,
+        form=form_for(
+            model, data, num_rounds=plan.num_rounds, most_clusters=chosen.num_clusters, personal=chosen.personal
+        ),
     )
 
 

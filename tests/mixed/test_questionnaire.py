@@ -153,3 +153,25 @@ def test_centres_of_points_are_found_from_some_start():
     points = np.array([[0.0, 0], [0, 1], [5, 5], [5, 6], [-5, 5], [-5, 6]])
     centres = k_means(points, np.ones(6), 3)
     assert sorted(centres.round(2).tolist()) == [[-5, 5.5], [0, 0.5], [5, 5.5]]
+
+
+@pytest.mark.parametrize("form", [Form(3, 0, 1, "binary", most_clusters=1), Form(1, 0, 1, "binary")])
+def test_one_cluster_and_one_column_are_enough(form):
+    rows, _ = population(effect=2.0)
+    rows = Rows(rows.values[..., : form.num_columns], None, rows.targets, rows.mask)
+    facts = asked(form, rows, noise=2.0).facts
+    assert facts.chosen[0] == 1
+    assert facts.chosen[1] > 0.5
+
+
+def test_many_sparse_columns_share_a_range_and_are_learnt():
+    rng = np.random.default_rng(0)
+    shape = (1000, 4, 125)
+    values = (rng.random(shape) < 0.05) * rng.integers(1, 4, size=shape).astype(float)
+    logits = values[..., :20].sum(axis=2) - values[..., 20:40].sum(axis=2)
+    targets = (rng.random(shape[:2]) < 1 / (1 + np.exp(-2 * logits)))[..., None].astype(float)
+    state = asked(Form(125, 0, 1, "binary"), Rows(values, None, targets, np.ones(shape[:2])), noise=6.25)
+    assert -state.facts.low[0] == state.facts.high[0] >= 2.5
+    weights = state.facts.first[0, 0, 1:]
+    assert weights[:20].mean() > 0.1 > -0.1 > weights[20:40].mean()
+    assert abs(weights[40:].mean()) < 0.05

@@ -8,7 +8,7 @@ import pytest
 
 from rrcluster.mixed.answers import Rows, TableQuestion, from_upper, upper
 from rrcluster.mixed.facts import Facts
-from rrcluster.mixed.questions import STAGES, Form, packed
+from rrcluster.mixed.questions import AXES, STAGES, Form, packed
 
 FORMS = {
     "binary": Form(3, 2, 1, "binary", num_rounds=40),
@@ -52,8 +52,8 @@ def facts(form, *, seed=0, scale=1.0):
         whiten=np.eye(a) + 0.1 * rng.normal(size=(a, a)) * scale if a <= 40 else np.zeros(0),
         target=np.array([0.1, 0.5]) if form.kind == "number" else np.zeros(0),
         length=np.array([1.0 + a]),
-        axes=scale * rng.normal(size=(a, min(3, a))),
-        centres=rng.normal(size=(sum(families) - 1, min(3, a))),
+        axes=scale * rng.normal(size=(a, AXES)),
+        centres=rng.normal(size=(sum(families) - 1, AXES)),
         first=scale * rng.normal(size=(sum(families), form.num_outputs, 1 + a)),
         second=scale * rng.normal(size=(families[-1], form.num_outputs, 1 + a)),
         chosen=np.array([families[-1], 0.5, 0.2]),
