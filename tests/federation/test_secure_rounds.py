@@ -1,7 +1,7 @@
 """Secure rounds over messages: the server's sum is that of messages and shares, and nothing else is answered."""
 
 import logging
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -325,7 +325,12 @@ def test_planted_values_are_seen_nowhere(secure_federation):
         def sum_messages(self, reports):
             return np.where(np.arange(self.message_width) < 8, marker, super().sum_messages(reports) * 0)
 
-    marked = replace(agreed.secure, plan=replace(agreed.plan, mechanism=Marked(**vars(mechanism))))
+    marked = replace(
+        agreed.secure,
+        plan=replace(
+            agreed.plan, mechanism=Marked(**{own.name: getattr(mechanism, own.name) for own in fields(mechanism)})
+        ),
+    )
     daemons[1].agreed = replace(agreed, secure=marked)
     next(rounds_over(transport, agreed))
     for _, _, answers in transport.passed:

@@ -23,6 +23,9 @@ class Listening:
         self.passed.append(messages)
         return self.inner.ask(messages)
 
+    def stayed(self):
+        return self.inner.stayed()
+
 
 @pytest.fixture(scope="module", autouse=True)
 def always_tells():
