@@ -84,7 +84,8 @@ def _section(name: str, section: type) -> str:
     entries = [f"\n## {name.capitalize()}\n\n{section.__doc__}\n"]
     for setting in fields(section):
         flag = next((mark for mark in get_args(marked[setting.name]) if isinstance(mark, type(Flag()))), Flag())
-        flags = [f"--{(flag.name or setting.name).replace('_', '-')}", *(flag.aliases or ())]
+        off = "no-" if setting.default is True else ""  # what is on is turned off
+        flags = [f"--{off}{(flag.name or setting.name).replace('_', '-')}", *(flag.aliases or ())]
         hint = flag.help_behavior_hint  # for names: all that are known
         names = hint(setting.default) if callable(hint) else ""
         facts = {

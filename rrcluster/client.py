@@ -16,6 +16,7 @@ from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import StreamSource
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Clients, Method, Tools
+from rrcluster.mixed.answers import TableQuestion
 from rrcluster.models.probe import check_ids
 from rrcluster.privacy.mechanism import Mechanism
 from rrcluster.privacy.rebalancing import flip_coins
@@ -52,6 +53,11 @@ class ClientSide:
     engine: Engine
     local: LocalSettings
     mechanism: Mechanism
+
+    @property
+    def alone(self) -> bool:
+        """Whether every client is computed by itself, so that no bit can depend on who is computed beside it."""
+        return bool(getattr(self.mechanism, "exact_noise", False))
 
     @property
     def tools(self) -> Tools:
@@ -111,6 +117,10 @@ class ClientSide:
         """(n,) choices in a round of a survey, and (n, d_s + d_c) answers that travel as updates; None: train."""
         question, width = guidance.question, self.mechanism.coordinates
         assert question is not None
+        if isinstance(question, TableQuestion):
+            cohort = clients.cohort
+            scale = self.mechanism.update_clip
+            return np.zeros(len(cohort.clients), dtype=np.int64), scale * question.answers(cohort, alone=self.alone)
         same = Models(guidance.models.shared, question.start[None])
         only_cluster = np.zeros(len(clients.cohort.clients), dtype=np.int64)
         updates = as_numpy(self.method.local(same, clients, only_cluster, tools=tools).updates)

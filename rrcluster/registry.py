@@ -148,6 +148,7 @@ METHODS = Registry(
             "fedper": ("FedPer", _DEEP | {"look": (5, 2, 5), "memoryless": "fedper-memoryless"}),
             "fedper-memoryless": ("FedPer (memoryless)", _DEEP | {"look": (5, 3, 5)}),
             "mr-mtl": ("MR-MTL", {"look": (5, 3, 6)}),
+            "mixed-effects": ("Mixed effects", {"look": (1, 0, 0), "reads_cells": True, "usual_model": "table-linear"}),
             "local": ("Local training", {"look": (6, 3, 5)}),
             "oracle": ("Oracle", {"look": (6, 2, 2)}),
         },
@@ -165,7 +166,16 @@ MODELS = Registry(
         {
             name: (name, {"one_by_one": name in _ONE_BY_ONE} | ({"deeper": _DEEPER[name]} if name in _DEEPER else {}))
             for name in (
-                *("linear", "pooled-linear", "edges", "edges-coarse", "edges-mlp", "scattering", "scattering-pca"),
+                *(
+                    "linear",
+                    "table-linear",
+                    "pooled-linear",
+                    "edges",
+                    "edges-coarse",
+                    "edges-mlp",
+                    "scattering",
+                    "scattering-pca",
+                ),
                 *("mlp", "cnn", "edges-cnn", "cifar-cnn", "lstm", "bigram", "trigram", "fourgram"),
             )
         },
@@ -246,5 +256,5 @@ def register(kind: str, name: str, load: Any, *, label: str | None = None, **fac
     if kind == "method" and hasattr(load, "chooses_by_loss"):
         facts = {"chooses_by_loss": load.chooses_by_loss} | facts
     if kind == "dataset" and hasattr(load, "num_clients"):  # a population, not a function of a folder
-        facts = {"num_classes": load.num_classes, "divided": False} | facts
+        facts = {"num_classes": load.num_classes, "divided": False, "cells": load.columns is not None} | facts
     KINDS[kind].register(Entry(name, load, label or name, facts))

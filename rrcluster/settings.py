@@ -166,12 +166,12 @@ class ColumnSettings:
     types: Annotated[tuple[str, ...], Flag(metavar="COLUMN=KIND ...")] = field(default=(), metadata=_BY_COLUMN)
     """Parquet and data frames: the kind of every column that is not text (number, boolean, date, list). A public
     constant, which a secure run needs; in CSV every cell is text and read by itself."""
-    encoding: Annotated[Literal["declared", "cells"], Flag(name="features")] = "declared"
-    """declared: a column that is not a number needs a rule. cells: every cell decides for itself, as a number, as
-    hashed text or as missing, and rules are for what is known beforehand."""
+    encoding: Annotated[Literal["auto", "declared", "cells"], Flag(name="features")] = "auto"
+    """auto: cells for mixed-effects, else declared. declared: a column that is not a number needs a rule. cells: every
+    cell decides for itself, as a number, as hashed text or as missing, and rules are for what is known beforehand."""
 
     def __post_init__(self) -> None:
-        checks.one_of(("declared", "cells"), encoding=self.encoding)
+        checks.one_of(("auto", "declared", "cells"), encoding=self.encoding)
         checks.fraction(test_share=self.test_share or 0.0)
         if self.test_share and self.test_column is not None:
             raise ConfigError(
@@ -328,8 +328,9 @@ Precision = Literal["auto", "float32", "tf32", "bfloat16"]
 class MethodSettings:
     """The method and its models."""
 
-    algorithm: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.METHODS.hint)] = "ifca"
-    """Federated method; local (no federation) and oracle (true groups given) are reference points."""
+    algorithm: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.METHODS.hint)] = "auto"
+    """Federated method; auto: mixed-effects on a table of your own, else ifca. local (no federation) and oracle (true
+    groups given) are reference points."""
     num_clusters: Annotated[int, Flag(name="clusters", aliases=["-k"])] = 4
     """Models to train (k); methods without clusters always train one."""
     model: Annotated[str, Flag(metavar="NAME", help_behavior_hint=registry.MODELS.hint)] = "auto"
@@ -338,11 +339,14 @@ class MethodSettings:
     min_cluster_size: Annotated[int, Flag(name="min-cluster-size", aliases=["-B"])] = 0
     """Rebalance clusters below this size (B): by clients' own coins under joint, exactly otherwise; 0 is the base
     method."""
+    personal: bool = True
+    """mixed-effects: every client has random effects of its own on the shared model."""
     size_floor: float | None = None
     """Public lower bound of every denominator; default 0.6 of the expected cluster size."""
 
     def __post_init__(self) -> None:
-        registry.METHODS.check(algorithm=self.algorithm)
+        if self.algorithm != "auto":
+            registry.METHODS.check(algorithm=self.algorithm)
         if self.model != "auto":
             registry.MODELS.check(model=self.model)
         checks.count(num_clusters=self.num_clusters)

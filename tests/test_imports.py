@@ -24,6 +24,7 @@ ORDER = [
     "entropy",
     "privacy",
     "data",
+    "mixed",
     "models",
     "engine.protocol",
     "methods",

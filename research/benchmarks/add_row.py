@@ -27,7 +27,7 @@ from rrcluster.report.values import NOTHING, Estimate, clear_best
 from rrcluster.runs.sweep import FINISHED, Outcome, run_jobs
 from rrcluster.storage import write_json
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 TABLE = re.compile(r"\*\*(?!Quick version)(?P<title>.+)\*\*\n\n(?P<body>(?:\|.*\n)+)\n(?P<note>.*)\n")
 NUMBER = re.compile(r"([\d.]+) ± ([\d.]+)")
 FEW_SEEDS = re.compile(r"[\d.]+( \S+ [\d.]+)? \{?\[\}?\d of \d seeds\{?\]\}?")  # research/benchmarks/fill_cells.py

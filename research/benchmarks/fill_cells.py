@@ -20,7 +20,7 @@ from rrcluster_research.studies import find_study
 from rrcluster.report.values import NOTHING, percent
 from rrcluster.runs.sweep import FINISHED, Outcome, run_jobs
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 TABLES = {  # folder -> study, and what is changed in it
     "fashion": ("fashion", {}),
     "fashion-delta-1e-4": ("fashion", {"delta": 1e-4}),

@@ -11,7 +11,7 @@ from PIL import Image
 import rrcluster as rr
 from rrcluster.report import make_figures
 
-GALLERY = Path(__file__).parent.parent / "docs" / "gallery"
+GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
 POPULATION = {"data": "fashion-mini", "num_clients": 1000, "num_rounds": 30, "delta": 1e-3, "evaluate_every": 2}
 METHODS = {
     "fedavg": {"algorithm": "fedavg"},

@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 from rrcluster.report.drawing import INK, TEXT_COLOURS
 from rrcluster.report.series import base_look
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 EPSILONS = (2, 4, 8)
 OURS, PAPER, PUBLISHED = "joint (ours)", "identifier", "published"
 IFCA = {"algorithm": "ifca"}

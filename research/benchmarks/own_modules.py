@@ -2,7 +2,7 @@
 
 The plain loop is what one writes first: one module, `torch.optim.SGD`, one client after another, one thread. The two
 take turns, round by round, in one process; the figure is the median of the ratios.
-Run it from the root of the repository: `python -m benchmarks.own_modules`.
+Run it from the folder research: `python -m benchmarks.own_modules`.
 """
 
 import platform

@@ -17,7 +17,7 @@ from rrcluster_research.read_reproduction import MeasuredColumn, MeasuredRow
 from rrcluster.report.figures import save_figures
 from rrcluster.report.values import Estimate, estimate
 
-RESULTS = Path(__file__).parent.parent / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 DRAWN = ("epsilon", "worst-decile", "sweep")
 HEADS = {"identifier": ", identifier", "joint": ", joint (ours)", "none": ", here"}
 MEASURE, HALF_WIDTH = " [diagnostic, not private]", " 95% half width"

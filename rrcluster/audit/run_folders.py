@@ -308,6 +308,8 @@ ALLOWED: dict[str, set[str]] = {
         *_under("recompute", _RECOMPUTE),
         "mu",
         *_under("initialisation", {"init", "rounds"}),
+        *_under("questions", {"question", "asks", "rounds", "longest_message"}),
+        *_under("questions.parts", {"part", "numbers", "longest"}),
         *_under("started_from", {"run", "what", "epsilon_together", "earlier", "earlier.num_releases"}),
         *_under("started_from.earlier.event", _EVENT),
         *_under("federation", _FEDERATION),
@@ -317,7 +319,7 @@ ALLOWED: dict[str, set[str]] = {
     "summary.json": {
         *("name", "status", "ended_by", "version", "data", "partition", "algorithm", "model", "num_clusters"),
         *("min_cluster_size", "mechanism", "epsilon", "delta", "noise_multiplier", "num_rounds", "rounds_done"),
-        *("releases_charged", "secure", "seed", "sizes", "groups_found", "dead_clusters"),
+        *("releases_charged", "secure", "seed", "sizes", "groups_found", "dead_clusters", "random_effects"),
         *_under("private_evaluation", _EVALUATION),
     },
     "models.safetensors": {"shared", "clustered", "layers", *_MODEL},

@@ -211,6 +211,7 @@ def common_steps(seed: int) -> list[Step]:
     from rrcluster.audit import noise as secure_draws
     from rrcluster.audit.accountants import CHECKS as ACCOUNTANT_CHECKS
     from rrcluster.audit.accountants import check_accountants
+    from rrcluster.audit.answers_to_questions import SUBJECT, check_learning, check_questions
     from rrcluster.audit.run_folders import check_public_files
     from rrcluster.audit.sensitivity import check_rebalancing
     from rrcluster.privacy.accounting import epsilon
@@ -222,6 +223,8 @@ def common_steps(seed: int) -> list[Step]:
         Step("secure randomness", "secure draws", secure_draws.check_secure_draws),
         Step("secure randomness", "discrete Gaussian", secure_draws.check_discrete_gaussian),
         Step("tables", "neighbouring tables", lambda: neighbouring_tables.check_tables(seed)),
+        Step(SUBJECT, "questions", lambda: check_questions(seed=seed)),
+        Step(SUBJECT, "learning", lambda: check_learning(seed=seed)),
         Step("run folder", "public files", check_public_files),
         Step("run folder", "public values", run_folders.check_public_values),
         Step("run folder", "stated cost", run_folders.check_stated_cost),

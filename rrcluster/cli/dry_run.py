@@ -9,10 +9,12 @@ import numpy as np
 
 from rrcluster.cli.terminal import print_json, say
 from rrcluster.methods import Tools
+from rrcluster.mixed.questionnaire import Questionnaire
+from rrcluster.mixed.questions import Form
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.statement import describe_participation
 from rrcluster.report.values import field_text
-from rrcluster.runs.advise import outlook
+from rrcluster.runs.advise import outlook, questions_outlook
 from rrcluster.runs.config import RunConfig
 from rrcluster.runs.experiment import Experiment, make_experiment
 from rrcluster.runs.run import MakeExperiment
@@ -44,7 +46,9 @@ def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> di
     seconds = _one_round(experiment)
     seeds = max(1, len(config.output.seeds))
     clip, last = config.privacy.update_clip, config.server.average_last
-    seen = outlook(plan, update_clip=clip, average_last=last) if plan.private else None
+    form = experiment.method.form(experiment.model)
+    seen = outlook(plan, update_clip=clip, average_last=last) if plan.private and form is None else None
+    said = [] if form is None or not plan.private else [questions_outlook(form, plan)]
     return {
         "run": config.label,
         "mechanism": plan.mechanism.name,
@@ -67,7 +71,7 @@ def estimate(config: RunConfig, *, make: MakeExperiment = make_experiment) -> di
         "seconds_per_round": round(seconds, 3),
         "expected_minutes": round(seconds * plan.num_rounds * seeds / 60, 2),
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "warnings": [] if seen is None else list(seen.warnings),
+        "warnings": list(filter(None, said)) if seen is None else list(seen.warnings),
     }
 
 
@@ -88,6 +92,8 @@ def _participation(plan: PrivacyPlan) -> dict[str, Any]:
 
 def _one_round(experiment: Experiment) -> float:
     """Seconds for one cohort of the expected size, the second of two."""
+    if (form := experiment.method.form(experiment.model)) is not None:
+        return _one_question(experiment, form)
     size = min(max(1, round(experiment.plan.sampler.expected_size)), experiment.data.num_clients)
     clients = np.arange(size)
     models = experiment.method.init(
@@ -100,4 +106,15 @@ def _one_round(experiment: Experiment) -> float:
         cohort = ClientMemory(experiment.method.memory_width(experiment.model)).recall(experiment.data.cohort(clients))
         choices = experiment.method.scores(models, cohort, tools=tools).argmin(axis=1)
         experiment.method.local(models, cohort, choices, tools=tools)
+    return time.perf_counter() - began
+
+
+def _one_question(experiment: Experiment, form: Form) -> float:
+    """Seconds for the answers of one cohort in the second training, at facts made of zeros."""
+    size = min(max(1, round(experiment.plan.sampler.expected_size)), experiment.data.num_clients)
+    state, nothing = Questionnaire(form), np.zeros(form.width)
+    for t in range(form.ends[-3]):
+        state = state.updated(t, nothing, size, noise=0.0, count_noise=0.0, expected=size)
+    began = time.perf_counter()
+    state.question(form.ends[-3]).answers(experiment.data.cohort(np.arange(size)), alone=experiment.plan.secure)
     return time.perf_counter() - began

@@ -126,7 +126,7 @@ def read_command(arguments: list[str]) -> RunCommand:
     if command.resume is not None:
         return command
     config = command.config.resolved()
-    if config.method.algorithm != (requested := command.config.method.algorithm):
+    if config.method.algorithm != (requested := command.config.algorithm):
         say(
             f"algorithm = {config.method.algorithm}: clients of {requested} remember their rounds, which mechanism = "
             f"{config.privacy.mechanism} does not cover; those of this form remember nothing."
@@ -191,10 +191,13 @@ def _watch(running: "Running", command: RunCommand, followed: list[Path]) -> Pat
 
 def _warn_of_noise(experiment: "Experiment") -> None:
     """Say before a run, as --dry-run does, that its noise leaves little to learn."""
-    from rrcluster.runs.advise import outlook
+    from rrcluster.runs.advise import outlook, questions_outlook
 
-    plan, config = experiment.plan, experiment.config
-    if plan.private:
+    plan, config, form = experiment.plan, experiment.config, experiment.method.form(experiment.model)
+    if form is not None:
+        if plan.private and (text := questions_outlook(form, plan)):
+            say(text)
+    elif plan.private:
         clip, last = config.privacy.update_clip, config.server.average_last
         for warning in outlook(plan, update_clip=clip, average_last=last).warnings:
             say(warning)
@@ -220,11 +223,11 @@ def _show(command: RunCommand, folders: list[Path]) -> None:
 def _say_remarks(folder: Path) -> None:
     """What a reader of the table must know beside it."""
     from rrcluster.report.folders import read_run
-    from rrcluster.report.values import dead_text, groups_text, start_text
+    from rrcluster.report.values import dead_text, effects_text, groups_text, start_text
 
     run = read_run(folder)
     started, dead = start_text(run.privacy.get("started_from")), dead_text(run.summary.get("dead_clusters"))
-    for text in (started, groups_text(run.summary), dead):
+    for text in (started, groups_text(run.summary), effects_text(run.summary), dead):
         if text:
             say(f"{folder}: {text}")
 

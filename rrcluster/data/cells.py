@@ -81,6 +81,24 @@ def encode_cells(
     return inputs.reshape(len(table), -1), facts
 
 
+def cell_columns(columns: ColumnSettings) -> TableColumns:
+    """What is public about the cells of declared features, none of which holds lists, before any table is read."""
+    declared = columns.vocabulary.keys() | columns.ranges.keys()
+    labels = {
+        name: [*columns.vocabulary[name], "(other)"] if name in columns.vocabulary else [name]
+        for name in columns.features
+    }
+    return TableColumns(
+        names=tuple(
+            f"{name}={label}" if name in columns.vocabulary else name for name in labels for label in labels[name]
+        ),
+        buckets=buckets_for(sum(name not in declared for name in labels)),
+        ranges=tuple((0.0, 1.0) if name in declared else None for name in labels for _ in labels[name]),
+        target_range=(0.0, 1.0) if columns.regression and columns.target in columns.ranges else None,
+        ordered=columns.time is not None,
+    )
+
+
 def bucket(column: str, text: str, buckets: int) -> int:
     """The code of a text, 1 to `buckets`: a public function of it and of the column's name.
 

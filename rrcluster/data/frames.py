@@ -187,7 +187,7 @@ def _population(table: Any, client: str, columns: ColumnSettings, *, name: str, 
 
 def _with_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[ColumnSettings, dict[str, str]]:
     """What the target is where nobody declared it, and how to declare it; read from all rows: for rehearsals alone."""
-    if columns.encoding == "declared":
+    if columns.encoding != "cells":
         return columns, {"classes": "declare them (--classes; in Python classes=...)"}
     target = str(columns.target)
     if looks_numeric(table.column(target), target):

@@ -21,12 +21,14 @@ from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, DataError, PrivacyError
 from rrcluster.federation.agreed_settings import (
     MEMBERS,
+    agreed_cells,
     check_samples,
     check_settings,
     register_members,
 )
 from rrcluster.federation.agreement import Agreement, SampleShape
 from rrcluster.federation.secure_plan import SecurePlan
+from rrcluster.mixed.questions import Form
 from rrcluster.models.model import Model
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.runs.config import RunConfig, from_flat
@@ -94,6 +96,16 @@ class AgreedRun:
         """What the agreed survey asks in a round; None where clients train alone."""
         place = make_schedule(self.experiment.server, num_rounds=self.plan.num_rounds).place(round_index)
         return None if place is None else place.stage
+
+    @property
+    def form(self) -> Form | None:
+        """The agreed questionnaire, where clients answer questions on their columns."""
+        return self.experiment.method.form(self.experiment.model)
+
+    @property
+    def num_models(self) -> int | None:
+        """How many models are handed out; None where releases decide."""
+        return self.plan.mechanism.num_clusters if self.form is None else None
 
     def first_memory(self) -> ClientMemory:
         """What clients remember before their first round."""
@@ -204,6 +216,7 @@ def absent_population(samples: SampleShape, num_clients: int, *, name: str = MEM
         test_sets=(),
         test_of=none - 1,
         input_dtype=IDS if samples.ids else FLOAT,
+        columns=agreed_cells(samples.columns),
     )
 
 
@@ -214,6 +227,7 @@ def check_data(data: FederatedData, agreement: Agreement, place: int) -> Federat
         "input_shape": (tuple(data.input_shape), samples.input_shape),
         "num_classes": (data.num_classes, samples.num_classes),
         "ids": (data.input_dtype == IDS, samples.ids),
+        "columns": (data.columns and replace(data.columns, ordered=False), agreed_cells(samples.columns)),
     }
     for name, (own, agreed) in shown.items():
         if own != agreed:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rrcluster import registry
+from rrcluster.data.cells import cell_columns
+from rrcluster.data.federated import TableColumns
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.federation.agreement import SampleShape
 from rrcluster.runs.config import coerce
@@ -85,6 +87,16 @@ def table_shape(columns: Mapping[str, Any]) -> SampleShape:
     if declared.encoding == "cells":  # values and codes
         width *= 2
     return SampleShape((width,), len(declared.classes), columns=dict(columns))
+
+
+def agreed_cells(columns: Mapping[str, Any]) -> TableColumns | None:
+    """What is public of cells that decide for themselves, by the agreed rules; None where columns are declared."""
+    if columns.get("encoding") != "cells":
+        return None
+    declared = declared_columns(
+        **{name: coerce(ColumnSettings, name, value, source="the rules for columns") for name, value in columns.items()}
+    )
+    return cell_columns(declared)
 
 
 def member_columns(samples: SampleShape, own: ColumnSettings) -> ColumnSettings:

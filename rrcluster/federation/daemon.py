@@ -118,7 +118,8 @@ class Daemon:
     def _task(self, letter: Letter, **more: Any) -> tuple[Guidance, ClientKeys | None]:
         """What the server tells clients in a round, which decides what it may ask."""
         stage = self.agreed.survey_stage(_whole(letter.facts, "round"))
-        return read_task(letter, letter.name, self.agreed.plan.mechanism, stage=stage, **more)
+        form = self.agreed.form
+        return read_task(letter, letter.name, self.agreed.plan.mechanism, stage=stage, form=form, **more)
 
     def _advertise(self, letter: Letter) -> Letter:
         """Start an attempt; whatever was left of another one is forgotten."""
@@ -163,7 +164,7 @@ class Daemon:
 
     def _released(self, letter: Letter) -> Letter:
         """The models handed out: the same for everybody. The server learns nothing from what is done with them."""
-        coordinates, k = self.agreed.plan.mechanism.coordinates, self.agreed.plan.mechanism.num_clusters
+        coordinates, k = self.agreed.experiment.split.coordinates, self.agreed.num_models
         arrays = letter.expect(
             "released", shared=("f4", (coordinates.shared,)), clustered=("f4", (k, coordinates.clustered))
         ).arrays

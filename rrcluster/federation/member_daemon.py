@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import numpy as np
 from safetensors.numpy import save
@@ -23,12 +22,13 @@ from rrcluster.federation.client_ledger import ledger_of, signed_cost
 from rrcluster.federation.daemon import Daemon
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.runs.config import check_outside_runs
-from rrcluster.runs.experiment import check_declared, load_population
+from rrcluster.runs.experiment import load_population
 from rrcluster.runs.folder import RunFolder
 from rrcluster.runs.load import PersonalModel
 from rrcluster.runs.run import save_models
 from rrcluster.settings import ColumnSettings, names_file
 from rrcluster.simulation.clients import ClientMemory
+from rrcluster.simulation.simulate import check_declared
 from rrcluster.storage import explain_write, make_subfolder, read_tensors, replace_file
 
 _ARRAYS = ("inputs", "targets", "clients")
@@ -98,14 +98,13 @@ def _own(data: str, agreement: Agreement, columns: ColumnSettings) -> FederatedD
 def _from_npz(path: Path, agreement: Agreement) -> FederatedData:
     """Arrays `inputs` (rows, ...), `targets` (rows, ...) and `clients` (rows,): whose sample each row is."""
     try:
-        with ZipFile(path) as archive:
-            expanded, held = sum(part.file_size for part in archive.infolist()), path.stat().st_size
-        if expanded > max(_SMALL, _EXPANDS * held):
-            raise DataError(
-                f"{path}: its {held >> 20} MiB expand to {expanded >> 20}, more than {_EXPANDS} times as much; if that "
-                "is meant, write it with np.savez, uncompressed."
-            )
         with np.load(path) as file:  # refuses objects
+            expanded, held = sum(part.file_size for part in file.zip.infolist()), path.stat().st_size
+            if expanded > max(_SMALL, _EXPANDS * held):
+                raise DataError(
+                    f"{path}: its {held >> 20} MiB expand to {expanded >> 20}, more than {_EXPANDS} times as much; if "
+                    "that is meant, write it with np.savez, uncompressed."
+                )
             arrays = {name: file[name] for name in _ARRAYS if name in file}
     except DataError:
         raise

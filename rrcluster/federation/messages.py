@@ -22,6 +22,9 @@ from rrcluster.client import ClientKeys
 from rrcluster.errors import ProtocolError
 from rrcluster.federation.secagg.masks import KEY_BYTES, SIGNATURE_BYTES, Words, digest
 from rrcluster.federation.secagg.secure_client import ENVELOPE_BYTES, AdvertisedKeys, RevealedShares
+from rrcluster.mixed.answers import TableQuestion
+from rrcluster.mixed.facts import Facts
+from rrcluster.mixed.questions import Form
 from rrcluster.privacy.mechanism import Mechanism
 from rrcluster.privacy.reports import Reports, as_numpy
 from rrcluster.server.choice import ChoiceRules
@@ -121,8 +124,8 @@ def task(
     if mechanism.loss_bound is not None:
         arrays["average shared"] = guidance.average.shared.astype(np.float32)
         arrays["average clustered"] = guidance.average.clustered.astype(np.float32)
-    if (question := guidance.question) is not None:
-        arrays |= {"start": question.start.astype(np.float32), "basis": question.basis, "centres": question.centres}
+    if guidance.question is not None:
+        arrays |= guidance.question.arrays()
     own_facts = {
         "round": guidance.round_index,
         "temperature": rules.temperature,
@@ -144,16 +147,24 @@ def _named_bytes(name: str, letter: Letter) -> tuple[bytes, bytes]:
 
 
 def read_task(
-    letter: Letter, name: str, mechanism: Mechanism, *, stage: str | None = None, **more: _Shape
+    letter: Letter,
+    name: str,
+    mechanism: Mechanism,
+    *,
+    stage: str | None = None,
+    form: Form | None = None,
+    **more: _Shape,
 ) -> tuple[Guidance, ClientKeys | None]:
     """What the server told; ProtocolError unless every part has the shape that the agreed settings give it.
 
-    `stage` is what the agreed survey asks in the round.
+    `stage` is what the agreed survey asks in the round, `form` the agreed questionnaire.
     """
     if stage == "start" and "centres" not in letter.arrays:
         stage = None  # the survey could not tell groups: clients choose and train as without one
     k, width = mechanism.num_clusters, mechanism.coordinates
     models: dict[str, _Shape] = {"shared": ("f4", (width.shared,)), "clustered": ("f4", (k, width.clustered))}
+    if form is not None:
+        models = _shapes_of_facts(letter)
     wanted = models | {"prices": ("f8", (k,)), "transition": ("f8", (k, k))}
     if mechanism.loss_bound is not None:
         wanted |= {f"average {part}": shape for part, shape in models.items()}
@@ -180,11 +191,13 @@ def read_task(
     except (KeyError, IndexError, TypeError, ValueError):
         raise ProtocolError(f"the message {name} lacks facts that were agreed on.") from None
     _check_sensible(name, arrays, rules)
-    question = None
-    if stage is not None:
+    question: SurveyQuestion | TableQuestion | None = None
+    if form is not None:
+        question = _table_question(arrays, form, round_index)
+    elif stage is not None:
         start, basis, centres = (arrays[part] for part in ("start", "basis", "centres"))
-        question = SurveyQuestion(stage, start, basis, centres, mechanism.update_clip)
-        _check_question(question, k)
+        question = asked = SurveyQuestion(stage, start, basis, centres, mechanism.update_clip)
+        _check_question(asked, k)
     average = "average " if mechanism.loss_bound is not None else ""
     return (
         Guidance(
@@ -196,6 +209,23 @@ def read_task(
         ),
         client_keys,
     )
+
+
+def _shapes_of_facts(letter: Letter) -> dict[str, _Shape]:
+    """Of what a questionnaire tells: models, which clients do not read, and facts, which are checked afterwards."""
+    told = {name: letter.arrays[name].ndim for name in Facts().tensors() if name in letter.arrays}
+    models: dict[str, _Shape] = {"shared": ("f4", (None,)), "clustered": ("f4", (None, None))}
+    return models | {name: ("f8", (None,) * axes) for name, axes in told.items()}
+
+
+def _table_question(arrays: Mapping[str, Array], form: Form, round_index: int) -> TableQuestion:
+    """What a questionnaire asks in a round; ProtocolError for facts that none of this form has made."""
+    if round_index >= form.num_rounds or not set(Facts().tensors()) <= set(arrays):
+        raise ProtocolError("the question is not one of those that were agreed on.")
+    question = TableQuestion(form, form.stage(round_index), Facts.from_tensors(arrays))
+    if not question.fits:
+        raise ProtocolError(f"the facts of round {round_index} have other shapes than those of the agreed questions.")
+    return question
 
 
 def _check_sensible(name: str, arrays: Mapping[str, Array], rules: ChoiceRules) -> None:

@@ -12,10 +12,11 @@ from rrcluster.methods.fedprox import FEDPROX
 from rrcluster.methods.fesem import FESEM, FESEM_LAST, FESEM_MEMORYLESS
 from rrcluster.methods.ifca import IFCA, IFCA_SHARED
 from rrcluster.methods.method import Clients, Method, Tools, Trained
+from rrcluster.methods.mixed_effects import MIXED_EFFECTS
 from rrcluster.methods.mrmtl import MRMTL
 
 _CLUSTERED = (IFCA, IFCA_SHARED, FESEM, FESEM_LAST, FESEM_MEMORYLESS, FEDCAM, FEDCAM_FESEM)
-_ALL = (*_CLUSTERED, FEDAVG, FEDPROX, FEDPER, FEDPER_MEMORYLESS, MRMTL, LOCAL, ORACLE)
+_ALL = (*_CLUSTERED, FEDAVG, FEDPROX, FEDPER, FEDPER_MEMORYLESS, MIXED_EFFECTS, MRMTL, LOCAL, ORACLE)
 OURS: dict[str, Method] = {method.name: method for method in _ALL}
 
 
@@ -57,6 +58,7 @@ def check_applies(method: Method, mechanism: str, min_cluster_size: int) -> None
     | fesem | coins | memoryless | exact |
     | fesem-memoryless | coins | exact | exact |
     | fesem-last, fedcam-fesem | coins | refused: memory | exact |
+    | mixed-effects | B = 0 | refused: sums | B = 0 |
     | oracle | B = 0 | B = 0 | B = 0 |
     | local | refused: releases nothing | refused | B = 0 |
 
@@ -67,6 +69,11 @@ def check_applies(method: Method, mechanism: str, min_cluster_size: int) -> None
         raise PrivacyError(
             f"algorithm = {method.name} releases nothing, so mechanism = {mechanism} has nothing to do; use mechanism "
             "= none."
+        )
+    if method.asks and mechanism not in ("joint", "none"):
+        raise ConfigError(
+            f"algorithm = {method.name} sums answers of everybody who takes part, which mechanism = {mechanism} does "
+            "not; use mechanism = joint."
         )
     if min_cluster_size and method.one_model:
         raise ConfigError(f"algorithm = {method.name} has one model: there is nothing to rebalance; set B to 0.")

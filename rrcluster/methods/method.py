@@ -12,10 +12,12 @@ import numpy as np
 
 from rrcluster.data.federated import Cohort, FederatedData
 from rrcluster.engine.protocol import Engine, LocalSettings, Updates, changes, measure
+from rrcluster.errors import ConfigError
 from rrcluster.methods.coordinate_split import Split
+from rrcluster.mixed.questions import Form
 from rrcluster.models.model import Model
 from rrcluster.rng import Rng
-from rrcluster.types import Array, Models
+from rrcluster.types import Array, Coordinates, Models
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,8 +134,22 @@ class Method:
     one_model: bool = False  # it has no clusters, however many are asked for
     chooses_by_loss: bool = False  # its scores are losses, which exploration may price and soften
     compares_models: bool = True  # clients need all k models to choose; otherwise their own alone
+    asks: bool = False  # clients answer questions on their columns in every round, and train nothing
     reports: bool = True  # clients report updates; otherwise there is nothing to protect
     for_population: Callable[["Method", FederatedData], "Method"] = lambda method, _: method  # what it must know of it
+
+    def coordinates(self, model: Model) -> Coordinates:
+        """What a client's report consists of: its update, or its answer, in shared coordinates."""
+        if not self.asks:
+            return self.split(model).coordinates
+        form = self.form(model)
+        if form is None:
+            raise ConfigError(f"algorithm = {self.name} asks about a table's columns; use model = table-linear (auto).")
+        return Coordinates(form.width, 0)
+
+    def form(self, model: Model) -> Form | None:
+        """What clients are asked in a run of this model; None where they train."""
+        return model.form if self.asks else None
 
     @property
     def personal(self) -> bool:

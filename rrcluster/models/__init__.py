@@ -9,6 +9,7 @@ from rrcluster.models import networks
 from rrcluster.models.model import Layer, Model, from_module
 from rrcluster.models.probe import fitted, seeded_generator
 from rrcluster.models.scattering import scattering, scattering_pca
+from rrcluster.models.table_linear import table_linear
 
 __all__ = ["OURS", "Layer", "Model", "fitted", "from_module", "make_model"]
 
@@ -42,6 +43,7 @@ OURS: dict[str, Shipped] = {
     "edges-mlp": Shipped(networks.edges_mlp, _EITHER, shapes=_IMAGES),
     "scattering": Shipped(scattering, _EITHER, shapes=_IMAGES),
     "scattering-pca": Shipped(scattering_pca, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
+    "table-linear": Shipped(table_linear, "rows of a table"),
     "mlp": Shipped(networks.mlp, "numbers of any shape"),
     "cnn": Shipped(networks.cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
     "edges-cnn": Shipped(networks.edges_cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),

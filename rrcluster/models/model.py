@@ -22,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rrcluster.data.federated import Layout
 from rrcluster.errors import ConfigError
+from rrcluster.mixed.questions import Form
 from rrcluster.models.stackable import stackable, with_masks
 from rrcluster.rng import Rng
 from rrcluster.types import Array
@@ -261,6 +262,8 @@ class Model:
     own: bool = True  # brought by a user, so that anything may be in it
     fresh: bool = True  # starts from random weights; else from those of `module`
     task: Task = field(default_factory=Task)  # its inputs, its loss and its metric
+    form: Form | None = None  # of a linear model of a table: its columns, and how clients are asked about them
+    for_cells: "Callable[[Mapping[str, Any]], Model] | None" = None  # the same model for cells encoded as described
     not_batched: str = ""  # why clients have to run one at a time; empty: they can be stacked
     dropout_only: bool = False  # it draws masks of dropout alone: stacked on a CPU all the same (dropout.py)
 
@@ -382,10 +385,14 @@ class Model:
         """What the network takes, as plain data for files: numbers, ids, or the arrays that a sample consists of."""
         if self.task.layout is not None:
             return self.task.layout.described
+        if self.form is not None and self.form.buckets:
+            return {"buckets": self.form.buckets}
         return "ids" if self.takes_ids else "numbers"
 
     def taking(self, kind: Any) -> "Model":
         """The network for inputs of a kind; those that we ship know theirs."""
+        if self.for_cells is not None and isinstance(kind, Mapping):
+            return self.for_cells(kind)
         if not self.own:
             return self
         layout = Layout.restored(kind) if isinstance(kind, Mapping) else None

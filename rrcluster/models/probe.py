@@ -107,6 +107,8 @@ def fitted(model: Model, data: FederatedData) -> Model:
     `ConfigError` where the network cannot be trained on such samples. Those that we ship are checked by name and shape
     instead (models/__init__.py).
     """
+    if model.for_cells is not None and data.columns is not None:
+        return model.for_cells({"buckets": data.columns.buckets})
     if not model.own:
         return model
     ids = data.input_dtype == IDS

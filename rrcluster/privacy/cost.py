@@ -191,6 +191,10 @@ def folder_cost(folder: Path) -> Cost | None:
 
 def _recomputed(files: RunFiles) -> Cost:
     stated, path = files.stated, files.folder / "privacy.json"
+    if isinstance(stated.get("delta"), bool):
+        raise files.refusal("privacy.json", "has a delta that is no number")
+    if not files.config and (files.summary or (files.folder / "models.safetensors").exists()):
+        raise files.refusal("config.yaml", "is missing or empty")
     event = read_event(stated.get("event"), path)
     covered = _covered(files)
     _check_ledger(files, covered)
@@ -265,6 +269,9 @@ def _check_settings(files: RunFiles, event: Any, slots: int) -> None:
     due = {name: stated.get(name) for name in names} | {"delta": files.delta}
     files.check("config.yaml", files.config, due, by="privacy.json")
     _check_start(files)
+    mechanism = files.config.get("mechanism", stated.get("mechanism"))
+    if mechanism not in MECHANISMS and mechanism != stated.get("mechanism"):
+        raise files.refusal("config.yaml", f"has mechanism = {mechanism!r:.60}, which is none")
     if settings is None:
         return
     from rrcluster.privacy.identifier import NoIdentifier
@@ -325,6 +332,8 @@ def _due(files: RunFiles, part: Part, earlier: tuple[Part, ...]) -> dict[str, An
     adjacency = event.adjacency
     if members is not None:  # observed by one of them, which knows its own share of the noise
         honest = members["least_honest"]
+        if type(members["most_colluders"]) is not int:
+            raise TypeError("most_colluders is no whole number")
         shares = honest - (not members["most_colluders"])
         observed = replace(observed, noise_multiplier=event.noise_multiplier * math.sqrt(shares / honest))
         adjacency = "zero-out"
@@ -336,7 +345,7 @@ def _due(files: RunFiles, part: Part, earlier: tuple[Part, ...]) -> dict[str, An
         "adjacency": adjacency,
         "sampling": event.sampling,
         "accountants": rows,
-        "bracket": _lowered(stated.get("bracket"), rows[0]["epsilon"]),
+        "bracket": _bracket(stated.get("bracket"), rows[0]["epsilon"], part, delta),
         "participation": {"towards": [{"neighbours": adjacency, "epsilon": whole}, {"epsilon": seen}]},
         **derived(event, num_rounds=count, delta=delta, accountant=accountant),
     }
@@ -347,11 +356,16 @@ def _due(files: RunFiles, part: Part, earlier: tuple[Part, ...]) -> dict[str, An
     return due
 
 
-def _lowered(bracket: Any, epsilon: float | None) -> Any:
-    """The bracket, whose lower end is neither above its upper one nor above `epsilon`."""
-    if not isinstance(bracket, Mapping) or epsilon is None or bracket.get("least") is None:
-        return bracket
-    return {"least": min(bracket["least"], epsilon, bracket["most"] or math.inf)}
+def _bracket(stated: Any, epsilon: float | None, part: Part, delta: float) -> Any:
+    """The stated bracket with ends around `epsilon`; where it has no upper one, the bound is computed."""
+    from rrcluster.privacy.evidence import bracket
+
+    if not isinstance(stated, Mapping) or epsilon is None or stated.get("least") is None:
+        return stated
+    most = stated.get("most")
+    if most is None:
+        most = bracket(part[0], num_rounds=part[1], delta=delta).most
+    return {"least": min(stated["least"], epsilon), "most": most if most >= epsilon else epsilon}
 
 
 def _together(files: RunFiles, parts: tuple[Part, ...]) -> dict[str, Any]:

@@ -143,7 +143,8 @@ def trust_in(own_code: Sequence[str]) -> str:
     return (
         f"Code of the user's own ({'; '.join(own_code)}) is trusted to keep nothing of one client for the next. "
         "Networks, losses and metrics were tried on made-up samples, and secure runs compute every client with copies "
-        "of its own; what functions, closures, classes and global variables keep may escape both."
+        "of its own; what functions, closures, classes, global variables, weak references and objects that say "
+        "themselves how they are copied (__deepcopy__) keep may escape both."
     )
 
 

@@ -255,6 +255,17 @@ def dead_text(clusters: object) -> str:
     )
 
 
+def effects_text(summary: Mapping[str, Any]) -> str:
+    """What mixed effects chose; empty for other runs."""
+    effects, clusters = summary.get("random_effects"), summary.get("num_clusters")
+    if not isinstance(effects, list) or len(effects) != 2 or not all(isinstance(size, float) for size in effects):
+        return ""
+    models = "One model for all" if clusters == 1 else f"{clusters} clusters of clients, by their mean columns"
+    if not any(effects):
+        return f"{models}; clients' own effects did not help."
+    return f"{models}; clients differ from it by {effects[0]:.2g} in the intercept and {effects[1]:.2g} in a slope."
+
+
 def groups_text(summary: Mapping[str, Any]) -> str:
     """What a survey found; empty for a run without one."""
     groups, clusters = summary.get("groups_found"), summary.get("num_clusters")

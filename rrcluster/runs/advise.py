@@ -14,6 +14,10 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError
+from rrcluster.mixed.answers import ROWS_CLIP
+from rrcluster.mixed.questionnaire import PartSums
+from rrcluster.mixed.questions import STAGES, Form
+from rrcluster.mixed.raw_columns import MOST_FULL
 from rrcluster.privacy.mechanism import SIZE_NOISE
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.server.survey import AUTO_GROUP_SHARE, AUTO_LEAST_SIGNAL, CLEAR_SIGNAL, usual_signal
@@ -62,6 +66,30 @@ class Outlook:
             "fewer clusters, a larger cohort (more clients or sample_rate), a smaller network, or a larger epsilon."
         )
         return tuple(lines)
+
+
+TOO_NOISY, CLEAR = 0.5, 0.1  # noise of a column's mean, relative to half its range
+
+
+def questions_outlook(form: Form, plan: PrivacyPlan) -> str:
+    """A sentence where noise leaves a questionnaire next to nothing of what clients share; else nothing.
+
+    By the noise of a column's mean, which follows from the plan alone.
+    """
+    mechanism, clients = plan.mechanism, plan.sampler.expected_size
+    moments = next(stage for stage, (name, _) in enumerate(STAGES) if name == "moments")
+    a = form.num_columns
+    parts = form.parts(moments, a)
+    told = PartSums(parts, np.zeros(form.width), mechanism.noise_std, form.rounds(moments), clients)
+    noise = told.means("rows", ROWS_CLIP * (a + 1) if a <= MOST_FULL else 1.5 * math.sqrt(a))[1]
+    if noise <= TOO_NOISY:
+        return ""
+    enough = math.ceil(clients * noise / CLEAR)
+    return (
+        f"Noise on the mean of a column is {noise:.1f} times half its range: with {clients:.0f} clients in a round "
+        f"next to nothing that they share can be learnt, and each is left to its own rows. About {enough} clients, or "
+        f"{noise / CLEAR:.0f} times the epsilon, would do; fewer columns help too."
+    )
 
 
 def outlook(

@@ -87,7 +87,7 @@ class RunConfig:
         size = f"-B{method.min_cluster_size}" if method.min_cluster_size else ""
         budget = "" if privacy.target_epsilon is None else f"-eps{privacy.target_epsilon:g}"
         noise = "" if privacy.noise_multiplier is None else f"-noise{privacy.noise_multiplier:g}"
-        return f"{data_label(self.data.data)}-{method.algorithm}-{privacy.mechanism}{size}{budget}{noise}"
+        return f"{data_label(self.data.data)}-{self.algorithm}-{privacy.mechanism}{size}{budget}{noise}"
 
     @property
     def folder(self) -> Path:
@@ -100,19 +100,49 @@ class RunConfig:
         The clients of a file are counted here, unless their number was declared. A method whose clients remember their
         rounds gives way to its memoryless form where the mechanism does not cover memory.
         """
+        columns = self.columns
+        if columns.encoding == "auto" and (self.data.from_file or self.data.table_columns):
+            reads = registry.METHODS.fact(self.algorithm, "reads_cells", False)
+            columns = replace(columns, encoding="cells" if reads else "declared")
+        return replace(self, method=replace(self.method, algorithm=self.algorithm), columns=columns)._resolved()
+
+    @property
+    def algorithm(self) -> str:
+        """The method: what is named; else mixed-effects on a table of one's own, unless other settings need ifca."""
+        method, privacy, server = self.method, self.privacy, self.server
+        if method.algorithm != "auto":
+            return method.algorithm
+        table = self.data.from_file or self.data.table_columns or registry.DATASETS.fact(self.data.data, "cells", False)
+        other = (
+            self.columns.encoding == "declared"
+            or method.model not in ("auto", "table-linear")
+            or method.min_cluster_size
+            or privacy.mechanism != "joint"
+            or privacy.participation == "schedule"
+            or privacy.private_evaluation
+            or server.init != "auto"
+            or server.start_from
+            or self.local != LocalSettings()
+        )
+        return "mixed-effects" if table and not other else "ifca"
+
+    def _resolved(self) -> "RunConfig":
         self._check_columns()
-        data, method = self.data, self.method
+        data, method, privacy = self.data, self.method, self.privacy
         if data.num_clients is None:
             data = replace(data, num_clients=self._counted() if data.from_file else data.population_size)
         if method.model == "auto":
-            model = registry.DATASETS.fact(data.data, "usual_model", "linear")
+            usual = registry.DATASETS.fact(data.data, "usual_model", "linear")
+            model = registry.METHODS.fact(method.algorithm, "usual_model", usual)
             if registry.METHODS.fact(method.algorithm, "splits_network", False):
                 model = registry.MODELS.fact(model, "deeper", model)
             method = replace(method, model=model)
         memoryless = registry.METHODS.fact(method.algorithm, "memoryless")
         if memoryless and not registry.MECHANISMS.load(self.privacy.mechanism).covers_memory:
             method = replace(method, algorithm=memoryless)
-        return replace(self, data=data, columns=self._columns(), method=method)
+        if registry.METHODS.fact(method.algorithm, "reads_cells", False):
+            privacy = for_questions(privacy, data.population_size)
+        return replace(self, data=data, columns=self._columns(), method=method, privacy=privacy)
 
     def _columns(self) -> ColumnSettings:
         """The columns of a table, with those declared for its name, and the share of rows that is tested on.
@@ -186,7 +216,9 @@ class RunConfig:
         merged: dict[str, Any] = {}
         for section in fields(self):
             merged.update(asdict(getattr(self, section.name)))
-        left_out = ("partition", "concentration", "samples_per_client", "data_folder") if self.data.whole else ()
+        left_out = {"partition", "concentration", "samples_per_client", "data_folder"} if self.data.whole else set()
+        if not registry.METHODS.fact(self.algorithm, "reads_cells", False):
+            left_out.add("personal")
         described = self.data.from_file or self.data.table_columns  # by its columns
         merged = {
             name: value
@@ -197,6 +229,29 @@ class RunConfig:
         merged["out"] = None if self.output.out is None else str(self.output.out)
         merged["seed"] = self.seed
         return merged
+
+
+_MOST_ANSWERING, _ROUNDS, _ROUNDS_OF_SAMPLES = 20_000, 40, 100  # clients in a round of a questionnaire, and rounds
+
+
+def for_questions(privacy: PrivacySettings, num_clients: int) -> PrivacySettings:
+    """The settings of a questionnaire: everybody takes part, of many clients a Poisson sample; messages have length 1.
+
+    Settings that are not the defaults of other methods stay.
+    """
+    usual = PrivacySettings()
+    if privacy.update_clip not in (usual.update_clip, 1.0):
+        raise ConfigError(
+            f"update_clip = {privacy.update_clip:g}, and answers to questions are cut to length 1; leave it out."
+        )
+    privacy = replace(privacy, update_clip=1.0)
+    sampled = num_clients > _MOST_ANSWERING
+    if (privacy.participation, privacy.sample_rate) == (usual.participation, usual.sample_rate):
+        rate = _MOST_ANSWERING / num_clients
+        privacy = replace(privacy, sample_rate=rate) if sampled else replace(privacy, participation="everybody")
+    if privacy.num_rounds == usual.num_rounds and not sampled:
+        privacy = replace(privacy, num_rounds=_ROUNDS)
+    return privacy
 
 
 def from_flat(settings: dict[str, Any], *, source: str = "config", resolved: bool = True) -> RunConfig:

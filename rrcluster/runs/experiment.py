@@ -1,6 +1,5 @@
 """Build an experiment from a config: data, model, plan, engine. The only module that reads settings by name."""
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -20,9 +19,10 @@ from rrcluster.data.sources import table_file
 from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
-from rrcluster.errors import ConfigError, NotDeclared, PrivacyError
+from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.methods import METHODS, Method, allows_survey, check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
+from rrcluster.methods.mixed_effects import form_for
 from rrcluster.models import Model, fitted, from_module, make_model
 from rrcluster.privacy.composition import account_together, check_composable, one_relation
 from rrcluster.privacy.cost import Part, epsilon_text, folder_cost
@@ -39,7 +39,7 @@ from rrcluster.server.survey import make_schedule, resolve_init
 from rrcluster.settings import FIELDS, LocalSettings, ServerSettings, names_file
 from rrcluster.simulation.clients import Faults
 from rrcluster.simulation.hosts import Host, Hosts
-from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_memory, check_names, simulate
+from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_declared, check_memory, check_names, simulate
 from rrcluster.types import Models
 
 
@@ -187,6 +187,8 @@ class Experiment:
         """What a reviewer needs to check the guarantee, as plain data."""
         begins = {"init": self.server.init, "rounds": self.server.init_rounds}
         stated = full_statement(self.plan, self.start) | {"initialisation": begins}
+        if (form := self.method.form(self.model)) is not None:
+            stated["questions"] = form.describe()
         if self.owns_data:
             stated["not_covered"] = [*stated["not_covered"], OWN_DATA]
         if self.plan.private and (code := own_code(self)):
@@ -237,7 +239,8 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
                 raise ConfigError(f"data is a table, and {role} is not given; name its column, {role}='...'.")
         if settings.get("secure"):  # tests nothing on raw data
             columns = {"test_share": None if "test_column" in columns else 0.0} | columns
-        data = from_frame(data, **columns)
+        asks = settings.get("algorithm", "auto") in ("auto", "mixed-effects")
+        data = from_frame(data, **({"encoding": "cells"} if asks else {}) | columns)
     if not isinstance(data, FederatedData):
         return settings
     if settings.get("secure") and "num_clients" not in settings:
@@ -247,7 +250,7 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
         )
     if names_file(data.name):
         raise ConfigError(f"the data's name = {data.name!r} looks like a file; give it a plain name.")
-    facts = {"num_classes": data.num_classes, "divided": False}
+    facts = {"num_classes": data.num_classes, "divided": False, "cells": data.columns is not None}
     registry.DATASETS.replace(registry.Entry(data.name, data, data.name, facts))
     return {"num_clients": data.num_clients} | settings | {"data": data.name}
 
@@ -286,10 +289,11 @@ def make_experiment(
     network = make_model(chosen.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
     network = fitted(network, data)
     model = method.adapt(network)
+    model = _with_questions(model, method, data, config, plan)
     _check_evaluated(config, method, data, model)
     if not config.local.plain_sgd:
         model = replace(model, accelerated="")  # its own code computes plain SGD alone
-    plan = plan.with_coordinates(method.split(model).coordinates)
+    plan = plan.with_coordinates(method.coordinates(model))
     # First updates of deep networks tell groups less clearly, so by default there is no survey of them.
     applies = model.one_layer and allows_survey(method, mechanism, chosen.min_cluster_size)
     server = resolve_init(config.server, plan, survey_applies=applies)
@@ -308,6 +312,24 @@ def make_experiment(
         server=server,
         faults=Faults(config.faults),
         start=start or None,
+    )
+
+
+def _with_questions(model: Model, method: Method, data: FederatedData, config: RunConfig, plan: PrivacyPlan) -> Model:
+    """The model, with what clients are asked in a run of this config where they answer questions."""
+    if not method.asks:
+        return model
+    if plan.mechanism.slots.count > 1:
+        raise ConfigError(
+            f"algorithm = {method.name} asks everybody the same, and slots take turns; use participation = "
+            "everybody, or poisson."
+        )
+    chosen = config.method
+    return replace(
+        model,
+        form=form_for(
+            model, data, num_rounds=plan.num_rounds, most_clusters=chosen.num_clusters, personal=chosen.personal
+        ),
     )
 
 
@@ -383,25 +405,6 @@ def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData
     check_declared(data, secure=config.privacy.secure)
     check_names(data, secure=config.privacy.secure, num_slots=config.privacy.num_slots)
     return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
-
-
-def check_declared(data: FederatedData, *, secure: bool) -> None:
-    """Say in a warning which constant should be declared and was taken from the data; refuse it in a secure run.
-
-    In a rehearsal the types of a table are not worth a warning: only one made from all of its rows changes with them.
-    """
-    for name, way_out in data.counted.items():
-        taken = {
-            "types": "types were taken from the table",
-            "regression": "regression was chosen by the labels",
-            "features": "features were taken from the header",
-        }
-        what = taken.get(name, f"{name} were counted in the labels")
-        text = f"{what} of {data.name}, which no guarantee covers; {way_out}"
-        if secure:
-            raise ConfigError(f"{text}: a secure run takes nothing from the clients' data that it does not pay for.")
-        if name in ("regression", "features") or (name != "types" and data.num_classes):
-            warnings.warn(f"{text}.", NotDeclared, stacklevel=3)
 
 
 def engine_for(config: RunConfig, model: Model) -> Engine:

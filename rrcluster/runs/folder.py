@@ -127,7 +127,9 @@ class RunFolder:
         stated = read_mapping(self.path / "privacy.json")
         slotted = "slots" in statement.get("participation", {})
         stated_names = ("delta", "event", "num_releases", "started_from", "federation")
-        later = [name for name in ("initialisation",) if name in stated]  # which older versions do not state
+        later = [
+            name for name in ("initialisation", "questions") if name in stated
+        ]  # which older versions do not state
         for name in (*stated_names, *later, *(["participation"] if slotted else [])):
             if stated.get(name) != json.loads(json.dumps(statement.get(name))):
                 raise RunFolderError(
@@ -197,8 +199,8 @@ class RunFolder:
         for name, models in (("models", state.models), ("velocity", state.velocity), ("average", state.average)):
             tensors |= {f"{name}.shared": models.shared, f"{name}.clustered": models.clustered}
         noise = {} if past is None else past.tensors()
-        survey = {} if state.survey is None else state.survey.tensors()
-        self._save_private("state.safetensors", tensors | survey | memory.tensors() | noise)
+        learnt = dict(state.learnt) if state.survey is None else state.survey.tensors()
+        self._save_private("state.safetensors", tensors | learnt | memory.tensors() | noise)
 
     def save_drawn(self, drawn: DrawnRound) -> None:
         """Write down a round that is about to be charged and released, so that it can be repeated exactly."""
@@ -335,4 +337,5 @@ def _state(tensors: dict[str, Any]) -> ServerState:
         sizes=RunningMean(tensors["sizes"], float(tensors["weights"][0])),
         round_index=round_index,
         survey=Survey.from_tensors(tensors),
+        learnt={name: values for name, values in tensors.items() if name.startswith("questionnaire.")},
     )

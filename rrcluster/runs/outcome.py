@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from rrcluster import __version__
+from rrcluster.mixed.questionnaire import Questionnaire
+from rrcluster.mixed.questions import SMALL
 from rrcluster.privacy.mechanism import SIZE_NOISE
 from rrcluster.runs.experiment import Experiment
 from rrcluster.server.state import ServerState
@@ -116,7 +118,18 @@ def summarise(
         "groups_found": state.survey.num_groups if state is not None and state.survey is not None and counted else None,
         "dead_clusters": _dead(experiment, state) if state is not None and counted else [],
         "private_evaluation": None if judged is None else describe_evaluation(judged),
+        **_learnt(experiment, state),
     }
+
+
+def _learnt(experiment: Experiment, state: ServerState | None) -> dict[str, Any]:
+    """What a questionnaire has chosen: how many clusters, and how large random intercepts and slopes are."""
+    form = experiment.method.form(experiment.model)
+    chosen = None if form is None or state is None else Questionnaire.of(form, state.learnt).facts.chosen
+    if chosen is None or not chosen.size:
+        return {}
+    effects = [size if size > SMALL else 0.0 for size in chosen[1:].tolist()]
+    return {"num_clusters": int(chosen[0]), "random_effects": effects}
 
 
 def _dead(experiment: Experiment, state: ServerState) -> list[int]:

@@ -12,7 +12,7 @@ import numpy as np
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.runs.config import RunConfig, new_folder
-from rrcluster.runs.experiment import Experiment, build_experiment, check_declared, make_experiment, with_objects
+from rrcluster.runs.experiment import Experiment, build_experiment, make_experiment, with_objects
 from rrcluster.runs.fingerprint import check_same, describe_parts, fingerprint
 from rrcluster.runs.folder import RunFolder
 from rrcluster.runs.load import TrainedModels
@@ -22,7 +22,7 @@ from rrcluster.server.state import ServerState
 from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation, evaluate, judged_clients, measure_round
 from rrcluster.simulation.personalise import personalised_accuracies
-from rrcluster.simulation.simulate import Checkpoint, RoundRecord
+from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_declared
 from rrcluster.types import Models, NoisyEvaluation
 
 if TYPE_CHECKING:
@@ -257,7 +257,8 @@ class Running:
     def _due(self, round_index: int, total: int) -> bool:
         if not self._judges:
             return False
-        every = self.experiment.config.output.evaluate_every or max(1, total // 10)
+        usual = total if self.experiment.method.asks else max(1, total // 10)
+        every = self.experiment.config.output.evaluate_every or usual
         return (round_index + 1) % every == 0 or round_index + 1 == total
 
     def _evaluate(self, state: ServerState, memory: ClientMemory | None, made: RoundRecord | None = None) -> Evaluation:

@@ -17,6 +17,9 @@ import numpy as np
 
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import PrivacyError, RoundError, RunFolderError
+from rrcluster.mixed.answers import TableQuestion
+from rrcluster.mixed.questionnaire import Questionnaire, handed_out
+from rrcluster.mixed.questions import Form
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.mechanism import SummingMechanism
 from rrcluster.privacy.plan import PrivacyPlan
@@ -41,7 +44,7 @@ class Guidance:
     models: Models  # to choose among, and to train from
     average: Models  # what would be handed out now: private evaluation judges it
     rules: ChoiceRules
-    question: SurveyQuestion | None = None  # in the rounds of a survey
+    question: SurveyQuestion | TableQuestion | None = None  # in the rounds of a survey, or of a questionnaire
 
     @property
     def vectors(self) -> Array:
@@ -61,6 +64,7 @@ class RoundServer:
     settings: ServerSettings
     explores: bool  # whether clients choose by loss, which exploration prices and softens
     first_models: Callable[[], Models]  # k models from random numbers alone
+    form: Form | None = None  # where the run is a questionnaire: what is asked in its rounds
 
     def __post_init__(self) -> None:
         if self.schedule.survey_rounds:  # refuses a schedule that does not fit
@@ -80,8 +84,11 @@ class RoundServer:
 
         Prices are zero and nobody moves before the first release. In the rounds of a survey clients are asked instead.
         """
-        question, place = None, self.schedule.place(state.round_index)
-        if place is not None and (place.asks or self._num_found(state)):
+        question: SurveyQuestion | TableQuestion | None = None
+        place = self.schedule.place(state.round_index)
+        if self.form is not None:
+            question = Questionnaire.of(self.form, state.learnt).question(state.round_index)
+        elif place is not None and (place.asks or self._num_found(state)):
             question = self._survey(state).question(place.stage, self._answer_scale)
         return Guidance(state.round_index, state.models, state.average, self._rules(state), question)
 
@@ -104,6 +111,8 @@ class RoundServer:
         else:
             release = mechanism.release(collected, rng=rng)  # are the only ones that see raw values
         place = self.schedule.place(t)
+        if self.form is not None:
+            return self._after_table_question(self.form, state, release), release
         if place is not None and place.asks:
             return self._after_question(state, release, place), release
         found = self._num_found(state)
@@ -146,6 +155,19 @@ class RoundServer:
     def _answer_scale(self) -> float:
         clip = self.plan.mechanism.update_clip
         return clip if math.isfinite(clip) else 1.0
+
+    def _after_table_question(self, form: Form, state: ServerState, release: Release) -> ServerState:
+        """The state after a round of a questionnaire: what its answers tell, and the models that this makes."""
+        asked = Questionnaire.of(form, state.learnt).updated(
+            state.round_index,
+            release.shared_sum / self._answer_scale,
+            float(release.sizes.sum()),
+            noise=release.sum_noise_std / self._answer_scale,
+            count_noise=release.size_noise_std,
+            expected=self.plan.sampler.expected_size,
+        )
+        models = handed_out(form, asked.facts)
+        return replace(state, models=models, average=models, learnt=asked.tensors(), round_index=state.round_index + 1)
 
     def _after_question(self, state: ServerState, release: Release, place: Place) -> ServerState:
         """The state after a round in which clients answered: models stay, until clusters of groups start from one."""

@@ -3,7 +3,8 @@
 All of it is post-processing: it reads releases and public settings, never a raw value, and costs no privacy.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -50,6 +51,7 @@ class ServerState:
     sizes: RunningMean  # (k,) natural sizes
     round_index: int = 0
     survey: Survey | None = None  # what one has found, where the run has one
+    learnt: Mapping[str, Array] = field(default_factory=dict)  # what a questionnaire has, where the run is one
 
     @classmethod
     def fresh(cls, models: Models) -> "ServerState":

@@ -65,6 +65,10 @@ class SurveyQuestion:
     centres: Array  # (g, r)
     scale: float  # length of the longest answer: the clip
 
+    def arrays(self) -> dict[str, Array]:
+        """What travels to clients elsewhere."""
+        return {"start": self.start.astype(np.float32), "basis": self.basis, "centres": self.centres}
+
     def answer(self, updates: Array) -> tuple[Array, Array | None]:
         """(n,) choices and (n, length) answers of clients whose updates from `start` are (n, d_c); None: train."""
         sketches = sketch(updates, len(self.basis))

@@ -20,7 +20,7 @@ import numpy as np
 
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine import protocol
-from rrcluster.engine.protocol import Engine, LocalSettings
+from rrcluster.engine.protocol import Engine, LocalSettings, Question
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.method import Method
 from rrcluster.privacy.plan import PrivacyPlan
@@ -76,7 +76,7 @@ def evaluate(
     them. `hosts` hold the population; without them, this process does.
     """
     hosts = hosts or Hosts.here(data, method=method, split=split, engine=engine, local=local)
-    ids = judged_clients(data.num_clients, personal=method.personal)
+    ids = judged_clients(data.num_clients, personal=method.personal and not method.asks)
     choices = np.concatenate([scores.argmin(axis=1) for scores in _scores(models, ids, hosts)])
     if method.personal:
         loss, accuracy = _own_models(models, choices, ids, hosts, memory or ClientMemory(0))
@@ -196,6 +196,12 @@ def _judge_own(host: Host, models: Models, part: tuple[Part, Array]) -> tuple[Ar
     assert side.method.own_models is not None  # of personal methods alone
     own = side.method.own_models(models, clients.memory.recall(data.cohort(clients.ids)), choices, tools=side.tools)
     test_of = data.test_of[clients.ids]
+    if side.method.asks:
+        tested = np.flatnonzero(test_of >= 0)
+        questions = [Question(own[[row]], data.tests.cohort(test_of[[row]])) for row in tested]
+        for row, answer in zip(tested, side.engine.measure(questions), strict=True):
+            loss[row], accuracy[row] = answer.loss[0, 0], answer.accuracy[0, 0]
+        return loss, accuracy
     for place in np.unique(test_of[test_of >= 0]).tolist():
         mine = np.flatnonzero(test_of == place)
         tests = data.test_sets[place].first(_PERSONAL_SAMPLES)

@@ -7,6 +7,7 @@ thread launches its work; numpy draws normal numbers without holding Python's lo
 """
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import StreamSource
-from rrcluster.errors import ConfigError, PrivacyError, RoundError
+from rrcluster.errors import ConfigError, NotDeclared, PrivacyError, RoundError
 from rrcluster.methods.method import Method
 from rrcluster.models.model import Model
 from rrcluster.privacy.ledger import Ledger
@@ -167,7 +168,7 @@ def make_server(
     def first_models() -> Models:
         return method.init(model, num_clusters=plan.mechanism.num_clusters, rng=streams("init"))
 
-    return RoundServer(plan, settings, method.chooses_by_loss, first_models)
+    return RoundServer(plan, settings, method.chooses_by_loss, first_models, method.form(model))
 
 
 def simulate(
@@ -196,6 +197,8 @@ def simulate(
     check_parts(data, model, method, plan, engine)
     side = ClientSide(method, method.split(model), engine, local or LocalSettings(), plan.mechanism)
     host = Host(data, side, faults or Faults(), discreet=plan.secure)
+    if hosts is not None:
+        check_hosts(hosts.host, host)
     settings = server or ServerSettings()
     made = make_server(model=model, method=method, plan=plan, settings=settings, streams=streams)
     ledger = ledger or Ledger(secure=plan.secure, limit=plan.num_releases, stored=plan.stores_rounds)
@@ -228,8 +231,10 @@ def simulate(
 def check_parts(data: FederatedData, model: Model, method: Method, plan: PrivacyPlan, engine: Engine) -> None:
     """Refuse parts that were made for another population or model, as after replacing one of them."""
     plan.sampler.check_population(data.num_clients)
+    if plan.secure:
+        check_declared(data, secure=True)
     check_names(data, secure=plan.secure, num_slots=plan.mechanism.slots.count)
-    own, reported = method.split(model).coordinates, plan.mechanism.coordinates
+    own, reported = method.coordinates(model), plan.mechanism.coordinates
     if own != reported:
         raise ConfigError(
             f"the plan is for {reported.shared} shared and {reported.clustered} clustered coordinates, and model "
@@ -248,6 +253,25 @@ def check_parts(data: FederatedData, model: Model, method: Method, plan: Privacy
         )
 
 
+def check_declared(data: FederatedData, *, secure: bool) -> None:
+    """Say in a warning which constant should be declared and was taken from the data; refuse it in a secure run.
+
+    In a rehearsal the types of a table are not worth a warning: only one made from all of its rows changes with them.
+    """
+    for name, way_out in data.counted.items():
+        taken = {
+            "types": "types were taken from the table",
+            "regression": "regression was chosen by the labels",
+            "features": "features were taken from the header",
+        }
+        what = taken.get(name, f"{name} were counted in the labels")
+        text = f"{what} of {data.name}, which no guarantee covers; {way_out}"
+        if secure:
+            raise ConfigError(f"{text}: a secure run takes nothing from the clients' data that it does not pay for.")
+        if name in ("regression", "features") or (name != "types" and data.num_classes):
+            warnings.warn(f"{text}.", NotDeclared, stacklevel=3)
+
+
 def check_names(data: FederatedData, *, secure: bool, num_slots: int) -> None:
     """Refuse a secure schedule of clients of one's own without names: their places are no ids."""
     if secure and num_slots > 1 and not data.clients and data.name not in SOURCES:
@@ -256,6 +280,18 @@ def check_names(data: FederatedData, *, secure: bool, num_slots: int) -> None:
             "slots by place would move others as a client joins or leaves. Give names=[...] to from_arrays or "
             "from_rows, or use participation = everybody."
         )
+
+
+def check_hosts(given: Host, due: Host) -> None:
+    """Refuse hosts of another plan or population: what they add up would not be what the noise is made for."""
+    others = {
+        "data": given.data is not due.data,
+        "engine": given.side.engine is not due.side.engine,
+        "mechanism": given.side.mechanism != due.side.mechanism,
+        "secrecy": due.discreet and not given.discreet,
+    }
+    for name in (name for name, other in others.items() if other):
+        raise PrivacyError(f"hosts were made for another {name} than this run has; leave hosts out, or make them anew.")
 
 
 def check_memory(method: Method, model: Model, plan: PrivacyPlan) -> None:

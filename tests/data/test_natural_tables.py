@@ -48,7 +48,7 @@ def test_wages_are_bundled_and_what_their_facts_say():
     assert text[0] == "client,group,target,age,experience,tenure,hours,year,married,south,rural,city,time"
     assert len(text) - 1 == 16_367
     data = load_population(from_flat({"data": "wages"}))
-    assert (data.num_clients, data.num_classes, data.num_groups, data.input_shape) == (1555, 2, 2, (9,))
+    assert (data.num_clients, data.num_classes, data.num_groups, data.input_shape) == (1555, 2, 2, (18,))
     assert data.counted == {}
     labels = np.concatenate([data.store.client(client)[1] for client in range(data.num_clients)])
     tested = np.concatenate([test.targets for test in data.test_sets])

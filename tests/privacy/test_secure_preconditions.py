@@ -7,6 +7,7 @@ import pytest
 
 import rrcluster as rr
 from rrcluster.cli import main
+from rrcluster.client import ClientSide
 from rrcluster.data.arrays import from_rows
 from rrcluster.entropy import SecureStreams, secure_rng
 from rrcluster.errors import ConfigError, PrivacyError, RoundError, RunFolderError
@@ -15,7 +16,6 @@ from rrcluster.methods.method import train_from_cluster
 from rrcluster.privacy.mechanism import MechanismKind
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.run import finish, resume, start
-from rrcluster.simulation.hosts import Host
 from rrcluster.simulation.simulate import SimulatedClients
 from rrcluster.types import Coordinates
 
@@ -93,15 +93,16 @@ def test_a_client_with_unusable_samples_sends_nothing_in_a_secure_run(rng):
 
 
 def test_a_client_whose_computation_fails_is_left_out_and_the_round_goes_on(tiny, monkeypatch):
-    honest, answered = Host._compute, set()
+    honest, answered = ClientSide.answer, set()
 
-    def compute(self, task, part):
-        if 3 in part.ids:
+    def answer(self, guidance, clients, keys):
+        ids = clients.cohort.clients.tolist()
+        if 3 in ids:
             raise IndexError("client 3: value 17.3 out of range")
-        answered.update(part.ids.tolist())
-        return honest(self, task, part)
+        answered.update(ids)
+        return honest(self, guidance, clients, keys)
 
-    monkeypatch.setattr(Host, "_compute", compute)
+    monkeypatch.setattr(ClientSide, "answer", answer)
     assert rr.run(**(tiny | {"sample_rate": 1.0}), secure=True, processes=1).models.num_clusters == 2
     assert answered == set(range(40)) - {3}
 

@@ -218,6 +218,11 @@ EDITS = {
         "participations": put(STATED, "participation.most_participations", 2),
         "profile": put(STATED, "profile.0.delta", half),
         "bracket": put(STATED, "bracket.most", half),
+        "no end of the bracket": put(STATED, "bracket.most", None),
+        "no number in the bracket": put(STATED, "bracket.most", float("nan")),
+        "nothing in the bracket": put(STATED, "bracket.most", 0),
+        "delta, true": put(STATED, "delta", True),
+        "no mechanism": put(CONFIG, "mechanism", "jointly"),
         "recompute": put(STATED, "recompute.event.count", 2),
         "no event": change(STATED, lambda content: content.pop("event")),
         "no statement": lost(STATED),
@@ -420,3 +425,12 @@ def test_a_folder_that_is_being_written_agrees_at_every_instant(tmp_path):
     thread.join()
     assert (run / "models.safetensors").exists()
     assert reads > 10
+
+
+def test_a_run_without_its_settings_is_not_taken_for_a_server_of_ones_own(folders, tmp_path, capsys):
+    run = shutil.copytree(folders("seeded"), tmp_path / "run")
+    (run / "config.yaml").unlink()
+    with pytest.raises(RunFolderError, match=r"config\.yaml: is missing or empty, so the run's cost is unknown"):
+        folder_cost(run)
+    assert main(["account", str(run)]) == 2
+    assert "config.yaml" in capsys.readouterr().err

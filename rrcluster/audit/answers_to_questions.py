@@ -1,0 +1,139 @@
+"""Questions of mixed effects: what a client sends is bounded as stated, its own, and all that the server learns."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from rrcluster.audit.targets import Finding
+from rrcluster.mixed.answers import Rows, TableQuestion
+from rrcluster.mixed.facts import Facts
+from rrcluster.mixed.questionnaire import Questionnaire
+from rrcluster.mixed.questions import AXES, STAGES, Form
+from rrcluster.types import Array
+
+SUBJECT = "questions on a table"
+FORMS = (
+    Form(3, 2, 1, "binary"),
+    Form(3, 0, 4, "classes"),
+    Form(3, 0, 1, "number"),
+    Form(130, 0, 1, "binary"),
+    Form(3, 2, 1, "binary", ordered=True),
+)
+_CLIENTS, _ROWS = 12, 8
+Messages = Callable[[TableQuestion, Rows], Array]  # (n, width) what clients send
+
+
+def check_questions(messages: Messages = TableQuestion.messages, *, seed: int = 0) -> list[Finding]:
+    """Every question of every kind of table, on rows that are far out and facts that no honest server would tell.
+
+    Deterministic. A message must have length 1 at most, each of its parts the length that the statement gives it, and
+    not a bit may change with the rows of other clients.
+    """
+    findings = []
+    for place, (name, _) in enumerate(STAGES):
+        long, beside = "", ""
+        for form in FORMS:
+            for scale in (1.0, 1e6):
+                question, rows = TableQuestion(form, place, told(form, seed, scale)), odd_rows(form, seed, scale)
+                sent = messages(question, rows)
+                long = long or _too_long(question, sent)
+                beside = beside or _depends(question, rows, sent, messages)
+        claim = "no message is longer than 1, and no part of it than stated"
+        findings.append(Finding(SUBJECT, name, claim, long or "so, on far rows and any facts", not long))
+        claim = "an answer depends on the client's own rows alone"
+        findings.append(Finding(SUBJECT, name, claim, beside or "so, to the bit", not beside))
+    return findings
+
+
+def check_learning(learn: Callable[..., Questionnaire] = Questionnaire.updated, *, seed: int = 0) -> Finding:
+    """What the server knows after each round follows from sums and public constants: twice the same from the same.
+
+    The sums are noise alone, so that nothing but they can have told anything; also that each is used at its own round:
+    a sum that is longer changes what is learnt, in every stage.
+    """
+    form, wrong = FORMS[0], ""
+    first, second, other = (Questionnaire(form) for _ in range(3))
+    rng = np.random.default_rng(seed)
+    for t in range(form.num_rounds):
+        total = 20 * rng.standard_normal(form.width)
+        about = {"noise": 6.0, "count_noise": 24.0, "expected": 1000.0}
+        first, second = learn(first, t, total, 1000.0, **about), learn(second, t, total, 1000.0, **about)
+        other = learn(other, t, 2 * total, 1000.0, **about)
+        pairs = zip(first.tensors().values(), second.tensors().values(), strict=True)
+        if not all(np.array_equal(*pair) for pair in pairs):
+            wrong = wrong or f"round {t} taught something that is not in its sum"
+    if np.array_equal(first.tensors()["questionnaire.second"], other.tensors()["questionnaire.second"]):
+        wrong = wrong or "sums of twice the length teach the same"
+    return Finding(SUBJECT, "learning", "what is learnt is a function of noisy sums", wrong or "so", not wrong)
+
+
+def told(form: Form, seed: int, scale: float) -> Facts:
+    """Facts of the right shapes, with any numbers in them."""
+    rng = np.random.default_rng(seed)
+    a = form.num_encoded
+    families, low = form.families_of(a), -scale * rng.random(form.num_ranges)
+    return Facts(
+        low=low,
+        high=low + scale * rng.random(form.num_ranges),
+        knee=rng.integers(0, 2, form.num_ranges) * rng.random(form.num_ranges),
+        density=np.array([0.5]),
+        active=np.arange(a, dtype=float),
+        centre=0.1 * rng.normal(size=a),
+        scale=0.1 + rng.random(a),
+        whiten=np.eye(a) * scale if a <= 40 else np.zeros(0),
+        target=np.array([0.1, 0.5]) if form.kind == "number" else np.zeros(0),
+        length=np.array([1.0 + a]),
+        axes=scale * rng.normal(size=(a, AXES)),
+        centres=rng.normal(size=(sum(families) - 1, AXES)),
+        first=scale * rng.normal(size=(sum(families), form.num_outputs, 1 + a)),
+        second=scale * rng.normal(size=(families[-1], form.num_outputs, 1 + a)),
+        chosen=np.array([families[-1], 0.5, 0.2]),
+    )
+
+
+def odd_rows(form: Form, seed: int, scale: float) -> Rows:
+    """Clients with far numbers, missing cells, texts and few rows."""
+    rng = np.random.default_rng(seed)
+    values = scale * rng.normal(size=(_CLIENTS, _ROWS, form.num_columns))
+    values[rng.random(values.shape) < 0.1] = np.nan
+    mask = (np.arange(_ROWS) < rng.integers(0, _ROWS + 1, size=_CLIENTS)[:, None]).astype(float)
+    padded = mask[..., None]
+    codes = None
+    if form.buckets:
+        codes = rng.integers(0, form.buckets + 1, size=values.shape) * np.isnan(values) * padded
+    known = rng.integers(0, max(form.num_outputs, 2), size=(_CLIENTS, _ROWS))
+    targets = np.eye(form.num_outputs)[known] if form.kind == "classes" else scale * known[..., None]
+    if form.kind == "binary":
+        targets = known[..., None].astype(float)
+    return Rows(np.where(padded > 0, values, 0.0), codes, targets * padded, mask)
+
+
+def _too_long(question: TableQuestion, sent: Array) -> str:
+    lengths = np.linalg.norm(sent, axis=1)
+    if not np.isfinite(sent).all() or lengths.max() > 1 + 1e-9:
+        return f"a message of length {lengths.max():.6g}"
+    for name, share, own in _by_part(question, sent):
+        if own > share + 1e-9:
+            return f"{name} of length {own:.6g}, stated {share:.6g}"
+    return ""
+
+
+def _by_part(question: TableQuestion, sent: Array) -> Iterator[tuple[str, float, float]]:
+    """The name of every part, its stated length, and the longest one that was sent."""
+    parts = question.form.parts(question.stage, len(question.facts.active) if question.stage else None)
+    total, start = math.sqrt(sum(part.weight**2 for part in parts)), 0
+    for part in parts:
+        own = np.linalg.norm(sent[:, start : start + part.width], axis=1).max()
+        yield part.name, part.weight / total, float(own)
+        start += part.width
+
+
+def _depends(question: TableQuestion, rows: Rows, sent: Array, messages: Messages) -> str:
+    for client in range(_CLIENTS):
+        own = slice(client, client + 1)
+        codes = None if rows.codes is None else rows.codes[own]
+        alone = messages(question, Rows(rows.values[own], codes, rows.targets[own], rows.mask[own]))
+        if not np.array_equal(alone[0], sent[client]):
+            return "an answer that differs where others answer beside it"
+    return ""

@@ -1,0 +1,331 @@
+"""A client's answers: functions of its own rows and of what earlier releases have told, each client by itself."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rrcluster.data.federated import Cohort
+from rrcluster.mixed.facts import Facts
+from rrcluster.mixed.questions import AXES, CELLS, SMALL, STAGES, Form, Setting, packed
+from rrcluster.mixed.random_effects import (
+    NEWTON_STEPS,
+    fit_effects,
+    left_out_logits,
+    residuals,
+    row_losses,
+)
+from rrcluster.mixed.raw_columns import COARSE, EDGES, FINE, Ranges, extreme_bins, indicators, one_hot
+from rrcluster.types import Array
+
+ROWS_CLIP, MEANS_CLIP = 0.6, 0.5  # of second moments of p columns within [-1, 1], relative to p
+GRADIENT_CLIP = {"binary": 0.25, "classes": 0.3, "number": 0.5}  # relative to the length of a row
+MOVE_CLIP = 2.5  # of a client's distance from its centre
+GAIN_CLIP = 0.2  # of a difference of losses
+MAP_SIDE = 3.0  # the map reaches so far on either side
+NUMBERS_AT_ONCE = 2**23  # of the rows of clients that are computed together
+HELD_OUT = 0.25  # share of a client's rows, the newest, that choices are made by where rows are ordered
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of n clients, padded to equally many."""
+
+    values: Array  # (n, s, d)
+    codes: Array | None  # (n, s, d)
+    targets: Array  # (n, s, l): 0 or 1, one of l ones, or numbers
+    mask: Array  # (n, s) 1 for a row, 0 for padding
+
+    def older(self) -> Array:
+        """(n, s) the mask without the newest rows, of which at least one is left out where there are two."""
+        size = self.mask.sum(axis=1)
+        held = np.where(size >= 2, np.ceil(HELD_OUT * size), 0)
+        return np.asarray(self.mask * (np.arange(self.mask.shape[1]) < (size - held)[:, None]))
+
+
+def rows_of(form: Form, cohort: Cohort, *, alone: bool) -> Iterator[tuple[Array, Rows]]:
+    """Places in the cohort and rows of its clients, those together that are padded to the same power of two.
+
+    `alone`: each client by itself.
+    """
+    widths = 2 ** np.ceil(np.log2(np.maximum(cohort.sizes, 1))).astype(np.int64)
+    for width in np.unique(widths).tolist():
+        places = np.flatnonzero(widths == width)
+        at_once = 1 if alone else max(NUMBERS_AT_ONCE // (width * (form.num_columns + 1)), 1)
+        for first in range(0, len(places), at_once):
+            chosen = places[first : first + at_once]
+            yield chosen, _padded(form, cohort, chosen, width)
+
+
+def _padded(form: Form, cohort: Cohort, places: Array, width: int) -> Rows:
+    d, sizes = form.num_columns, cohort.sizes[places]
+    inputs, targets = cohort.inputs[places, :width], cohort.targets[places, :width]
+    missing = width - inputs.shape[1]
+    inputs = np.pad(inputs.astype(np.float64), ((0, 0), (0, missing), (0, 0)))
+    targets = np.pad(targets, ((0, 0), (0, missing)))
+    mask = (np.arange(width) < sizes[:, None]).astype(np.float64)
+    known = one_hot(targets, form.num_outputs) if form.kind == "classes" else targets[..., None].astype(np.float64)
+    codes = inputs[..., d:] if form.buckets else None
+    return Rows(inputs[..., :d], codes, known * mask[..., None], mask)
+
+
+@dataclass(frozen=True)
+class TableQuestion:
+    """What the clients of a round are asked. Public."""
+
+    form: Form
+    stage: int  # place in STAGES
+    facts: Facts
+
+    def arrays(self) -> dict[str, Array]:
+        """What travels to clients elsewhere."""
+        return self.facts.tensors()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the facts have the shapes that those of this stage have: others were made by no questionnaire."""
+        form, facts, a = self.form, self.facts, len(self.facts.active)
+        families, outputs = form.families_of(a), form.num_outputs
+        k = int(facts.chosen[0]) if facts.chosen.shape == (3,) else 0
+        ranges = (form.num_ranges,)
+        known: list[dict[str, tuple[int, ...]]] = [{}] * 9
+        known[1] = {"low": ranges, "high": ranges, "knee": ranges, "density": (1,), "active": (a,)}
+        known[3] = {"centre": (a,), "scale": (a,), "length": (1,), "axes": (a, AXES)}
+        known[3] |= {"whiten": (a, a)} if facts.full else {}
+        known[3] |= {"target": (2,)} if form.kind == "number" else {}
+        known[4] = {"centres": (sum(families) - 1, AXES)} if len(families) > 1 else {}
+        known[5] = {"first": (sum(families), outputs, 1 + a)}
+        known[7] = {"chosen": (3,), "second": (k, outputs, 1 + a)}
+        wanted = {name: shape for stage in known[: self.stage + 1] for name, shape in stage.items()}
+        places = np.unique(facts.active)
+        inside = len(places) == a and set(places.tolist()) <= set(range(form.num_encoded))
+        sensible = inside and (facts.scale > 0).all() and (not k or k in families) and (facts.chosen[1:] > 0).all()
+        return bool(sensible) and all(
+            values.shape == wanted.get(name, (0,)) for name, values in facts.tensors().items()
+        )
+
+    def answers(self, cohort: Cohort, *, alone: bool) -> Array:
+        """(n, width) the messages of these clients, each of length at most 1; `alone`: computed one by one."""
+        messages = np.zeros((len(cohort.clients), self.form.width), dtype=np.float32)
+        for places, rows in rows_of(self.form, cohort, alone=alone):
+            messages[places] = self.messages(rows)
+        return messages
+
+    def messages(self, rows: Rows) -> Array:
+        """(n, width) of length at most 1."""
+        parts = self.form.parts(self.stage, len(self.facts.active) if self.stage else None)
+        answers = getattr(self, "_" + STAGES[self.stage][0].replace(" ", "_"))(rows)
+        return packed(parts, answers, count=len(rows.mask), width=self.form.width)
+
+    def _votes(self, rows: Rows, edges: Array, size: int, values: Array) -> Array:
+        """(n, 2, ranges, size) votes for the bins of a client's least and greatest numbers, of length at most 1."""
+        form, d = self.form, self.form.num_columns
+        edges = np.broadcast_to(edges, (form.num_ranges, edges.shape[-1]))
+        if not form.pooled:
+            bins = np.where(form.open, extreme_bins(values, rows.mask > 0, edges), -1)
+            return one_hot(bins, size) / math.sqrt(2 * max(form.open.sum(), 1))
+        other = np.where((rows.values != 0) & form.open[:d], values[..., :d], np.nan)
+        bins = extreme_bins(other, rows.mask > 0, edges[:d])
+        voted = np.maximum((bins >= 0).sum(axis=2, keepdims=True), 1)
+        votes = (np.stack([(bins == place).sum(axis=2) for place in range(size)], axis=-1) / voted)[:, :, None]
+        if form.kind == "number":
+            target = np.where(form.open[d:], extreme_bins(values[..., d:], rows.mask > 0, edges[d:]), -1)
+            votes = np.concatenate([votes, one_hot(target, size)], axis=2)
+        return np.asarray(votes / math.sqrt(2 * form.num_voted))
+
+    def _voted(self, rows: Rows) -> Array:
+        if self.form.kind != "number":
+            return rows.values
+        return np.concatenate([rows.values, rows.targets], axis=2)
+
+    def _coarse_ranges(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        present = np.isfinite(rows.values) & (rows.mask > 0)[..., None]
+        cells = np.maximum(present.sum(axis=(1, 2)), 1)
+        filled = (present & (rows.values != 0)).sum(axis=(1, 2)) / cells
+        answers = {
+            "extremes": (self._votes(rows, EDGES, COARSE, self._voted(rows)), 1.0),
+            "zeros": (filled[:, None], 1.0),
+        }
+        if rows.codes is not None and self.form.buckets:
+            votes = (indicators(rows.values, rows.codes, self.form.buckets) * rows.mask[..., None, None]).max(axis=1)
+            answers["texts"] = (votes, math.sqrt(2 * self.form.num_columns))
+        return answers
+
+    def _fine_ranges(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        ranges = self.facts.ranges
+        return {"extremes": (self._votes(rows, ranges.fine_edges, FINE, ranges.compressed(self._voted(rows))), 1.0)}
+
+    def _moments(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        form, mask = self.form, rows.mask
+        columns, size = self._raw(rows), np.maximum(mask.sum(axis=1), 1)
+        mean, p = columns.sum(axis=1) / size[:, None], columns.shape[2] + 1
+        answers: dict[str, tuple[Array, float]] = {}
+        if self.facts.full:
+            whole = np.concatenate([mask[..., None], columns], axis=2)
+            second = whole.transpose(0, 2, 1) @ whole / size[:, None, None]
+            answers["rows"] = upper(second)[:, 1:], ROWS_CLIP * p
+            answers["means"] = upper(mean[:, :, None] * mean[:, None, :]), MEANS_CLIP * p
+        else:
+            clip = 1.5 * math.sqrt(max((p - 1) * self.facts.density.item(), 1.0))
+            squares = (columns * columns).sum(axis=1) / size[:, None]
+            answers["rows"] = np.concatenate([mean, squares], axis=1), clip
+            answers["means"] = mean * mean, clip
+        if form.kind == "number":
+            target = self.targets(rows)[..., 0] * mask
+            both = np.stack([target.sum(axis=1), (target * target).sum(axis=1)], axis=1)
+            answers["target"] = both / size[:, None], math.sqrt(2)
+        return answers
+
+    def _map(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        if not self._clustered:
+            return {}
+        place = self.described(rows)[:, :2]
+        cells = [
+            np.clip((place[:, j] + MAP_SIDE) / (2 * MAP_SIDE) * n, 0, n - 1).astype(int) for j, n in enumerate(CELLS)
+        ]
+        return {"cells": (one_hot(cells[0] * CELLS[1] + cells[1], math.prod(CELLS)), 1.0)}
+
+    def _centres(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        answers: dict[str, tuple[Array, float]] = {}
+        for k in self._clustered:
+            place = self.described(rows)
+            member = one_hot(self._nearest(place, k), k)
+            own = self.facts.of_family(k, self._clustered, self.facts.centres)
+            answers[f"moves of {k}"] = member[..., None] * (place[:, None] - own), MOVE_CLIP
+            answers[f"counts of {k}"] = member, 1.0
+        return answers
+
+    def _first_training(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        columns, targets = self.columns(rows), self.targets(rows)
+        mask, answers = self._fitted_rows(rows), {}
+        for k in (1, *self._clustered):
+            member, offsets = self._member(rows, columns, self._first(k))
+            pulls = residuals(offsets, targets, self.form.kind)[0]
+            answers[f"gradient of {k}"] = self._gradient(columns, pulls, mask, member)
+            answers[f"counts of {k}"] = member, 1.0
+        return answers
+
+    def _second_training(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        columns, targets = self.columns(rows), self.targets(rows)
+        _, intercept, slope = self._chosen
+        member, offsets = self._member(rows, columns, self.facts.second)
+        logits = offsets
+        if (intercept, slope) != (SMALL, SMALL):
+            precision = precisions(intercept, slope, columns.shape[2])
+            logits = fit_effects(
+                columns, offsets, targets, rows.mask, precision, kind=self.form.kind, steps=NEWTON_STEPS
+            )[1]
+        pulls = residuals(logits, targets, self.form.kind)[0]
+        return {"gradient": self._gradient(columns, pulls, rows.mask, member), "counts": (member, 1.0)}
+
+    def _gradient(self, columns: Array, pulls: Array, mask: Array, member: Array) -> tuple[Array, float]:
+        """(n, k, l, p) the mean gradient over a client's rows, in its cluster's place, and its clip."""
+        size = np.maximum(mask.sum(axis=1), 1)[:, None, None]
+        pulls = pulls * mask[..., None]
+        own = np.stack([(columns * pull[..., None]).sum(axis=1) for pull in np.moveaxis(pulls, 2, 0)], axis=1) / size
+        own = self.facts.correlated(own)
+        clip = GRADIENT_CLIP[self.form.kind] * math.sqrt(self.facts.length.item())
+        return member[:, :, None, None] * own[:, None], clip
+
+    def _first_choice(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        settings = self.form.first_settings(len(self.facts.active))
+        losses = self._losses(rows, {k: self._first(k) for k, _, _ in settings}, settings)
+        gains = losses[:, 1:] - losses[:, :1]
+        return {"gains": (gains, GAIN_CLIP * math.sqrt(gains.shape[1] + 1))} if gains.shape[1] else {}
+
+    def _last_choice(self, rows: Rows) -> dict[str, tuple[Array, float]]:
+        settings = self.form.last_settings(*self._chosen)
+        plain = self._losses(rows, {1: self._first(1)}, ((1, SMALL, SMALL),))
+        gains = self._losses(rows, {settings[0][0]: self.facts.second}, settings) - plain
+        return {"gains": (gains, GAIN_CLIP * math.sqrt(gains.shape[1] + 1))}
+
+    def _losses(self, rows: Rows, models: dict[int, Array], settings: tuple[Setting, ...]) -> Array:
+        """(n, settings) each client's mean loss on rows that its random effects were not fitted to."""
+        columns, targets, kind = self.columns(rows), self.targets(rows), self.form.kind
+        fitted = self._fitted_rows(rows)
+        judged = rows.mask - fitted if self.form.ordered else rows.mask
+        count, losses, offsets = np.maximum(judged.sum(axis=1), 1), [], {}
+        for k, intercept, slope in settings:
+            if k not in offsets:
+                offsets[k] = self._member(rows, columns, models[k])[1]
+            logits = offsets[k]
+            if (intercept, slope) != (SMALL, SMALL):
+                precision = precisions(intercept, slope, columns.shape[2])
+                logits = fit_effects(columns, offsets[k], targets, fitted, precision, kind=kind, steps=NEWTON_STEPS)[1]
+                if not self.form.ordered:
+                    logits = left_out_logits(columns, logits, targets, fitted, precision, kind=kind)
+            losses.append((row_losses(logits, targets, kind) * judged).sum(axis=1) / count)
+        return np.stack(losses, axis=1)
+
+    def _fitted_rows(self, rows: Rows) -> Array:
+        """(n, s) rows that centres, first training and random effects may see: all but those held out for choices."""
+        return rows.older() if self.form.ordered else rows.mask
+
+    def _raw(self, rows: Rows) -> Array:
+        return self.facts.columns_of(rows.values, rows.codes, rows.mask, buckets=self.form.buckets)
+
+    def columns(self, rows: Rows) -> Array:
+        """(n, s, p) a one and the standardised columns; zero in padded rows."""
+        return self.facts.standardised(self._raw(rows), rows.mask)
+
+    def targets(self, rows: Rows) -> Array:
+        """(n, s, l) as they are trained on: numbers within their range, with mean 0 and variance 1 once known."""
+        if self.form.kind != "number":
+            return rows.targets
+        facts = self.facts
+        scaled = Ranges(facts.low[-1:], facts.high[-1:], facts.knee[-1:]).scaled(rows.targets)
+        return (scaled - facts.target[0]) / facts.target[1] if len(facts.target) else scaled
+
+    def described(self, rows: Rows) -> Array:
+        """(n, r) where each client's mean columns lie among the clusters' places."""
+        mask = self._fitted_rows(rows)
+        return self.facts.described(self.columns(rows) * mask[..., None], mask)
+
+    def _nearest(self, place: Array, k: int) -> Array:
+        return self.facts.nearest(place, k, self.form.families_of(len(self.facts.active)))
+
+    def _first(self, k: int) -> Array:
+        """(k, l, p) the models of the first training with k clusters."""
+        return self.facts.of_family(k, self.form.families_of(len(self.facts.active)), self.facts.first)
+
+    def _member(self, rows: Rows, columns: Array, models: Array) -> tuple[Array, Array]:
+        """(n, k) whose cluster each client is in, and (n, s, l) logits of that cluster's model."""
+        k = len(models)
+        nearest = self._nearest(self.described(rows), k) if k > 1 else np.zeros(len(columns), dtype=np.int64)
+        weights = self.facts.correlated(models)[nearest]  # (n, l, p)
+        return one_hot(nearest, k), linear(columns, weights)
+
+    @property
+    def _clustered(self) -> tuple[int, ...]:
+        return tuple(k for k in self.form.families_of(len(self.facts.active)) if k > 1)
+
+    @property
+    def _chosen(self) -> Setting:
+        k, intercept, slope = self.facts.chosen.tolist()
+        return int(k), intercept, slope
+
+
+def linear(columns: Array, weights: Array) -> Array:
+    """(n, s, l) logits of rows (n, s, p) by their client's weights (n, l, p); its bits are the client's own."""
+    return np.stack([(columns * own[:, None]).sum(axis=2) for own in np.moveaxis(weights, 1, 0)], axis=2)
+
+
+def precisions(intercept: float, slope: float, p: int) -> Array:
+    """(p,) of random effects of these sizes: the first is the intercept's."""
+    return np.concatenate([[intercept**-2.0], np.full(p - 1, slope**-2.0)])
+
+
+def upper(products: Array) -> Array:
+    """(n, p (p + 1) / 2) a symmetric array's entries, weighted so that its length is kept."""
+    first, second = np.triu_indices(products.shape[-1])
+    chosen = np.ascontiguousarray(products[..., first, second])
+    return np.asarray(chosen * np.where(first == second, 1.0, math.sqrt(2)))
+
+
+def from_upper(entries: Array, p: int) -> Array:
+    """(p, p) back from weighted entries."""
+    first, second = np.triu_indices(p)
+    square = np.zeros((p, p))
+    square[first, second] = square[second, first] = entries / np.where(first == second, 1.0, math.sqrt(2))
+    return square

@@ -1,0 +1,105 @@
+"""What the releases of a questionnaire have told so far: ranges, the map to columns, centres, models. Public."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from rrcluster.mixed.raw_columns import MOST_FULL, Ranges, indicators
+from rrcluster.types import Array
+
+WIDEST = 4.0  # standard deviations at which a column is cut off
+
+
+def _unknown() -> Array:
+    return np.zeros(0)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Arrays made of releases. Empty ones are not known yet.
+
+    Columns that exist are `active` among all that a model may have. A client's mean columns along `axes` have variance
+    1 over clients. Models are weights of uncorrelated columns, the intercept first.
+    """
+
+    low: Array = field(default_factory=_unknown)  # of d columns, and of a target that is a number
+    high: Array = field(default_factory=_unknown)
+    knee: Array = field(default_factory=_unknown)
+    density: Array = field(default_factory=_unknown)  # (1,) share of a row's numbers that are not zero
+    active: Array = field(default_factory=_unknown)  # (a,) places of the columns that exist
+    centre: Array = field(default_factory=_unknown)  # (a,) their means
+    scale: Array = field(default_factory=_unknown)  # (a,) their standard deviations
+    whiten: Array = field(default_factory=_unknown)  # (a, a) the map to uncorrelated columns, if any
+    target: Array = field(default_factory=_unknown)  # (2,) mean and standard deviation of a number
+    length: Array = field(default_factory=_unknown)  # (1,) mean squared length of a row
+    axes: Array = field(default_factory=_unknown)  # (a, r) directions in which clients differ
+    centres: Array = field(default_factory=_unknown)  # (2 + 3 + ..., r) of every candidate's clusters
+    first: Array = field(default_factory=_unknown)  # (1 + 2 + ..., l, p) models of the first training
+    second: Array = field(default_factory=_unknown)  # (k, l, p) models of the second
+    chosen: Array = field(default_factory=_unknown)  # (k, size of intercepts, size of slopes)
+
+    def tensors(self) -> dict[str, Array]:
+        """As arrays by name."""
+        return {part.name: np.asarray(getattr(self, part.name), dtype=np.float64) for part in fields(self)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Any]) -> "Facts":
+        """Back from arrays by name."""
+        return cls(**{part.name: np.asarray(tensors[part.name], dtype=np.float64) for part in fields(cls)})
+
+    @property
+    def full(self) -> bool:
+        """Whether columns are few enough for all their second moments."""
+        return len(self.active) <= MOST_FULL
+
+    @property
+    def ranges(self) -> Ranges:
+        """Of all columns, and of the target."""
+        return Ranges(self.low, self.high, self.knee)
+
+    def of_family(self, k: int, families: tuple[int, ...], values: Array) -> Array:
+        """The rows of `centres` (families without 1) or of `first` that belong to k clusters."""
+        start = sum(other for other in families if other < k)
+        return values[start : start + k]
+
+    def columns_of(self, values: Array, codes: Array | None, mask: Array, *, buckets: int) -> Array:
+        """(n, s, a) the columns that exist, each within [-1, 1], zero where a cell has none and in padded rows."""
+        d = values.shape[-1]
+        own = Ranges(self.low[:d], self.high[:d], self.knee[:d]).scaled(values)
+        active = self.active.astype(np.int64)
+        if not (active >= d).any():
+            chosen = own if len(active) == d else own[..., active]
+        else:
+            assert codes is not None
+            rest = indicators(values, codes, buckets)
+            place = np.divmod(active[active >= d] - d, 1 + buckets)
+            chosen = np.concatenate([own[..., active[active < d]], rest[..., place[0], place[1]]], axis=-1)
+        return np.ascontiguousarray(chosen * mask[..., None])
+
+    def standardised(self, columns: Array, mask: Array) -> Array:
+        """(n, s, 1 + a) a one and the columns with mean 0 and variance 1, cut off; zero in padded rows."""
+        cut = np.clip((columns - self.centre) / self.scale, -WIDEST, WIDEST)
+        return np.ascontiguousarray(np.concatenate([np.ones_like(cut[..., :1]), cut], axis=-1) * mask[..., None])
+
+    def correlated(self, weights: Array) -> Array:
+        """(n, l, p) weights for uncorrelated columns -> for standardised ones."""
+        if not self.whiten.size:
+            return weights
+        turned = np.stack([own[:, 1:] @ self.whiten for own in weights]) if len(weights) else weights[..., 1:]
+        return np.concatenate([weights[..., :1], turned], axis=-1)  # the map is symmetric
+
+    def described(self, columns: Array, mask: Array) -> Array:
+        """(n, r) where a client's mean row lies along the axes."""
+        rows = np.maximum(mask.sum(axis=1), 1)
+        mean = columns[..., 1:].sum(axis=1) / rows[:, None]
+        return np.asarray((mean[:, :, None] * self.axes).sum(axis=1))  # a matrix product rounds by who is beside whom
+
+    def nearest(self, described: Array, k: int, families: tuple[int, ...]) -> Array:
+        """(n,) the cluster of each client among k."""
+        if k == 1:
+            return np.zeros(len(described), dtype=np.int64)
+        centres = self.of_family(k, tuple(f for f in families if f > 1), self.centres)
+        apart = described[:, None, :] - centres
+        return np.asarray((apart * apart).sum(axis=2).argmin(axis=1))

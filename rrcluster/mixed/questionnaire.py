@@ -1,0 +1,393 @@
+"""What the server makes of the answers: facts from noisy sums, stage by stage. All of it is post-processing."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from rrcluster.mixed.answers import (
+    GAIN_CLIP,
+    GRADIENT_CLIP,
+    MAP_SIDE,
+    MEANS_CLIP,
+    MOVE_CLIP,
+    ROWS_CLIP,
+    TableQuestion,
+    from_upper,
+)
+from rrcluster.mixed.facts import Facts
+from rrcluster.mixed.questions import AXES, CELLS, MOST_ACTIVE, SMALL, STAGES, AnswerPart, Form, Setting
+from rrcluster.mixed.raw_columns import COARSE, FINE, LEAST_SHARE, LEAST_SIGMAS, Ranges, coarse_ranges
+from rrcluster.types import Array, Models
+
+LEAST_VARIANCE = 1e-3  # of a column within [-1, 1]: rarer ones are not stretched further
+LEAST_EIGENVALUE = 0.02  # of the correlations, likewise
+CURVATURE = {"binary": 0.25, "classes": 0.25, "number": 1.0}  # of the loss, most: steps are one over it
+LONGEST_MOVE = 1.5  # of a model in one step
+FIRST_TAIL, SECOND_TAIL = 0.3, 0.5  # share of the last iterates whose mean is kept
+LEAST_SPREAD = 0.05  # of clients along the first axis, relative to rows
+LEAST_CLUSTER = 0.05  # of the clients
+PAYS = 3.0  # sigmas by which more than one cluster must be better
+SMALLEST_SHARE = 0.02  # of a cluster, that sums are divided by
+RESTARTS, LLOYD_STEPS = 30, 40
+
+_OWN_ARRAYS = ("total", "clients", "tail", "sizes", "penalty")
+
+
+@dataclass(frozen=True)
+class Questionnaire:
+    """The state of a questionnaire. Made of releases, hence public."""
+
+    form: Form
+    facts: Facts = field(default_factory=Facts)
+    total: Array = field(default_factory=lambda: np.zeros(0))  # sum of the releases of this stage so far
+    clients: Array = field(default_factory=lambda: np.zeros(2))  # sum of released counts, and of how many rounds
+    tail: Array = field(default_factory=lambda: np.zeros(0))  # of a training: mean of its last models so far
+    sizes: Array = field(default_factory=lambda: np.zeros(0))  # shares of the clients in its clusters
+    penalty: Array = field(default_factory=lambda: np.zeros(0))  # on its weights
+
+    def updated(
+        self, round_index: int, released: Array, count: float, *, noise: float, count_noise: float, expected: float
+    ) -> "Questionnaire":
+        """After a round: `released` (width,) is the noisy sum of messages, `noise` the std of each number.
+
+        `expected` is how many clients a round is expected to have by public constants.
+        """
+        stage = self.form.stage(round_index)
+        now = replace(self, clients=self.clients + np.array([count, 1.0]))
+        clients = now._num_clients(count_noise, expected)
+        name = STAGES[stage][0]
+        if "training" in name:
+            return now._trained(stage, round_index, PartSums(self._parts(stage), released, noise, 1, clients))
+        total = released if not self.total.size else self.total + released
+        if round_index + 1 < self.form.ends[stage]:
+            return replace(now, total=total)
+        told = PartSums(self._parts(stage), total, noise, self.form.rounds(stage), clients)
+        facts = getattr(now, "_after_" + name.replace(" ", "_"))(told)
+        kept = replace(now, facts=facts, total=np.zeros(0))
+        if name != "first choice":
+            return kept
+        families = self.form.families_of(len(facts.active))
+        return replace(kept, penalty=facts.of_family(int(facts.chosen[0]), families, self.penalty))
+
+    def tensors(self) -> dict[str, Array]:
+        """As arrays by name, for the checkpoint."""
+        own = {name: getattr(self, name) for name in _OWN_ARRAYS}
+        return {f"questionnaire.{name}": np.asarray(value) for name, value in (own | self.facts.tensors()).items()}
+
+    @classmethod
+    def of(cls, form: Form, tensors: Mapping[str, Any]) -> "Questionnaire":
+        """Back from arrays, under the form of the settings; nothing is known yet where there are none."""
+        if not tensors:
+            return cls(form)
+        own = {name.removeprefix("questionnaire."): value for name, value in tensors.items()}
+        return cls(form, Facts.from_tensors(own), *(np.asarray(own[name]) for name in _OWN_ARRAYS))
+
+    def question(self, round_index: int) -> TableQuestion:
+        """What clients are asked in a round."""
+        return TableQuestion(self.form, self.form.stage(round_index), self.facts)
+
+    def _parts(self, stage: int) -> tuple[AnswerPart, ...]:
+        return self.form.parts(stage, len(self.facts.active) if stage else None)
+
+    def _num_clients(self, count_noise: float, expected: float) -> float:
+        """Clients of a round: as expected, unless the released counts say otherwise by three sigmas."""
+        total, rounds = self.clients
+        mean, noise = total / rounds, count_noise / math.sqrt(rounds)
+        return float(expected if abs(mean - expected) <= 3 * noise else max(mean, 1.0))
+
+    def _after_coarse_ranges(self, told: "PartSums") -> Facts:
+        form = self.form
+        votes, noise = told.sums("extremes", math.sqrt(2 * self._num_votes))
+        ranges = coarse_ranges(votes.reshape(2, form.num_voted, COARSE), noise, told.clients)
+        density = np.clip(told.means("zeros", 1.0)[0][0], 1 / form.num_columns, 1.0)
+        active = np.arange(form.num_columns)
+        if form.buckets:
+            votes, noise = told.sums("texts", math.sqrt(2 * form.num_columns))
+            enough = votes > max(LEAST_SIGMAS * noise, LEAST_SHARE * told.clients)
+            active = np.concatenate([active, form.num_columns + np.flatnonzero(enough)])[:MOST_ACTIVE]
+        facts = replace(self.facts, density=np.array([density]), active=active.astype(float))
+        return self._with_ranges(facts, ranges)
+
+    def _after_fine_ranges(self, told: "PartSums") -> Facts:
+        form, facts = self.form, self.facts
+        votes, noise = told.sums("extremes", math.sqrt(2 * self._num_votes))
+        chosen = np.r_[0, form.num_columns : form.num_ranges] if form.pooled else np.arange(form.num_ranges)
+        coarse = Ranges(facts.low[chosen], facts.high[chosen], facts.knee[chosen])
+        return self._with_ranges(facts, coarse.refined(votes.reshape(2, form.num_voted, FINE), noise, told.clients))
+
+    @property
+    def _num_votes(self) -> int:
+        """Ranges that a client votes for, which its votes share their length."""
+        return self.form.num_voted if self.form.pooled else max(int(self.form.open.sum()), 1)
+
+    def _with_ranges(self, facts: Facts, voted: Ranges) -> Facts:
+        """The facts with ranges: those voted for, one for all columns where these are too many, and declared ones."""
+        form, low, high, knee = self.form, voted.low, voted.high, voted.knee
+        if form.pooled:  # around zero, which most numbers are where columns are many
+            most = np.maximum(np.abs(low[0]), np.abs(high[0]))
+            low, high = np.concatenate([[-most], low[1:]]), np.concatenate([[most], high[1:]])
+            places = np.r_[np.zeros(form.num_columns, dtype=int), 1 : len(low)]
+            low, high, knee = low[places], high[places], knee[places]
+        known = [(0.0, 0.0) if own is None else own for own in form.declared] or [(0.0, 0.0)] * form.num_ranges
+        least, most = np.array(known).T
+        low, high = np.where(form.open, low, least), np.where(form.open, high, most)
+        return replace(facts, low=low, high=high, knee=np.where(form.open, knee, 0.0))
+
+    def _after_moments(self, told: "PartSums") -> Facts:
+        facts, a = self.facts, len(self.facts.active)
+        learnt = _full_moments(told, a) if facts.full else _diagonal_moments(told, a, facts.density.item())
+        if self.form.kind == "number":
+            (mean, square), noise = told.means("target", math.sqrt(2))
+            spread = math.sqrt(max(square - mean**2, 4 * noise, LEAST_VARIANCE))
+            learnt["target"] = np.array([mean, spread])
+        return replace(facts, **learnt)
+
+    def _after_map(self, told: "PartSums") -> Facts:
+        families = [k for k in self.form.families_of(len(self.facts.active)) if k > 1]
+        if not families:
+            return self.facts
+        counts, noise = told.sums("cells", 1.0)
+        sides = [(np.arange(n) + 0.5) / n * 2 * MAP_SIDE - MAP_SIDE for n in CELLS]
+        cells = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, len(CELLS))
+        weights = np.where(counts > 2 * noise, counts, 0.0)
+        centres = np.concatenate([k_means(cells, weights, k) for k in families])
+        return replace(self.facts, centres=np.pad(centres, ((0, 0), (0, AXES - len(CELLS)))))
+
+    def _after_centres(self, told: "PartSums") -> Facts:
+        families = tuple(k for k in self.form.families_of(len(self.facts.active)) if k > 1)
+        moved = [self._moved_centres(k, families, told) for k in families]
+        first = np.zeros((1 + sum(families), self.form.num_outputs, len(self.facts.active) + 1))
+        return replace(self.facts, centres=np.concatenate(moved) if moved else self.facts.centres, first=first)
+
+    def _moved_centres(self, k: int, families: tuple[int, ...], told: "PartSums") -> Array:
+        """(k, r) centres moved by the mean distance of their clients; those of next to nobody stay."""
+        old = self.facts.of_family(k, families, self.facts.centres)
+        moves = told.means(f"moves of {k}", MOVE_CLIP)[0].reshape(old.shape)
+        shares = told.means(f"counts of {k}", 1.0)[0][:, None]
+        moves = np.clip(moves / np.maximum(shares, LEAST_CLUSTER), -MOVE_CLIP, MOVE_CLIP)
+        return np.asarray(old + np.where(shares > LEAST_CLUSTER, moves, 0.0))
+
+    def _trained(self, stage: int, round_index: int, told: "PartSums") -> "Questionnaire":
+        """After a round of training: every model moves by its mean gradient, and the last iterates are averaged."""
+        name, begin, rounds = STAGES[stage][0], self.form.ends[stage] - self.form.rounds(stage), self.form.rounds(stage)
+        first, since = name == "first training", round_index - begin + 1
+        families = self.form.families_of(len(self.facts.active)) if first else (int(self.facts.chosen[0]),)
+        models = self.facts.first if first else self.facts.second
+        sizes = self.sizes if since > 1 else np.repeat(1 / np.array(families), families)
+        penalty = np.zeros(len(models)) if first and since == 1 else self.penalty
+        moved, start = models.copy(), 0
+        sizes, penalty = sizes.copy(), penalty.copy()
+        for k in families:
+            block, suffix = slice(start, start + k), f" of {k}" if first else ""
+            if k > 1:
+                counts, _ = told.means(f"counts{suffix}", 1.0)
+                sizes[block] += (counts[:k] - sizes[block]) / (since + 1)
+            share = np.maximum(sizes[block], SMALLEST_SHARE)
+            gradient, noise = told.means(
+                f"gradient{suffix}", GRADIENT_CLIP[self.form.kind] * math.sqrt(self.facts.length.item())
+            )
+            slopes = gradient[: models[block].size].reshape(models[block].shape) / share[:, None, None]
+            if first and since == 1:
+                penalty[block] = self._penalty(slopes, noise / share, rounds)
+            moved[block] = self._stepped(models[block], slopes, penalty[block])
+            start += k
+        kept = max(round((FIRST_TAIL if first else SECOND_TAIL) * rounds), 1)
+        tail = self.tail if since > rounds - kept + 1 else np.zeros_like(moved)
+        tail = tail + moved / kept if since > rounds - kept else tail
+        facts = replace(self.facts, **{name.split()[0]: tail if since == rounds else moved})
+        return replace(self, facts=facts, sizes=sizes, penalty=penalty, tail=tail)
+
+    def _penalty(self, slopes: Array, noise: Array, rounds: int) -> Array:
+        """(k,) ridge penalties: the larger, the less of the first slopes (k, l, p) noise leaves to be seen.
+
+        Weights are taken for random with the variance that the slopes have beyond their noise.
+        """
+        curvature, size = CURVATURE[self.form.kind], slopes[0].size
+        seen = (slopes**2).sum() - size * (noise**2).sum()
+        signal = max(float(seen) / slopes.size, 1e-4 * float((noise**2).mean()) + 1e-12)
+        return np.minimum(noise**2 / rounds * curvature / signal, 100 * curvature)
+
+    def _stepped(self, models: Array, slopes: Array, penalty: Array) -> Array:
+        """The models (k, l, p) after one step along their slopes; the intercept is not penalised."""
+        ridge = penalty[:, None, None] * (np.arange(models.shape[2]) > 0)
+        step = (slopes - ridge * models) / (CURVATURE[self.form.kind] + ridge)
+        length = np.sqrt((step**2).sum(axis=(1, 2), keepdims=True))
+        return np.asarray(models + step * (LONGEST_MOVE / np.maximum(length, LONGEST_MOVE)))
+
+    def _after_first_choice(self, told: "PartSums") -> Facts:
+        settings = self.form.first_settings(len(self.facts.active))
+        gains, noise = np.zeros(0), 0.0
+        if len(settings) > 1:
+            gains, noise = told.means("gains", GAIN_CLIP * math.sqrt(len(settings)))
+        gains = np.concatenate([[0.0], gains])
+        k, intercept, slope = self._paying(settings, gains, PAYS * noise)
+        start = self.facts.of_family(k, self.form.families_of(len(self.facts.active)), self.facts.first)
+        return replace(self.facts, chosen=np.array([k, intercept, slope]), second=start)
+
+    def _paying(self, settings: tuple[Setting, ...], gains: Array, margin: float) -> Setting:
+        """The setting of least loss; more clusters only where they are better than fewer by a margin."""
+        least: dict[int, int] = {}
+        for place, (k, _, _) in enumerate(settings):
+            least[k] = place if k not in least or gains[place] < gains[least[k]] else least[k]
+        best = least[1]
+        for k in sorted(least):
+            best = least[k] if gains[least[k]] < gains[best] - margin else best
+        return settings[best]
+
+    def _after_last_choice(self, told: "PartSums") -> Facts:
+        k, intercept, slope = self.facts.chosen.tolist()
+        settings = self.form.last_settings(int(k), intercept, slope)
+        gains, noise = told.means("gains", GAIN_CLIP * math.sqrt(len(settings) + 1))
+        best = int(gains[: len(settings)].argmin())
+        if gains[best] < -noise:
+            return replace(self.facts, chosen=np.array(settings[best]))
+        return replace(self.facts, chosen=np.array([1, SMALL, SMALL]), second=self.facts.first[:1])
+
+
+@dataclass(frozen=True)
+class PartSums:
+    """The noisy sum of a stage's messages over its rounds, by parts."""
+
+    parts: tuple[AnswerPart, ...]
+    total: Array
+    noise: float  # std of each number of one round
+    rounds: int
+    clients: float  # of a round
+
+    def sums(self, name: str, clip: float) -> tuple[Array, float]:
+        """(width,) a part's sum over the clients of a round, on its own scale, and the std of its noise."""
+        length, start = math.sqrt(sum(part.weight**2 for part in self.parts)), 0
+        for part in self.parts:
+            if part.name == name:
+                scale = clip * length / part.weight / self.rounds
+                return self.total[start : start + part.width] * scale, self.noise * scale * math.sqrt(self.rounds)
+            start += part.width
+        raise KeyError(name)
+
+    def means(self, name: str, clip: float) -> tuple[Array, float]:
+        """The same as a mean over clients."""
+        total, noise = self.sums(name, clip)
+        return total / self.clients, noise / self.clients
+
+
+def _full_moments(told: PartSums, a: int) -> dict[str, Array]:
+    p = a + 1
+    rows, noise = told.means("rows", ROWS_CLIP * p)
+    between, _ = told.means("means", MEANS_CLIP * p)
+    second = from_upper(np.concatenate([[1.0], rows]), p)
+    mean = second[0, 1:]
+    covariance = second[1:, 1:] - np.outer(mean, mean)
+    variance = np.diag(covariance)
+    scale = np.sqrt(np.maximum(variance, max(2 * noise, LEAST_VARIANCE)))
+    correlation = covariance / np.outer(scale, scale)
+    values, vectors = np.linalg.eigh(correlation)
+    least = max(2 * noise * math.sqrt(a) / float(np.median(scale**2)), LEAST_EIGENVALUE)
+    whiten = vectors @ np.diag(np.maximum(values, least) ** -0.5) @ vectors.T
+    apart = (from_upper(between, a) - np.outer(mean, mean)) / np.outer(scale, scale)
+    values, vectors = np.linalg.eigh(apart)
+    axes = np.zeros((a, AXES))
+    axes[:, : min(AXES, a)] = vectors[:, ::-1][:, :AXES] / math.sqrt(max(values[-1], LEAST_SPREAD))
+    return {
+        "centre": mean,
+        "scale": scale,
+        "whiten": whiten,
+        "length": np.array([float(p)]),
+        "axes": axes,
+    }
+
+
+def _diagonal_moments(told: PartSums, a: int, density: float) -> dict[str, Array]:
+    clip = 1.5 * math.sqrt(max(a * density, 1.0))
+    rows, noise = told.means("rows", clip)
+    means, _ = told.means("means", clip)
+    mean = rows[:a]
+    variance = rows[a:] - mean**2
+    scale = np.sqrt(np.maximum(variance, max(2 * noise, LEAST_VARIANCE)))
+    between = (means - mean**2) / scale**2
+    places = np.argsort(-between, kind="stable")[:AXES]
+    axes = np.zeros((a, AXES))
+    axes[places, np.arange(len(places))] = 1 / math.sqrt(max(between[places[0]], LEAST_SPREAD))
+    length = 1 + float(np.clip(variance / scale**2, 0, 1).sum())
+    return {"centre": mean, "scale": scale, "length": np.array([length]), "axes": axes}
+
+
+def k_means(points: Array, weights: Array, k: int) -> Array:
+    """(k, r) centres of weighted points (n, r): the best of some starts, drawn by a fixed seed."""
+    if (weights > 0).sum() <= k:
+        spread = np.zeros((k, points.shape[1]))
+        spread[:, 0] = np.linspace(-1, 1, k)
+        return spread
+    rng, best, least = np.random.default_rng(0), np.zeros((k, points.shape[1])), np.inf
+    points, weights = points[weights > 0], weights[weights > 0]
+    for _ in range(RESTARTS):
+        centres = points[rng.choice(len(points), size=k, replace=False, p=weights / weights.sum())]
+        for _ in range(LLOYD_STEPS):
+            apart = ((points[:, None] - centres) ** 2).sum(axis=2)
+            member = (apart.argmin(axis=1)[:, None] == np.arange(k)) * weights[:, None]
+            sizes = member.sum(axis=0)
+            moved = np.where(sizes[:, None] > 0, member.T @ points / np.maximum(sizes, 1e-9)[:, None], centres)
+            if (moved == centres).all():
+                break
+            centres = moved
+        within = float((apart.min(axis=1) * weights).sum())
+        if within < least:
+            best, least = centres, within
+    return best
+
+
+def handed_out(form: Form, facts: Facts) -> Models:
+    """The models as they would be handed out now: in the order of `TableLinear`'s parameters, zero where unknown."""
+    encoded, r = form.num_encoded, AXES
+    active = facts.active.astype(np.int64)
+    known = bool(facts.scale.size)
+    centre, gain, axes = np.zeros(encoded), np.zeros(encoded), np.zeros((encoded, r))
+    target, effects = np.zeros(2), np.full(2, SMALL)
+    k = int(facts.chosen[0]) if facts.chosen.size else 1
+    if known:
+        centre[active], gain[active], axes[active] = facts.centre, 1 / facts.scale, facts.axes
+        target[: len(facts.target)] = facts.target
+    ranges = [facts.low, facts.high, facts.knee] if facts.low.size else [np.zeros(form.num_ranges)] * 3
+    if facts.chosen.size:
+        effects = facts.chosen[1:]
+    shared = np.concatenate([*ranges, centre, gain, axes.ravel(), target, effects])
+    families = form.families_of(len(active))
+    place, weights = np.zeros((k, r)), np.zeros((2, k, form.num_outputs, 1 + encoded))
+    if k > 1:
+        own = facts.of_family(k, tuple(other for other in families if other > 1), facts.centres)
+        place[:] = own
+    columns = np.concatenate([[0], 1 + active])
+    if facts.first.size:
+        plain = facts.correlated(facts.of_family(k, families, facts.first))
+        base = facts.correlated(facts.second) if facts.second.size else plain
+        weights[0][..., columns] = base if effects.max() <= SMALL else plain
+        weights[1][..., columns] = base
+    return Models(shared, np.concatenate([place, weights[0].reshape(k, -1), weights[1].reshape(k, -1)], axis=1))
+
+
+def facts_of(form: Form, models: Models) -> Facts:
+    """The facts that a client needs of models that were handed out: all columns, standardised; weights are apart."""
+    ranges, encoded = form.num_ranges, form.num_encoded
+    sizes = [ranges, ranges, ranges, encoded, encoded, encoded * AXES, 2, 2]
+    low, high, knee, centre, gain, axes, target, effects = np.split(models.shared, np.cumsum(sizes)[:-1])
+    active = np.flatnonzero(gain)
+    place, weights, base = np.split(models.clustered, [AXES, AXES + (models.clustered.shape[1] - AXES) // 2], axis=1)
+    columns = np.concatenate([[0], 1 + active])
+    shaped = (w.reshape(len(w), form.num_outputs, 1 + encoded)[..., columns] for w in (weights, base))
+    first, second = shaped
+    return Facts(
+        low=low,
+        high=high,
+        knee=knee,
+        active=active.astype(float),
+        centre=centre[active],
+        scale=1 / gain[active],
+        axes=axes.reshape(encoded, AXES)[active],
+        target=target if form.kind == "number" else np.zeros(0),
+        centres=place,
+        first=first,
+        second=second,
+        chosen=np.array([len(place), *effects]),
+    )
