@@ -204,7 +204,9 @@ def test_facts_of_methods_and_models_say_what_they_do():
             assert registry.METHODS.load(memoryless).memory_width(deep) == 0
         splits = registry.METHODS.fact(name, "splits_network", False)
         with pytest.raises(ConfigError, match="single layer") if splits else contextlib.nullcontext():
-            method.split(method.adapt(shallow))
+            usual = registry.METHODS.fact(name, "usual_model")
+            method.split(method.adapt(make_model(usual, input_shape=(4,), num_classes=3) if usual else shallow))
+        assert registry.METHODS.fact(name, "reads_cells", False) == method.asks
     for name in registry.MODELS:
         if (other := registry.MODELS.fact(name, "deeper")) is not None:
             assert registry.MODELS.fact(other, "deeper") is None

@@ -31,7 +31,7 @@ from rrcluster.server.choice import ChoiceRules
 from rrcluster.server.server import Guidance
 from rrcluster.server.survey import SurveyQuestion, survey_size
 from rrcluster.storage import parse_json, to_json
-from rrcluster.types import Array, Models
+from rrcluster.types import Array, Coordinates, Models
 
 LONGEST_LETTER = 2**31  # bytes of a message, either way
 _LONGEST_HEADER = 2**20  # names, facts and shapes; what is long belongs into arrays
@@ -162,9 +162,7 @@ def read_task(
     if stage == "start" and "centres" not in letter.arrays:
         stage = None  # the survey could not tell groups: clients choose and train as without one
     k, width = mechanism.num_clusters, mechanism.coordinates
-    models: dict[str, _Shape] = {"shared": ("f4", (width.shared,)), "clustered": ("f4", (k, width.clustered))}
-    if form is not None:
-        models = _shapes_of_facts(letter)
+    models = _shapes_of_models(k, width) if form is None else _shapes_of_facts(letter)
     wanted = models | {"prices": ("f8", (k,)), "transition": ("f8", (k, k))}
     if mechanism.loss_bound is not None:
         wanted |= {f"average {part}": shape for part, shape in models.items()}
@@ -191,10 +189,9 @@ def read_task(
     except (KeyError, IndexError, TypeError, ValueError):
         raise ProtocolError(f"the message {name} lacks facts that were agreed on.") from None
     _check_sensible(name, arrays, rules)
-    question: SurveyQuestion | TableQuestion | None = None
-    if form is not None:
-        question = _table_question(arrays, form, round_index)
-    elif stage is not None:
+    question: SurveyQuestion | TableQuestion | None
+    question = None if form is None else _table_question(arrays, form, round_index)
+    if stage is not None:
         start, basis, centres = (arrays[part] for part in ("start", "basis", "centres"))
         question = asked = SurveyQuestion(stage, start, basis, centres, mechanism.update_clip)
         _check_question(asked, k)
@@ -209,6 +206,10 @@ def read_task(
         ),
         client_keys,
     )
+
+
+def _shapes_of_models(k: int, width: Coordinates) -> dict[str, _Shape]:
+    return {"shared": ("f4", (width.shared,)), "clustered": ("f4", (k, width.clustered))}
 
 
 def _shapes_of_facts(letter: Letter) -> dict[str, _Shape]:

@@ -239,8 +239,7 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
                 raise ConfigError(f"data is a table, and {role} is not given; name its column, {role}='...'.")
         if settings.get("secure"):  # tests nothing on raw data
             columns = {"test_share": None if "test_column" in columns else 0.0} | columns
-        asks = settings.get("algorithm", "auto") in ("auto", "mixed-effects")
-        data = from_frame(data, **({"encoding": "cells"} if asks else {}) | columns)
+        data = from_frame(data, **({"encoding": "cells"} if _reads_cells(settings | columns) else {}) | columns)
     if not isinstance(data, FederatedData):
         return settings
     if settings.get("secure") and "num_clients" not in settings:
@@ -253,6 +252,17 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
     facts = {"num_classes": data.num_classes, "divided": False, "cells": data.columns is not None}
     registry.DATASETS.replace(registry.Entry(data.name, data, data.name, facts))
     return {"num_clients": data.num_clients} | settings | {"data": data.name}
+
+
+def _reads_cells(settings: Mapping[str, Any]) -> bool:
+    """Whether the method that these settings name, or mean by naming none, reads a table's cells as they are."""
+    method, network = settings.get("algorithm", "auto"), settings.get("model", "auto")
+    if isinstance(method, Method) or not isinstance(network, str):
+        return isinstance(method, Method) and method.asks
+    chosen = {name: value for name, value in settings.items() if name in FIELDS and FIELDS[name] != "columns"}
+    about = {name: settings[name] for name in ("encoding",) if name in settings}
+    algorithm = from_flat(chosen | about | {"data": "table.csv"}, resolved=False).algorithm
+    return bool(registry.METHODS.fact(algorithm, "reads_cells", False))
 
 
 def make_experiment(

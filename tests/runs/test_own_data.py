@@ -326,7 +326,22 @@ def test_a_mistake_is_named_in_one_line_and_nothing_is_written(text, flags, told
         (here / "x.csv").write_text(text)
     assert (
         main(
-            ["run", "--data", "x.csv", *flags, "-k", "2", "--rounds", "2", "--noise-multiplier", "1", "--delta", "0.1"]
+            [
+                "run",
+                "--data",
+                "x.csv",
+                "--algorithm",
+                "ifca",
+                *flags,
+                "-k",
+                "2",
+                "--rounds",
+                "2",
+                "--noise-multiplier",
+                "1",
+                "--delta",
+                "0.1",
+            ]
         )
         == 2
     )
@@ -344,6 +359,8 @@ def test_a_run_on_a_good_file_works_where_the_mistakes_do_not(here):
                 "run",
                 "--data",
                 "x.csv",
+                "--algorithm",
+                "ifca",
                 *ROLE,
                 "-k",
                 "2",
