@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from federation_lab import agree
 
 from rrcluster.errors import ConfigError, DataError, PrivacyError, ProtocolError, RunFolderError
-from rrcluster.federation import member_data
+from rrcluster.federation import member_daemon
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement, Member, SampleShape
 from rrcluster.federation.client_ledger import ClientLedger, TrainingCost, agree_to, cost_together
@@ -324,16 +324,16 @@ def test_clients_whose_numbers_are_lost_are_not_numbered_anew(tmp_path, loss):
 
 @pytest.mark.parametrize("expanded", [False, True])
 def test_an_npz_file_that_expands_to_far_more_is_refused(tmp_path, monkeypatch, expanded):
-    monkeypatch.setattr(member_data, "_SMALL", 2**20, raising=False)
+    monkeypatch.setattr(member_daemon, "_SMALL", 2**20, raising=False)
     arrays = {"inputs": np.zeros((40_000, 50), np.float32), "targets": np.zeros(40_000, np.int64)}
     arrays["clients"] = np.arange(40_000) % 7
     (np.savez_compressed if expanded else np.savez)(tmp_path / "data.npz", **arrays)
     agreement = SimpleNamespace(samples=SimpleNamespace(num_classes=2, ids=False))
     if expanded:
         with pytest.raises(DataError, match=r"expand to 8, more than 32 times as much; .*np\.savez, uncompressed"):
-            member_data._from_npz(tmp_path / "data.npz", agreement)
+            member_daemon._from_npz(tmp_path / "data.npz", agreement)
         return
-    data = member_data._from_npz(tmp_path / "data.npz", agreement)
+    data = member_daemon._from_npz(tmp_path / "data.npz", agreement)
     assert data.clients == tuple("0123456")
     assert data.sizes.tolist() == [5715] * 2 + [5714] * 5
 
@@ -348,6 +348,9 @@ class Instant:
 
     def ask(self, messages):
         return dict.fromkeys(messages, self.letter)
+
+    def stayed(self):
+        return set()
 
 
 def test_a_plain_round_of_four_times_as_many_members_takes_about_four_times_as_long():
