@@ -529,6 +529,14 @@ def test_a_superlink_that_dies_is_started_again_and_the_answers_it_held_are_lost
     assert transport.wait_for_nodes({0, 1, 2}, 0.1) == {0, 1}
 
 
+def test_a_superlink_that_is_gone_while_nodes_are_awaited_is_an_error_in_a_sentence(identity, monkeypatch):
+    """As when it is killed while `serve` starts."""
+    link = FakeLink([])
+    monkeypatch.setattr(link, "get_node_ids", lambda: (_ for _ in ()).throw(httpx.ConnectError("gone")), raising=False)
+    with pytest.raises(RoundError, match="the SuperLink does not answer"):
+        FlowerTransport(link, seconds=5, poll_seconds=0.01).wait_for_nodes({0}, 1.0)
+
+
 def test_two_messages_with_the_same_bytes_have_different_names(identity):
     first, second = (Message(wrap(b"same"), 10, "query", ttl=5.0) for _ in range(2))
     first.metadata.created_at = second.metadata.created_at

@@ -22,6 +22,7 @@ from rrcluster.federation.transports import Reach
 
 USUAL_ADDRESS = "127.0.0.1:9092"
 _KIND = "query"
+_NO_LINK = "the SuperLink does not answer; see superlink.log, then serve again."
 _FEW_SECONDS = 5.0  # a gate that lives no longer will not by being started again
 _ARRIVAL = 60.0  # seconds that nodes have to connect before the first message
 
@@ -89,13 +90,19 @@ class FlowerTransport:
         try:
             return self._push(messages)
         except httpx.HTTPError:
-            raise RoundError("the SuperLink does not answer; see superlink.log, then serve again.") from None
+            raise RoundError(_NO_LINK) from None
 
     def wait_for_nodes(self, places: Collection[int], seconds: float) -> set[int]:
-        """Those of these members whose nodes are connected: all of them, or what there is after this time."""
+        """Those of these members whose nodes are connected: all of them, or what there is after this time.
+
+        RoundError where the SuperLink is gone.
+        """
         deadline = time.monotonic() + seconds
         while True:
-            nodes = set(self.link.grid.get_node_ids())
+            try:
+                nodes = set(self.link.grid.get_node_ids())
+            except httpx.HTTPError:
+                raise RoundError(_NO_LINK) from None
             online = {place for place in places if self.link.node_ids[place] in nodes}
             if online == set(places) or time.monotonic() > deadline:
                 return online

@@ -119,6 +119,9 @@ class SuperLink:
                     }
                     control.StartRun(StartRunRequest(fab=_fab()))
                 self._open_run(secret.read_bytes())
+            except httpx.HTTPError as error:
+                self.stop()
+                raise self._not_started() from error
             except BaseException:
                 self.stop()
                 raise
@@ -175,9 +178,10 @@ class SuperLink:
                     if client.get(f"https://{self.address}/health").status_code == httpx.codes.OK:
                         return
                 time.sleep(0.2)
-        raise ConfigError(
-            f"the SuperLink did not start on port {self.port}; see {self.folder / 'superlink.log'}, or choose another."
-        )
+        raise self._not_started()
+
+    def _not_started(self) -> ConfigError:
+        return ConfigError(f"the SuperLink did not start on port {self.port}; see {self.folder / 'superlink.log'}.")
 
     def _open_run(self, secret: bytes) -> None:
         """Take the run's task, as Flower's own runner of apps would, and ask for messages in its name."""
