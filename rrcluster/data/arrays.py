@@ -85,24 +85,21 @@ def from_arrays(
     num_groups = 0 if groups is None else int(true_groups.max()) + 1
     test_xs, test_ys, test_of = test_parts(_packed_tests(layout, test_inputs), test_targets, true_groups, num_groups)
     shape, target_shape = xs[0].shape[1:], ys[0].shape[1:]
-    test_pairs = list(zip(test_xs, test_ys, strict=True))
-    for place, (x, y) in enumerate([*zip(xs, ys, strict=True), *test_pairs]):
+    tests = list(zip(test_xs, test_ys, strict=True))
+    for place, pair in enumerate([*zip(xs, ys, strict=True), *tests]):
         owner = f"client {place}" if place < len(xs) else f"test set {place - len(xs)}"
-        check_samples(owner, x if columns is None else np.where(np.isnan(x), 0, x), y, shape, target_shape)
-        if ids:
-            check_ids(owner, x)
+        _check_pair(owner, *pair, shape, target_shape, ids=ids, missing=columns is not None)
     regression = _is_regression((*ys, *test_ys), num_classes)
-    classes = 0 if regression else _checked_classes((*ys, *test_ys), num_classes)
     kind, input_dtype = FLOAT if regression else IDS, IDS if ids else FLOAT
     return FederatedData(
         name=name,
-        num_classes=classes,
+        num_classes=0 if regression else _checked_classes((*ys, *test_ys), num_classes),
         input_shape=shape,
         sizes=np.array([len(y) for y in ys], dtype=np.int64),
         groups=true_groups,
         num_groups=num_groups,
         store=ArrayStore(tuple(x.astype(input_dtype) for x in xs), tuple(y.astype(kind) for y in ys)),
-        test_sets=tuple(TestSet(y.astype(kind), Constant(x.astype(input_dtype))) for x, y in test_pairs),
+        test_sets=tuple(TestSet(y.astype(kind), Constant(x.astype(input_dtype))) for x, y in tests),
         test_of=test_of,
         input_dtype=input_dtype,
         target_shape=target_shape,
@@ -177,6 +174,22 @@ def check_samples(
             finite = np.isfinite(values.astype(np.float32)).all()
         if not finite:
             raise DataError(f"{owner} has {what} that are not finite in float32; remove or rescale them.")
+
+
+def _check_pair(
+    owner: str,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    shape: tuple[int, ...],
+    target_shape: tuple[int, ...],
+    *,
+    ids: bool,
+    missing: bool,
+) -> None:
+    """Refuse samples that are none, not ids where they should be, or not finite; NaN passes where it means missing."""
+    check_samples(owner, np.where(np.isnan(x), 0, x) if missing else x, y, shape, target_shape)
+    if ids:
+        check_ids(owner, x)
 
 
 def check_ids(owner: str, x: NDArray[Any]) -> None:

@@ -22,13 +22,12 @@ from rrcluster.federation.client_ledger import ledger_of, signed_cost
 from rrcluster.federation.daemon import Daemon
 from rrcluster.federation.member_folder import MemberFolder
 from rrcluster.runs.config import check_outside_runs
-from rrcluster.runs.experiment import load_population
+from rrcluster.runs.experiment import check_declared, load_population
 from rrcluster.runs.folder import RunFolder
 from rrcluster.runs.load import PersonalModel
 from rrcluster.runs.run import save_models
 from rrcluster.settings import ColumnSettings, names_file
 from rrcluster.simulation.clients import ClientMemory
-from rrcluster.simulation.simulate import check_declared
 from rrcluster.storage import explain_write, make_subfolder, read_tensors, replace_file
 
 _ARRAYS = ("inputs", "targets", "clients")

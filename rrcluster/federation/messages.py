@@ -181,10 +181,7 @@ def read_task(
             arrays["transition"],
             None if facts["num_open"] is None else int(facts["num_open"]),
         )
-        keys = facts["keys"]
-        client_keys = (
-            None if keys is None else ClientKeys(**{part: (int(key[0]), int(key[1])) for part, key in keys.items()})
-        )
+        keys = None if facts["keys"] is None else _client_keys(facts["keys"])
         round_index = int(facts["round"])
     except (KeyError, IndexError, TypeError, ValueError):
         raise ProtocolError(f"the message {name} lacks facts that were agreed on.") from None
@@ -204,12 +201,16 @@ def read_task(
             rules,
             question,
         ),
-        client_keys,
+        keys,
     )
 
 
 def _shapes_of_models(k: int, width: Coordinates) -> dict[str, _Shape]:
     return {"shared": ("f4", (width.shared,)), "clustered": ("f4", (k, width.clustered))}
+
+
+def _client_keys(facts: Mapping[str, Any]) -> ClientKeys:
+    return ClientKeys(**{part: (int(key[0]), int(key[1])) for part, key in facts.items()})
 
 
 def _shapes_of_facts(letter: Letter) -> dict[str, _Shape]:

@@ -1,5 +1,6 @@
 """Build an experiment from a config: data, model, plan, engine. The only module that reads settings by name."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -19,7 +20,7 @@ from rrcluster.data.sources import table_file
 from rrcluster.engine.pick_engine import pick_device, pick_engine
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import SecureStreams, StreamSource
-from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.errors import ConfigError, NotDeclared, PrivacyError
 from rrcluster.methods import METHODS, Method, allows_survey, check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.mixed_effects import form_for
@@ -39,7 +40,15 @@ from rrcluster.server.survey import make_schedule, resolve_init
 from rrcluster.settings import FIELDS, LocalSettings, ServerSettings, names_file
 from rrcluster.simulation.clients import Faults
 from rrcluster.simulation.hosts import Host, Hosts
-from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_declared, check_memory, check_names, simulate
+from rrcluster.simulation.simulate import (
+    Checkpoint,
+    RoundRecord,
+    check_memory,
+    check_names,
+    refuse_undeclared,
+    simulate,
+    undeclared,
+)
 from rrcluster.types import Models
 
 
@@ -415,6 +424,18 @@ def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData
     check_declared(data, secure=config.privacy.secure)
     check_names(data, secure=config.privacy.secure, num_slots=config.privacy.num_slots)
     return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
+
+
+def check_declared(data: FederatedData, *, secure: bool) -> None:
+    """Say in a warning which constant should be declared and was taken from the data; refuse it in a secure run.
+
+    In a rehearsal the types of a table are not worth a warning: only one made from all of its rows changes with them.
+    """
+    if secure:
+        refuse_undeclared(data)
+    for name, text in undeclared(data).items():
+        if name in ("regression", "features") or (name != "types" and data.num_classes):
+            warnings.warn(f"{text}.", NotDeclared, stacklevel=3)
 
 
 def engine_for(config: RunConfig, model: Model) -> Engine:

@@ -12,7 +12,7 @@ import numpy as np
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.runs.config import RunConfig, new_folder
-from rrcluster.runs.experiment import Experiment, build_experiment, make_experiment, with_objects
+from rrcluster.runs.experiment import Experiment, build_experiment, check_declared, make_experiment, with_objects
 from rrcluster.runs.fingerprint import check_same, describe_parts, fingerprint
 from rrcluster.runs.folder import RunFolder
 from rrcluster.runs.load import TrainedModels
@@ -22,7 +22,7 @@ from rrcluster.server.state import ServerState
 from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation, evaluate, judged_clients, measure_round
 from rrcluster.simulation.personalise import personalised_accuracies
-from rrcluster.simulation.simulate import Checkpoint, RoundRecord, check_declared
+from rrcluster.simulation.simulate import Checkpoint, RoundRecord
 from rrcluster.types import Models, NoisyEvaluation
 
 if TYPE_CHECKING:

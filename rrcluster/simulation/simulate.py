@@ -7,7 +7,6 @@ thread launches its work; numpy draws normal numbers without holding Python's lo
 """
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.protocol import Engine
 from rrcluster.entropy import StreamSource
-from rrcluster.errors import ConfigError, NotDeclared, PrivacyError, RoundError
+from rrcluster.errors import ConfigError, PrivacyError, RoundError
 from rrcluster.methods.method import Method
 from rrcluster.models.model import Model
 from rrcluster.privacy.ledger import Ledger
@@ -232,7 +231,7 @@ def check_parts(data: FederatedData, model: Model, method: Method, plan: Privacy
     """Refuse parts that were made for another population or model, as after replacing one of them."""
     plan.sampler.check_population(data.num_clients)
     if plan.secure:
-        check_declared(data, secure=True)
+        refuse_undeclared(data)
     check_names(data, secure=plan.secure, num_slots=plan.mechanism.slots.count)
     own, reported = method.coordinates(model), plan.mechanism.coordinates
     if own != reported:
@@ -253,23 +252,23 @@ def check_parts(data: FederatedData, model: Model, method: Method, plan: Privacy
         )
 
 
-def check_declared(data: FederatedData, *, secure: bool) -> None:
-    """Say in a warning which constant should be declared and was taken from the data; refuse it in a secure run.
+def undeclared(data: FederatedData) -> dict[str, str]:
+    """The constants that should be declared and were taken from the data, each with a sentence on it."""
+    taken = {
+        "types": "types were taken from the table",
+        "regression": "regression was chosen by the labels",
+        "features": "features were taken from the header",
+    }
+    named = {name: taken.get(name, f"{name} were counted in the labels") for name in data.counted}
+    return {
+        name: f"{named[name]} of {data.name}, which no guarantee covers; {fix}" for name, fix in data.counted.items()
+    }
 
-    In a rehearsal the types of a table are not worth a warning: only one made from all of its rows changes with them.
-    """
-    for name, way_out in data.counted.items():
-        taken = {
-            "types": "types were taken from the table",
-            "regression": "regression was chosen by the labels",
-            "features": "features were taken from the header",
-        }
-        what = taken.get(name, f"{name} were counted in the labels")
-        text = f"{what} of {data.name}, which no guarantee covers; {way_out}"
-        if secure:
-            raise ConfigError(f"{text}: a secure run takes nothing from the clients' data that it does not pay for.")
-        if name in ("regression", "features") or (name != "types" and data.num_classes):
-            warnings.warn(f"{text}.", NotDeclared, stacklevel=3)
+
+def refuse_undeclared(data: FederatedData) -> None:
+    """Refuse constants that were taken from the data."""
+    for text in undeclared(data).values():
+        raise ConfigError(f"{text}: a secure run takes nothing from the clients' data that it does not pay for.")
 
 
 def check_names(data: FederatedData, *, secure: bool, num_slots: int) -> None:

@@ -222,7 +222,6 @@ EDITS = {
         "no number in the bracket": put(STATED, "bracket.most", float("nan")),
         "nothing in the bracket": put(STATED, "bracket.most", 0),
         "delta, true": put(STATED, "delta", True),
-        "no mechanism": put(CONFIG, "mechanism", "jointly"),
         "recompute": put(STATED, "recompute.event.count", 2),
         "no event": change(STATED, lambda content: content.pop("event")),
         "no statement": lost(STATED),
@@ -434,3 +433,10 @@ def test_a_run_without_its_settings_is_not_taken_for_a_server_of_ones_own(folder
         folder_cost(run)
     assert main(["account", str(run)]) == 2
     assert "config.yaml" in capsys.readouterr().err
+
+
+def test_a_mechanism_that_is_none_does_not_turn_the_comparison_of_noise_off(folders, tmp_path):
+    run = shutil.copytree(folders("seeded"), tmp_path / "run")
+    put(CONFIG, "mechanism", "jointly")[1](run)
+    with pytest.raises(RunFolderError, match=r"config\.yaml: has mechanism = 'jointly', which is none"):
+        folder_cost(run)
