@@ -201,21 +201,29 @@ def _resumed_seeded(folder: Path) -> str:
 
 
 def _resumed_secure(folder: Path) -> str:
-    """All but the ledger is lost twice: four rounds and two in reserve allow six releases, and no more."""
-    path, made = folder / "secure", 0
+    """A kill after a charge, three times: four rounds and two in reserve allow six releases, and no more."""
+    path = folder / "secure"
     experiment = small_experiment(path, secure=True, reserve_rounds=2)
     due = epsilon(experiment.plan.event, num_rounds=ROUNDS + 2, delta=0.01)
-    for attempt in range(3):
-        running = start(experiment) if attempt == 0 else resume(path)
-        made += len(_some_rounds(running, 2 if attempt < 2 else ROUNDS))
-        (path / "checkpoint" / "state.safetensors").unlink(missing_ok=True)
+    made, state = len(_some_rounds(start(experiment), 1)), path / "checkpoint" / "state.safetensors"
+    before = state.read_bytes()
+    for rounds in (1, 1, 1, ROUNDS):
+        state.write_bytes(before)  # that of the round before
+        made += len(_some_rounds(resume(path), rounds))
         charged = len(read_charges(path / "ledger.jsonl"))
         if charged != made:
             return f"{made} secure releases were made and {charged} charged"
+        if rounds == 1 and not _refuses_without(state, path):
+            return "a secure run without its checkpoint is resumed"
     cost = folder_cost(path)
     if made > ROUNDS + 2 or cost is None or cost.epsilon is None or abs(cost.epsilon - due) > 1e-9:
         return f"{made} secure releases were made; 6 cost {due:.4g}, and {cost} is stated"
     return ""
+
+
+def _refuses_without(state: Path, path: Path) -> bool:
+    state.unlink()
+    return refused(lambda: resume(path), RunFolderError)
 
 
 def _resumed_elsewhere(folder: Path) -> str:

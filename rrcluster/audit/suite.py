@@ -8,7 +8,6 @@ from typing import Any
 from rrcluster import checks
 from rrcluster.audit.rounds import Training
 from rrcluster.audit.targets import Finding, Target, identifier_target, joint_target
-from rrcluster.methods import METHODS
 from rrcluster.privacy.identifier import IDENTIFIERS
 from rrcluster.rng import Streams
 
@@ -42,7 +41,7 @@ def audit_steps(*, mechanism: str = "all", method: str = "ifca", seed: int = 0, 
     `deep` repeats what is random with further seeds, trains with every method, and sends more canaries.
     """
     checks.one_of((*TARGETS, "all"), mechanism=mechanism)
-    checks.one_of(METHODS, algorithm=method)
+    checks.one_of((*WITHOUT_MEMORY, *REMEMBERING), algorithm=method)
     names = list(TARGETS) if mechanism == "all" else [mechanism]
     targets = [target for name in names for target in TARGETS[name]]
     steps = [step for target in targets for step in mechanism_steps(target, seed=seed)]
@@ -69,7 +68,8 @@ def _deep_steps(mechanism: str, *, method: str, seed: int) -> Iterator[Step]:
                 yield from _training_steps(target, name, seed)
 
 
-# The methods that report anything, by whether their clients remember their rounds, which `identifier` does not cover.
+# The methods that report updates, by whether their clients remember their rounds, which `identifier` does not cover.
+# Questions on a table have checks of their own.
 WITHOUT_MEMORY = (
     *("ifca", "ifca-shared", "fedcam", "fedavg", "fedprox", "oracle"),
     *("fesem-memoryless", "fedper-memoryless"),

@@ -287,6 +287,12 @@ class Recorder:
         """Everything else is the mechanism's own."""
         return getattr(self._mechanism, name)
 
+    def __eq__(self, other: object) -> bool:
+        """As the mechanism that it stands for, which hosts may have."""
+        return bool(self._mechanism == getattr(other, "_mechanism", other))
+
+    __hash__ = object.__hash__
+
     def sum_messages(self, reports: Reports, *, round_index: int) -> Array:
         """Sum as the mechanism does, and record the part."""
         self._parts.setdefault(frozenset(np.asarray(reports.client_ids).tolist()), reports)

@@ -13,10 +13,10 @@ from rrcluster.server.server import Charge, RoundServer, run_rounds
 from rrcluster.simulation.hosts import Host, collected, parts_of
 from rrcluster.simulation.simulate import simulate
 
-own_epsilon, own_finish, own_compute, own_charge = (
+own_epsilon, own_finish, own_answers, own_charge = (
     PrivacyPlan.epsilon,
     RoundServer.finish,
-    Host._compute,
+    Host._answers,
     Charge.__call__,
 )
 
@@ -27,7 +27,7 @@ def coins_from_this_round(choices, transition, *, uniforms):
 
 
 def updates_centred(host, task, part):
-    reports, rows = own_compute(host, task, part)
+    reports, rows = own_answers(host, task, part)
     return replace(reports, updates=reports.updates - reports.updates.mean(axis=0)), rows
 
 
@@ -122,7 +122,7 @@ ROUNDS = {
     "coins from this round's raw sizes": ("messages", {"rrcluster.client.flip_coins": coins_from_this_round}, None),
     "updates centred on the cohort's mean": (
         "messages",
-        {"rrcluster.simulation.hosts.Host._compute": updates_centred},
+        {"rrcluster.simulation.hosts.Host._answers": updates_centred},
         None,
     ),
     "a part counted twice": ("parts", {CLIENTS + "collected": counted_twice}, None),
