@@ -288,8 +288,8 @@ class Recorder:
         return getattr(self._mechanism, name)
 
     def __eq__(self, other: object) -> bool:
-        """As the mechanism that it stands for, which hosts may have."""
-        return bool(self._mechanism == getattr(other, "_mechanism", other))
+        """Whether it is this recorder, or the mechanism, which hosts in other processes have."""
+        return self is other or bool(self._mechanism == other)
 
     __hash__ = object.__hash__
 
