@@ -192,6 +192,20 @@ def training_steps(training: Training) -> Iterator[Step]:
         yield Step(training.subject, title, lambda check=check: check(training))  # type: ignore[misc]
 
 
+def federation_steps() -> Iterator[Step]:
+    """The checks of federations, where what they need is installed."""
+    try:
+        from rrcluster.audit import federated_claims as federated
+    except ImportError:
+        missing = Finding("federation", "federation", "can be checked", "not checked: the extra is not installed", None)
+        yield Step("federation", "federation", lambda: missing)
+        return
+    yield Step(federated.SUBJECT, "secure sums", federated.check_secure_sums)
+    yield Step(federated.SUBJECT, "noise shares", federated.check_noise_shares)
+    yield Step(federated.SUBJECT, "signed cost", federated.check_federated_cost)
+    yield Step(federated.SUBJECT, "federated rounds", federated.check_federated_rounds)
+
+
 def _histories_step(target: Target, seed: int) -> Step:
     from rrcluster.audit.histories import check_histories
     from rrcluster.simulation.simulate import simulate
@@ -211,24 +225,30 @@ def common_steps(seed: int) -> list[Step]:
     from rrcluster.audit import noise as secure_draws
     from rrcluster.audit.accountants import CHECKS as ACCOUNTANT_CHECKS
     from rrcluster.audit.accountants import check_accountants
-    from rrcluster.audit.answers_to_questions import SUBJECT, check_learning, check_questions
+    from rrcluster.audit.answers_to_questions import SUBJECT, check_asked_runs, check_learning, check_questions
+    from rrcluster.audit.isolation import check_own_networks
     from rrcluster.audit.run_folders import check_public_files
     from rrcluster.audit.sensitivity import check_rebalancing
     from rrcluster.privacy.accounting import epsilon
     from rrcluster.privacy.rebalancing import rebalance
+    from rrcluster.simulation.simulate import simulate
 
     rng = Streams(seed)
     return [
+        *federation_steps(),
+        Step("joint, ifca", "own networks", lambda: check_own_networks(Training(joint_target(), simulate, seed=seed))),
         Step("streams", "streams", lambda: secure_draws.check_streams(seed)),
         Step("secure randomness", "secure draws", secure_draws.check_secure_draws),
         Step("secure randomness", "discrete Gaussian", secure_draws.check_discrete_gaussian),
         Step("tables", "neighbouring tables", lambda: neighbouring_tables.check_tables(seed)),
         Step(SUBJECT, "questions", lambda: check_questions(seed=seed)),
         Step(SUBJECT, "learning", lambda: check_learning(seed=seed)),
+        Step(SUBJECT, "asked runs", lambda: check_asked_runs(seed=seed)),
         Step("run folder", "public files", check_public_files),
         Step("run folder", "public values", run_folders.check_public_values),
         Step("run folder", "stated cost", run_folders.check_stated_cost),
         Step("run folder", "resumed run", run_folders.check_resumed_run),
+        Step("run folder", "started run", run_folders.check_started_run),
         Step("ledger", "ledger rules", ledger_claims.check_ledger_rules),
         Step("plan", "stated budget", ledger_claims.check_stated_budget),
         Step("refusals", "refusals", refusals.check_refusals),
