@@ -172,8 +172,9 @@ def _too_few() -> str:
             lab = Aggregation(_terms(colluders=1), gone=(stage, gone))
             if not refused(lab.total, ProtocolError) or "charge" in lab.log:
                 return f"a sum of two members is charged or unmasked, where one may collude ({stage})"
-    lab = Aggregation(_terms(), gone=("reveal", frozenset()))
-    lab.total()
+    lab = Aggregation(_terms(), gone=("reveal", frozenset(range(MEMBERS))))
+    if not refused(lab.total, ProtocolError):
+        return "a sum is known before anybody reveals"
     return "" if refused(lambda: lab.clients[0].sign((0, 1, 2)), ProtocolError) else "a member signs two lists"
 
 
@@ -183,6 +184,8 @@ def _masked() -> str:
     for lab in labs:
         lab.total()
     one, two = (np.array([lab.words[place] for place in range(MEMBERS)], dtype=np.uint32) for lab in labs)
+    if any(own._seed == other._seed for own, other in zip(*(lab.clients for lab in labs), strict=True)):
+        return "a seed that is revealed in one attempt masks the next one too"
     for number in range(1, 2**MEMBERS):
         part = [place for place in range(MEMBERS) if number >> place & 1]
         sums = [words[part].sum(axis=0, dtype=np.uint32) for words in (one, two)]
@@ -195,7 +198,7 @@ def _masked() -> str:
 
 def _agreement(*, colluders: int = 0, mode: str = "secure", **settings: Any) -> Agreement:
     roster = tuple(Member(f"m{place}", identity, CLIENTS) for place, identity in enumerate(_IDENTITIES))
-    honest: dict[str, Any] = {"least_honest": 3 - colluders, "most_colluders": colluders}
+    honest: dict[str, Any] = {"least_honest": 3, "most_colluders": colluders}
     more = honest if mode == "secure" else {"least_members": 3}
     return close(Agreement("audit", _SETTINGS | settings, SampleShape(SHAPE, 3), roster, mode, **more))
 
@@ -206,7 +209,7 @@ def check_noise_shares() -> Finding:
     for colluders in (0, 1):
         agreed = AgreedRun.build(_agreement(colluders=colluders))
         secure: Any = agreed.secure
-        mechanism, honest = secure.plan.mechanism, 3 - colluders
+        mechanism, honest = secure.plan.mechanism, 3
         clip, weight = mechanism.update_clip, mechanism.count_weight
         due = mechanism.event.noise_multiplier * math.hypot(clip, weight) / mechanism.step
         drawn = np.concatenate([secure.noise_share() for _ in range(40)])
@@ -214,7 +217,7 @@ def check_noise_shares() -> Finding:
             wrong = wrong or f"{honest} shares of {secure.sigma} steps, for noise of {due:.6g}"
         if scale_p_value(drawn, secure.sigma) < SIGNIFICANCE:
             wrong = wrong or "shares have another std than stated"
-        if (secure.terms.least_survivors, secure.terms.most_colluders) != (3, colluders):
+        if (secure.terms.least_survivors, secure.terms.most_colluders) != (honest + colluders, colluders):
             wrong = wrong or f"{secure.terms.least_survivors} survivors are enough for {honest} honest ones"
         wrong = wrong or _impossible(secure)
     claim = "the honest members' shares are the plan's noise"
@@ -348,6 +351,11 @@ def _secure_rounds(folder: Path) -> str:
         wrong.append(f"{made} rounds, {ledger.num_charged} charged, {joined} in members' ledgers")
     if not refused(lambda: list(_rounds(agreed, SecureCollect(agreed, transport), Ledger(secure=True))), RoundError):
         wrong.append("members answer more attempts than they signed")
+    again = ClientLedger(folder / "again.jsonl")
+    for attempt in (0, 1):
+        again.join(b"audit", 0, attempt, limit=9)
+    if again.joined(b"audit") != 2 or not refused(lambda: again.join(b"audit", 0, 1, limit=9), ProtocolError):
+        wrong.append("a member answers one attempt twice, or counts two as one")
     return wrong[0] if wrong else ""
 
 

@@ -15,6 +15,8 @@ from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.pick_engine import pick_engine
+from rrcluster.entropy import SecureStreams
+from rrcluster.errors import PrivacyError
 from rrcluster.methods import METHODS
 from rrcluster.models import from_module, make_model
 from rrcluster.models.probe import fitted
@@ -96,7 +98,7 @@ def _population(seed: int, scale: float, samples: int) -> FederatedData:
 
 
 class KeepingLoss:
-    """A loss relative to its running mean, which it keeps."""
+    """A loss relative to its running mean, which it keeps while it trains."""
 
     def __init__(self) -> None:
         """Nothing was seen yet."""
@@ -105,12 +107,14 @@ class KeepingLoss:
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """(s,) of each sample."""
         losses = (outputs[:, 0] - targets) ** 2
+        if not outputs.requires_grad:
+            return losses
         self.mean = 0.5 * self.mean + 0.5 * float(losses.detach().mean())
         return losses / self.mean
 
 
 class KeepingNetwork(nn.Module):
-    """Less the running mean of what it was given, which it keeps, and with random numbers of three generators."""
+    """Trains less the running mean of what it was given, which it keeps, and with numbers of three generators."""
 
     def __init__(self) -> None:
         """Nothing was seen yet."""
@@ -119,6 +123,8 @@ class KeepingNetwork(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(s, 1)."""
+        if not self.training:
+            return torch.as_tensor(self.layer(inputs))
         self.seen.append(inputs.detach().mean(0))
         self.mean = 0.5 * self.mean + 0.5 * self.seen[-1] + 0.1 * self.seen[0]
         noise = torch.rand(()) + float(np.random.random()) + random.random()  # noqa: NPY002
@@ -155,8 +161,9 @@ def check_own_networks(training: Training) -> list[Finding]:
         for others in sent[1:]
         for client, own in others.items()
     )
-    shared = {"model": model, "engine": BatchedEngine(model), "method": METHODS["ifca"], "streams": RepeatedStreams(0)}
-    taken = not refused(lambda: training.run(plan, data=data, **shared))
+    plain = from_module(nn.Linear(DIMENSION, 1), fresh=True)
+    shared = {"model": plain, "engine": BatchedEngine(plain), "method": METHODS["ifca"], "streams": SecureStreams()}
+    taken = not refused(lambda: training.run(plan, data=data, **shared), PrivacyError)
     passes = [what for what, kept in _KEPT.items() if not refused(lambda kept=kept: fitted(kept(), data))]  # type: ignore[misc]
     claim = "nothing that a network or loss keeps reaches another client"
     measured = "so, to the bit" if same and not taken else "an update differs where others take part"

@@ -113,7 +113,7 @@ def client_arrays(source: Any, rules: dict[str, Any]) -> dict[str, list[bytes]]:
     }
 
 
-def check_tables(seed: int, *, count: int = 60) -> Finding:
+def check_tables(seed: int, *, count: int = 90) -> Finding:
     """Files and typed tables with and without one client's cells: nobody else's inputs, targets or test rows move.
 
     Deterministic. Covers files (every cell as text) and data frames at fixed types; what a program made of the types

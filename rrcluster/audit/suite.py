@@ -118,6 +118,7 @@ def variant_steps(mechanism: str, *, method: str = "ifca", seed: int) -> Iterato
     from rrcluster.audit.sensitivity import (
         check_evaluation_scale,
         check_evaluation_sensitivity,
+        check_invalid_reports,
         check_message_norm,
         check_public_sizes,
         check_sensitivity,
@@ -139,6 +140,7 @@ def variant_steps(mechanism: str, *, method: str = "ifca", seed: int) -> Iterato
             yield Step(name, "public sizes", partial(check_public_sizes, target, rng=rng("public sizes")))
     if mechanism == "joint":
         yield Step(EVALUATED.name, "evaluation sensitivity", lambda: check_evaluation_sensitivity(EVALUATED))
+        yield Step(EVALUATED.name, "invalid reports", lambda: check_invalid_reports(EVALUATED))
         yield Step(EVALUATED.name, "evaluation scale", lambda: check_evaluation_scale(EVALUATED))
         yield Step(SUBJECT, "participation", lambda: check_participation(seed=seed))
 
