@@ -84,7 +84,9 @@ def datasets_page() -> str:
     """The tables of real people that can be asked for by name, from their recipes."""
     tables = json.loads((ROOT / "rrcluster" / "data" / "natural_tables.json").read_text(encoding="utf-8"))["tables"]
     rows = [f"| `{name}` | {table['description']} | {table['licence']} |" for name, table in sorted(tables.items())]
-    return "\n".join([DATASETS_HEAD, "| `--data` | who, and what is predicted | licence |", "| --- | --- | --- |", *rows, ""])
+    return "\n".join(
+        [DATASETS_HEAD, "| `--data` | who, and what is predicted | licence |", "| --- | --- | --- |", *rows, ""]
+    )
 
 
 def settings_page() -> str:

@@ -192,7 +192,7 @@ CIFAR = Study(
     by_model=recipes.BY_MODEL,
     choices=(
         "Network: the paper's is not described; here `edges-coarse`, 1,770 parameters with 10 classes: a linear layer "
-        "on fixed features (docs/own-data.md), because noise hurts fewer parameters less (`--model cifar-cnn` has 308,490; "
+        "on fixed features (docs/own-data.md), as noise hurts few parameters less (`--model cifar-cnn` has 308,490; "
         "under noise it was not compared). Clip: C = 0.4 for all methods.",
         "Clients: 1,000 with 50 images each, as for FashionMNIST.",
         *recipes.IMAGE_CHOICES,
