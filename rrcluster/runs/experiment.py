@@ -24,6 +24,7 @@ from rrcluster.errors import ConfigError, NotDeclared, PrivacyError
 from rrcluster.methods import METHODS, Method, allows_survey, check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.mixed_effects import form_for
+from rrcluster.mixed.questionnaire import Questionnaire
 from rrcluster.models import Model, fitted, from_module, make_model
 from rrcluster.privacy.composition import account_together, check_composable, one_relation
 from rrcluster.privacy.cost import Part, epsilon_text, folder_cost
@@ -80,7 +81,7 @@ class Start:
 def load_start(run: str, *, method: Method, network: Model, num_clusters: int, plan: PrivacyPlan) -> Start:
     """The models of `run`, if they fit and are released in a way that this run's statement can build on."""
     trained = load(run, model=network)
-    if trained.method.name != method.name or trained.num_clusters != num_clusters:
+    if trained.method.name != method.name or (trained.num_clusters != num_clusters and not method.asks):
         raise ConfigError(
             f"start_from = {run} trained {trained.num_clusters} models by {trained.method.name}, and this run "
             f"trains {num_clusters} by {method.name}; use the same method and num_clusters."
@@ -162,8 +163,8 @@ class Experiment:
     def rounds(self, *, checkpoint: Checkpoint | None = None, ledger: Ledger | None = None) -> Iterator[RoundRecord]:
         """Simulate it, from the start or from where it was stopped."""
         checkpoint = checkpoint or Checkpoint()
-        if checkpoint.state is None and self.start is not None:
-            checkpoint = replace(checkpoint, state=ServerState.fresh(self.start.models))
+        if checkpoint.state is None:
+            checkpoint = replace(checkpoint, state=self.first_state)
         if self.deployed is not None:
             assert ledger is not None
             return self.deployed.rounds(self, checkpoint=checkpoint, ledger=ledger)
@@ -181,6 +182,16 @@ class Experiment:
             faults=self.faults,
             hosts=self.hosts,
         )
+
+    @property
+    def first_state(self) -> ServerState | None:
+        """The state before the first round where the first models are another run's."""
+        if self.start is None:
+            return None
+        form, state = self.method.form(self.model), ServerState.fresh(self.start.models)
+        if form is None:
+            return state
+        return replace(state, learnt=Questionnaire.going_on(form, self.start.models).tensors())
 
     @property
     def split(self) -> Split:
@@ -308,7 +319,9 @@ def make_experiment(
     network = make_model(chosen.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
     network = fitted(network, data)
     model = method.adapt(network)
-    model = _with_questions(model, method, data, config, plan)
+    first = config.server.start_from
+    start = load_start(first, method=method, network=network, num_clusters=k, plan=plan) if first else None
+    model = _with_questions(model, method, data, config, plan, start)
     _check_evaluated(config, method, data, model)
     if not config.local.plain_sgd:
         model = replace(model, accelerated="")  # its own code computes plain SGD alone
@@ -316,8 +329,6 @@ def make_experiment(
     # First updates of deep networks tell groups less clearly, so by default there is no survey of them.
     applies = model.one_layer and allows_survey(method, mechanism, chosen.min_cluster_size)
     server = resolve_init(config.server, plan, survey_applies=applies)
-    first = config.server.start_from
-    start = first and load_start(first, method=method, network=network, num_clusters=k, plan=plan)
     check_memory(method, model, plan)
     return Experiment(
         config=config,
@@ -330,11 +341,13 @@ def make_experiment(
         local=config.local,
         server=server,
         faults=Faults(config.faults),
-        start=start or None,
+        start=start,
     )
 
 
-def _with_questions(model: Model, method: Method, data: FederatedData, config: RunConfig, plan: PrivacyPlan) -> Model:
+def _with_questions(
+    model: Model, method: Method, data: FederatedData, config: RunConfig, plan: PrivacyPlan, start: Start | None
+) -> Model:
     """The model, with what clients are asked in a run of this config where they answer questions."""
     if not method.asks:
         return model
@@ -344,12 +357,12 @@ def _with_questions(model: Model, method: Method, data: FederatedData, config: R
             "everybody, or poisson."
         )
     chosen = config.method
-    return replace(
-        model,
-        form=form_for(
-            model, data, num_rounds=plan.num_rounds, most_clusters=chosen.num_clusters, personal=chosen.personal
-        ),
+    form = form_for(
+        model, data, num_rounds=plan.num_rounds, most_clusters=chosen.num_clusters, personal=chosen.personal
     )
+    if form is not None and start is not None:
+        form = replace(form, begun=start.models.num_clusters)
+    return replace(model, form=form)
 
 
 _OBJECTS = ("data", "model", "algorithm")
