@@ -34,7 +34,7 @@ PAYS_AGAIN = 2.0  # sigmas by which models trained further must be better than t
 SMALLEST_SHARE = 0.02  # of a cluster, that sums are divided by
 RESTARTS, LLOYD_STEPS = 30, 40
 
-_OWN_ARRAYS = ("total", "clients", "tail", "sizes", "penalty", "gain")
+_OWN_ARRAYS = ("total", "clients", "tail", "sizes", "penalty", "gain", "size_noise")
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class Questionnaire:
     sizes: Array = field(default_factory=lambda: np.zeros(0))  # shares of the clients in its clusters
     penalty: Array = field(default_factory=lambda: np.zeros(0))  # on its weights
     gain: Array = field(default_factory=lambda: np.zeros(0))  # mean loss less that of the start, and its noise's std
+
+    size_noise: Array = field(default_factory=lambda: np.zeros(0))  # std of each of the sizes
 
     @classmethod
     def going_on(cls, form: Form, models: Models) -> "Questionnaire":
@@ -208,12 +210,13 @@ class Questionnaire:
         models = self.facts.first if first else self.facts.second
         sizes = self.sizes if since > 1 else np.repeat(1 / np.array(families), families)
         penalty = np.zeros(len(models)) if first and since == 1 else self.penalty
-        moved, start = models.copy(), 0
+        moved, start, size_noise = models.copy(), 0, np.zeros(len(models))
         sizes, penalty = sizes.copy(), penalty.copy()
         for k in families:
             block, suffix = slice(start, start + k), f" of {k}" if first else ""
             if k > 1:
-                counts, _ = told.means(f"counts{suffix}", 1.0)
+                counts, noise = told.means(f"counts{suffix}", 1.0)
+                size_noise[block] = noise / math.sqrt(since)
                 sizes[block] += (counts[:k] - sizes[block]) / (since + 1)
             share = np.maximum(sizes[block], SMALLEST_SHARE)
             gradient, noise = told.means(
@@ -228,7 +231,7 @@ class Questionnaire:
         tail = self.tail if since > rounds - kept + 1 else np.zeros_like(moved)
         tail = tail + moved / kept if since > rounds - kept else tail
         facts = replace(self.facts, **{name.split()[0]: tail if since == rounds else moved})
-        return replace(self, facts=facts, sizes=sizes, penalty=penalty, tail=tail)
+        return replace(self, facts=facts, sizes=sizes, penalty=penalty, tail=tail, size_noise=size_noise)
 
     def _penalty(self, slopes: Array, noise: Array, rounds: int) -> Array:
         """(k,) ridge penalties: the larger, the less of the first slopes (k, l, p) noise leaves to be seen.

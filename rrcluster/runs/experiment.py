@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,6 +50,7 @@ from rrcluster.simulation.simulate import (
     simulate,
     undeclared,
 )
+from rrcluster.storage import read_mapping
 from rrcluster.types import Models
 
 
@@ -60,6 +61,8 @@ class Start:
     run: str  # as the setting names it
     models: Models
     parts: tuple[Part, ...]  # events of the run, and of those that it started from itself
+    summary: Mapping[str, Any] = field(default_factory=dict)  # of the run: released values
+    size_noise: float = 0.0  # std of each size that it released
 
     def describe(self, plan: PrivacyPlan) -> dict[str, Any]:
         """What the privacy statement says of it."""
@@ -86,8 +89,10 @@ def load_start(run: str, *, method: Method, network: Model, num_clusters: int, p
             f"start_from = {run} trained {trained.num_clusters} models by {trained.method.name}, and this run "
             f"trains {num_clusters} by {method.name}; use the same method and num_clusters."
         )
+    file = Path(run) / "summary.json"
+    summary = read_mapping(file) if file.exists() else {}
     if not plan.private:
-        return Start(run, trained.models, ())
+        return Start(run, trained.models, (), summary)
     cost = folder_cost(Path(run))
     if cost is None:
         raise PrivacyError(
@@ -104,7 +109,9 @@ def load_start(run: str, *, method: Method, network: Model, num_clusters: int, p
     parts = (*cost.earlier, cost.part)
     check_composable([*parts, (plan.event, plan.num_participations)])
     one_relation({cost.adjacency, plan.event.adjacency})
-    return Start(run, trained.models, parts)
+    noise = read_mapping(Path(run) / "privacy.json")["noise"]
+    size_noise = noise["noise_std"] / noise["count_weight"] if noise.get("count_weight") else 0.0
+    return Start(run, trained.models, parts, summary, size_noise)
 
 
 def full_statement(plan: PrivacyPlan, start: Start | None) -> dict[str, Any]:
@@ -188,7 +195,7 @@ class Experiment:
         """The state before the first round where the first models are another run's."""
         if self.start is None:
             return None
-        form, state = self.method.form(self.model), ServerState.fresh(self.start.models)
+        form, state = self.method.form(self.model), ServerState.going_on(self.start.models)
         if form is None:
             return state
         return replace(state, learnt=Questionnaire.going_on(form, self.start.models).tensors())
