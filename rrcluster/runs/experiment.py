@@ -26,7 +26,7 @@ from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.mixed_effects import form_for
 from rrcluster.mixed.questionnaire import Questionnaire
 from rrcluster.models import Model, fitted, from_module, make_model
-from rrcluster.privacy.composition import account_together, check_composable, one_relation
+from rrcluster.privacy.composition import HOLDS_IF, account_together, check_composable, one_relation
 from rrcluster.privacy.cost import Part, epsilon_text, folder_cost
 from rrcluster.privacy.ledger import Ledger, describe
 from rrcluster.privacy.plan import PrivacyPlan
@@ -64,13 +64,16 @@ class Start:
     summary: Mapping[str, Any] = field(default_factory=dict)  # of the run: released values
     size_noise: float = 0.0  # std of each size that it released
 
+    def epsilon_with(self, plan: PrivacyPlan) -> float | None:
+        """What the start's releases and those of `plan` cost together, for a client that took part in all of them."""
+        rows = account_together((*self.parts, (plan.event, plan.num_participations)), delta=plan.delta)
+        return min((row.epsilon for row in rows if row.epsilon is not None), default=None)
+
     def describe(self, plan: PrivacyPlan) -> dict[str, Any]:
         """What the privacy statement says of it."""
         if not plan.private:
             return {}
-        parts = (*self.parts, (plan.event, plan.num_participations))
-        rows = account_together(parts, delta=plan.delta)
-        total = min((row.epsilon for row in rows if row.epsilon is not None), default=None)
+        total = self.epsilon_with(plan)
         cost = "no finite epsilon" if total is None else f"epsilon = {epsilon_text(total)} at delta = {plan.delta:g}"
         return {
             "run": self.run,
@@ -120,7 +123,10 @@ def full_statement(plan: PrivacyPlan, start: Start | None) -> dict[str, Any]:
     if start is None:
         return stated
     earlier = start.describe(plan)
-    return stated | {"started_from": earlier, "notes": [*([earlier["what"]] if earlier else []), *stated["notes"]]}
+    return stated | {
+        "started_from": earlier,
+        "notes": [*([earlier["what"], HOLDS_IF] if earlier else []), *stated["notes"]],
+    }
 
 
 _USUAL_SAMPLES = 50  # of a client, where no setting says
