@@ -58,7 +58,7 @@ def write_month(path, month, *, clients=400, rows=8, drift=0.35):
         for client in range(first, first + clients):
             sign = 1 if client % 2 else -1
             for _ in range(rows):
-                a, b, c = [*rng.normal(size=3), 1.5 * sign, 0, 0]
+                a, b, c = rng.normal(size=3) + np.array([1.5 * sign, 0, 0])
                 logit = (1.5 - drift * month) * a * sign + drift * month * b + 0.8 * c + own[client]
                 answer = int(rng.random() < 1 / (1 + math.exp(-logit)))
                 writer.writerow([f"c{client}", *np.round([a, b, c], 4), answer])
@@ -195,7 +195,7 @@ def test_models_that_a_questionnaire_goes_on_from_come_out_as_they_went_in(clust
     rng, form = np.random.default_rng(3), Form(4, 0, 1, "binary", num_rounds=20, begun=clusters)
     zero = handed_out(form, Questionnaire(form).facts)
     models = type(zero)(rng.uniform(0.1, 1, len(zero.shared)), rng.normal(size=(clusters, zero.clustered.shape[1])))
-    models.shared[-2:] = 0.5
+    models.shared[-4:] = 0, 0, 0.5, 0.5  # a class has no range
     models.clustered[:, :3] *= clusters > 1  # one cluster has no place
     begun = Questionnaire.going_on(form, models)
     again = handed_out(form, begun.facts)
