@@ -140,6 +140,8 @@ def _winner(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
     """
     if len(arenas(groups)) > 1:
         return ""
+    if len(groups) == 1 and (final := groups[0].first.final) is not None and final.verdict:
+        return f"{final.verdict} ({DIAGNOSTIC[0].upper()}{DIAGNOSTIC[1:]}.)"
     private = any(group.first.private for group in groups)
     measured = [
         (value, label)

@@ -117,12 +117,14 @@ def summarise(
         "sizes": state.sizes.mean.tolist() if state is not None and counted else [],
         "groups_found": state.survey.num_groups if state is not None and state.survey is not None and counted else None,
         "dead_clusters": _dead(experiment, state) if state is not None and counted else [],
-        "private_evaluation": None if judged is None else describe_evaluation(judged),
-        **_learnt(experiment, state),
+        "private_evaluation": None
+        if judged is None
+        else describe_evaluation(judged) | {"rows": judged_rows(experiment)},
+        **learnt(experiment, state),
     }
 
 
-def _learnt(experiment: Experiment, state: ServerState | None) -> dict[str, Any]:
+def learnt(experiment: Experiment, state: ServerState | None) -> dict[str, Any]:
     """What a questionnaire has chosen: how many clusters, and how large random intercepts and slopes are."""
     form = experiment.method.form(experiment.model)
     chosen = None if form is None or state is None else Questionnaire.of(form, state.learnt).facts.chosen
@@ -130,6 +132,14 @@ def _learnt(experiment: Experiment, state: ServerState | None) -> dict[str, Any]
         return {}
     effects = [size if size > SMALL else 0.0 for size in chosen[1:].tolist()]
     return {"num_clusters": int(chosen[0]), "random_effects": effects}
+
+
+def judged_rows(experiment: Experiment) -> str:
+    """Which rows a private evaluation is about."""
+    if experiment.deployed is not None:
+        return "members'"
+    data = experiment.data
+    return "validation" if data.validation is not None else "test" if data.held_out else "training"
 
 
 def _dead(experiment: Experiment, state: ServerState) -> list[int]:
