@@ -83,5 +83,5 @@ def show_table(runs: Sequence[Path], *, as_json: bool = False) -> None:
         return
     print_results(table)
     for group, label in zip(groups, group_labels(groups), strict=True):
-        if group.first.final is not None and group.first.final.verdict:
-            say(f"{label}: {group.first.final.verdict}")
+        if group.first.verdict:
+            say(f"{label}: {group.first.verdict}")

@@ -56,6 +56,7 @@ class Diagnostic:
     personalised_accuracy: float | None = None  # of the models that clients end up with, where it was measured
     clusters_alive: float | None = None  # clusters that at least one client chooses
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of the run and its references, by name
+    by_group: tuple[Mapping[str, float], ...] = ()  # of each cluster its clients, and how they fare
     verdict: str = ""  # on them, in a sentence; empty where nothing is compared
 
 
@@ -127,7 +128,7 @@ class Run:
     @property
     def num_clusters(self) -> int:
         """The number of clusters the run had: 1 for FedAvg, whatever its settings say."""
-        if self.rounds and self.rounds[-1].sizes:
+        if self.rounds and self.rounds[-1].sizes and "random_effects" not in self.summary:
             return len(self.rounds[-1].sizes)
         return int(number(self.summary.get("num_clusters", self.config.get("num_clusters"))) or 1)
 
@@ -135,6 +136,11 @@ class Run:
     def final(self) -> Diagnostic | None:
         """The last diagnostics; None if there are none."""
         return self.diagnostics[-1] if self.diagnostics else None
+
+    @property
+    def verdict(self) -> str:
+        """What the run is worth beside its references; empty where nothing is compared."""
+        return self.final.verdict if self.final else ""
 
 
 @dataclass(frozen=True)
@@ -283,8 +289,10 @@ def _round(entry: Mapping[str, Any], folder: Path) -> ReleasedRound:
 def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
     compared = entry.get("comparison")
     compared = compared if isinstance(compared, dict) else {}
+    groups = compared.get("by_group")
     return Diagnostic(
         figures=_figures(compared.get("figures")),
+        by_group=tuple(_figures(dict(enumerate(groups))).values()) if isinstance(groups, list) else (),
         verdict=str(compared.get("verdict", "")),
         round_index=_index(entry, folder / "diagnostics.jsonl"),
         accuracy=number(entry.get("accuracy")),

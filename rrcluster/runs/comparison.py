@@ -22,6 +22,7 @@ from rrcluster.types import Array, Models
 RUN, ONE, PERSONAL, CONSTANT = "this run", "one model for all", "one model, personalised", "constant"
 NEW = ", new clients"
 _LOSS = 0.01  # a client is hurt that loses more: a point of accuracy, or a hundredth of its RMSE
+_TELLS = 0.55  # AUC that is worth a word where accuracy is no better than a constant's
 _FLIPS = 100  # draws of what chance alone gives
 _ERRORS = 2.0  # standard errors over clients that make a difference clear
 _AT_ONCE = 256  # clients whose models are in memory together
@@ -156,6 +157,7 @@ def compared(
     constant = said[CONSTANT].outputs[0]
     return {
         "figures": {name: figures(predicted) | {"clients": _count(predicted)} for name, predicted in said.items()},
+        "by_group": _by_group(experiment, models, ids, said) if k > 1 else [],
         "constant": int(constant.argmax()) if data.num_classes else float(constant),
         "verdict": verdict(said, groups=groups, constant=_named(experiment, constant)),
     }
@@ -169,9 +171,8 @@ def verdict(said: Mapping[str, Predicted], *, groups: str, constant: str) -> str
     over, clear = gain(run, fixed)
     better = clear and over > 0
     text = f"{'Better' if better else 'No better'} than always saying {constant} ({over:+.1f}{unit})"
-    if classes and not better:
-        losses = [figures(one)["log_loss"] or 0.0 for one in (run, fixed)]
-        text += f", though log loss is {losses[0]:.3f} against {losses[1]:.3f}" * (losses[0] < 0.99 * losses[1])
+    ranks = figures(run).get("auc") or 0.0
+    text += f", though it tells classes apart (AUC {ranks:.2f})" * (not better and ranks > _TELLS)
     if ONE in said:
         over, clear = gain(run, said[ONE])
         how = f"{'gain' if over > 0 else 'lose'} {abs(over):.1f}{unit}" if clear else "gain nothing clear"
@@ -182,8 +183,24 @@ def verdict(said: Mapping[str, Predicted], *, groups: str, constant: str) -> str
     if PERSONAL in said:
         over, clear = gain(run, said[PERSONAL])
         if not (clear and over > 0):
-            text += f"; one model, personalised, {'is better' if clear else 'does as well'} ({-over:+.1f}{unit})"
+            text += f"; one model, personalised, {'is better' if clear else 'does as well'} (by {-over:.1f}{unit})"
     return text + "."
+
+
+def _by_group(
+    experiment: Experiment, models: Models, ids: Array, said: Mapping[str, Predicted]
+) -> list[dict[str, Any]]:
+    """Of each cluster its clients, and what those with test rows get from the run and from one model for all."""
+    data, tools = experiment.data, experiment.hosts.host.side.tools
+    scores = experiment.method.final_scores(models, data.cohort(ids), tools=tools)
+    chosen, tested = scores.argmin(axis=1), data.test_of[ids] >= 0
+    of_clients = {name: said[name].of_clients(said[name].errors) for name in (RUN, ONE) if name in said}
+    groups = []
+    for cluster in range(models.num_clusters):
+        mine = chosen[tested] == cluster
+        means = {name: float(own[mine].mean()) if mine.any() else None for name, own in of_clients.items()}
+        groups.append({"clients": int((chosen == cluster).sum())} | means)
+    return groups
 
 
 def _named(experiment: Experiment, constant: Array) -> str:

@@ -16,6 +16,7 @@ from rrcluster.runs.config import RunConfig, new_folder
 from rrcluster.runs.experiment import Experiment, build_experiment, check_declared, make_experiment, with_objects
 from rrcluster.runs.fingerprint import check_same, describe_parts, fingerprint
 from rrcluster.runs.folder import RunFolder
+from rrcluster.runs.group_description import describe_groups
 from rrcluster.runs.load import TrainedModels
 from rrcluster.runs.lock import bind, check_place
 from rrcluster.runs.outcome import Progress, RunResult, average, learnt, summarise
@@ -334,7 +335,7 @@ class Running:
             self.folder.drop_drawn()
 
     def _summary(self, status: str) -> dict[str, Any]:
-        return summarise(
+        summary = summarise(
             self.experiment,
             self.state,
             status=status,
@@ -342,6 +343,8 @@ class Running:
             releases_charged=self.releases_charged,
             evaluations=self.folder.private_evaluations(),
         )
+        described = describe_groups(self.experiment, self.state) if status == "finished" and self.state else {}
+        return summary | ({"groups": described} if described else {})
 
 
 def save_models(folder: RunFolder, experiment: Experiment, models: Models) -> None:

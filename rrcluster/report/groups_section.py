@@ -1,0 +1,109 @@
+"""The page's section on groups: sizes, what their models say, how they differ; made of summary.json, which is released.
+
+How clients of each group fare is beside it where a rehearsal measured it: a diagnostic.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rrcluster.report.folders import Run, RunGroup
+from rrcluster.report.tables import TextTable, to_html
+from rrcluster.report.values import NOTHING, numbers, percent
+
+_MOST_CLASSES = 6  # whose chances a typical row is told
+_MOST_GROUPS = 12  # that are told apart in columns
+_MEASURED = {"clients": "Clients", "this run": "Fare", "one model for all": "With one model"}
+
+
+def groups_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
+    """HTML of the groups of every method on named columns; empty where there are none."""
+    parts = []
+    for group, label in zip(groups, labels, strict=True):
+        described = group.first.summary.get("groups")
+        if isinstance(described, dict):
+            of = f" of {label}" if len(groups) > 1 else ""
+            parts += [to_html(table) for table in _tables(group.first, described, of) if table.rows]
+    heading = '<section aria-labelledby="groups">\n<h2 id="groups">Your groups</h2>\n'
+    return f"{heading}{chr(10).join(parts)}\n</section>" if parts else ""
+
+
+def _tables(run: Run, described: dict[str, Any], of: str) -> list[TextTable]:
+    """Sizes and typical rows, effects of columns, and agreement; values of files are shown where they are numbers."""
+    typical = [numbers(row) for row in _listed(described.get("typical"))]
+    effects = [entry for entry in _listed(described.get("effects")) if isinstance(entry, dict)]
+    agreement = [numbers(row) for row in _listed(described.get("agreement"))]
+    outputs, classes = list(map(str, _listed(described.get("outputs")))), described.get("classes") is True
+    k = len(typical)
+    names = [f"Group {place}" for place in range(k)] if k > 1 else ["One model"]
+
+    def shown(value: float) -> str:
+        return percent(value) if classes else f"{value:.4g}"
+
+    def change(value: float) -> str:
+        return f"{100 * value:+.1f}" if classes else f"{value:+.4g}"
+
+    measured = run.final.by_group if run.final and len(run.final.by_group) == k else ()
+    extra = [name for name in _MEASURED if any(name in own for own in measured)]
+    unit = " (%)" if classes else ""
+    heads = [f"Says {name}{unit}" for name in outputs[:_MOST_CLASSES]]
+    shares = numbers(described.get("shares"))
+    rows = []
+    for place, (name, says) in enumerate(zip(names, typical, strict=True)):
+        share = percent(shares[place]) if len(shares) == k else NOTHING
+        own = measured[place] if measured else {}
+        cells = [f"{own[key]:g}" if key == "clients" else shown(own[key]) if key in own else NOTHING for key in extra]
+        rows.append((name, share, *(shown(value) for value in says[:_MOST_CLASSES]), *cells))
+    head = ("Group", "Share of clients (%)", *heads, *(_MEASURED[key] + unit * (key != "clients") for key in extra))
+    first = 2 + len(heads)
+    fares = " Fare: accuracy on held-out rows, mean over clients." if classes else " Fare: RMSE, mean over clients."
+    tables = [
+        TextTable(
+            title=(f"Groups{of}" if k > 1 else f"The model{of}"),
+            columns=head,
+            rows=tuple(rows),
+            note="Shares are released sizes. What each model says of a typical row: numbers in the middle of their "
+            "declared or learnt range, categories evenly." + (fares if extra else ""),
+            diagnostic=frozenset(range(first, len(head))),
+        )
+    ]
+    if k > _MOST_GROUPS:
+        return tables
+    tables.append(
+        TextTable(
+            title=f"Where the groups differ most{of}" if k > 1 else f"What moves the model most{of}",
+            columns=("Column", *(["Class"] if classes else []), *names),
+            rows=tuple(
+                (
+                    str(entry.get("column")),
+                    *([str(entry.get("output"))] if classes else []),
+                    *(change(value) for value in numbers(entry.get("by_group"))[:k]),
+                )
+                for entry in effects
+                if len(numbers(entry.get("by_group"))) == k
+            ),
+            note=f"Change of what a model says{' of the class, in points,' if classes else ''} as one column goes from "
+            "low to high and the others stay typical: the ends of its declared range, all rows against rows of the "
+            "category, or one standard deviation to either side. Made of released models and declared columns alone.",
+            text_columns=frozenset({0, 1} if classes else {0}),
+        )
+    )
+    if k > 1:
+        what = "Share of made-up rows of which two models say the same class" if classes else "Correlation of models"
+        tables.append(
+            TextTable(
+                title=f"How far the groups agree{of}",
+                columns=("Group", *names),
+                rows=tuple((name, *map(_hundredths, row)) for name, row in zip(names, agreement, strict=False)),
+                note=f"{what}, drawn evenly from declared ranges and categories, or normally where ranges are learnt: "
+                "100 between two groups means that one model would do for both.",
+            )
+        )
+    return tables
+
+
+def _hundredths(value: float) -> str:
+    return f"{100 * value:.0f}"
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
