@@ -83,18 +83,17 @@ def from_arrays(
     if not xs or len(xs) != len(ys):
         raise DataError(f"inputs are of {len(xs)} clients and targets of {len(ys)}; give one of each per client.")
     true_groups = checked_groups(groups, len(xs))
-    num_groups = 0 if groups is None else int(true_groups.max()) + 1
+    num_groups = int(true_groups.max()) + 1 if groups is not None else 0
     test_xs, test_ys, test_of = test_parts(_packed_tests(layout, test_inputs), test_targets, true_groups, num_groups)
     shape, target_shape = xs[0].shape[1:], ys[0].shape[1:]
-    tests = list(zip(test_xs, test_ys, strict=True))
-    for place, pair in enumerate([*zip(xs, ys, strict=True), *tests]):
+    pairs, tests = list(zip(xs, ys, strict=True)), list(zip(test_xs, test_ys, strict=True))
+    for place, pair in enumerate(pairs + tests):
         owner = f"client {place}" if place < len(xs) else f"test set {place - len(xs)}"
         _check_pair(owner, *pair, shape, target_shape, ids=ids, missing=columns is not None)
-    regression = _is_regression((*ys, *test_ys), num_classes)
-    kind, input_dtype = FLOAT if regression else IDS, IDS if ids else FLOAT
+    kind, input_dtype = FLOAT if _is_regression((*ys, *test_ys), num_classes) else IDS, IDS if ids else FLOAT
     return FederatedData(
         name=name,
-        num_classes=0 if regression else _checked_classes((*ys, *test_ys), num_classes),
+        num_classes=0 if kind == FLOAT else _checked_classes((*ys, *test_ys), num_classes),
         input_shape=shape,
         sizes=np.array([len(y) for y in ys], dtype=np.int64),
         groups=true_groups,

@@ -29,80 +29,73 @@ def groups_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
 
 def _tables(run: Run, described: dict[str, Any], of: str) -> list[TextTable]:
     """Sizes and typical rows, effects of columns, and agreement; values of files are shown where they are numbers."""
-    typical = [numbers(row) for row in _listed(described.get("typical"))]
-    effects = [entry for entry in _listed(described.get("effects")) if isinstance(entry, dict)]
-    agreement = [numbers(row) for row in _listed(described.get("agreement"))]
-    outputs, classes = list(map(str, _listed(described.get("outputs")))), described.get("classes") is True
-    k = len(typical)
+    classes = described.get("classes") is True
+    k = len(_listed(described.get("typical")))
     names = [f"Group {place}" for place in range(k)] if k > 1 else ["One model"]
+    tables = [_sizes(run, described, names, of, classes=classes)]
+    if k > _MOST_GROUPS:
+        return tables
+    tables.append(_effects(described, names, of, classes=classes))
+    if k > 1:
+        what = "Share of made-up rows of which two models say the same class" if classes else "Correlation of models"
+        agreement = [numbers(row) for row in _listed(described.get("agreement"))]
+        note = (
+            f"{what}, drawn evenly from declared ranges and categories, or normally where ranges are learnt: 100 "
+            "between two groups means that one model would do for both."
+        )
+        cells = tuple(
+            (name, *(f"{100 * value:.0f}" for value in row)) for name, row in zip(names, agreement, strict=False)
+        )
+        tables.append(TextTable(f"How far the groups agree{of}", ("Group", *names), cells, note))
+    return tables
+
+
+def _sizes(run: Run, described: dict[str, Any], names: Sequence[str], of: str, *, classes: bool) -> TextTable:
+    """A row for each group: its share of clients, what its model says of a typical row, and how its clients fare."""
 
     def shown(value: float) -> str:
         return percent(value) if classes else f"{value:.4g}"
 
-    def change(value: float) -> str:
-        return f"{100 * value:+.1f}" if classes else f"{value:+.4g}"
-
+    k, unit = len(names), " (%)" if classes else ""
     measured = run.final.by_group if run.final and len(run.final.by_group) == k else ()
     extra = [name for name in _MEASURED if any(name in own for own in measured)]
-    unit = " (%)" if classes else ""
-    heads = [f"Says {name}{unit}" for name in outputs[:_MOST_CLASSES]]
-    shares = numbers(described.get("shares"))
-    rows = []
-    for place, (name, says) in enumerate(zip(names, typical, strict=True)):
+    heads = [f"Says {name}{unit}" for name in _listed(described.get("outputs"))[:_MOST_CLASSES]]
+    shares, rows = numbers(described.get("shares")), []
+    for place, (name, says) in enumerate(zip(names, _listed(described.get("typical")), strict=True)):
         share = percent(shares[place]) if len(shares) == k else NOTHING
         own = measured[place] if measured else {}
         cells = [f"{own[key]:g}" if key == "clients" else shown(own[key]) if key in own else NOTHING for key in extra]
-        rows.append((name, share, *(shown(value) for value in says[:_MOST_CLASSES]), *cells))
+        rows.append((name, share, *(shown(value) for value in numbers(says)[: len(heads)]), *cells))
     head = ("Group", "Share of clients (%)", *heads, *(_MEASURED[key] + unit * (key != "clients") for key in extra))
-    first = 2 + len(heads)
-    fares = " Fare: accuracy on held-out rows, mean over clients." if classes else " Fare: RMSE, mean over clients."
-    tables = [
-        TextTable(
-            title=(f"Groups{of}" if k > 1 else f"The model{of}"),
-            columns=head,
-            rows=tuple(rows),
-            note="Shares are released sizes. What each model says of a typical row: numbers in the middle of their "
-            "declared or learnt range, categories evenly." + (fares if extra else ""),
-            diagnostic=frozenset(range(first, len(head))),
-        )
-    ]
-    if k > _MOST_GROUPS:
-        return tables
-    tables.append(
-        TextTable(
-            title=f"Where the groups differ most{of}" if k > 1 else f"What moves the model most{of}",
-            columns=("Column", *(["Class"] if classes else []), *names),
-            rows=tuple(
-                (
-                    str(entry.get("column")),
-                    *([str(entry.get("output"))] if classes else []),
-                    *(change(value) for value in numbers(entry.get("by_group"))[:k]),
-                )
-                for entry in effects
-                if len(numbers(entry.get("by_group"))) == k
-            ),
-            note=f"Change of what a model says{' of the class, in points,' if classes else ''} as one column goes from "
-            "low to high and the others stay typical: the ends of its declared range, all rows against rows of the "
-            "category, or one standard deviation to either side. Made of released models and declared columns alone.",
-            text_columns=frozenset({0, 1} if classes else {0}),
-        )
+    fares = f" Fare: {'accuracy' if classes else 'RMSE'} on held-out rows, mean over clients." if extra else ""
+    return TextTable(
+        title=f"Groups{of}" if k > 1 else f"The model{of}",
+        columns=head,
+        rows=tuple(rows),
+        note="Shares are released sizes. What each model says of a typical row: numbers in the middle of their "
+        f"declared or learnt range, categories evenly.{fares}",
+        diagnostic=frozenset(range(2 + len(heads), len(head))),
     )
-    if k > 1:
-        what = "Share of made-up rows of which two models say the same class" if classes else "Correlation of models"
-        tables.append(
-            TextTable(
-                title=f"How far the groups agree{of}",
-                columns=("Group", *names),
-                rows=tuple((name, *map(_hundredths, row)) for name, row in zip(names, agreement, strict=False)),
-                note=f"{what}, drawn evenly from declared ranges and categories, or normally where ranges are learnt: "
-                "100 between two groups means that one model would do for both.",
-            )
-        )
-    return tables
 
 
-def _hundredths(value: float) -> str:
-    return f"{100 * value:.0f}"
+def _effects(described: dict[str, Any], names: Sequence[str], of: str, *, classes: bool) -> TextTable:
+    """Columns and classes whose effects differ most, one column for each group."""
+    rows = []
+    for entry in _listed(described.get("effects")):
+        effects = numbers(entry.get("by_group")) if isinstance(entry, dict) else ()
+        if len(effects) == len(names):
+            output = [str(entry.get("output"))] if classes else []
+            shown = (f"{100 * value:+.1f}" if classes else f"{value:+.4g}" for value in effects)
+            rows.append((str(entry.get("column")), *output, *shown))
+    return TextTable(
+        title=(f"Where the groups differ most{of}" if len(names) > 1 else f"What moves the model most{of}"),
+        columns=("Column", *(["Class"] if classes else []), *names),
+        rows=tuple(rows),
+        note=f"Change of what a model says{' of the class, in points,' if classes else ''} as one column goes from low "
+        "to high and the others stay typical: the ends of its declared range, all rows against rows of the category, "
+        "or one standard deviation to either side. Made of released models and declared columns alone.",
+        text_columns=frozenset({0, 1} if classes else {0}),
+    )
 
 
 def _listed(value: object) -> list[Any]:

@@ -532,7 +532,8 @@ def _markdown(text: str) -> str:
 
 
 def _html_cell(tag: str, text: str, table: TextTable, place: int, *, scope: str = "row", row: int = -1) -> str:
-    classes = "" if place in table.text_columns else ' class="number"'
+    empty = " nothing" if tag == "td" and text == NOTHING else ""
+    classes = "" if place in table.text_columns else f' class="number{empty}"'
     scoped = f' scope="{scope}"' if tag == "th" else ""
     kind = ", diagnostic" if place in table.diagnostic else ""
     named = f' data-name="{html.escape(table.columns[place])}{kind}"' if tag == "td" else ""

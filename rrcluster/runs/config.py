@@ -68,12 +68,6 @@ class RunConfig:
                 f"new_clients = {self.data.new_clients:g} measures models on raw rows of clients, which a secure run "
                 "does not; leave it out, or rehearse without secure."
             )
-        if self.columns.test_share and not self.privacy.private_evaluation:
-            raise ConfigError(
-                f"test_share = {self.columns.test_share:g} holds out rows that a secure run without private evaluation "
-                "never looks at; set private_evaluation (0.25 is usual; not for mixed-effects), or leave test_share "
-                "out, to train on all rows."
-            )
         if self.output.personalise:
             raise ConfigError(
                 "secure evaluates nothing on raw client data; leave personalise out. Clients may still personalise "

@@ -454,8 +454,13 @@ def engine_for(config: RunConfig, model: Model) -> Engine:
 
 
 def _check_evaluated(config: RunConfig, method: Method, data: FederatedData, model: Model) -> None:
-    """Refuse private evaluation where there is no accuracy, or no released model to judge."""
+    """Refuse private evaluation where there is no accuracy, or no released model to judge; and rows held out in vain."""
     if not config.privacy.private_evaluation:
+        if config.privacy.secure and data.encoder is not None and data.held_out:
+            raise ConfigError(
+                "test_share (or test_column) holds out rows that a secure run without private evaluation never looks "
+                "at; set private_evaluation (0.25 is usual; not for mixed-effects), or train on all rows."
+            )
         return
     if not data.num_classes and model.task.metric is None:
         raise ConfigError(
