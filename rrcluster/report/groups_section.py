@@ -60,9 +60,9 @@ def _sizes(run: Run, described: dict[str, Any], names: Sequence[str], of: str, *
     measured = run.final.by_group if run.final and len(run.final.by_group) == k else ()
     extra = [name for name in _MEASURED if any(name in own for own in measured)]
     heads = [f"Says {name}{unit}" for name in _listed(described.get("outputs"))[:_MOST_CLASSES]]
-    shares, rows = numbers(described.get("shares")), []
+    shares, errors, rows = numbers(described.get("shares")), numbers(described.get("share_errors")), []
     for place, (name, says) in enumerate(zip(names, _listed(described.get("typical")), strict=True)):
-        share = percent(shares[place]) if len(shares) == k else NOTHING
+        share = f"{percent(shares[place])} ± {percent(errors[place])}" if len(shares) == len(errors) == k else NOTHING
         own = measured[place] if measured else {}
         cells = [f"{own[key]:g}" if key == "clients" else shown(own[key]) if key in own else NOTHING for key in extra]
         rows.append((name, share, *(shown(value) for value in numbers(says)[: len(heads)]), *cells))
@@ -72,8 +72,8 @@ def _sizes(run: Run, described: dict[str, Any], names: Sequence[str], of: str, *
         title=f"Groups{of}" if k > 1 else f"The model{of}",
         columns=head,
         rows=tuple(rows),
-        note="Shares are released sizes. What each model says of a typical row: numbers in the middle of their "
-        f"declared or learnt range, categories evenly.{fares}",
+        note="Shares are released sizes with the standard deviation of their noise. What each model says of a typical "
+        f"row: numbers in the middle of their declared or learnt range, categories evenly.{fares}",
         diagnostic=frozenset(range(2 + len(heads), len(head))),
     )
 

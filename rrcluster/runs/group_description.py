@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from rrcluster.data.federated import FederatedData
-from rrcluster.mixed.questionnaire import Questionnaire
 from rrcluster.mixed.random_effects import probabilities
 from rrcluster.models.model import Model
 from rrcluster.models.table_linear import TableLinear
 from rrcluster.rng import stream
 from rrcluster.runs.experiment import Experiment
 from rrcluster.runs.load import module_of
+from rrcluster.runs.outcome import released_shares
 from rrcluster.server.state import ServerState
 from rrcluster.settings import ColumnSettings
 from rrcluster.types import Array
@@ -53,7 +53,7 @@ def describe_groups(experiment: Experiment, state: ServerState) -> dict[str, Any
         ((c, j) for c in range(effects.shape[1]) for j in reported), key=lambda place: -float(apart[place])
     )[:_EFFECTS]
     names = _outputs(experiment.data, outputs)
-    said = columns.say(columns.made_up)
+    said, shares = columns.say(columns.made_up), released_shares(experiment, state)
     return {
         "classes": bool(experiment.data.num_classes),
         "outputs": [names[j] for j in reported],
@@ -62,7 +62,8 @@ def describe_groups(experiment: Experiment, state: ServerState) -> dict[str, Any
             {"column": columns.names[c], "output": names[j], "by_group": effects[:, c, j].tolist()} for c, j in places
         ],
         "agreement": _agreement(said).tolist(),
-        "shares": _shares(experiment, state).tolist(),
+        "shares": [] if shares is None else list(shares["shares"]),
+        "share_errors": [] if shares is None else list(shares["noise_std"]),
     }
 
 
@@ -71,16 +72,6 @@ def _outputs(data: FederatedData, count: int) -> list[str]:
         return [str(data.encoder.target) if data.encoder is not None else "value"]
     named = data.encoder.class_names if data.encoder is not None else ()
     return list(named) if len(named) == count else [str(place) for place in range(count)]
-
-
-def _shares(experiment: Experiment, state: ServerState) -> Array:
-    """(k,) released shares of the clients, at least 0; empty where none were released."""
-    form, k = experiment.method.form(experiment.model), state.average.num_clusters
-    sizes = state.sizes.mean if not state.sizes.empty else np.zeros(0)
-    if form is not None:
-        sizes = np.ones(1) if k == 1 else Questionnaire.of(form, state.learnt).sizes
-    sizes = np.maximum(sizes, 0)
-    return np.asarray(sizes / sizes.sum()) if len(sizes) == k and sizes.sum() > 0 else np.zeros(0)
 
 
 def _agreement(said: Array) -> Array:
