@@ -108,8 +108,9 @@ def _asked_run(
         codes = rng.integers(0, 3, size=values.shape) * (rng.random(values.shape) < 0.2)
         inputs.append(np.concatenate([np.where(codes > 0, np.nan, values), codes], axis=1))
         labels.append(rng.integers(0, 2, size=len(values)))
-    columns = TableColumns(("a", "b", "c"), 2, (None,) * 3, ordered=not secure)
+    columns = TableColumns(("a", "b", "c"), 2, (None,) * 3)
     data = from_arrays(inputs, labels, num_classes=2, name="audit-table", columns=columns)
+    data = replace(data, ordered=not secure)
     chosen: dict[str, Any] = {"algorithm": "mixed-effects", "num_rounds": FEWEST_ROUNDS, "noise_multiplier": 0.02}
     chosen |= {"num_clients": _CLIENTS, "delta": 0.01, "secure": secure, "participation": "everybody"}
     experiment = build_experiment(data=data, **chosen)
