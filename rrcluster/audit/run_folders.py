@@ -378,6 +378,7 @@ ALLOWED: dict[str, set[str]] = {
         *_under("started_from", {"run", "what", "epsilon_together", "earlier", "earlier.num_releases"}),
         *_under("started_from.earlier.event", _EVENT),
         *_under("federation", _FEDERATION),
+        *_under("audit", {"version", "commit", "code", "result", "of_this_code"}),
     },
     "ledger.jsonl": {"round", *_under("event", _EVENT), *_under("made_by", _MADE_BY)},
     "rounds.jsonl": {"round", "sizes", "denominators", "noise_std", *_under("private_evaluation", _EVALUATION)},
