@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rrcluster.errors import ConfigError, DataError
+from rrcluster.settings import ColumnSettings
 
 LARGEST_ID = 2**24 - 1
 
@@ -220,7 +221,8 @@ class FederatedData:
     consists of where that is more than one; `input_shape` is then that of the packed row. `clients` are the clients'
     names, if they have any: private, and in no file of a run. `counted` names constants that should be public and were
     taken from the clients' data instead, each with the way to declare it. `columns` says what inputs mean that are
-    values and codes of cells, with NaN for missing values; else inputs are finite.
+    values and codes of cells, with NaN for missing values; else inputs are finite. `encoder` has the public rules by
+    which a table's rows became inputs, nothing left to default.
     """
 
     name: str
@@ -238,6 +240,7 @@ class FederatedData:
     clients: tuple[str, ...] = ()
     counted: Mapping[str, str] = field(default_factory=dict)
     columns: TableColumns | None = None
+    encoder: ColumnSettings | None = None
 
     def __repr__(self) -> str:
         """Public constants alone: a log or a traceback shows it."""

@@ -79,13 +79,18 @@ def from_frame(
     value of a cell.
     """
     columns = declared_columns(client=client, target=target, features=features, classes=classes, **rules)
+    return frame_population(frame, columns, name=name)
+
+
+def frame_population(frame: Any, columns: ColumnSettings, *, name: str | None = None) -> FederatedData:
+    """As `from_frame`, by settings of columns."""
     if isinstance(frame, (str, Path)):
         return load_table(str(frame), columns, name=name)
-    if client is None:
+    if columns.client is None:
         raise ConfigError("a table needs the column that names the client of each row; give client=.")
     table = to_table(frame)
     check_columns(table.column_names, columns, source="the table")
-    return _population(table, client, columns, name=name or OWN_DATA, typed=True)
+    return _population(table, columns.client, columns, name=name or OWN_DATA, typed=True)
 
 
 def load_table(path: str, columns: ColumnSettings, *, name: str | None = None) -> FederatedData:
@@ -178,11 +183,26 @@ def _population(table: Any, client: str, columns: ColumnSettings, *, name: str, 
         name=name,
         columns=facts,
     )
-    data = replace(data, clients=tuple(names), counted=counted)
+    encoder = row_rules(replace(columns, features=tuple(features), classes=classes))
+    data = replace(data, clients=tuple(names), counted=counted, encoder=encoder)
     if columns.group is None:
         return data
     groups, group_names = encode_owners(table, columns.group, columns, row=row)
     return replace(data, groups=_of_clients(groups, owners, columns.group, row=row), num_groups=len(group_names))
+
+
+def row_rules(columns: ColumnSettings) -> ColumnSettings:
+    """Of the settings of a table those that say what a row by itself means: all of them public."""
+    fills = tuple(text for text in columns.missing if text.partition("=")[0] in columns.features)
+    columns = replace(columns, encoding="cells" if columns.encoding == "cells" else "declared")
+    return replace(columns, missing=fills, types=(), test_column=None, test_share=0.0, time=None, group=None)
+
+
+def encoded_rows(table: Any, encoder: ColumnSettings, *, row: Row) -> NDArray[np.float32]:
+    """(rows, *input) the inputs of rows by the rules of a population (`FederatedData.encoder`)."""
+    if encoder.encoding == "cells":
+        return encode_cells(table, list(encoder.features), encoder, row=row)[0]
+    return encode_features(table, list(encoder.features), encoder, row=row)
 
 
 def _with_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[ColumnSettings, dict[str, str]]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -342,6 +342,8 @@ def save_models(folder: RunFolder, experiment: Experiment, models: Models) -> No
         "num_classes": experiment.data.num_classes,
         "inputs": experiment.model.input_kind,
     }
+    if (encoder := experiment.data.encoder) is not None:
+        about["encoder"] = {name: value for name, value in asdict(encoder).items() if value not in (None, ())}
     layers = [[layer.name, *layer.shape] for layer in experiment.model.layers]
     folder.save_models(
         models,
