@@ -206,6 +206,7 @@ COMMANDS = Registry(
             "report": "tables, figures and one self-contained HTML page from run folders",
             "watch": "follow runs on a local page while they go",
             "assign": "which client belongs to which cluster of a run: a table, for you alone",
+            "predict": "score new rows with the models of a run",
             "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
             "advise": "before any data is touched: signal to noise per cluster for your M, d, k and epsilon, and B",
             "data": "list datasets and where their files are, download them, verify them",

@@ -82,21 +82,23 @@ def from_frame(
     return frame_population(frame, columns, name=name)
 
 
-def frame_population(frame: Any, columns: ColumnSettings, *, name: str | None = None) -> FederatedData:
-    """As `from_frame`, by settings of columns."""
+def frame_population(
+    frame: Any, columns: ColumnSettings, *, name: str | None = None, typed: bool = True
+) -> FederatedData:
+    """As `from_frame`, by settings of columns; unless `typed`, the kinds of columns are no matter."""
     if isinstance(frame, (str, Path)):
-        return load_table(str(frame), columns, name=name)
+        return load_table(str(frame), columns, name=name, typed=typed)
     if columns.client is None:
         raise ConfigError("a table needs the column that names the client of each row; give client=.")
     table = to_table(frame)
     check_columns(table.column_names, columns, source="the table")
-    return _population(table, columns.client, columns, name=name or OWN_DATA, typed=True)
+    return _population(table, columns.client, columns, name=name or OWN_DATA, typed=typed)
 
 
-def load_table(path: str, columns: ColumnSettings, *, name: str | None = None) -> FederatedData:
+def load_table(path: str, columns: ColumnSettings, *, name: str | None = None, typed: bool = True) -> FederatedData:
     """The population of a file, or of a folder of files."""
     table, client = read_table(Path(path), columns)
-    return _population(table, client, columns, name=name or data_label(path), typed=is_typed(Path(path)))
+    return _population(table, client, columns, name=name or data_label(path), typed=typed and is_typed(Path(path)))
 
 
 def is_frame(value: Any) -> bool:
@@ -195,7 +197,8 @@ def row_rules(columns: ColumnSettings) -> ColumnSettings:
     """Of the settings of a table those that say what a row by itself means: all of them public."""
     fills = tuple(text for text in columns.missing if text.partition("=")[0] in columns.features)
     columns = replace(columns, encoding="cells" if columns.encoding == "cells" else "declared")
-    return replace(columns, missing=fills, types=(), test_column=None, test_share=0.0, time=None, group=None)
+    dates = tuple(text for text in columns.types if text.endswith("=date") and text[:-5] in columns.features)
+    return replace(columns, missing=fills, types=dates, test_column=None, test_share=0.0, time=None, group=None)
 
 
 def encoded_rows(table: Any, encoder: ColumnSettings, *, row: Row) -> NDArray[np.float32]:

@@ -36,11 +36,11 @@ from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import OURS, Model, fitted, from_module, make_model
 from rrcluster.privacy.cost import folder_cost
 from rrcluster.runs.config import check_outside_runs
-from rrcluster.runs.predictions import Scores, predict_rows
+from rrcluster.runs.predictions import Predictions, predict_rows, preprocessing
 from rrcluster.settings import ColumnSettings, declared_columns
 from rrcluster.simulation.evaluate import score_all
 from rrcluster.simulation.personalise import personalise_clients
-from rrcluster.storage import explain_write, parse_json, read_mapping, read_tensors, replace_file
+from rrcluster.storage import explain_write, parse_json, read_mapping, read_tensors, replace_file, write_json
 from rrcluster.types import Array, Models
 
 
@@ -190,7 +190,10 @@ class TrainedModels:
         return files
 
     def onnx(self, cluster: int, path: str | Path) -> Path:
-        """Write the model of one cluster as an ONNX file, the number of samples left open. Needs the extra `onnx`."""
+        """Write the model of one cluster as an ONNX file, the number of samples left open. Needs the extra `onnx`.
+
+        Beside it, for models of a table, a file of the same name that ends in .json says how cells become inputs.
+        """
         module = self.module(cluster)
         for package in ("onnx", "onnxscript"):
             try:
@@ -210,6 +213,8 @@ class TrainedModels:
             ) from error
         assert program is not None  # with dynamo
         program.save(str(path))
+        if self.encoder is not None:
+            write_json(Path(path).with_suffix(".json"), preprocessing(self))
         return Path(path)
 
     def _checked_cluster(self, cluster: int) -> int:
@@ -231,15 +236,16 @@ class TrainedModels:
 
     def predict(
         self, rows: Any, *, cluster: int | None = None, clusters: Any = None, labelled: Any = None
-    ) -> "Scores | Array":
-        """Predictions for the rows of a table (a frame, or a file's path): `Scores` with probabilities or numbers.
+    ) -> "Predictions | Array":
+        """Predictions for the rows of a table (a frame, or a file's path): `Predictions`, probabilities or numbers.
 
         The table needs the features of the run, and its column of clients where these are known. A client's cluster is
         the one that `clusters` names (a table of `assign`, its path, or a mapping), else that of its rows in
         `labelled`, a table with the run's columns; else, where the method compares inputs alone (mixed effects), that
-        of its rows; else the largest one. Under mixed effects `labelled` also gives clients their own random effects.
-        `cluster` is one for everybody. A labelled row that is to be scored too is left out. A row that cannot be read
-        has no prediction and a problem, and the others are scored.
+        of its rows; else no one's: all models are averaged by released sizes. Under mixed effects `labelled` also gives
+        clients their own random effects. `cluster` is one for everybody. A labelled row with the inputs of a row to
+        score is left out, one for each, so that no row chooses the model that scores it. A row that cannot be read has
+        no prediction and a problem, and the others are scored.
 
         For encoded inputs (s, *input), and `cluster`, the outputs of its model (s, outputs): logits, or numbers.
         """

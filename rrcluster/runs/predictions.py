@@ -1,8 +1,8 @@
-"""Scores of a table's rows by the models of a run: encode them by the run's rules, find each client's model, predict.
+"""Predictions for the rows of a table: encode them by a run's rules, find each client's model, predict.
 
-A client's cluster comes from a table of clusters, from labelled rows, from the inputs of its rows where a method needs
-no labels, or else is the largest by released sizes. No label of a row to score is read. A labelled row that is itself
-to be scored decides nothing.
+A client's cluster comes from a table of clusters, from labelled rows, or from the inputs of its rows where a method
+needs no labels; else the predictions of all clusters are averaged by released sizes. No label of a row to score is
+read. A labelled row with the inputs of a row to score is left out, one for each: no row chooses its own model.
 """
 
 from collections import Counter
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rrcluster.data.encoding import read_names, read_numbers
+from rrcluster.data.cells import text_key
+from rrcluster.data.encoding import NUMBER, read_names, read_numbers
 from rrcluster.data.federated import Cohort, FederatedData
 from rrcluster.data.frames import encoded_rows, frame_population, to_table
 from rrcluster.data.table_files import FILE_NAME, arrow, check_columns, read_table, table_names
@@ -25,7 +26,7 @@ from rrcluster.errors import ConfigError, DataError, UnfitRows
 from rrcluster.methods.method import Clients, Tools
 from rrcluster.runs.config import check_outside_runs
 from rrcluster.settings import ColumnSettings
-from rrcluster.spelling import spelling
+from rrcluster.spelling import MISSING, spelling
 from rrcluster.storage import explain_write, replace_file
 from rrcluster.types import Array
 
@@ -35,25 +36,29 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 2**15
 _NUMBERS_AT_ONCE = 2**24  # of padded rows
 _FILE, _LABELS, _INPUTS, _SIZES, _ONLY = range(5)
-_BY = ("by the table of clusters", "by labelled rows", "by the inputs of its rows alone", "by released sizes", "")
+_BY = (
+    "by the table of clusters",
+    "by labelled rows",
+    "by the inputs of their rows alone",
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class Predictions:
     """What the models say of every row, in the order of the table. It says who is in which cluster: private."""
 
     client: Array | None  # (n,) names; None where the table names no clients
-    cluster: Array  # (n,) -1 where a row could not be read
+    cluster: Array  # (n,) -1 where it is not known, or a row could not be read
     outputs: Array  # (n, classes) probabilities, or (n,) or (n, m) numbers; NaN where a row could not be read
     classes: tuple[str, ...]  # none for numbers
     problems: Mapping[int, str]  # place of a row that could not be read -> column and rule
-    basis: tuple[int, ...]  # how many clients have their cluster from each of `_BY`
+    basis: tuple[int, ...]  # how many clients have their cluster from each of `_BY`, and with one model for all
     own_models: int = 0  # clients with random effects of their own
     left_out: int = 0  # labelled rows that are to be scored
 
     def __repr__(self) -> str:
         """Short: not who is in which cluster."""
-        return f"Scores({len(self.cluster)} rows, {len(self.problems)} of them unread)"
+        return f"Predictions({len(self.cluster)} rows, {len(self.problems)} of them unread)"
 
     @property
     def prediction(self) -> Array:
@@ -61,14 +66,19 @@ class Scores:
         if not self.classes:
             return self.outputs
         names = np.array([*self.classes, ""], dtype=object)
-        return np.asarray(names[np.where(self.cluster < 0, -1, np.nan_to_num(self.outputs).argmax(axis=1))])
+        unread = np.isnan(self.outputs[:, 0])
+        return np.asarray(names[np.where(unread, -1, np.nan_to_num(self.outputs).argmax(axis=1))])
 
     def sentence(self) -> str:
         """How many rows were scored, where their clients' clusters came from, and what went wrong."""
         said = [f"{len(self.cluster) - len(self.problems):,} of {len(self.cluster):,} rows are scored."]
+        said += ["They name no clients, so that each is one of its own."] if self.client is None else []
         what = "rows" if self.client is None else "clients"
-        counts = [f"{_BY[place]} for {count:,} {what}" for place, count in enumerate(self.basis[:_ONLY]) if count]
-        said += [f"Clusters: {', '.join(counts)}."] if counts else ["One model serves all clients."]
+        counts = [f"{by} for {count:,} {what}" for by, count in zip(_BY, self.basis, strict=False) if count]
+        said += [f"Clusters: {', '.join(counts)}."] if counts else []
+        if self.basis[_SIZES]:
+            said.append(f"{self.basis[_SIZES]:,} {what} of no known cluster: all models, averaged by released sizes.")
+        said += ["One model serves all clients."] if self.basis[_ONLY] else []
         if self.own_models:
             said.append(f"{self.own_models:,} clients have random effects of their own, by their labelled rows.")
         if self.left_out:
@@ -100,9 +110,8 @@ class Scores:
         """Write `columns`, readable by the owner alone. Not into a run folder: those are made to be passed on."""
         pa, target = arrow(), Path(path)
         check_outside_runs(target)
-        unread = self.cluster < 0
         columns = {
-            name: pa.array(values, mask=unread if values.dtype.kind in "fi" and name != "row" else None)
+            name: pa.array(values, mask=values < 0 if name == "cluster" else None, from_pandas=True)
             for name, values in self.columns().items()
         }
         content = pa.BufferOutputStream()
@@ -114,15 +123,17 @@ class Scores:
 
 def predict_rows(
     models: "TrainedModels", data: Any, *, cluster: int | None = None, clusters: Any = None, labelled: Any = None
-) -> Scores:
+) -> Predictions:
     """Score the rows of a table (`TrainedModels.predict`)."""
     encoder = _checked_encoder(models)
     table, owners, names = _rows_to_score(data, encoder)
-    known = labelled if isinstance(labelled, FederatedData) or labelled is None else frame_population(labelled, encoder)
+    known = labelled
+    if labelled is not None and not isinstance(labelled, FederatedData):
+        known = frame_population(labelled, encoder, typed=False)
     scorer = _Scorer(models, cluster, _given_clusters(clusters, models.num_clusters), known)
     problems = dict.fromkeys(np.flatnonzero(owners < 0).tolist(), f"column {encoder.client!r}: no value")
     chosen, outputs = np.full(len(table), -1), np.zeros(0)
-    basis, own, left_out = np.zeros(len(_BY), dtype=np.int64), 0, 0
+    basis, own, left_out = np.zeros(_ONLY + 1, dtype=np.int64), 0, 0
     for some in _chunks(owners):
         rows, inputs, unread = _encoded(table, some, encoder)
         problems |= unread
@@ -134,14 +145,13 @@ def predict_rows(
         part = scorer.score(_Rows(inputs, sizes, empty), [names[client] if names else "" for client in clients])
         outputs = outputs if outputs.size else np.full((len(table), *part.outputs.shape[1:]), np.nan)
         outputs[rows], chosen[rows] = part.outputs, np.repeat(part.clusters, sizes)
-        basis += np.bincount(part.basis, minlength=len(_BY))
+        basis += np.bincount(part.basis, minlength=_ONLY + 1)
         own, left_out = own + part.own, left_out + part.left_out
     if not outputs.size:
         place, problem = min(problems.items())
         raise DataError(f"no row can be read; row {place + 1} is the first: {problem}.")
     client = np.array([*names, ""], dtype=object)[owners] if names else None
-    probable = _finished(outputs, encoder)
-    return Scores(client, chosen, probable, encoder.class_names, problems, tuple(basis.tolist()), own, left_out)
+    return Predictions(client, chosen, outputs, encoder.class_names, problems, tuple(basis.tolist()), own, left_out)
 
 
 def _checked_encoder(models: "TrainedModels") -> ColumnSettings:
@@ -158,26 +168,61 @@ def _checked_encoder(models: "TrainedModels") -> ColumnSettings:
     return models.encoder
 
 
+def preprocessing(models: "TrainedModels") -> dict[str, Any]:
+    """How a row's cells become the network's inputs, and what its outputs are, as plain data for other programs."""
+    encoder = _checked_encoder(models)
+    cells, form, columns = encoder.encoding == "cells", models.model.form, []
+    for name in encoder.features:
+        about: dict[str, Any] = {"column": name}
+        if name in encoder.vocabulary:
+            about["values"] = list(encoder.vocabulary[name])
+        elif name in encoder.ranges:
+            about["scale"] = list(encoder.ranges[name])
+        elif cells:
+            about["text_key"] = text_key(name).hex()
+        about |= {"date": True} if encoder.kinds.get(name) == "date" else {}
+        columns.append(about | ({"missing": encoder.fills[name]} if name in encoder.fills else {}))
+    low, high = encoder.ranges.get(str(encoder.target), (0.0, 1.0))
+    return {
+        "format": "rrcluster-preprocessing/1",
+        "inputs": _INPUTS_OF_CELLS if cells else "float32: what every column gives, in this order",
+        "columns": columns,
+        "column": "values: 1 for the value of the cell, 0 for the others, then 1 if it is none of them; scale: "
+        "(number - low) / (high - low); date: days since 1970; missing: what an empty cell stands for",
+        "empty": sorted(MISSING),
+        "number": NUMBER,
+        "text": "without space around it; true and false in small letters, which are the numbers 1 and 0; decimal "
+        "numbers without zeros at their end; a date without midnight",
+        "code": "1 + h modulo buckets; h: BLAKE2b of the text in UTF-8, 8 bytes, the highest first, by the column's "
+        "text_key and the person 'rrcluster cell'",
+        "buckets": form.buckets if cells and form is not None else 0,
+        "outputs": {"logits_of": list(encoder.class_names)}
+        if encoder.classes
+        else {"number": encoder.target, "low": low, "high": high, "value": "low + (high - low) * output"},
+    }
+
+
+_INPUTS_OF_CELLS = (
+    "float32: what every column gives, in this order, NaN for empty cells and for text; then a code for each of these, "
+    "which is 0 but for text in a column with a text_key"
+)
+
+
 def _rows_to_score(data: Any, encoder: ColumnSettings) -> tuple[Any, Array, list[str] | None]:
     """The features of the rows, the number of each row's client (-1: none is named), and the clients' names.
 
     Without a column of clients, each row is a client of its own.
     """
-    features, client = encoder.features, encoder.client
-    wanted = ColumnSettings(client=client, features=features)
+    features, source = encoder.features, "the table"
     if isinstance(data, (str, Path)):
-        path = Path(data)
+        path, source = Path(data), str(data)
         present = table_names(path)
-        if client is not None and client not in present:
-            client = None if path.is_dir() else present[0]
-            table, _ = read_table(path, ColumnSettings(client=client, features=features))
-            client = FILE_NAME if path.is_dir() else None
-        else:
-            table, client = read_table(path, wanted)
+        client = encoder.client if encoder.client in present else FILE_NAME if path.is_dir() else None
+        table, _ = read_table(path, ColumnSettings(client=None if client == FILE_NAME else client or present[0]))
     else:
         table = to_table(data)
-        client = client if client in table.column_names else None
-        check_columns(table.column_names, ColumnSettings(features=features), source="the table")
+        client = encoder.client if encoder.client in table.column_names else None
+    check_columns(table.column_names, ColumnSettings(features=features), source=source)
     if not len(table):
         raise DataError("the table has no rows to score; give at least one.")
     if client is None:
@@ -289,7 +334,7 @@ class _Part:
 
     clusters: Array  # (c,)
     basis: Array  # (c,) places in `_BY`
-    outputs: Array  # (s, ...) of the network
+    outputs: Array  # (s, ...)
     own: int = 0  # clients with random effects
     left_out: int = 0  # labelled rows
 
@@ -332,8 +377,6 @@ class _Scorer:
             for places, cohort in rows.cohorts(clusters < 0):
                 basis[places] = _INPUTS
                 clusters[places] = method.final_scores(models, cohort, tools=self._tools).argmin(axis=1)
-        if (clusters < 0).any():
-            clusters[clusters < 0] = self._largest
         return _Part(clusters, basis, self._outputs(rows, clusters, own, has_own), int(has_own.sum()), left_out)
 
     def _known(self, rows: _Rows, names: Sequence[str]) -> tuple[_Rows, int]:
@@ -355,31 +398,33 @@ class _Scorer:
             inputs, targets = [*inputs, own_inputs[kept]], [*targets, own_targets[kept]]
         return _Rows(np.concatenate(inputs), sizes, np.concatenate(targets[1:] or targets)), left_out
 
-    @property
-    def _largest(self) -> int:
-        sizes = self.models.sizes
-        if len(sizes) != self.models.num_clusters:
+    def _shares(self) -> list[float]:
+        """Of the clients, in each cluster, by released sizes."""
+        sizes = np.maximum(self.models.sizes, 0.0)
+        if len(sizes) != self.models.num_clusters or not sizes.sum() > 0:
             raise ConfigError(
                 "some clients have no known cluster, and the folder has no released sizes; say which with a table of "
                 "clusters (--clusters, clusters=) or labelled rows (--labelled, labelled=)."
             )
-        return int(np.argmax(sizes))
+        return [float(share) for share in sizes / sizes.sum()]
 
     def _outputs(self, rows: _Rows, clusters: Array, own: Array, has_own: Array) -> Array:
+        """Probabilities or numbers (s, ...) of rows by their clients' own models, or else their clusters'."""
+        models, encoder = self.models, _checked_encoder(self.models)
         members = np.repeat(np.arange(len(clusters)), rows.sizes)
-        outputs = np.zeros(0)
+        made: list[tuple[Array, Array]] = []  # places, and their outputs
         for cluster in np.unique(clusters[~has_own]).tolist():
             places = np.flatnonzero(~has_own[members] & (clusters[members] == cluster))
-            made = self.models.outputs(rows.inputs[places], cluster=cluster)
-            outputs = outputs if outputs.size else np.zeros((len(members), *made.shape[1:]))
-            outputs[places] = made
-        model, starts = self.models.model, np.cumsum(rows.sizes) - rows.sizes
+            inputs, shares = rows.inputs[places], {cluster: 1.0} if cluster >= 0 else dict(enumerate(self._shares()))
+            parts = [share * _finished(models.outputs(inputs, cluster=j), encoder) for j, share in shares.items()]
+            made.append((places, np.sum(parts, axis=0)))
+        starts = np.cumsum(rows.sizes) - rows.sizes
         for some, cohort in rows.cohorts(has_own):
+            parameters = models.model.unflatten(torch.as_tensor(own[some]))
             with torch.no_grad():
-                made = model.grouped(
-                    model.unflatten(torch.as_tensor(own[some])), torch.as_tensor(cohort.inputs)
-                ).numpy()
-            outputs = outputs if outputs.size else np.zeros((len(members), *made.shape[2:]))
-            present = np.arange(made.shape[1]) < rows.sizes[some, None]
-            outputs[(starts[some, None] + np.arange(made.shape[1]))[present]] = made[present]
-        return outputs
+                outputs = models.model.grouped(parameters, torch.as_tensor(cohort.inputs)).numpy()
+            within = np.arange(outputs.shape[1])
+            present = within < rows.sizes[some, None]
+            made.append(((starts[some, None] + within)[present], _finished(outputs[present], encoder)))
+        order = np.argsort(np.concatenate([places for places, _ in made]))
+        return np.asarray(np.concatenate([outputs for _, outputs in made])[order])
