@@ -322,8 +322,11 @@ ALLOWED: dict[str, set[str]] = {
         *("releases_charged", "secure", "seed", "sizes", "groups_found", "dead_clusters", "random_effects"),
         *_under("private_evaluation", _EVALUATION),
     },
-    "models.safetensors": {"shared", "clustered", "layers", *_MODEL},
-    "cluster-N.safetensors": {"1.weight", "1.bias", "cluster", "personal", *_MODEL},  # the layers of `linear`
+    "models.safetensors": {"shared", "clustered", "layers", "encoder", *_MODEL},
+    "cluster-N.safetensors": {
+        *("1.weight", "1.bias", "cluster", "personal", *_MODEL),  # the layers of `linear`, and of `table-linear`
+        *("low", "high", "knee", "centre", "gain", "axes", "target", "effects", "place", "weight", "base"),
+    },
 }
 
 

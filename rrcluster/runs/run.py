@@ -342,11 +342,11 @@ def save_models(folder: RunFolder, experiment: Experiment, models: Models) -> No
         "num_classes": experiment.data.num_classes,
         "inputs": experiment.model.input_kind,
     }
-    if (encoder := experiment.data.encoder) is not None:
-        about["encoder"] = {name: value for name, value in asdict(encoder).items() if value not in (None, ())}
     layers = [[layer.name, *layer.shape] for layer in experiment.model.layers]
+    encoder = experiment.data.encoder
+    rules = {} if encoder is None else {"encoder": {name: value for name, value in asdict(encoder).items() if value}}
     folder.save_models(
         models,
-        {"format": "rrcluster-models/1", **about, "layers": layers},
+        {"format": "rrcluster-models/1", **about, "layers": layers, **rules},
         TrainedModels(models, experiment.model, experiment.method).files(about),
     )
