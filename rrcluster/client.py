@@ -142,7 +142,7 @@ def own_evaluations(
     docs/privacy.md covers what it says about them. It picks the model of least loss on its own samples and reports that
     model's accuracy and clipped loss on the same samples. Those are the samples it trains on: holding some back would
     cost training data and leave a handful per client, while client-level noise keeps a model from telling its own
-    clients' samples from others' (docs/tuning.md has the measured gap).
+    clients' samples from others' (docs/choosing.md has the measured gap).
 
     None without a loss bound: then nothing is evaluated. A client without samples says 1/2 to both, which is zero in
     its message; a loss that is infinite or no number is reported as the bound, or a model's failures would drop out of

@@ -522,6 +522,11 @@ class ServerSettings:
         checks.if_given(checks.path, start_from=self.start_from)
         if self.start_from is not None and self.init not in ("auto", "independent"):
             raise ConfigError(f"init = {self.init} makes first models, and start_from gives them; leave one out.")
+        if self.start_from is not None and self.exploration not in (0.0, 1.0):
+            raise ConfigError(
+                f"exploration = {self.exploration:g} separates models that begin alike, and those of start_from are "
+                "apart already; leave it out."
+            )
 
 
 @dataclass(frozen=True)

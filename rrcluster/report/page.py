@@ -19,6 +19,7 @@ from rrcluster.report.tables import TextTable, group_epsilon, group_labels, metr
 from rrcluster.report.values import (
     NOT_METHOD,
     NOTHING,
+    again_text,
     clear_best,
     dead_text,
     delta_text,
@@ -203,7 +204,8 @@ def _notices(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[tuple[st
                 warned.setdefault(("danger", str(run.privacy["artefacts"])), []).append(label)
             if run.status != "finished":
                 warned.setdefault(("warning", _unfinished(run)), []).append(label)
-            for text in (start_text(run.privacy.get("started_from")), dead[run.path] and (some or dead[run.path])):
+            empty = dead[run.path] and (some or dead[run.path])
+            for text in (start_text(run.privacy.get("started_from")), again_text(run.summary), empty):
                 if text:
                     warned.setdefault(("warning", text), []).append(label)
     notices = []

@@ -254,7 +254,7 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
     released = ""
     if any(map(_released, groups)):
         released = (
-            f"{_RELEASED.removesuffix(' (%)')}: noisy, released within the epsilon of its run (docs/tuning.md); none "
+            f"{_RELEASED.removesuffix(' (%)')}: noisy, released within the epsilon of its run (docs/choosing.md); none "
             "for a row of several runs, whose costs add up."
         )
     if all(run.final is None for group in groups for run in group.runs):

@@ -71,6 +71,9 @@ _PUBLIC = (
 _PRIVATE = ("state.safetensors", "drawn.safetensors", "place.json", KEY_FILE)  # in checkpoint/
 
 
+EVALUATION, EVALUATION_OF_START = "private_evaluation", "evaluation_of_start"  # in rounds.jsonl
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """One run's files. Whoever writes them holds the lock."""
@@ -147,8 +150,10 @@ class RunFolder:
         """Whether the run has finished."""
         return (self.path / "models.safetensors").exists()
 
-    def add_round(self, record: RoundRecord | FinishedRound) -> None:
+    def add_round(self, record: RoundRecord | FinishedRound, *, of_start: bool = False) -> None:
         """Append a round's released values; not how long it took, which tells how many clients were in it.
+
+        `of_start`: what it evaluated are the models that the run started from.
 
         No epsilon of the rounds so far: the run costs what privacy.json states, also when it is stopped here.
         """
@@ -160,13 +165,16 @@ class RunFolder:
             "noise_std": release.noise_std.tolist(),
         }
         if release.evaluation is not None:
-            line["private_evaluation"] = describe_evaluation(release.evaluation)
+            line[EVALUATION_OF_START if of_start else EVALUATION] = describe_evaluation(release.evaluation)
         append_json(self.path / "rounds.jsonl", line)
 
-    def private_evaluations(self) -> list[NoisyEvaluation]:
-        """The evaluations released so far, round by round; a line torn by a full disk does not count."""
+    def private_evaluations(self, name: str = EVALUATION) -> list[NoisyEvaluation]:
+        """The evaluations released so far, round by round; a line torn by a full disk does not count.
+
+        By `name` those of the models that the run trains, or started from.
+        """
         lines = _read_rounds(self.path / "rounds.jsonl")
-        return [read_evaluation(line["private_evaluation"]) for line in lines if line.get("private_evaluation")]
+        return [read_evaluation(line[name]) for line in lines if line.get(name)]
 
     def add_diagnostics(
         self,
@@ -337,5 +345,5 @@ def _state(tensors: dict[str, Any]) -> ServerState:
         sizes=RunningMean(tensors["sizes"], float(tensors["weights"][0])),
         round_index=round_index,
         survey=Survey.from_tensors(tensors),
-        learnt={name: values for name, values in tensors.items() if name.startswith("questionnaire.")},
+        learnt={name: values for name, values in tensors.items() if name.startswith(("questionnaire.", "start."))},
     )
