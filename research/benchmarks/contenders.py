@@ -9,7 +9,7 @@ W: 100 clients x 60 FashionMNIST images, 5 local epochs of SGD without momentum,
 
 Ratios of the medians are printed; they carry over to other machines better than seconds do. Beside the time on the
 clock stands the processor time of all processes of a contender, waiting left out: on a busy machine only that means
-anything, and it is kind to who waits much (Flower). Peers are looked for in $RRCLUSTER_PEERS (default
+anything, and it flatters contenders that wait much (Flower). Peers are looked for in $RRCLUSTER_PEERS (default
 research/benchmarks/peers; make_peer_environments.sh makes them), and import this file, so that nothing but torch and
 numpy is imported at its top. Results: README.md.
 """

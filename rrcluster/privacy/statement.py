@@ -80,7 +80,7 @@ _BOUND = (
 )
 
 TRUST = [
-    "The server is trusted: it sees raw reports in memory. The guarantee is towards everybody who sees releases.",
+    "The server is trusted: it sees raw reports in memory. The guarantee holds against everybody who sees releases.",
     "One client id stands for one person, who has no second one.",
     "Each client is taken to compute alone; a simulation that batches clients stands for that.",
 ]

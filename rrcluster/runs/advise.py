@@ -47,7 +47,7 @@ class Outlook:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences for who is about to start the run; none where every cluster has enough signal."""
+        """Sentences for the user before the run starts; none where every cluster has enough signal."""
         lines = []
         small = [size for size in self.sizes if size < self.size_floor]
         if small:

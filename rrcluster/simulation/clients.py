@@ -32,7 +32,7 @@ class ClientMemory:
     rows: Mapping[int, Array] = field(default_factory=dict)
 
     def recall(self, cohort: Cohort) -> Clients:
-        """The clients of a cohort with what each remembers; zeros for who remembers nothing."""
+        """The clients of a cohort with what each remembers; zeros for those that remember nothing."""
         if not self.rows:
             return Clients.without_memory(cohort, self.width)
         memory = np.zeros((len(cohort.clients), self.width), dtype=np.float32)
