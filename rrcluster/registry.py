@@ -201,21 +201,24 @@ MECHANISMS = Registry(
 )
 """Every mechanism by name: `MECHANISMS.load("joint")` is the thing itself, iterating gives the names."""
 
+_COMMANDS = {
+    "run": "train: one run (or several seeds), with progress and a run folder",
+    "update": "go on next month: train the models of a run further, on new rows",
+    "sweep": "every combination of the settings in a file; or choose the best of them privately",
+    "report": "tables, figures and one self-contained HTML page from run folders",
+    "watch": "follow runs on a local page while they go",
+    "assign": "which client belongs to which cluster of a run: a table, for you alone",
+    "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
+    "advise": "before any data is touched: signal to noise per cluster for your M, d, k and epsilon, and B",
+    "data": "list datasets and where their files are, download them, verify them",
+}
+_ELSEWHERE = {"update": "run_command:update"}
 COMMANDS = Registry(
     "command",
     "rrcluster.commands",
     tuple(
-        Entry(name, f"rrcluster.cli.{name}_command:main", about)
-        for name, about in {
-            "run": "train: one run (or several seeds), with progress and a run folder",
-            "sweep": "every combination of the settings in a file; or choose the best of them privately",
-            "report": "tables, figures and one self-contained HTML page from run folders",
-            "watch": "follow runs on a local page while they go",
-            "assign": "which client belongs to which cluster of a run: a table, for you alone",
-            "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
-            "advise": "before any data is touched: signal to noise per cluster for your M, d, k and epsilon, and B",
-            "data": "list datasets and where their files are, download them, verify them",
-        }.items()
+        Entry(name, f"rrcluster.cli.{_ELSEWHERE.get(name, f'{name}_command:main')}", about)
+        for name, about in _COMMANDS.items()
     ),
 )
 """A command is a function of its arguments that returns the exit status; its label says what it does."""
