@@ -13,11 +13,12 @@ import matplotlib as mpl
 mpl.use("svg")
 import matplotlib.pyplot as plt
 
-from rrcluster.report.drawing import INK, TEXT_COLOURS
+from rrcluster.report.drawing import INK
 from rrcluster.report.series import base_look
 
 DOCS = Path(__file__).parents[2] / "docs"
 EPSILONS = (2, 4, 8)
+TEXT_COLOURS = ("#00588a", "#a84a00", "#00755a", "#946600", "#1f74a8", "#9c4a79")  # the palette, dark enough to be read
 OURS, PAPER, PUBLISHED = "joint (ours)", "identifier", "published"
 IFCA = {"algorithm": "ifca"}
 LINES = (  # row of the table, column, label, settings of the method
