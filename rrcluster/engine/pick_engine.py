@@ -67,7 +67,7 @@ def pick_engine(
         name = "reference"
     if name == "batched" and model.not_batched:
         raise ConfigError(f"engine = batched cannot train {model.name}: {model.not_batched}; use engine = auto.")
-    fast = accelerator(model) if name == "auto" and on_cpu else None
+    fast = accelerator(model.accelerated) if name == "auto" and on_cpu else None
     if fast is not None and (compiled := fast.cpu_engine(model)) is not None:
         return compiled  # type: ignore[no-any-return]
     if name == "auto" and alone:
