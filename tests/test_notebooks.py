@@ -35,8 +35,10 @@ def test_it_is_stored_as_it_was_run_once_from_top_to_bottom(path):
     assert not re.search(r"/home/|/tmp/|/root/|Traceback", "".join(map(printed, cells)))
 
 
-@pytest.mark.slow
-@each_notebook
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[] if path.stem == "wages" else pytest.mark.slow, id=path.stem) for path in NOTEBOOKS],
+)
 def test_it_runs_and_prints_the_lines_that_are_stored(path, tmp_path):
     pytest.importorskip("pyarrow", reason="a table of one's own needs the extra [frames]")
     cells = code_cells(path)
