@@ -48,7 +48,9 @@ class Questionnaire:
     tail: Array = field(default_factory=lambda: np.zeros(0))  # of a training: mean of its last models so far
     sizes: Array = field(default_factory=lambda: np.zeros(0))  # shares of the clients in its clusters
     penalty: Array = field(default_factory=lambda: np.zeros(0))  # on its weights
-    gain: Array = field(default_factory=lambda: np.zeros(0))  # mean loss less that of the start, and its noise's std
+    gain: Array = field(
+        default_factory=lambda: np.zeros(0)
+    )  # mean loss less that of one model (or of the start), and its noise's std
 
     size_noise: Array = field(default_factory=lambda: np.zeros(0))  # std of each of the sizes
 
@@ -79,7 +81,7 @@ class Questionnaire:
         told = PartSums(self._parts(stage), total, noise, self.form.rounds(stage), clients)
         facts = getattr(now, "_after_" + name.replace(" ", "_"))(told)
         kept = replace(now, facts=facts, total=np.zeros(0))
-        if name == "last choice" and self.form.begun:
+        if name == "last choice":
             kept = replace(kept, gain=np.array(now._least_gain(told)[1:]))
         if name != "first choice":
             return kept
