@@ -14,7 +14,7 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError
-from rrcluster.mixed.answers import ROWS_CLIP
+from rrcluster.mixed.facts import ROWS_CLIP
 from rrcluster.mixed.questionnaire import PartSums
 from rrcluster.mixed.questions import STAGES, Form
 from rrcluster.mixed.raw_columns import MOST_FULL
