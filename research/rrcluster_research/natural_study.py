@@ -1,4 +1,4 @@
-"""`natural`: real people's tables, methods side by side, with every client's accuracy: runs in this process, no folders.
+"""`natural`: real people's tables, methods side by side, every client's accuracy: runs in this process, no folders.
 
 A part is a table, random or newest rows held out, a budget and a seed; its cells are methods. Each cell is judged
 against one model of the same part, client by client and row by row. What was measured is kept in one file, so that an
@@ -60,9 +60,7 @@ ONE, OURS = "one", "default"
 CONTENDERS: dict[str, Contender] = {
     "constant": Contender("always the most common class", {}, noisy=False),
     ONE: Contender("one model", _ONE, many_seeds=True),
-    "personalised": Contender(
-        "one model, personalised", {"algorithm": "fedavg", **_DECLARED}, personalised=True
-    ),
+    "personalised": Contender("one model, personalised", {"algorithm": "fedavg", **_DECLARED}, personalised=True),
     "fedper": Contender("FedPer", {"algorithm": "fedper", **_DECLARED}),
     "mr-mtl": Contender("MR-MTL", {"algorithm": "mr-mtl", **_DECLARED}),
     "ifca": Contender("IFCA with exploration", {"algorithm": "ifca", **_DECLARED, **EXPLORING}),
@@ -142,7 +140,7 @@ def run_study(
             yield done, part, name
             began = time.perf_counter()
             judge_by = ONE if part.epsilon is not None else "one-no-noise"
-            right, facts = _rows_right(part, judge_by if name == ONE else name, one, data_folder)
+            right, facts = _rows_right(part, judge_by if name == ONE else name, data_folder)
             one = right if one is None else one
             if name in missing:
                 cell = _measured(part, name, right, one, facts, time.perf_counter() - began)
@@ -180,19 +178,19 @@ Rights = list[Array]  # of each client with test rows, which of them are answere
 Facts = tuple[int, tuple[float, ...]]  # clusters, and sizes of random effects
 
 
-def _rows_right(part: Part, name: str, one: Rights | None, data_folder: str | None) -> tuple[Rights, Facts]:
+def _rows_right(part: Part, name: str, data_folder: str | None) -> tuple[Rights, Facts]:
     if name == "constant":
         data = _population(part.table, part.rows, "cells", data_folder)
         return _constant_right(data), (1, ())
     contender = CONTENDERS[name]
     experiment = _experiment(part, contender, data_folder)
     if not contender.by_group:
-        return _trained_right(experiment, contender)
+        return trained_right(experiment, personalised=contender.personalised)
     data, found = experiment.data, {}
     for group in range(data.num_groups):
         members = np.flatnonzero(data.groups == group)
         own = _experiment(part, contender, data_folder, _members(data, members))
-        found.update(zip(members[data.test_of[members] >= 0], _trained_right(own, contender)[0], strict=True))
+        found.update(zip(members[data.test_of[members] >= 0], trained_right(own)[0], strict=True))
     return [found[client] for client in sorted(found)], (data.num_groups, ())
 
 
@@ -241,7 +239,7 @@ def _members(data: FederatedData, members: Array) -> FederatedData:
     )
 
 
-def _trained_right(experiment: Experiment, contender: Contender) -> tuple[Rights, Facts]:
+def trained_right(experiment: Experiment, *, personalised: bool = False) -> tuple[Rights, Facts]:
     """Train, give every client the model that it ends up with, and ask it about its test rows."""
     state, memory = None, ClientMemory(0)
     for record in experiment.rounds():
@@ -257,7 +255,7 @@ def _trained_right(experiment: Experiment, contender: Contender) -> tuple[Rights
         vectors = experiment.split.vectors(state.average, choices)
         if method.own_models is not None:
             vectors = method.own_models(state.average, clients, choices, tools=tools)
-        elif contender.personalised:
+        elif personalised:
             own = personalise_clients(
                 state.average, data, ids, method=method, model=model, engine=tools.engine, local=tools.local
             )

@@ -159,7 +159,7 @@ class TableQuestion:
     def _moments(self, rows: Rows) -> dict[str, tuple[Array, float]]:
         form, mask = self.form, rows.mask
         columns, size = (self._raw(rows) - self.facts.middle) * mask[..., None], np.maximum(mask.sum(axis=1), 1)
-        mean, p = columns.sum(axis=1) / size[:, None], columns.shape[2] + 1
+        mean = columns.sum(axis=1) / size[:, None]
         answers: dict[str, tuple[Array, float]] = {}
         if self.facts.full:
             whole, (of_rows, of_means) = np.concatenate([mask[..., None], columns], axis=2), self.facts.moment_clips

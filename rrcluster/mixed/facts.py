@@ -32,7 +32,9 @@ class Facts:
     density: Array = field(default_factory=_unknown)  # (1,) share of a row's numbers that are not zero
     active: Array = field(default_factory=_unknown)  # (a,) places of the columns that exist
     middle: Array = field(default_factory=_unknown)  # (a,) about their means, by votes
-    reach: Array = field(default_factory=_unknown)  # (a, 2) about mean squares from there, of rows and of clients' means
+    reach: Array = field(
+        default_factory=_unknown
+    )  # (a, 2) about mean squares from there, of rows and of clients' means
     centre: Array = field(default_factory=_unknown)  # (a,) their means
     scale: Array = field(default_factory=_unknown)  # (a,) their standard deviations
     whiten: Array = field(default_factory=_unknown)  # (a, a) the map to uncorrelated columns, if any

@@ -153,7 +153,7 @@ class Questionnaire:
         return replace(facts, low=low, high=high, knee=np.where(form.open, knee, 0.0))
 
     def _after_moments(self, told: "PartSums") -> Facts:
-        facts, a = self.facts, len(self.facts.active)
+        facts = self.facts
         learnt = _full_moments(told, facts) if facts.full else _diagonal_moments(told, facts)
         if self.form.kind == "number":
             (mean, square), noise = told.means("target", math.sqrt(2))
