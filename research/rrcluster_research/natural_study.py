@@ -105,25 +105,25 @@ class Measured:
 
 
 def parts_of(tables: Sequence[str], methods: Sequence[str], seeds: Sequence[int]) -> list[tuple[Part, tuple[str, ...]]]:
-    """Every part and its methods, first the first seed of all tables. One model is in each, to judge the others by."""
-    noiseless = tuple(name for name in methods if not CONTENDERS[name].noisy)
-    plan = []
-    for seed in seeds or MANY_SEEDS:
-        noisy = tuple(
-            name
-            for name in methods
-            if CONTENDERS[name].noisy and (seeds or seed in FEW_SEEDS or CONTENDERS[name].many_seeds)
-        )
-        for rows in (RANDOM, NEWEST):
-            for table in tables:
-                if rows == NEWEST and not SOURCES[table].time:
-                    continue
-                grouped = "group" in SOURCES[table].columns
-                if noiseless and seed == (seeds or MANY_SEEDS)[0]:
-                    plan.append((Part(table, rows, None, seed), noiseless))
-                own = tuple(name for name in noisy if grouped or not CONTENDERS[name].by_group)
-                plan += [(Part(table, rows, epsilon, seed), own) for epsilon in EPSILONS]
-    return plan
+    """Every part and its methods: all on the first seed, then those with many seeds on all, then the rest.
+
+    An interrupted study has thus measured every table. `seeds` are for all methods; without any, as many as each has.
+    """
+    first, *more = seeds or MANY_SEEDS
+    noisy = [name for name in methods if CONTENDERS[name].noisy]
+    often = [name for name in noisy if CONTENDERS[name].many_seeds]
+    seldom = [name for name in noisy if not CONTENDERS[name].many_seeds]
+    passes = [(first, None, [name for name in methods if not CONTENDERS[name].noisy])]
+    passes += [(seed, epsilon, noisy if seed == first else often) for seed in (first, *more) for epsilon in EPSILONS]
+    passes += [(seed, epsilon, seldom) for seed in more if seeds or seed in FEW_SEEDS for epsilon in EPSILONS]
+    return [
+        (Part(table, rows, epsilon, seed), own)
+        for seed, epsilon, chosen in passes
+        for rows in (RANDOM, NEWEST)
+        for table in tables
+        if rows == RANDOM or SOURCES[table].time
+        if (own := tuple(n for n in chosen if "group" in SOURCES[table].columns or not CONTENDERS[n].by_group))
+    ]
 
 
 def run_study(
