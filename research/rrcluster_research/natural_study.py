@@ -113,6 +113,7 @@ def parts_of(tables: Sequence[str], methods: Sequence[str], seeds: Sequence[int]
     noisy = [name for name in methods if CONTENDERS[name].noisy]
     often = [name for name in noisy if CONTENDERS[name].many_seeds]
     seldom = [name for name in noisy if not CONTENDERS[name].many_seeds]
+    passes: list[tuple[int, float | None, list[str]]]
     passes = [(first, None, [name for name in methods if not CONTENDERS[name].noisy])]
     passes += [(seed, epsilon, noisy if seed == first else often) for seed in (first, *more) for epsilon in EPSILONS]
     passes += [(seed, epsilon, seldom) for seed in more if seeds or seed in FEW_SEEDS for epsilon in EPSILONS]
@@ -186,7 +187,7 @@ def _rows_right(part: Part, name: str, data_folder: str | None) -> tuple[Rights,
     experiment = _experiment(part, contender, data_folder)
     if not contender.by_group:
         return trained_right(experiment, personalised=contender.personalised)
-    data, found = experiment.data, {}
+    data, found = experiment.data, dict[int, Array]()
     for group in range(data.num_groups):
         members = np.flatnonzero(data.groups == group)
         own = _experiment(part, contender, data_folder, _members(data, members))

@@ -103,7 +103,7 @@ _GROUPS_PAY, _GROUPS_LOST = (
 def what_pays(plan: PrivacyPlan, *, rows: int, columns: int) -> tuple[str, ...]:
     """What rows per client, spread between clients and noise let a table's clients gain: measured on made tables."""
     gains = [f"{np.interp(math.log2(rows), np.log2(_ROWS), gained):.1f}" for gained in _GAINED.values()]
-    noise = plan.noise_multiplier * math.sqrt(columns + 1) / plan.sampler.expected_size
+    noise = (plan.noise_multiplier or 0.0) * math.sqrt(columns + 1) / plan.sampler.expected_size
     judged = "should show" if noise <= _GROUPS_PAY else "may be missed" if noise < _GROUPS_LOST else "stay hidden"
     needed = math.ceil(plan.sampler.expected_size * noise / _GROUPS_PAY)
     return (
@@ -158,7 +158,7 @@ def expected_shares(expected_ratio: Sequence[float] | None, num_clusters: int) -
 
 
 _ENOUGH_SIGNAL = 1.3  # over the run: coins have cost points at 1.1, and none from 1.5 on
-_SLOTS_SHARE = 0.96  # B of the smallest expected size in public slots, chosen on EMNIST (docs/participation.md)
+_SLOTS_SHARE = 0.96  # B of the smallest expected size in public slots, chosen on EMNIST (docs/threat-model.md)
 _SIZE_MEMORY = 0.9  # of the running average of released sizes
 _SIZE_DEVIATIONS = 2.5  # standard deviations of that average between B and the smallest expected size
 _PUBLIC = "Only public quantities were read. Trying several B on clients' data would cost privacy; this does not."
