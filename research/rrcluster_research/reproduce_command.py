@@ -134,7 +134,7 @@ def _natural(command: ReproduceCommand) -> int:
             "others of `rrcluster data list` with classes."
         )
     tables = command.tables or (("wages",) if command.quick else TABLES)
-    absent = absent_tables(tables, command.data_folder)
+    absent = {} if command.report else absent_tables(tables, command.data_folder)
     for reason in absent.values():
         say(f"Left out: {reason}")
     out = command.out or _folder(NATURAL, command)
