@@ -62,7 +62,7 @@ def test_every_command_explains_itself(command):
 
 
 def test_run_help_uses_the_documented_flags():
-    text = rrcluster("run", "--help").stdout
+    text = rrcluster("run", "--help-all").stdout
     for flag in (
         *("--data", "--partition", "--clients", "--clusters", "-k", "--sample-rate", "--rounds", "--algorithm"),
         *("--mechanism", "-B", "--size-floor", "--epsilon", "--delta", "--noise-multiplier"),
