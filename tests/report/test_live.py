@@ -67,7 +67,7 @@ def test_runs_of_a_reproduction_are_followed_and_link_to_its_report(tmp_path, ru
     (table / "reproduction.json").write_text("{}", encoding="utf-8")
     for path in (tmp_path / "reproduce", table):
         (run,) = snapshot([path])["runs"]
-        assert run["data"] == "fashion-mnist"
+        assert run["data"] == "fashion-mini"
         assert run["label"]
         assert not run["report"]
     page = served(table)
@@ -89,10 +89,10 @@ def test_runs_of_a_reproduction_are_followed_and_link_to_its_report(tmp_path, ru
 
 def test_a_run_without_accuracy_is_drawn_by_its_loss(tmp_path, run_folder):
     folder = run_folder(tmp_path / "a", accuracy=None, num_rounds=12)
-    lines = [json.dumps({"round": t, "accuracy": None, "loss": 2.0 - t / 10}) for t in (5, 11)]
+    lines = [json.dumps({"round": t, "accuracy": None, "loss": 2 - t / 8}) for t in (5, 11)]
     (folder / "diagnostics.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
     (run,) = snapshot([tmp_path])["runs"]
-    assert (run["measure"], run["diagnostic"]) == ("loss", [[6, 1.5], [12, 0.9]])
+    assert (run["measure"], run["diagnostic"]) == ("loss", [[6, 1.375], [12, 0.625]])
 
 
 def test_a_survey_is_announced_and_its_answer_shown(tmp_path, run_folder):
