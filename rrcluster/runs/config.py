@@ -63,6 +63,11 @@ class RunConfig:
                 "secure writes no TensorBoard events: they carry the time of every round, which depends on who took "
                 "part; leave tensorboard out."
             )
+        if self.data.new_clients:
+            raise ConfigError(
+                f"new_clients = {self.data.new_clients:g} measures models on raw rows of clients, which a secure run "
+                "does not; leave it out, or rehearse without secure."
+            )
         if self.output.personalise:
             raise ConfigError(
                 "secure evaluates nothing on raw client data; leave personalise out. Clients may still personalise "
@@ -130,7 +135,8 @@ class RunConfig:
         self._check_columns()
         data, method, privacy = self.data, self.method, self.privacy
         if data.num_clients is None:
-            data = replace(data, num_clients=self._counted() if data.from_file else data.population_size)
+            counted = data.trained(self._counted()) if data.from_file else data.population_size
+            data = replace(data, num_clients=counted)
         if method.model == "auto":
             usual = registry.DATASETS.fact(data.data, "usual_model", "linear")
             model = registry.METHODS.fact(method.algorithm, "usual_model", usual)
@@ -218,7 +224,8 @@ class RunConfig:
         merged: dict[str, Any] = {}
         for section in fields(self):
             merged.update(asdict(getattr(self, section.name)))
-        left_out = {"partition", "concentration", "samples_per_client", "data_folder"} if self.data.whole else set()
+        divided = {"partition", "concentration", "samples_per_client", "data_folder"}
+        left_out = divided if self.data.whole else {"new_clients", "references"}
         if not registry.METHODS.fact(self.algorithm, "reads_cells", False):
             left_out.add("personal")
         described = self.data.from_file or self.data.table_columns  # by its columns

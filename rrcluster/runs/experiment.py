@@ -11,7 +11,7 @@ from torch import nn
 
 from rrcluster import registry
 from rrcluster.client import ClientSide
-from rrcluster.data.arrays import at_most
+from rrcluster.data.arrays import at_most, without_newcomers
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.federated import IDS, FederatedData
@@ -38,7 +38,7 @@ from rrcluster.runs.fingerprint import own_code
 from rrcluster.runs.load import load
 from rrcluster.server.state import ServerState
 from rrcluster.server.survey import make_schedule, resolve_init
-from rrcluster.settings import FIELDS, LocalSettings, ServerSettings, names_file
+from rrcluster.settings import FIELDS, DataSettings, LocalSettings, ServerSettings, names_file
 from rrcluster.simulation.clients import Faults
 from rrcluster.simulation.hosts import Host, Hosts
 from rrcluster.simulation.simulate import (
@@ -284,7 +284,8 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"the data's name = {data.name!r} looks like a file; give it a plain name.")
     facts = {"num_classes": data.num_classes, "divided": False, "cells": data.columns is not None}
     registry.DATASETS.replace(registry.Entry(data.name, data, data.name, facts))
-    return {"num_clients": data.num_clients} | settings | {"data": data.name}
+    present = DataSettings(data.name, new_clients=settings.get("new_clients", 0.0)).trained(data.num_clients)
+    return {"num_clients": present} | settings | {"data": data.name}
 
 
 def _reads_cells(settings: Mapping[str, Any]) -> bool:
@@ -449,7 +450,8 @@ def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData
     """Clients that are ready-made, with at most as many samples as the settings say."""
     check_declared(data, secure=config.privacy.secure)
     check_names(data, secure=config.privacy.secure, num_slots=config.privacy.num_slots)
-    return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
+    data = data if config.data.max_samples is None else at_most(data, config.data.max_samples)
+    return without_newcomers(data, config.data.new_clients) if config.data.new_clients else data
 
 
 def check_declared(data: FederatedData, *, secure: bool) -> None:
@@ -478,8 +480,13 @@ def engine_for(config: RunConfig, model: Model) -> Engine:
 
 
 def _check_evaluated(config: RunConfig, method: Method, data: FederatedData, model: Model) -> None:
-    """Refuse private evaluation where there is no accuracy, or no released model to judge."""
+    """Refuse private evaluation without an accuracy or a released model to judge, and rows held out in vain."""
     if not config.privacy.private_evaluation:
+        if config.privacy.secure and data.encoder is not None and data.held_out:
+            raise ConfigError(
+                "test_share (or test_column) holds out rows that a secure run without private evaluation never looks "
+                "at; set private_evaluation (0.25 is usual; not for mixed-effects), or train on all rows."
+            )
         return
     if not data.num_classes and model.task.metric is None:
         raise ConfigError(

@@ -16,6 +16,7 @@ A secure run writes no diagnostics.jsonl, and no times: how long a round took te
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -183,6 +184,7 @@ class RunFolder:
         incidents: Incidents,
         seconds: float,
         measures: RoundMeasures | None = None,
+        comparison: Mapping[str, Any] | None = None,
     ) -> None:
         """Append what was computed from raw client data, in place of what an earlier attempt at this round wrote.
 
@@ -194,7 +196,8 @@ class RunFolder:
             return
         _keep_rounds_before(path, round_index)
         line = {"round": round_index, **asdict(evaluation), "seconds": round(seconds, 2)}
-        append_json(path, line | asdict(incidents) | ({} if measures is None else asdict(measures)))
+        line |= asdict(incidents) | ({} if measures is None else asdict(measures))
+        append_json(path, line | ({"comparison": comparison} if comparison else {}))
 
     def save_state(self, state: ServerState, memory: ClientMemory, past: PastNoise | None = None) -> None:
         """Write the checkpoint, atomically; the files it continues are flushed first."""

@@ -119,8 +119,10 @@ def summarise(
         "sizes": state.sizes.mean.tolist() if state is not None and counted else [],
         "groups_found": state.survey.num_groups if state is not None and state.survey is not None and counted else None,
         "dead_clusters": _dead(experiment, state) if state is not None and counted else [],
-        "private_evaluation": None if judged is None else describe_evaluation(judged),
-        **_learnt(experiment, state),
+        "private_evaluation": None
+        if judged is None
+        else describe_evaluation(judged) | {"rows": judged_rows(experiment)},
+        **learnt(experiment, state),
         **_against_start(experiment, state, before, after),
     }
 
@@ -143,14 +145,19 @@ def _against_start(
     if before is not None and (judged := earlier.get("private_evaluation")):
         spread = math.hypot(before.accuracy_noise_std, judged["accuracy_noise_std"])
         told["drift_of_accuracy"] = {"drift": before.accuracy - judged["accuracy"], "noise_std": spread}
-    mechanism = experiment.plan.mechanism
-    noise = mechanism.describe().noise_per_part.get(SIZE_NOISE, 0.0) if mechanism.private else 0.0
-    own = {"sizes": [] if state.sizes.empty else state.sizes.mean} | _learnt(experiment, state)
-    now, then = _shares(experiment, own, noise), _shares(experiment, earlier, experiment.start.size_noise)
+    now, then = released_shares(experiment, state), _shares(experiment, earlier, experiment.start.size_noise)
     if now and then and len(now["shares"]) == len(then["shares"]) > 1:
         moved, spread = np.subtract(now["shares"], then["shares"]), np.hypot(now["noise_std"], then["noise_std"])
         told["drift_of_shares"] = {"drift": moved.tolist(), "noise_std": spread.tolist()}
     return {"against_start": told}
+
+
+def released_shares(experiment: Experiment, state: ServerState) -> Mapping[str, Any] | None:
+    """Each cluster's share of the clients, and the std of its error; None where nothing was released of them."""
+    mechanism = experiment.plan.mechanism
+    noise = mechanism.describe().noise_per_part.get(SIZE_NOISE, 0.0) if mechanism.private else 0.0
+    own = {"sizes": [] if state.sizes.empty else state.sizes.mean} | learnt(experiment, state)
+    return _shares(experiment, own, noise)
 
 
 def _shares(experiment: Experiment, summary: Mapping[str, Any], size_noise: float) -> Mapping[str, Any] | None:
@@ -166,7 +173,7 @@ def _shares(experiment: Experiment, summary: Mapping[str, Any], size_noise: floa
     return {"shares": sizes / total, "noise_std": np.sqrt((size_noise**2 + sampled) / rounds) / total}
 
 
-def _learnt(experiment: Experiment, state: ServerState | None) -> dict[str, Any]:
+def learnt(experiment: Experiment, state: ServerState | None) -> dict[str, Any]:
     """What a questionnaire has chosen: how many clusters, and how large random intercepts and slopes are."""
     form = experiment.method.form(experiment.model)
     if form is None or state is None:
@@ -180,6 +187,14 @@ def _learnt(experiment: Experiment, state: ServerState | None) -> dict[str, Any]
     if len(asked.sizes) != chosen[0] or chosen[0] == 1:  # one model after all
         return told
     return told | {"shares": {"shares": asked.sizes.tolist(), "noise_std": asked.size_noise.tolist()}}
+
+
+def judged_rows(experiment: Experiment) -> str:
+    """Which rows a private evaluation is about."""
+    if experiment.deployed is not None:
+        return "members'"
+    data = experiment.data
+    return "validation" if data.validation is not None else "test" if data.held_out else "training"
 
 
 def _dead(experiment: Experiment, state: ServerState) -> list[int]:

@@ -11,13 +11,15 @@ import numpy as np
 
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.privacy.ledger import Ledger
+from rrcluster.runs.comparison import compared
 from rrcluster.runs.config import RunConfig, new_folder
 from rrcluster.runs.experiment import Experiment, build_experiment, check_declared, make_experiment, with_objects
 from rrcluster.runs.fingerprint import check_same, describe_parts, fingerprint
 from rrcluster.runs.folder import EVALUATION_OF_START, RunFolder
+from rrcluster.runs.group_description import describe_groups
 from rrcluster.runs.load import TrainedModels
 from rrcluster.runs.lock import bind, check_place
-from rrcluster.runs.outcome import Progress, RunResult, judged_both, summarise
+from rrcluster.runs.outcome import Progress, RunResult, judged_both, learnt, summarise
 from rrcluster.server.state import ServerState
 from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation, evaluate, judged_clients, measure_round
@@ -287,9 +289,19 @@ class Running:
         )
         if experiment.config.output.personalise and state.round_index == experiment.plan.num_rounds:
             measured = self._personalised(measured, state)
-        self._evaluated = (last, measured)
-        self.folder.add_diagnostics(last, measured, self._incidents, time.perf_counter() - self._began, measures)
+        self._evaluated, seconds = (last, measured), time.perf_counter() - self._began
+        comparison = self._compared(state, memory)
+        self.folder.add_diagnostics(last, measured, self._incidents, seconds, measures, comparison)
         return measured
+
+    def _compared(self, state: ServerState, memory: ClientMemory | None) -> dict[str, Any]:
+        """After the last round on data that has clients of its own: what the models are worth beside others."""
+        experiment = self.experiment
+        own = experiment.owns_data or experiment.config.data.table_columns
+        if state.round_index < experiment.plan.num_rounds or not own:
+            return {}
+        effects = any(learnt(experiment, state).get("random_effects", [experiment.method.personal]))
+        return compared(experiment, state.average, memory, own_effects=effects)
 
     def _personalised(self, measured: Evaluation, state: ServerState) -> Evaluation:
         """With the accuracy of personalised models; methods with personal models have measured it already."""
@@ -336,7 +348,7 @@ class Running:
             self.folder.drop_drawn()
 
     def _summary(self, status: str) -> dict[str, Any]:
-        return summarise(
+        summary = summarise(
             self.experiment,
             self.state,
             status=status,
@@ -345,6 +357,8 @@ class Running:
             evaluations=self.folder.private_evaluations(),
             of_start=self.folder.private_evaluations(EVALUATION_OF_START),
         )
+        described = describe_groups(self.experiment, self.state) if status == "finished" and self.state else {}
+        return summary | ({"groups": described} if described else {})
 
 
 def save_models(folder: RunFolder, experiment: Experiment, models: Models) -> None:
