@@ -71,6 +71,7 @@ def test_the_audit_covers_what_it_says():
         "ledger",
         "plan",
         "questions on a table",
+        "federation",
         "refusals",
         "selection",
         "secure randomness",
