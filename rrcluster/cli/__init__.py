@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: list[str], complain: Callable[[str], object]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if not arguments or arguments[0] in ("-h", "--help", "--help-all", "help"):
         print_usage(sys.stdout.write)
         return 0
     if arguments[0] in ("-V", "--version"):

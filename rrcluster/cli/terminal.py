@@ -76,19 +76,26 @@ def _only(usual: list[str], prog: str) -> Iterator[None]:
     finally:
         os.environ.pop("COLUMNS")
         os.environ |= {} if width is None else {"COLUMNS": width}
-        lines = [line.strip("│|") for line in re.sub(r"\x1b\[[0-9;]*m", "", whole.getvalue()).splitlines()]
-        head = next(place for place, line in enumerate(lines) if "options" in line and not line.startswith("usage"))
-        blocks: list[list[str]] = []
-        for line in lines[head:]:
-            if re.match(r" *--?\w", line):
-                blocks.append([line.rstrip()])
-            elif blocks and line.startswith(" " * 6):
-                blocks[-1].append(line.rstrip())
-        named = [re.findall(r"--[a-z-]+", re.split(r"(?<=\S)  +", block[0])[0]) for block in blocks]
-        shown = [block for block, names in zip(blocks, named, strict=True) if set(usual) & set(names)]
-        text = "\n".join(line for block in shown for line in block if line)
-        sys.stdout.write("\n".join(lines[:head]) + "\n" + re.sub(r"\s*\(default: (None)?\)", "", text) + "\n")
-        sys.stdout.write(f"\n  {len(blocks) - len(shown) - 1} more options: {prog} --help-all\n")
+        sys.stdout.write(_shortened(whole.getvalue(), usual, prog))
+
+
+def _shortened(text: str, usual: list[str], prog: str) -> str:
+    """A help text with these options alone; as it is where it is none."""
+    lines = [line.strip("│|") for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
+    head = next((at for at, line in enumerate(lines) if "options" in line and not line.startswith("usage")), None)
+    if head is None:
+        return text
+    blocks: list[list[str]] = []
+    for line in lines[head:]:
+        if re.match(r" *--?\w", line):
+            blocks.append([line.rstrip()])
+        elif blocks and line.startswith(" " * 6):
+            blocks[-1].append(line.rstrip())
+    named = [re.findall(r"--[a-z-]+", re.split(r"(?<=\S)  +", block[0])[0]) for block in blocks]
+    shown = [block for block, names in zip(blocks, named, strict=True) if set(usual) & set(names)]
+    options = re.sub(r"\s*\(default: (None)?\)", "", "\n".join(line for block in shown for line in block if line))
+    more = f"  {len(blocks) - len(shown) - 1} more options: {prog} --help-all"
+    return "\n".join([*lines[:head], options, "", more, ""])
 
 
 def _refuse_removed(arguments: Sequence[str]) -> None:

@@ -75,7 +75,7 @@ def test_run_help_uses_the_documented_flags():
 
 def test_switches_say_what_they_do():
     assert "Do not open the page" in " ".join(rrcluster("watch", "--help").stdout.split())
-    assert "Leave out what fewer clusters" in " ".join(rrcluster("advise", "--help").stdout.split())
+    assert "Leave out what fewer clusters" in " ".join(rrcluster("advise", "--help-all").stdout.split())
     assert "rrcluster run --data clients.csv" in rrcluster("--help").stdout
 
 
