@@ -389,8 +389,11 @@ ALLOWED: dict[str, set[str]] = {
         *_under("groups", {"classes", "outputs", "typical", "agreement", "shares", "share_errors"}),
         *_under("groups.effects", {"column", "output", "by_group"}),
     },
-    "models.safetensors": {"shared", "clustered", "layers", *_MODEL},
-    "cluster-N.safetensors": {"1.weight", "1.bias", "cluster", "personal", *_MODEL},  # the layers of `linear`
+    "models.safetensors": {"shared", "clustered", "layers", "encoder", *_MODEL},
+    "cluster-N.safetensors": {
+        *("1.weight", "1.bias", "cluster", "personal", *_MODEL),  # the layers of `linear`, and of `table-linear`
+        *("low", "high", "knee", "centre", "gain", "axes", "target", "effects", "place", "weight", "base"),
+    },
 }
 
 

@@ -16,12 +16,14 @@ import numpy as np
 from rrcluster import registry
 from rrcluster.client import ClientSide
 from rrcluster.data.federated import FLOAT, IDS, FederatedData, Inputs, Targets
+from rrcluster.data.frames import row_rules
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, DataError, PrivacyError
 from rrcluster.federation.agreed_settings import (
     MEMBERS,
     agreed_cells,
+    agreed_rules,
     check_samples,
     check_settings,
     register_members,
@@ -217,6 +219,7 @@ def absent_population(samples: SampleShape, num_clients: int, *, name: str = MEM
         test_of=none - 1,
         input_dtype=IDS if samples.ids else FLOAT,
         columns=agreed_cells(samples.columns),
+        encoder=row_rules(agreed_rules(samples.columns)) if samples.columns else None,
     )
 
 

@@ -73,9 +73,7 @@ def table_shape(columns: Mapping[str, Any]) -> SampleShape:
     for name in _OWN_COLUMNS:
         if columns.get(name):
             raise ConfigError(f"{name} is a matter of each member's own table; leave it out of the agreement.")
-    declared = declared_columns(
-        **{name: coerce(ColumnSettings, name, value, source="the rules for columns") for name, value in columns.items()}
-    )
+    declared = agreed_rules(columns)
     if not declared.features or declared.target is None:
         raise ConfigError(
             "tables of several members need the same inputs; list features (feature columns) and target in the "
@@ -91,12 +89,15 @@ def table_shape(columns: Mapping[str, Any]) -> SampleShape:
 
 def agreed_cells(columns: Mapping[str, Any]) -> TableColumns | None:
     """What is public of cells that decide for themselves, by the agreed rules; None where columns are declared."""
-    if columns.get("encoding") != "cells":
-        return None
-    declared = declared_columns(
-        **{name: coerce(ColumnSettings, name, value, source="the rules for columns") for name, value in columns.items()}
-    )
-    return cell_columns(declared)
+    return cell_columns(agreed_rules(columns)) if columns.get("encoding") == "cells" else None
+
+
+def agreed_rules(columns: Mapping[str, Any]) -> ColumnSettings:
+    """The rules for columns as settings."""
+    checked = {
+        name: coerce(ColumnSettings, name, value, source="the rules for columns") for name, value in columns.items()
+    }
+    return declared_columns(**checked)
 
 
 def member_columns(samples: SampleShape, own: ColumnSettings) -> ColumnSettings:
