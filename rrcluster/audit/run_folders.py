@@ -370,6 +370,8 @@ ALLOWED: dict[str, set[str]] = {
         *_under("accountants", {"accountant", "epsilon", "reason"}),
         *_under("bracket", {"least", "most", "reason"}),
         *_under("profile", {"epsilon", "delta"}),
+        *_under("risk", {"at_1_percent", "at_5_percent", "advantage"}),
+        "risk_in_words",
         *_under("recompute", _RECOMPUTE),
         "mu",
         *_under("initialisation", {"init", "rounds"}),

@@ -32,6 +32,8 @@ from rrcluster.federation.agreement import Agreement, SampleShape
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.mixed.questions import Form
 from rrcluster.models.model import Model
+from rrcluster.privacy.events import RoundEvent
+from rrcluster.privacy.evidence import risk
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.runs.config import RunConfig, from_flat
 from rrcluster.runs.experiment import Experiment, engine_for, make_experiment, plan_for
@@ -112,6 +114,17 @@ class AgreedRun:
     def first_memory(self) -> ClientMemory:
         """What clients remember before their first round."""
         return ClientMemory(self.experiment.method.memory_width(self.experiment.model))
+
+    def risk(self, event: RoundEvent) -> dict[str, float]:
+        """Bounds on guesses about a client, from all rounds of `event`."""
+        plan, failure = self.plan, 0.0 if self.secure is None else self.secure.terms.failure_probability
+        return risk(
+            event,
+            num_rounds=plan.num_participations,
+            delta=plan.delta,
+            accountant=plan.accountant,
+            failure_probability=failure,
+        )
 
     def guarantee(self) -> dict[str, Any]:
         """The numbers that operators read before they sign, from the settings alone."""
