@@ -47,7 +47,7 @@ ACTIONS = {  # name -> module of the function of that name
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in ("-h", "--help", "--help-all"):
         sys.stdout.write(ABOUT)
         return 0
     _check_installed()

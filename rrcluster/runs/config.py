@@ -279,8 +279,32 @@ def from_flat(settings: dict[str, Any], *, source: str = "config", resolved: boo
     return config.resolved() if resolved else config
 
 
+_ALSO_CALLED = {  # what people write -> the setting
+    "k": "num_clusters",
+    "clusters": "num_clusters",
+    "n_clusters": "num_clusters",
+    "b": "min_cluster_size",
+    "m": "num_clients",
+    "clients": "num_clients",
+    "rounds": "num_rounds",
+    "t": "num_rounds",
+    "eps": "epsilon",
+    "lr": "local_lr",
+    "epochs": "local_epochs",
+    "method": "algorithm",
+    "sigma": "noise_multiplier",
+    "random_state": "seed",
+    **dict.fromkeys(("client_column", "client_id", "user", "groups"), "client"),
+    **dict.fromkeys(("target_column", "label", "label_column", "y"), "target"),
+    **dict.fromkeys(("feature_columns", "columns"), "features"),
+    **{f"{name}_column": name for name in ("time", "group")},
+}
+
+
 def closest(name: str) -> str:
     """The known setting closest to an unknown name."""
+    if name.lower() in _ALSO_CALLED:
+        return f"write {_ALSO_CALLED[name.lower()]!r}."
     near = get_close_matches(name, FIELDS, n=1)
     return f"did you mean {near[0]!r}?" if near else "see `rrcluster run --help` for all settings."
 
@@ -366,6 +390,8 @@ def _spell(hint: Any) -> str:
 def refuse_a_second_run(path: Path) -> None:
     """Refuse a folder that holds a run already."""
     try:
+        if path.is_file():
+            raise RunFolderError(f"{path} is a file, and a run needs a folder; choose another folder with --out.")
         if not (path / "config.yaml").exists():
             return
     except OSError:  # creating the folder reports it
