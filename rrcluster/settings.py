@@ -725,7 +725,8 @@ def without_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def refuse_files(settings: Mapping[str, Any]) -> None:
     """Refuse columns that somebody else wrote and that would read a file here: written ones have values alone."""
-    classes, categories = settings.get("classes") or (), settings.get("categories") or ()
+    given = [spelled(name, settings.get(name)) for name in ("classes", "categories")]
+    classes, categories = (list(value) if isinstance(value, (list, tuple)) else [value] for value in given)
     files = [str(text) for text in classes if len(classes) == 1] + [str(text).partition("=")[2] for text in categories]
     if any(text.startswith("@") for text in files):
         raise ConfigError("classes or categories name a file (@FILE); a run folder or agreement has their values.")

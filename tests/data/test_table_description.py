@@ -136,7 +136,11 @@ def test_files_are_not_read_for_what_somebody_else_wrote(tmp_path):
     from rrcluster.settings import without_removed
 
     (tmp_path / "secret.txt").write_text("a\nb\n")
-    for settings in ({"classes": [f"@{tmp_path}/secret.txt"]}, {"categories": [f"x=@{tmp_path}/secret.txt"]}):
+    for settings in (
+        {"classes": [f"@{tmp_path}/secret.txt"]},
+        {"categories": [f"x=@{tmp_path}/secret.txt"]},
+        {"categories": {"x": f"@{tmp_path}/secret.txt"}},
+    ):
         for read in (without_removed, agreed_rules):
             with pytest.raises(ConfigError, match="name a file"):
                 read(settings)
