@@ -205,6 +205,14 @@ def print_results(table: "TextTable") -> None:
     console.print(Text(table.note, style="italic"))
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """Sentences on stdout, broken at the width of the terminal."""
+    from rich.console import Console
+
+    for line in lines:
+        Console().print(line, highlight=False)
+
+
 def print_whole(table: "RichTable") -> None:
     """In the width of the terminal, or where words would be cut, in the width they need: lines then run over.
 

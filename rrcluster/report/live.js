@@ -99,7 +99,6 @@ function card(run) {
     if (run.released_accuracy !== null) fact("accuracy", `${(100 * run.released_accuracy).toFixed(1)}% (released${run.judged_rows ? `, on ${run.judged_rows} rows` : ""})`);
     const last = run.diagnostic[run.diagnostic.length - 1];
     if (last) fact(run.measure, `${measured(run, last[1], 1)} (diagnostic, not private)`);
-    if (run.verdict) fact("verdict", `${run.verdict} (diagnostic, not private)`);
   } else {
     fact("more", "nothing else is shown of a secure run");
   }
@@ -118,6 +117,7 @@ function card(run) {
     if (run.diagnostic.length > 1) parts.append(figure(`${run.measure}, diagnostic, not private`, curve(run)));
   }
   made.append(parts);
+  if (run.verdict) made.append(element("p", `Verdict (diagnostic, not private): ${run.verdict}`));
   return made;
 }
 

@@ -257,8 +257,10 @@ def for_questions(privacy: PrivacySettings, num_clients: int, *, num_rounds: int
     privacy = replace(privacy, update_clip=1.0)
     sampled = num_clients > _MOST_ANSWERING
     if (privacy.participation, privacy.sample_rate) == (usual.participation, usual.sample_rate):
-        rate = _MOST_ANSWERING / num_clients
-        privacy = replace(privacy, sample_rate=rate) if sampled else replace(privacy, participation="everybody")
+        if sampled or privacy.mechanism == "none":  # which draws its cohorts by itself
+            privacy = replace(privacy, sample_rate=min(1.0, _MOST_ANSWERING / num_clients))
+        else:
+            privacy = replace(privacy, participation="everybody")
     if privacy.num_rounds == usual.num_rounds and not sampled:
         privacy = replace(privacy, num_rounds=num_rounds)
     return privacy
