@@ -73,11 +73,13 @@ def run(
         experiment = make_experiment(experiment)
     if experiment.config.output.seeds:
         raise ConfigError("run(...) makes one run; call it once per seed, or use `rrcluster run --seeds`.")
-    return watch(start(replace(experiment, executor=executor)), on_round=on_round, progress=progress)
+    if executor is not None:
+        experiment = replace(experiment, executor=executor)
+    return watch(start(experiment), on_round=on_round, progress=progress)
 
 
 def make_on(executor: Executor | None, make: MakeExperiment, config: RunConfig) -> Experiment:
-    """The experiment of a config, with its clients on the workers of an executor."""
+    """The experiment of a config, with its clients on the workers of an executor, if there is one."""
     return replace(make(config), executor=executor)
 
 

@@ -158,7 +158,7 @@ class Job:
     values: Mapping[str, Any]  # of the settings that vary
     settings: Mapping[str, Any]  # all of them, seed and folder included
     folder: Path
-    shared: bool = False  # between machines, which see the same folders
+    shared: bool = field(default=False, compare=False)  # between machines, which see the same folders
 
     @property
     def config(self) -> RunConfig:
