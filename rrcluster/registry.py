@@ -224,6 +224,12 @@ TRANSPORTS = Registry(
 )
 """A transport is a function of a `Reach` (federation/transports.py): a context with an `ask`, as `Transport` has it."""
 
+ACCELERATORS = Registry("accelerator", "rrcluster.accelerators", ())
+"""Code for one network that computes what PyTorch does, faster: an `engine.batched.kernels.Accelerator`."""
+
+TABLE_MAKERS = Registry("maker of tables", "rrcluster.table_makers", ())
+"""A function of a dataset's entry and a folder that gives a table of the catalogue as the bytes of a CSV file."""
+
 KINDS = {
     "method": METHODS,
     "model": MODELS,

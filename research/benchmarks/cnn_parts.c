@@ -1,11 +1,11 @@
 /* Where the time of one compiled training step goes (batch 20, one core), beside the machine's multiply-add peak.
  * Images of random numbers, so no row of them is skipped; GFLOP/s count what is computed, zeros included.
  *
- * cc -O3 -march=native -std=gnu11 -fno-math-errno -fno-trapping-math benchmarks/cnn_parts.c -o /tmp/cnn_parts -lm
+ * cc -O3 -march=native -std=gnu11 -fno-math-errno -fno-trapping-math research/benchmarks/cnn_parts.c -o /tmp/cnn_parts -lm
  * By processor time of the thread, best of many: a busy machine hardly changes it.
  */
 
-#include "../rrcluster/engine/fast_cnn/cnn.c"
+#include "../rrcluster_research/fast_cnn/cnn.c"
 
 #include <stdio.h>
 #include <time.h>

@@ -287,6 +287,12 @@ class Recorder:
         """Everything else is the mechanism's own."""
         return getattr(self._mechanism, name)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether it is this recorder, or the mechanism, which hosts in other processes have."""
+        return self is other or bool(self._mechanism == other)
+
+    __hash__ = object.__hash__
+
     def sum_messages(self, reports: Reports, *, round_index: int) -> Array:
         """Sum as the mechanism does, and record the part."""
         self._parts.setdefault(frozenset(np.asarray(reports.client_ids).tolist()), reports)

@@ -57,7 +57,7 @@ class Source:
     inside: tuple[str, ...] = ()  # folders that its archives unpack to
     how: str = ""  # how to get the files, where `rrcluster data get` cannot
     wheel: Wheel | None = None  # what a table is made from
-    recipe: Mapping[str, Any] = field(default_factory=dict)  # how (`natural_tables`)
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # how
     terms: str = ""  # to be accepted before the data is fetched
     columns: Mapping[str, Any] = field(default_factory=dict)  # a table's: settings of columns, all public
     num_clients: int = 0  # of a table: its clients are given, and not simulated

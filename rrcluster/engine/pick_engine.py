@@ -68,10 +68,9 @@ def pick_engine(
         name = "reference"
     if name == "batched" and model.not_batched:
         raise ConfigError(f"engine = batched cannot train {model.name}: {model.not_batched}; use engine = auto.")
-    if name == "auto" and model.accelerated and on_cpu:
-        compiled = accelerator(model).cpu_engine(model)
-        if compiled is not None:
-            return compiled  # type: ignore[return-value]
+    fast = accelerator(model) if name == "auto" and on_cpu else None
+    if fast is not None and (compiled := fast.cpu_engine(model)) is not None:
+        return compiled  # type: ignore[no-any-return]
     if name == "auto" and alone:
         return SingleEngine(model, device)
     if name == "reference" or (name == "auto" and _one_by_one(model, on_cpu=on_cpu)):

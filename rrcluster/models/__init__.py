@@ -24,6 +24,7 @@ class Shipped:
     ids: bool = False  # inputs are ids (int64) of a sequence, not numbers
     heavy: bool = False  # training a cohort keeps a GPU busy by itself
     own: bool = False  # registered: tried on a sample (probe.py) instead
+    cells: bool = False  # inputs are a table's cells as they stand, which no error proposes for others
 
     def fits(self, input_shape: tuple[int, ...], ids: bool) -> bool:
         """Whether the model can be trained on such inputs."""
@@ -43,7 +44,7 @@ OURS: dict[str, Shipped] = {
     "edges-mlp": Shipped(networks.edges_mlp, _EITHER, shapes=_IMAGES),
     "scattering": Shipped(scattering, _EITHER, shapes=_IMAGES),
     "scattering-pca": Shipped(scattering_pca, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
-    "table-linear": Shipped(table_linear, "rows of a table"),
+    "table-linear": Shipped(table_linear, "rows of a table", cells=True),
     "mlp": Shipped(networks.mlp, "numbers of any shape"),
     "cnn": Shipped(networks.cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
     "edges-cnn": Shipped(networks.edges_cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
@@ -81,7 +82,7 @@ def make_model(name: str, *, input_shape: tuple[int, ...], num_classes: int, ids
     shipped = shipped_model(name)
     shape, kind = tuple(input_shape), shipped.ids if ids is None else ids
     if not shipped.fits(shape, kind):
-        fitting = [other for other, ours in OURS.items() if ours.fits(shape, kind)]
+        fitting = [other for other, ours in OURS.items() if ours.fits(shape, kind) and not ours.cells]
         raise ConfigError(
             f"model = {name} takes {shipped.takes}, not {'ids' if kind else 'numbers'} of shape {shape}; "
             f"use model = {' or '.join(fitting) or 'one of your own'}."

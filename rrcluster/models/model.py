@@ -257,7 +257,7 @@ class Model:
     samples_at_once: int = 16384  # most samples of one forward pass without gradients: bounds memory
     clients_at_once: int = 1024  # most clients that train together, likewise
     fixed: FixedPart | None = None  # the same model in two parts, where it begins with an untrained map
-    accelerated: str = ""  # folder of engine/ with code for exactly this network: a CPU engine, GPU kernels
+    accelerated: str = ""  # name of code for exactly this network: a CPU engine, GPU kernels
     one_linear_layer: bool = False  # set only for `linear` with classes, for which engine/batched has GPU kernels
     own: bool = True  # brought by a user, so that anything may be in it
     fresh: bool = True  # starts from random weights; else from those of `module`

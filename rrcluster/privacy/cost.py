@@ -357,15 +357,15 @@ def _due(files: RunFiles, part: Part, earlier: tuple[Part, ...]) -> dict[str, An
 
 
 def _bracket(stated: Any, epsilon: float | None, part: Part, delta: float) -> Any:
-    """The stated bracket with ends around `epsilon`; where it has no upper one, the bound is computed."""
+    """The stated bracket around `epsilon`; an upper end that is missing, or lower than that, is computed."""
     from rrcluster.privacy.evidence import bracket
 
     if not isinstance(stated, Mapping) or epsilon is None or stated.get("least") is None:
         return stated
     most = stated.get("most")
-    if most is None:
+    if most is None or most < epsilon:
         most = bracket(part[0], num_rounds=part[1], delta=delta).most
-    return {"least": min(stated["least"], epsilon), "most": most if most >= epsilon else epsilon}
+    return {"least": min(stated["least"], epsilon), "most": most}
 
 
 def _together(files: RunFiles, parts: tuple[Part, ...]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rrcluster.simulation.simulate import simulate
 own_epsilon, own_finish, own_compute, own_charge = (
     PrivacyPlan.epsilon,
     RoundServer.finish,
-    Host._compute,
+    Host._answers,
     Charge.__call__,
 )
 
@@ -122,7 +122,7 @@ ROUNDS = {
     "coins from this round's raw sizes": ("messages", {"rrcluster.client.flip_coins": coins_from_this_round}, None),
     "updates centred on the cohort's mean": (
         "messages",
-        {"rrcluster.simulation.hosts.Host._compute": updates_centred},
+        {"rrcluster.simulation.hosts.Host._answers": updates_centred},
         None,
     ),
     "a part counted twice": ("parts", {CLIENTS + "collected": counted_twice}, None),

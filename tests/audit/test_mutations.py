@@ -98,7 +98,10 @@ def test_correct_mechanisms_are_not_flagged(target):
     assert {found.check for found in findings} >= set(OF_A_MECHANISM) - {"identifier noise"}
 
 
-@pytest.mark.parametrize("method", some_fast(METHODS, one_in=6))
+TRAINED = [name for name in METHODS if name != "mixed-effects"]  # see test_answers_to_questions.py for that
+
+
+@pytest.mark.parametrize("method", some_fast(TRAINED, one_in=6))
 @pytest.mark.parametrize("target", CORRECT, ids=lambda target: target.name)
 def test_correct_rounds_are_not_flagged(target, method):
     if method == "local":

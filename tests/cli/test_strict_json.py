@@ -6,9 +6,17 @@ import pytest
 
 import rrcluster as rr
 from rrcluster.cli import main
-from rrcluster.storage import append_json, finite
+from rrcluster.storage import append_json, json_text
 
-RUN = {"num_clusters": 2, "num_rounds": 2, "sample_rate": 0.5, "noise_multiplier": 1.0, "delta": 1e-3, "device": "cpu"}
+RUN = {
+    "algorithm": "ifca",
+    "num_clusters": 2,
+    "num_rounds": 2,
+    "sample_rate": 0.5,
+    "noise_multiplier": 1.0,
+    "delta": 1e-3,
+    "device": "cpu",
+}
 
 
 def strictly(text):
@@ -39,7 +47,20 @@ def test_files_of_a_run(table, tmp_path):
 
 def test_answers_of_the_command_line(table, tmp_path, capsys):
     roles = ("--data", table, "--client-column", "who", "--target-column", "label", "--classes", "no", "yes")
-    plan = ("-k", 2, "--rounds", 2, "--sample-rate", 0.5, "--noise-multiplier", 1, "--delta", 0.001)
+    plan = (
+        "--algorithm",
+        "ifca",
+        "-k",
+        2,
+        "--rounds",
+        2,
+        "--sample-rate",
+        0.5,
+        "--noise-multiplier",
+        1,
+        "--delta",
+        0.001,
+    )
     run = ("run", *roles, *plan, "--test-share", 0.3, "--device", "cpu", "--out", tmp_path / "run", "--json", "-q")
     assert main([str(part) for part in run]) == 0
     (answer,) = strictly(capsys.readouterr().out)
@@ -50,4 +71,4 @@ def test_numbers_that_json_does_not_have(tmp_path):
     value = {"a": float("nan"), "b": [1.5, (float("inf"), 2)], "c": {"d": float("-inf")}, "e": "NaN", "f": None}
     append_json(tmp_path / "lines", value)
     plain = {"a": None, "b": [1.5, [None, 2]], "c": {"d": None}, "e": "NaN", "f": None}
-    assert strictly((tmp_path / "lines").read_text()) == finite(value) == plain
+    assert strictly((tmp_path / "lines").read_text()) == strictly(json_text(value)) == plain

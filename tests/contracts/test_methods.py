@@ -154,7 +154,7 @@ def test_who_computes_the_clients_changes_no_bit(data, name, mechanism, b):
     executor = MortalHosts(dying=(2,))
     here = list(simulate(**given, streams=Streams(0)))
     elsewhere = list(simulate(**given, streams=Streams(0), hosts=Hosts(host, executor=executor)))
-    assert executor.submitted > 3 * len(here), "several parts a round"
+    assert executor.submitted > 2 * len(here), "several parts a round"
     for one, other in zip(here, elsewhere, strict=True):
         np.testing.assert_array_equal(vectors(one), vectors(other))
         for part, rows in one.memory.tensors().items():

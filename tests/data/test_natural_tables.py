@@ -12,12 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rrcluster_research import natural_tables
+from rrcluster_research.natural_tables import make_table, read_frame
 
 import rrcluster as rr
 from rrcluster.cli import main
-from rrcluster.data import natural_tables, sources
+from rrcluster.data import sources
 from rrcluster.data.catalogue import SOURCES, SourceFile, Wheel
-from rrcluster.data.natural_tables import make_table, read_frame
 from rrcluster.data.sources import check, get
 from rrcluster.errors import ConfigError, DataError
 from rrcluster.runs.config import from_flat
@@ -106,6 +107,12 @@ def test_terms_are_asked_for(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert said.count("may not be redistributed") == 3  # asked twice, refused once
     assert "its recipe gave another table" in said
+
+
+def test_without_what_makes_tables_an_error_says_what_to_install(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sources, "TABLE_MAKERS", {})
+    assert main(["data", "get", "movielens", "--accept-terms", "--folder", str(tmp_path)]) == 2
+    assert "movielens is made by rrcluster-research; install it" in capsys.readouterr().err
 
 
 class Named:

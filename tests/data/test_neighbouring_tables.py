@@ -406,7 +406,7 @@ def test_row_numbers_are_named_in_rehearsals_and_refused_in_secure_runs(name, tm
     path = with_row_numbers(tmp_path / name)
     types = {"x": "number", "y": "number"}
     settings = {"data": str(path), "client": "who", "target": "y", "classes": [0, 1], "types": types, "num_clients": 20}
-    settings |= {"num_clusters": 2, "num_rounds": 2, "noise_multiplier": 1.0, "delta": 1e-3}
+    settings |= {"algorithm": "ifca", "num_clusters": 2, "num_rounds": 2, "noise_multiplier": 1.0, "delta": 1e-3}
     with pytest.warns(NotDeclared, match="column .* looks like row numbers and is left out"):
         rr.experiment(**settings)
     with pytest.raises(ConfigError, match="looks like row numbers and is left out") as refusal:

@@ -8,14 +8,16 @@ import sys
 import numpy as np
 import pytest
 import torch
+from rrcluster_research.fast_cnn import gpu, num_parameters
+from rrcluster_research.fast_cnn.gpu import CnnKernels
 from torch import nn
 
 from rrcluster.data.federated import TestSet
 from rrcluster.engine import local_steps
+from rrcluster.engine.batched import kernels
 from rrcluster.engine.batched.evaluator import Evaluator
 from rrcluster.engine.batched.kernels import LinearKernels, linear_kernels, own_kernels
-from rrcluster.engine.fast_cnn import gpu, num_parameters
-from rrcluster.engine.fast_cnn.gpu import CnnKernels
+from rrcluster.engine.pick_engine import pick_engine
 from rrcluster.models import from_module, make_model
 from rrcluster.models.networks import additive
 from rrcluster.rng import Streams
@@ -205,3 +207,10 @@ def test_the_kernels_in_triton_s_interpreter():
     )
     assert done.returncode == 0, done.stdout[-2000:]
     assert "11 passed" in done.stdout
+
+
+def test_the_cnn_is_computed_by_torch_where_its_code_is_not_installed(monkeypatch):
+    model, cpu = make_model("cnn", input_shape=(1, 28, 28), num_classes=10), torch.device("cpu")
+    monkeypatch.setattr(kernels, "ACCELERATORS", {})
+    assert pick_engine("auto", model=model, device=cpu).described == "reference, cpu"
+    assert pick_engine("auto", model=model, device=cpu, alone=True).described == "single, cpu"

@@ -52,6 +52,9 @@ class Listening:
         self.letters.append(decode(messages[0], longest=10**9))
         return self.inner.ask(messages)
 
+    def stayed(self):
+        return self.inner.stayed()
+
 
 @pytest.fixture(scope="module", params=["plain", "secure"])
 def over_messages(request, data, tmp_path_factory):

@@ -128,7 +128,7 @@ def test_onnx_without_the_package_says_what_to_install(own_run, tmp_path, monkey
     import sys
 
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ConfigError, match=r"install rrcluster\[onnx\]"):
+    with pytest.raises(ConfigError, match=r"pip install '.\[onnx\]'"):
         rr.load(own_run, model=own_module()).onnx(0, tmp_path / "cluster.onnx")
 
 

@@ -5,13 +5,13 @@ A linear layer on a CUDA device with its own Triton kernels: local training and 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from rrcluster.models.model import Model
+from rrcluster.registry import ACCELERATORS
 
 TRITON_PRECISION = {"float32": "ieee", "tf32": "tf32", "bfloat16": "bf16"}  # rounding of operands
 _ALIGNED = 4  # numbers: rows of inputs begin at multiples of 16 bytes
@@ -132,20 +132,19 @@ def own_kernels(model: Model, device: torch.device, precision: str) -> Kernels |
     """The kernels of a model that has its own on this device; None: the general path computes the same."""
     if device.type != "cuda":
         return None
-    if model.accelerated:
-        kernels: Kernels | None = accelerator(model).gpu_kernels(model, precision)
-        return kernels
+    if fast := accelerator(model):
+        return fast.gpu_kernels(model, precision)
     return linear_kernels(model, device, precision)
 
 
-class Accelerator(Protocol):
-    """A folder of engine/ with code for one network: `Model.accelerated` names it, and nothing else does."""
+@dataclass(frozen=True)
+class Accelerator:
+    """Code for exactly one network, of another distribution: `Model.accelerated` names it, and nothing else does."""
 
-    cpu_engine: Callable[[Model], object]  # an engine, or None where it cannot be built here
+    cpu_engine: Callable[[Model], Any]  # an engine, or None where it cannot be built here
     gpu_kernels: Callable[[Model, str], Kernels | None]
 
 
-def accelerator(model: Model) -> "Accelerator":
-    """The code for a network."""
-    found: Accelerator = import_module(f"rrcluster.engine.{model.accelerated}")
-    return found
+def accelerator(model: Model) -> Accelerator | None:
+    """The code for a network; None where what brings it is not installed: the general path computes the same."""
+    return ACCELERATORS.load(model.accelerated) if model.accelerated in ACCELERATORS else None

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rrcluster.engine.batched.kernels import Accelerator
 from rrcluster.models.model import Model
 from rrcluster.types import Array
 
 if TYPE_CHECKING:
-    from rrcluster.engine.fast_cnn.gpu import CnnKernels
-    from rrcluster.engine.fast_cnn.native import NativeEngine
+    from rrcluster_research.fast_cnn.gpu import CnnKernels
+    from rrcluster_research.fast_cnn.native import NativeEngine
 
 IMAGE = (1, 28, 28)  # shape of an input
 _SHAPES = ((16, 1, 8, 8), (16,), (32, 16, 4, 4), (32,), (32, 512), (32,))  # up to the last layer, as PyTorch has them
@@ -58,7 +59,7 @@ def packed_order(outputs: int, *, lanes: int = 1) -> Array:
 
 def cpu_engine(model: Model) -> "NativeEngine | None":
     """The engine over the compiled library; None where there is no compiler."""
-    from rrcluster.engine.fast_cnn.native import NativeEngine, native_library
+    from rrcluster_research.fast_cnn.native import NativeEngine, native_library
 
     library = native_library()
     return None if library is None else NativeEngine(model, library)
@@ -66,6 +67,9 @@ def cpu_engine(model: Model) -> "NativeEngine | None":
 
 def gpu_kernels(model: Model, precision: str) -> "CnnKernels | None":
     """The Triton kernels; None without Triton."""
-    from rrcluster.engine.fast_cnn.gpu import CnnKernels, kernels_here
+    from rrcluster_research.fast_cnn.gpu import CnnKernels, kernels_here
 
     return CnnKernels(model.layers[-1].shape[0], precision) if kernels_here() else None
+
+
+ACCELERATOR = Accelerator(cpu_engine, gpu_kernels)

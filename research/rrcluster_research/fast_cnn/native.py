@@ -21,7 +21,6 @@ from subprocess import SubprocessError
 import numpy as np
 
 from rrcluster.data.federated import TestSet
-from rrcluster.engine.fast_cnn import IMAGE, num_parameters, packed_order
 from rrcluster.engine.local_steps import batch_orders
 from rrcluster.engine.protocol import Measured, Question, TrainingCall, Updates
 from rrcluster.engine.reference import CPU
@@ -30,6 +29,7 @@ from rrcluster.processes import run_program
 from rrcluster.settings import LocalSettings
 from rrcluster.storage import cache_folder, replace_file
 from rrcluster.types import Array
+from rrcluster_research.fast_cnn import IMAGE, num_parameters, packed_order
 
 COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-w", "-fPIC", "-shared")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rrcluster.engine.batched.kernels import TRITON_PRECISION, power_of_two
-from rrcluster.engine.fast_cnn import ACTIVATIONS, BIAS1, CONV2, num_parameters, packed_order
+from rrcluster_research.fast_cnn import ACTIVATIONS, BIAS1, CONV2, num_parameters, packed_order
 
 LARGEST_BATCH = 64
 _PROGRAMS_PER_PROCESSOR = 16
@@ -176,7 +176,7 @@ def _orders(outputs: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _kernels() -> ModuleType:
-    from rrcluster.engine.fast_cnn import cnn_triton
+    from rrcluster_research.fast_cnn import cnn_triton
 
     return cnn_triton
 
