@@ -19,13 +19,7 @@ from rrcluster.data.federated import FLOAT, IDS, FederatedData, Inputs, Targets
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, DataError, PrivacyError
-from rrcluster.federation.agreed_settings import (
-    MEMBERS,
-    agreed_cells,
-    check_samples,
-    check_settings,
-    register_members,
-)
+from rrcluster.federation.agreed_settings import MEMBERS, agreed_cells, check_samples, check_settings, register_members
 from rrcluster.federation.agreement import Agreement, SampleShape
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.mixed.questions import Form
@@ -73,13 +67,8 @@ class AgreedRun:
         if secure is not None:
             _check_forgets(experiment)
             experiment = replace(experiment, plan=secure.plan)
-        side = ClientSide(
-            experiment.method,
-            experiment.split,
-            experiment.engine,
-            experiment.local,
-            experiment.plan.mechanism,
-        )
+        run = experiment
+        side = ClientSide(run.method, run.split, run.engine, run.local, run.plan.mechanism)
         return cls(agreement, experiment, side, secure)
 
     @property
@@ -150,14 +139,10 @@ def close(draft: Agreement) -> Agreement:
     check_settings(given, secure=draft.secure)
     config = from_flat(given, source="the settings")
     settings = {name: value for name, value in config.flat().items() if AFFECTS[name] == "result"}
-    settings = {**settings, "epsilon": None, "noise_multiplier": _noise(config)}
+    settings = {**settings, "epsilon": None, "noise_multiplier": plan_for(config).noise_multiplier}
     majority = 0 if draft.secure else draft.least_members or len(draft.members) // 2 + 1
     agreement = replace(draft, settings=settings, guarantee={}, least_members=majority)
     return replace(agreement, guarantee=AgreedRun.draft(agreement).guarantee())
-
-
-def _noise(config: RunConfig) -> float | None:
-    return plan_for(config).noise_multiplier
 
 
 def agreed_config(agreement: Agreement, **own: Any) -> RunConfig:

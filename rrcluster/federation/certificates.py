@@ -141,17 +141,9 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    no = dict.fromkeys((*others, "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(True, key_cert_sign=signs_certificates, crl_sign=signs_certificates, **no)
 
 
 def _builder(

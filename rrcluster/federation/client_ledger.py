@@ -192,13 +192,8 @@ def agree_to(folder: MemberFolder, agreed: "AgreedRun") -> float:
     """Epsilon of all trainings with this one, towards whoever learns most; PrivacyError above the lifetime budget."""
     guarantee, secure = agreed.guarantee(), agreed.secure
     event = agreed.plan.event if secure is None else secure.event_towards_members
-    cost = TrainingCost(
-        agreed.agreement.name,
-        describe(event),
-        agreed.plan.num_participations,
-        guarantee["adjacency"],
-        guarantee["delta"],
-    )
+    name, times = agreed.agreement.name, agreed.plan.num_participations
+    cost = TrainingCost(name, describe(event), times, guarantee["adjacency"], guarantee["delta"])
     return ledger_of(folder).agree(agreed.agreement.digest, cost)
 
 

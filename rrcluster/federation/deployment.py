@@ -62,13 +62,8 @@ class Deployment:
         noise on another sum uncovers their difference. A secure one has fresh noise and is charged again.
         """
         plan, streams = experiment.plan, experiment.streams
-        server = make_server(
-            model=experiment.model,
-            method=experiment.method,
-            plan=plan,
-            settings=experiment.server,
-            streams=streams,
-        )
+        model, method, settings = experiment.model, experiment.method, experiment.server
+        server = make_server(model=model, method=method, plan=plan, settings=settings, streams=streams)
         first = checkpoint.state or server.first_state()
         if not plan.secure and ledger.charged(first.round_index):
             raise PrivacyError(

@@ -41,19 +41,9 @@ class FederationFolder:
 
     @classmethod
     def create(
-        cls,
-        path: Path,
-        *,
-        name: str,
-        settings: Mapping[str, Any],
-        samples: SampleShape,
-        mode: str,
-        least_honest: int,
-        most_colluders: int,
-        least_members: int,
-        hosts: Sequence[str],
+        cls, path: Path, *, name: str, samples: SampleShape, hosts: Sequence[str], **draft: Any
     ) -> "FederationFolder":
-        """A new federation without members, and its certificates."""
+        """A new federation without members, and its certificates; `draft`: the other entries of the agreement."""
         if (path / _DRAFT).exists():
             raise RunFolderError(
                 f"{path} holds a federation already; choose another folder, and accept the requests there."
@@ -63,8 +53,6 @@ class FederationFolder:
             private = make_subfolder(path / "server", private=True)
         folder = cls(path)
         empty = Agreement(name, {}, samples, ()).facts()  # checks name and samples
-        draft = {"settings": dict(settings), "mode": mode, "least_honest": least_honest}
-        draft |= {"most_colluders": most_colluders, "least_members": least_members}
         make_authority(path, private, name=name, hosts=hosts)
         authority = authority_digest(path / "ca.pem")
         folder._save({**empty, **draft, "authority": authority})

@@ -112,17 +112,9 @@ def init(arguments: list[str]) -> int:
     if command.settings is None:
         raise ConfigError("init needs a file of settings: `rrcluster federation init FOLDER SETTINGS.yaml`.")
     settings, samples = _settings(read_yaml(str(command.settings)), command)
-    FederationFolder.create(
-        command.folder,
-        name=command.name or command.folder.resolve().name,
-        settings=settings,
-        samples=samples,
-        mode=command.mode,
-        least_honest=command.least_honest,
-        most_colluders=command.most_colluders,
-        least_members=command.least_members,
-        hosts=command.hosts,
-    )
+    name, numbers = command.name or command.folder.resolve().name, ("least_honest", "most_colluders", "least_members")
+    draft: dict[str, Any] = {entry: getattr(command, entry) for entry in ("mode", *numbers)} | {"settings": settings}
+    FederationFolder.create(command.folder, name=name, samples=samples, hosts=command.hosts, **draft)
     say(f"{command.folder}: a federation without members. Keep {folder.private} to yourself. Next, every member:")
     say("  rrcluster federation enrol MEMBER --name NAME --clients N")
     return 0

@@ -198,7 +198,7 @@ def node(arguments: list[str]) -> int:
     command = parse(NodeCommand(), arguments, prog="rrcluster federation node")
     if command.folder == Path() or not command.server:
         raise ConfigError("node needs the member's folder and --server host:port.")
-    from rrcluster.federation.flower.children import stop_signals
+    from rrcluster.federation.children import stop_signals
     from rrcluster.federation.flower.fleet_node import FleetNode, load_node_key
 
     ca = command.ca or command.folder / "ca.pem"

@@ -14,7 +14,7 @@ from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
 from rrcluster.errors import ConfigError, RoundError
-from rrcluster.federation.flower.children import start_module, stop_processes
+from rrcluster.federation.children import start_module, stop_processes
 from rrcluster.federation.flower.fleet_node import HEARTBEAT, fetch, unwrap, wrap
 from rrcluster.federation.flower.superlink import SuperLink
 from rrcluster.federation.messages import LONGEST_LETTER

@@ -29,7 +29,7 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import verify_signature
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rrcluster.federation.flower.children import watch_parent
+from rrcluster.federation.children import watch_parent
 
 PASSED = frozenset(
     f"/v1/fleet/{call}"
