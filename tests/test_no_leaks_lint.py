@@ -113,7 +113,6 @@ ALLOWED_IMPORTS |= {"data/images.py": "pickle"}  # of files with the published d
 ALLOWED_IMPORTS |= {"research/rrcluster_research/natural_tables.py": "pickle zipfile subprocess"}
 ALLOWED_IMPORTS |= {"federation/children.py": "subprocess"}  # this package's own modules
 ALLOWED_IMPORTS |= {"federation/flower/superlink.py": "zipfile"}  # writes only: the empty bundle that Flower asks for
-ALLOWED_IMPORTS |= {"federation/commands/demo.py": "subprocess"}  # starts daemons of this package
 ALLOWED_CALLS = {"federation/member_daemon.py": "np.load"}  # an operator's own arrays; objects are refused
 FORBIDDEN_CALLS = {
     "eval",

@@ -73,9 +73,7 @@ def table_shape(columns: Mapping[str, Any]) -> SampleShape:
     for name in _OWN_COLUMNS:
         if columns.get(name):
             raise ConfigError(f"{name} is a matter of each member's own table; leave it out of the agreement.")
-    declared = declared_columns(
-        **{name: coerce(ColumnSettings, name, value, source="the rules for columns") for name, value in columns.items()}
-    )
+    declared = _declared(columns)
     if not declared.features or declared.target is None:
         raise ConfigError(
             "tables of several members need the same inputs; list features (feature columns) and target in the "
@@ -93,10 +91,12 @@ def agreed_cells(columns: Mapping[str, Any]) -> TableColumns | None:
     """What is public of cells that decide for themselves, by the agreed rules; None where columns are declared."""
     if columns.get("encoding") != "cells":
         return None
-    declared = declared_columns(
-        **{name: coerce(ColumnSettings, name, value, source="the rules for columns") for name, value in columns.items()}
-    )
-    return cell_columns(declared)
+    return cell_columns(_declared(columns))
+
+
+def _declared(columns: Mapping[str, Any]) -> ColumnSettings:
+    where = "the rules for columns"
+    return declared_columns(**{name: coerce(ColumnSettings, name, columns[name], source=where) for name in columns})
 
 
 def member_columns(samples: SampleShape, own: ColumnSettings) -> ColumnSettings:

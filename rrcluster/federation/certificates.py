@@ -81,9 +81,9 @@ def make_authority(public: Path, private: Path, *, name: str, hosts: Sequence[st
     issue_server(public, private, hosts=hosts)
 
 
-def authority_digest(path: Path) -> str:
-    """By which an authority is known in an agreement: SHA-256 of its certificate."""
-    return _certificate(path).fingerprint(SHA256()).hex()
+def authority_of(path: Path) -> str:
+    """By which an authority is known in an agreement: its certificate, in PEM."""
+    return _certificate(path).public_bytes(_PEM).decode()
 
 
 def issue_server(public: Path, private: Path, *, hosts: Sequence[str]) -> None:

@@ -125,7 +125,9 @@ class PlainCollect:
         """The sampled clients of each member that hosts any."""
         counts = [member.num_clients for member in self.agreement.members]
         hosts = np.searchsorted(np.cumsum(counts), cohort, side="right")
-        return {int(place): cohort[hosts == place] for place in np.unique(hosts)}
+        order = np.argsort(hosts, kind="stable")
+        places, firsts = np.unique(hosts[order], return_index=True)
+        return dict(zip(places.tolist(), np.split(cohort[order], firsts[1:]), strict=bool(len(cohort))))
 
     def _checked(self, content: bytes, asked: Array) -> dict[str, Array] | None:
         """A member's report, if it is one, about those of its clients that it was asked for."""
@@ -260,7 +262,7 @@ class SecureCollect:
 class InProcess:
     """Daemons in this process, for tests and rehearsals."""
 
-    daemons: Mapping[int, "Answering"]
+    daemons: Mapping[int, Any]  # each answers messages as a daemon does
     gone: frozenset[int] = frozenset()  # members that do not answer
 
     def ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
@@ -272,10 +274,3 @@ class InProcess:
     def stayed(self) -> set[int]:
         """Nobody: who does not answer is gone."""
         return set()
-
-
-class Answering(Protocol):
-    """Whatever answers messages as a daemon does."""
-
-    def answer(self, content: bytes) -> bytes:
-        """The answer to one message."""

@@ -24,6 +24,7 @@ from rrcluster.federation.agreed_run import AgreedRun, check_data
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.client_ledger import ClientLedger
 from rrcluster.federation.messages import Letter
+from rrcluster.federation.metrics import metrics_text
 from rrcluster.federation.secagg.secure_client import Attempt, SecureClient
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.methods.method import Clients
@@ -32,6 +33,7 @@ from rrcluster.server.server import Guidance
 from rrcluster.simulation.clients import ClientMemory
 from rrcluster.types import Array, Models
 
+_LOG = logging.getLogger("rrcluster")
 _ASKED = ("hello", "train", "advertise", "share", "mask", "sign", "reveal", "released")  # each a method below
 
 
@@ -52,6 +54,7 @@ class Daemon:
 
     def __post_init__(self) -> None:
         self._client: SecureClient | None = None  # of the attempt under way, in memory alone
+        self._refused = 0
         check_data(self.data, self.agreed.agreement, self.place)
 
     @property
@@ -70,8 +73,16 @@ class Daemon:
             answer: Letter = getattr(self, f"_{letter.name}")(letter)
             return answer.encode()
         except Exception as error:
-            logging.getLogger("rrcluster").warning("refused a message: %s", error)
+            _LOG.warning("refused a message: %s", error)
+            self._refused += 1
             return Letter("refused").encode()
+
+    def figures(self) -> str:
+        """For the operator's monitoring; where cohorts are secret, not how often this member's clients were in one."""
+        plan, joined = self.agreed.plan, self.ledger.joined(self.agreement.digest)
+        figures = {"up": 1.0, "rounds_planned": plan.num_rounds, "attempts_allowed": self.agreed.num_releases}
+        public = {"attempts_joined": joined, "refused": self._refused} if plan.event.sample_rate == 1 else {}
+        return metrics_text(figures | public)
 
     def _hello(self, _: Letter) -> Letter:
         consent = np.frombuffer(self.agreement.sign(self.identity), dtype=np.uint8)
@@ -152,6 +163,7 @@ class Daemon:
             raise ProtocolError("the round is beyond the last one that was agreed on.")
         limit, repeats = self.agreed.num_releases, self.agreed.secure is None
         self.ledger.join(self.agreement.digest, round_index, attempt, limit=limit, repeats=repeats)
+        _LOG.info("round %d: joined attempt %d", round_index + 1, attempt)
 
     @property
     def _secure_plan(self) -> SecurePlan:

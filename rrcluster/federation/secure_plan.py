@@ -121,22 +121,14 @@ class SecurePlan:
         """The plan's delta, and the probability that a sparse graph of members is not safe."""
         return self.plan.delta + self.terms.failure_probability
 
-    def statement(self) -> dict[str, Any]:
-        """What may be claimed, towards whom."""
-        return {
-            "adjacency": "zero-out: the neighbour takes part with a zero message",
-            "towards": self.towards,
-            "assumed": (
-                f"at least {self.least_honest} members follow the protocol, at "
-                f"most {self.terms.most_colluders} work for the server, and the cryptography holds"
-            ),
-            "epsilon": self.plan.epsilon(),
-            "delta": self.delta,
-            "num_releases": self.plan.num_releases,
-            "noise_multiplier": self.plan.noise_multiplier,
-            "noise_share_sigma": self.sigma,
-            "grid_bits": getattr(self.plan.mechanism, "grid_bits", None),
-        }
+    @property
+    def assumed(self) -> str:
+        """What the claim rests on."""
+        colluders = self.terms.most_colluders
+        return (
+            f"at least {self.least_honest} members follow the protocol, at most {colluders} work for the server, and "
+            "the cryptography holds"
+        )
 
 
 def _check_plan(plan: PrivacyPlan, agreement: Agreement) -> None:

@@ -41,8 +41,8 @@ from nginx_lab import NGINX, Nginx
 
 from rrcluster.errors import RoundError
 from rrcluster.federation.certificates import make_authority
-from rrcluster.federation.flower import flower_transport
 from rrcluster.federation.children import free_port, stop_processes
+from rrcluster.federation.flower import flower_transport
 from rrcluster.federation.flower.fleet_node import FleetNode, wrap
 from rrcluster.federation.flower.flower_transport import FlowerTransport, GateProcess
 from rrcluster.federation.flower.gate import Gate

@@ -48,6 +48,7 @@ _OWN = frozenset({b"host", b"connection", b"content-length", b"transfer-encoding
 _MOST_STRANGERS = 64  # connections that have shown no key of the roster
 _REQUESTS_PER_NODE = 16  # at the same time
 _CONNECTIONS_PER_NODE = 8  # files that the process may open
+_PLAIN = (b"content-type", b"text/plain; version=0.0.4")
 _HEADER_SECONDS = 10.0  # for TLS, and then for a first request's headers
 _BODY_SECONDS = 300.0
 
@@ -58,12 +59,15 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 class Gate:
     """An ASGI application. What it holds of one node is at most two bodies of the longest kind."""
 
-    def __init__(self, link: str, trusted: Path, nodes: Path, *, longest: int) -> None:
-        """Pass calls of the nodes whose keys are in a file on to the SuperLink, whose certificate is `trusted`."""
+    def __init__(self, link: str, trusted: Path, nodes: Path, *, longest: int, metrics: Path | None = None) -> None:
+        """Pass calls of the nodes whose keys are in a file on to the SuperLink, whose certificate is `trusted`.
+
+        `metrics`: a file of figures, for who asks from this machine.
+        """
         context = ssl.create_default_context(cafile=str(trusted))
         limits = httpx.Limits(keepalive_expiry=2.0)  # before the SuperLink ends an idle connection, after 5 s
         self._client = httpx.AsyncClient(base_url=f"https://{link}", verify=context, timeout=60.0, limits=limits)
-        self._longest = longest
+        self._longest, self._metrics = longest, metrics
         self._keys = read_keys(nodes)
         self._requests: Counter[bytes] = Counter()
         self._held: Counter[bytes] = Counter()  # bytes of bodies, by node
@@ -73,6 +77,9 @@ class Gate:
         if scope["type"] != "http":
             return
         path = scope["path"]
+        if scope["method"] == "GET" and path in ("/health", "/metrics"):
+            await self._show(path, scope, send)
+            return
         if scope["method"] != "POST" or path not in PASSED:  # the path that is checked is the path that is passed on
             await _refuse(send, 403)
             return
@@ -99,6 +106,19 @@ class Gate:
         finally:
             self._requests[node] -= 1
             self._held[node] -= len(body)
+
+    async def _show(self, path: str, scope: dict[str, Any], send: Send) -> None:
+        """Whether the SuperLink answers, to everybody; figures to this machine alone."""
+        try:
+            if path == "/health":
+                link = await self._client.get("/health")
+                await _respond(send, link.status_code, b"ok\n" if link.is_success else b"", _PLAIN)
+            elif self._metrics is None or scope["client"][0] not in ("127.0.0.1", "::1"):
+                await _refuse(send, 403)
+            else:
+                await _respond(send, 200, self._metrics.read_bytes(), _PLAIN)
+        except (httpx.HTTPError, OSError):
+            await _refuse(send, 503)
 
     def _node(self, headers: dict[bytes, bytes]) -> bytes | None:
         """The public key of the roster by which a request is signed; None for a stranger's."""
@@ -205,6 +225,7 @@ def main(
     nodes: Path,
     longest: int,
     parent: int | None = None,
+    metrics: Path | None = None,
 ) -> None:
     """Stand between the network and a SuperLink.
 
@@ -218,8 +239,9 @@ def main(
         nodes: Public keys of the nodes that may call, a PEM file.
         longest: Bytes of the longest body that a node has to send.
         parent: Process whose end ends this one.
+        metrics: File of figures for GET /metrics from this machine.
     """
-    gate = Gate(link, trusted, nodes, longest=longest)
+    gate = Gate(link, trusted, nodes, longest=longest, metrics=metrics)
     most = 2 * _MOST_STRANGERS + _CONNECTIONS_PER_NODE * len(read_keys(nodes)) + 128
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

@@ -20,6 +20,7 @@ import contextlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
@@ -107,6 +108,7 @@ class Attempt:
         return masks.derive_two_keys(seed, purpose=digest(b"seed", self.context, place.to_bytes(4)))
 
 
+@lru_cache(maxsize=2**12)  # the server, and members that share a process, check the same ones
 def check_signature(identity: bytes, signature: bytes, message: bytes) -> bool:
     """Whether the owner of this identity has signed this message."""
     try:
