@@ -48,7 +48,6 @@ _OWN = frozenset({b"host", b"connection", b"content-length", b"transfer-encoding
 _MOST_STRANGERS = 64  # connections that have shown no key of the roster
 _REQUESTS_PER_NODE = 16  # at the same time
 _CONNECTIONS_PER_NODE = 8  # files that the process may open
-_PLAIN = (b"content-type", b"text/plain; version=0.0.4")
 _HEADER_SECONDS = 10.0  # for TLS, and then for a first request's headers
 _BODY_SECONDS = 300.0
 
@@ -108,15 +107,16 @@ class Gate:
             self._held[node] -= len(body)
 
     async def _show(self, path: str, scope: dict[str, Any], send: Send) -> None:
-        """Whether the SuperLink answers, to everybody; figures to this machine alone."""
+        """To this machine figures, and whether the SuperLink answers; to others that the gate is there."""
+        near = scope["client"][0] in ("127.0.0.1", "::1")
         try:
-            if path == "/health":
-                link = await self._client.get("/health")
-                await _respond(send, link.status_code, b"ok\n" if link.is_success else b"", _PLAIN)
-            elif self._metrics is None or scope["client"][0] not in ("127.0.0.1", "::1"):
+            if path == "/metrics" and (not near or self._metrics is None):
                 await _refuse(send, 403)
-            else:
-                await _respond(send, 200, self._metrics.read_bytes(), _PLAIN)
+                return
+            if path == "/health" and near:
+                (await self._client.get(path)).raise_for_status()
+            body = b"ok\n" if self._metrics is None or path == "/health" else self._metrics.read_bytes()
+            await _respond(send, 200, body, (b"content-type", b"text/plain; version=0.0.4"))
         except (httpx.HTTPError, OSError):
             await _refuse(send, 503)
 
