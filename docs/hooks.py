@@ -1,4 +1,4 @@
-"""What the site shows from outside docs/: changelog, settings and notebooks as pages, and the examples."""
+"""What the site shows from outside docs/: changelog, settings, datasets and notebooks as pages, and the examples."""
 
 import json
 import types
@@ -21,6 +21,12 @@ line; *name* is the key in a YAML file and the argument of `rr.run`. A setting *
 or only the place (where and on which machine a run is made) or the display (how closely a run is
 watched, and what is written beside it).
 """
+DATASETS_HEAD = """# Tables of real people
+
+Each row's client is a person, a household or a place, named by a column. `rrcluster run --data NAME
+--epsilon 4` trains on one; all but `wages` are fetched by `rrcluster data get NAME`
+([how](../own-data.md#real-people)).
+"""
 
 
 def on_config(config: Any) -> Any:
@@ -38,6 +44,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     files.append(File.generated(config, "changelog.md", abs_src_path=str(ROOT / "CHANGELOG.md")))
     files.append(File.generated(config, "reference/settings.md", content=settings_page()))
+    files.append(File.generated(config, "reference/datasets.md", content=datasets_page()))
     for path in sorted((ROOT / "examples").iterdir()):
         if path.suffix in (".py", ".yaml"):
             files.append(File.generated(config, f"examples/{path.name}", abs_src_path=str(path)))
@@ -71,6 +78,15 @@ def notebook_page(path: Path) -> str:
             parts.append(f"```text\n{printed.rstrip()}\n```")
     parts.insert(1, f"[Download this page as a notebook](../examples/notebooks/{path.name}).")
     return "\n\n".join(parts) + "\n"
+
+
+def datasets_page() -> str:
+    """The tables of real people that can be asked for by name, from their recipes."""
+    tables = json.loads((ROOT / "rrcluster" / "data" / "natural_tables.json").read_text(encoding="utf-8"))["tables"]
+    rows = [f"| `{name}` | {table['description']} | {table['licence']} |" for name, table in sorted(tables.items())]
+    return "\n".join(
+        [DATASETS_HEAD, "| `--data` | who, and what is predicted | licence |", "| --- | --- | --- |", *rows, ""]
+    )
 
 
 def settings_page() -> str:

@@ -2,7 +2,7 @@
 
 Your system samples clients, trains them, and ends up with `updates` (n, d) and `choices` (n,), the cluster each client
 says it belongs to. One call turns them into noisy means that may be published. What else your system must then do is
-in docs/add-on.md; `rr.Server` (examples/own_loop.py) does it for you.
+in docs/own-code.md; `rr.Server` (examples/own_loop.py) does it for you.
 """
 
 import numpy as np

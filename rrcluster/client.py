@@ -140,19 +140,22 @@ def own_evaluations(
     These are the two numbers in [0, 1] that travel inside a report. A client judges the models that would be handed out
     if the run stopped now (`ServerState.average`): they are made of earlier releases alone, so Theorem 1 of
     docs/privacy.md covers what it says about them. It picks the model of least loss on its own samples and reports that
-    model's accuracy and clipped loss on the same samples. Those are the samples it trains on: holding some back would
-    cost training data and leave a handful per client, while client-level noise keeps a model from telling its own
-    clients' samples from others' (docs/tuning.md has the measured gap).
+    model's accuracy and clipped loss on samples that it does not train on, if the population holds some out
+    (`FederatedData.judged`), else on the same samples. A client without samples to judge by says 1/2 to both.
 
-    None without a loss bound: then nothing is evaluated. A client without samples says 1/2 to both, which is zero in
-    its message; a loss that is infinite or no number is reported as the bound, or a model's failures would drop out of
-    the mean. Clipping is the mechanism's business.
+    None without a loss bound: then nothing is evaluated. 1/2 is zero in a message; a loss that is infinite or no number
+    is reported as the bound, or a model's failures would drop out of the mean. Clipping is the mechanism's business.
     """
     if loss_bound is None:
         return None
     chosen = method.final_scores(models, cohort, tools=tools).argmin(axis=1)
-    loss, accuracy = protocol.measure(tools.engine, tools.split.vectors(models), cohort)
-    rows = np.arange(len(chosen))
+    population = cohort.population
+    places, judged = (np.arange(len(chosen)), None) if population is None else population.judged(cohort.clients)
+    judged, own = judged or cohort, np.full((len(chosen), 2), 0.5)
+    if not len(places):
+        return own
+    loss, accuracy = protocol.measure(tools.engine, tools.split.vectors(models), judged)
+    rows, chosen = np.arange(len(places)), chosen[places]
     share = np.nan_to_num(loss[rows, chosen] / loss_bound, nan=1.0, posinf=1.0)
-    own = np.stack([accuracy[rows, chosen], share], axis=1)
-    return np.where(cohort.sizes[:, None] > 0, own, 0.5)
+    own[places] = np.where(judged.sizes[:, None] > 0, np.stack([accuracy[rows, chosen], share], axis=1), 0.5)
+    return own

@@ -13,6 +13,9 @@ from typing import Any
 
 from rrcluster.errors import ConfigError
 
+# Names of another distribution of this repository, which adds them by entry points.
+IN_RESEARCH = frozenset({"reproduce", "theory", "cnn", "edges-cnn", "cifar-cnn", "lstm"})
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -77,6 +80,10 @@ class Registry:
         """The entry of a name; ConfigError with the nearest names for one that is not known."""
         entries = self._all()
         if not isinstance(name, str) or name not in entries:
+            if name in IN_RESEARCH:
+                raise ConfigError(
+                    f"{self._what} = {name!r} comes with rrcluster-research; install it with `pip install ./research`."
+                )
             near = get_close_matches(str(name), entries, n=3)
             way_out = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(entries)}."
             raise ConfigError(f"{self._what} = {name!r} is not known; {way_out}")
@@ -157,14 +164,13 @@ METHODS = Registry(
 
 # Networks of a single layer, and what `model = auto` takes instead for methods that split a network.
 _DEEPER = {"linear": "mlp", "pooled-linear": "mlp", "edges": "edges-mlp", "edges-coarse": "edges-mlp"}
-_ONE_BY_ONE = ("cnn", "edges-cnn", "cifar-cnn", "lstm")  # on a CPU: clients one at a time
 MODELS = Registry(
     "model",
     "rrcluster.models",
     _entries(
         "rrcluster.models:OURS",
         {
-            name: (name, {"one_by_one": name in _ONE_BY_ONE} | ({"deeper": _DEEPER[name]} if name in _DEEPER else {}))
+            name: (name, {"deeper": _DEEPER[name]} if name in _DEEPER else {})
             for name in (
                 *(
                     "linear",
@@ -176,7 +182,7 @@ MODELS = Registry(
                     "scattering",
                     "scattering-pca",
                 ),
-                *("mlp", "cnn", "edges-cnn", "cifar-cnn", "lstm", "bigram", "trigram", "fourgram"),
+                *("mlp", "bigram", "trigram", "fourgram"),
             )
         },
     ),
@@ -195,21 +201,24 @@ MECHANISMS = Registry(
 )
 """Every mechanism by name: `MECHANISMS.load("joint")` is the thing itself, iterating gives the names."""
 
+_COMMANDS = {
+    "run": "train: one run (or several seeds), with progress and a run folder",
+    "update": "go on next month: train the models of a run further, on new rows",
+    "sweep": "every combination of the settings in a file; or choose the best of them privately",
+    "report": "tables, figures and one self-contained HTML page from run folders",
+    "watch": "follow runs on a local page while they go",
+    "assign": "which client belongs to which cluster of a run: a table, for you alone",
+    "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
+    "advise": "before any data is touched: signal to noise per cluster for your M, d, k and epsilon, and B",
+    "data": "list datasets and where their files are, download them, verify them",
+}
+_ELSEWHERE = {"update": "run_command:update"}
 COMMANDS = Registry(
     "command",
     "rrcluster.commands",
     tuple(
-        Entry(name, f"rrcluster.cli.{name}_command:main", about)
-        for name, about in {
-            "run": "train: one run (or several seeds), with progress and a run folder",
-            "sweep": "every combination of the settings in a file; or choose the best of them privately",
-            "report": "tables, figures and one self-contained HTML page from run folders",
-            "watch": "follow runs on a local page while they go",
-            "assign": "which client belongs to which cluster of a run: a table, for you alone",
-            "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
-            "advise": "before any data is touched: signal to noise per cluster for your M, d, k and epsilon, and B",
-            "data": "list datasets and where their files are, download them, verify them",
-        }.items()
+        Entry(name, f"rrcluster.cli.{_ELSEWHERE.get(name, f'{name}_command:main')}", about)
+        for name, about in _COMMANDS.items()
     ),
 )
 """A command is a function of its arguments that returns the exit status; its label says what it does."""

@@ -77,6 +77,9 @@ class DataSettings:
     populations of any size. Default: dealt; 40 where fashion-mini has more clients in a group than images."""
     max_samples: int | None = None
     """Most samples of a client, for training and for testing, taken at equal distances; default all."""
+    new_clients: float = 0.0
+    """Share of the clients of your own data that take no part, to see how the models serve clients they never saw
+    (diagnostic)."""
     data_folder: str | None = field(default=None, metadata=PLACE)
     """Where the files of `data` are; default: the usual places."""
 
@@ -98,6 +101,8 @@ class DataSettings:
             checks.positive(ratio=share)
         checks.if_given(checks.count, samples_per_client=self.samples_per_client)
         checks.if_given(checks.path, data_folder=self.data_folder)
+        if checks.fraction(new_clients=self.new_clients) and not self.whole:
+            raise ConfigError(f"new_clients = {self.new_clients:g} is for data with clients of its own; leave it out.")
 
     @property
     def from_file(self) -> bool:
@@ -118,7 +123,11 @@ class DataSettings:
     def population_size(self) -> int:
         """M: the declared number of clients, that of a table that has a name, or the usual one."""
         usual: int = registry.DATASETS.fact(self.data, "num_clients", USUAL_CLIENTS)
-        return usual if self.num_clients is None else self.num_clients
+        return self.trained(usual) if self.num_clients is None else self.num_clients
+
+    def trained(self, present: int) -> int:
+        """How many clients are trained on where so many are present."""
+        return present - round(self.new_clients * present)
 
     def _check_alone(self, *allowed: str) -> None:
         """Refuse settings that divide a dataset among clients: a table has clients of its own."""
@@ -522,6 +531,11 @@ class ServerSettings:
         checks.if_given(checks.path, start_from=self.start_from)
         if self.start_from is not None and self.init not in ("auto", "independent"):
             raise ConfigError(f"init = {self.init} makes first models, and start_from gives them; leave one out.")
+        if self.start_from is not None and self.exploration not in (0.0, 1.0):
+            raise ConfigError(
+                f"exploration = {self.exploration:g} separates models that begin alike, and those of start_from are "
+                "apart already; leave it out."
+            )
 
 
 @dataclass(frozen=True)
@@ -562,6 +576,8 @@ class OutputSettings:
     """CUDA: how operands of matrix products are rounded; auto: tf32."""
     evaluate_every: int | None = field(default=None, metadata=DISPLAY)
     """Rounds between diagnostic evaluations; default: ten in a run."""
+    references: bool = field(default=True, metadata=DISPLAY)
+    """Your own data, rehearsals: at the end also train one model for all, and personalise it, to compare with."""
     personalise: bool = field(default=False, metadata=DISPLAY)
     """At the end, also measure what clients end up with when each fits its model to its own data (diagnostic)."""
     tensorboard: bool = field(default=False, metadata=DISPLAY)

@@ -60,7 +60,7 @@ def test_each_function_for_an_existing_system_has_an_example():
 
 def test_no_example_rebalances_raw_choices():
     """On raw choices the exact rule is not private; a plan's own rebalancing works by coins."""
-    for path in (*EXAMPLES, ROOT / "docs" / "add-on.md"):
+    for path in (*EXAMPLES, ROOT / "docs" / "own-code.md"):
         assert not re.search(r"\brebalance\(", path.read_text()), path.name
 
 

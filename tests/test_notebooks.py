@@ -23,7 +23,7 @@ def printed(cell):
 
 
 def test_none_is_missing():
-    tutorials = ("own_csv", "own_module", "backbone", "laptop_federation", "own_method", "audit_a_claim")
+    tutorials = ("wages", "own_csv", "own_module", "backbone", "laptop_federation", "own_method", "audit_a_claim")
     assert {path.stem for path in NOTEBOOKS} >= set(tutorials)
 
 

@@ -61,6 +61,8 @@ def test_no_public_function_is_hidden_by_a_module_of_its_name():
 def test_registries_hold_what_the_command_line_offers():
     from typing import get_args, get_type_hints
 
+    from rrcluster_research.deep_networks import NETWORKS
+
     from rrcluster import registry
     from rrcluster.data.build import PARTITIONS
     from rrcluster.data.catalogue import SOURCES
@@ -75,7 +77,7 @@ def test_registries_hold_what_the_command_line_offers():
 
     assert set(registry.METHODS) == set(rr.METHODS) == set(OURS)
     assert set(registry.MECHANISMS) == set(rr.MECHANISMS) == {"joint", "identifier", "none"}
-    assert set(registry.MODELS) == set(MODELS)
+    assert set(registry.MODELS) == set(MODELS) | set(NETWORKS)
     assert set(registry.DATASETS) == set(SOURCES)
     assert all(OURS[name].chooses_by_loss == registry.METHODS.fact(name, "chooses_by_loss", False) for name in OURS)
     assert offered(PrivacySettings, "identifier") == set(IDENTIFIERS)

@@ -9,6 +9,7 @@ import pytest
 
 import rrcluster as rr
 from rrcluster import methods, registry
+from rrcluster.cli import main
 from rrcluster.errors import ConfigError
 from rrcluster.models import make_model
 from rrcluster.privacy.plan import PrivacyPlan
@@ -233,3 +234,12 @@ def test_a_method_gives_way_to_its_memoryless_form_where_memory_is_not_covered()
         config = from_flat({"algorithm": "fesem", "mechanism": mechanism})
         assert config.method.algorithm == expected
         assert config.resolved() == config
+
+
+def test_a_name_of_a_distribution_that_is_not_installed_says_which(capsys, monkeypatch):
+    for kind, name in (("command", "reproduce"), ("model", "cnn")):
+        monkeypatch.delitem(registry.KINDS[kind]._all(), name)
+        with pytest.raises(ConfigError, match=rf"'{name}' comes with rrcluster-research; install it with `pip"):
+            registry.KINDS[kind].load(name)
+    assert main(["reproduce"]) == 2
+    assert capsys.readouterr().err.startswith("rrcluster: command = 'reproduce' comes with rrcluster-research")

@@ -6,7 +6,7 @@
 
 Prints a line of JSON for each run. `simulator` has the noise of all members' shares, which is larger than the plan's by
 sqrt(members / least_honest); `plan` is the simulator with the plan's. The runs of a federation have no seed: members
-draw from the operating system. docs/secure-aggregation.md says how many runs were planned, and what came out.
+draw from the operating system. docs/privacy.md says how many runs were planned, and what came out.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 Every point is a process of its own: a cohort of ten reports, mechanism joint, one release, and the state of the next
 round written down as a checkpoint would be. Processor time of one thread, and the peak memory of the process. Usage:
-server_sizes.py [--secure]. Results: docs/scaling.md.
+server_sizes.py [--secure]. Results: docs/results/scaling/study.md.
 """
 
 import os

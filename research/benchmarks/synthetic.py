@@ -3,9 +3,8 @@
     python research/benchmarks/synthetic.py --seeds 100 --out docs/results [--starts far near] [--workers 2]
 
 The paper (appendix on synthetic data) shows one drawing per scenario and method and prints no constant. This script
-runs every scenario over many seeds, with and without noise, prints the table of docs/results/synthetic.md as Markdown
-and writes the paper's 4 x 3 figure as PNG and PDF. `rrcluster/data/synthetic.py` states the
-lines, this script all else.
+runs every scenario over many seeds, with and without noise, prints the table of docs/results/synthetic/study.md and
+writes the paper's 4 x 3 figure as PNG and PDF. `rrcluster/data/synthetic.py` states the lines, this script all else.
 
 A cluster has collapsed when it is untrained (no update has entered its sum in any round) or dead (no client of the
 population has its least loss there at the end). Exact rebalancing fills every cluster in every round, so no cluster is

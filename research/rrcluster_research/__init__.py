@@ -14,3 +14,6 @@ THEORY = Entry(
     "rrcluster_research.theory_command:main",
     "the convergence bounds term by term, as printed and as corrected, over B",
 )
+CNN, EDGES_CNN, CIFAR_CNN, LSTM = (
+    Entry(name, "rrcluster_research.deep_networks:NETWORKS", name) for name in ("cnn", "edges-cnn", "cifar-cnn", "lstm")
+)

@@ -62,7 +62,7 @@ def network(words: str, *, clip: float) -> tuple[str, ...]:
     """The choices of network and clip, as text."""
     return (
         f"Network: the paper has a CNN of unstated size; here {words}: a linear layer on fixed features, edges by "
-        "direction in the cells of a grid (docs/data.md), because noise hurts fewer parameters less. `--model cnn` "
+        "direction in the cells of a grid (docs/own-data.md), because noise hurts fewer parameters less. `--model cnn` "
         "(26,010 parameters with 10 classes) and `--model linear` (7,850) have settings of their own. DP-FedPer needs "
         "a head and a base, and has the CNN (C = 0.3, local_lr 0.03).",
         f"Clip: C = {clip} for all methods but DP-FedPer (the paper tunes C in logspace(-1, -3, 5) per method, on "

@@ -192,7 +192,7 @@ CIFAR = Study(
     by_model=recipes.BY_MODEL,
     choices=(
         "Network: the paper's is not described; here `edges-coarse`, 1,770 parameters with 10 classes: a linear layer "
-        "on fixed features (docs/data.md), because noise hurts fewer parameters less (`--model cifar-cnn` has 308,490; "
+        "on fixed features (docs/own-data.md), as noise hurts few parameters less (`--model cifar-cnn` has 308,490; "
         "under noise it was not compared). Clip: C = 0.4 for all methods.",
         "Clients: 1,000 with 50 images each, as for FashionMNIST.",
         *recipes.IMAGE_CHOICES,
@@ -239,7 +239,7 @@ SYNTHETIC = Study(
     settings={"num_clients": 100, "sample_rate": 1.0, "num_rounds": 50, "num_clusters": 4, "local_lr": 0.05},
     choices=(
         "Slopes, intercepts, noise, clients and samples per client are those of the `synthetic-...` datasets "
-        "(`docs/data.md`); the paper states none of them.",
+        "(`docs/own-data.md`); the paper states none of them.",
         f"Rounds: 50, all clients in each; k = 4 also where there are fewer lines; B = {_LINES_B}.",
     ),
     quick=Quick(

@@ -15,7 +15,7 @@ class AuditCommand:
     """Audit the privacy claims of the installed code: sensitivity, noise, sampling, accounting, ledger.
 
     Every check tries to refute a claim. Exit status 0 when all claims hold, 1 when one fails. What each check can and
-    cannot catch is in docs/audit.md. Example:
+    cannot catch is in docs/threat-model.md. Example:
 
     rrcluster audit --mechanism joint
     """
@@ -76,7 +76,7 @@ def _print(findings: "list[Finding]", *, seconds: float) -> None:
     console.print(
         f"{failed} of {len(findings)} claims FAIL: do not trust an epsilon of this installation."
         if failed
-        else f"No claim was refuted in {seconds:.0f} s. What that does and does not show: docs/audit.md.",
+        else f"No claim was refuted in {seconds:.0f} s. What that does and does not show: docs/threat-model.md.",
         highlight=False,
     )
     console.print("Per-round epsilons are at delta 1e-4, without sampling; mu is that of Gaussian DP.", highlight=False)

@@ -320,7 +320,9 @@ ALLOWED: dict[str, set[str]] = {
         *("name", "status", "ended_by", "version", "data", "partition", "algorithm", "model", "num_clusters"),
         *("min_cluster_size", "mechanism", "epsilon", "delta", "noise_multiplier", "num_rounds", "rounds_done"),
         *("releases_charged", "secure", "seed", "sizes", "groups_found", "dead_clusters", "random_effects"),
-        *_under("private_evaluation", _EVALUATION),
+        *_under("private_evaluation", {*_EVALUATION, "rows"}),
+        *_under("groups", {"classes", "outputs", "typical", "agreement", "shares", "share_errors"}),
+        *_under("groups.effects", {"column", "output", "by_group"}),
     },
     "models.safetensors": {"shared", "clustered", "layers", *_MODEL},
     "cluster-N.safetensors": {"1.weight", "1.bias", "cluster", "personal", *_MODEL},  # the layers of `linear`

@@ -4,10 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from rrcluster.errors import ConfigError
 from rrcluster.registry import COMMANDS
-
-IN_EXTRAS = {"reproduce": "research", "theory": "research"}  # commands of distributions that may not be installed
 
 USAGE = """\
 rrcluster: federated clustering with client-level differential privacy.
@@ -54,22 +51,11 @@ def _command(arguments: list[str], complain: Callable[[str], object]) -> int:
         )
         return 2
     if name not in COMMANDS:
-        complain(f"rrcluster: {_unknown(name)}\n")
-        return 2
+        return _explained("rrcluster", lambda: int(COMMANDS.load(name)(rest)), complain)
     if all(variable in os.environ for variable in _TORCHRUN_SETS) and os.environ["WORLD_SIZE"] != "1":
         complain(f"rrcluster {name}: runs share no work among torchrun's ranks; start it alone, with --processes.\n")
         return 2
-    return _explained(name, lambda: int(COMMANDS.load(name)(rest)), complain)
-
-
-def _unknown(name: str) -> str:
-    """What to do about a name that is no command here."""
-    if name in IN_EXTRAS:
-        return f"{name} is a command of rrcluster-{IN_EXTRAS[name]}; install it with `pip install ./{IN_EXTRAS[name]}`."
-    try:
-        return COMMANDS[name].name
-    except ConfigError as error:
-        return str(error)
+    return _explained(f"rrcluster {name}", lambda: int(COMMANDS.load(name)(rest)), complain)
 
 
 def print_usage(write: Callable[[str], object]) -> None:
@@ -79,7 +65,7 @@ def print_usage(write: Callable[[str], object]) -> None:
     write(USAGE.format(commands=lines))
 
 
-def _explained(name: str, command: Callable[[], int], complain: Callable[[str], object]) -> int:
+def _explained(who: str, command: Callable[[], int], complain: Callable[[str], object]) -> int:
     """Run the command; our own errors become one line on stderr and status 2, never a traceback."""
     from rrcluster.errors import RRClusterError
     from rrcluster.storage import printable
@@ -87,16 +73,16 @@ def _explained(name: str, command: Callable[[], int], complain: Callable[[str], 
     try:
         return command()
     except RRClusterError as error:
-        complain(printable(f"rrcluster {name}: {error}\n"))
+        complain(printable(f"{who}: {error}\n"))
         return 2
     except BrokenPipeError:
         return 0
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":  # torch's own
             raise
-        complain(f"rrcluster {name}: not enough memory; lower --capacity, --clients, --clusters or --batch-size.\n")
+        complain(f"{who}: not enough memory; lower --capacity, --clients, --clusters or --batch-size.\n")
         return 2
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        complain(printable(f"rrcluster {name}: {where}{error.strerror or 'cannot be read or written'}.\n"))
+        complain(printable(f"{who}: {where}{error.strerror or 'cannot be read or written'}.\n"))
         return 2

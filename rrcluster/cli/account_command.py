@@ -123,6 +123,8 @@ def _runs_together(command: RunsCommand) -> int:
 
 
 def _plain(together: "Together") -> dict[str, object]:
+    from rrcluster.privacy.composition import HOLDS_IF
+
     return {
         "epsilon": together.epsilon,
         "delta": together.delta,
@@ -143,15 +145,10 @@ def _plain(together: "Together") -> dict[str, object]:
     }
 
 
-HOLDS_IF = (
-    "Holds if noise, sampling and rounds of no run were chosen by looking at releases of another, and for all releases "
-    "that the plans allow, made or not."
-)
-
-
 def _print_together(together: "Together") -> None:
     from rich.table import Table
 
+    from rrcluster.privacy.composition import HOLDS_IF
     from rrcluster.privacy.cost import epsilon_text
 
     runs = "One run" if len(together.runs) == 1 else f"{len(together.runs)} runs on the same clients"

@@ -112,7 +112,8 @@ def _one_round(experiment: Experiment) -> float:
 def _one_question(experiment: Experiment, form: Form) -> float:
     """Seconds for the answers of one cohort in the second training, at facts made of zeros."""
     size = min(max(1, round(experiment.plan.sampler.expected_size)), experiment.data.num_clients)
-    state, nothing = Questionnaire(form), np.zeros(form.width)
+    first = experiment.first_state
+    state, nothing = Questionnaire.of(form, {} if first is None else first.learnt), np.zeros(form.width)
     for t in range(form.ends[-3]):
         state = state.updated(t, nothing, size, noise=0.0, count_noise=0.0, expected=size)
     began = time.perf_counter()

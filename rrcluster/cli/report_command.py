@@ -74,10 +74,14 @@ def _reproduced(folder: Path) -> bool:
 def show_table(runs: Sequence[Path], *, as_json: bool = False) -> None:
     """Print the table of results."""
     from rrcluster.report.folders import find_runs
-    from rrcluster.report.tables import results_table, to_dict
+    from rrcluster.report.tables import group_labels, results_table, to_dict
 
-    table = results_table(find_runs(runs))
+    groups = find_runs(runs)
+    table = results_table(groups)
     if as_json:
         print_json(to_dict(table))
-    else:
-        print_results(table)
+        return
+    print_results(table)
+    for group, label in zip(groups, group_labels(groups), strict=True):
+        if group.first.verdict:
+            say(f"{label}: {group.first.verdict}")

@@ -1,5 +1,6 @@
 """`rrcluster run`: train, show progress, leave a run folder."""
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from rrcluster import registry
-from rrcluster.cli.terminal import parse, print_json, read_yaml, say, say_warnings, waiting
-from rrcluster.errors import ConfigError, RunFolderError
+from rrcluster.cli.terminal import HELP, parse, print_json, read_yaml, say, say_warnings, waiting
+from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
+from rrcluster.privacy.cost import epsilon_text
 from rrcluster.processes import cluster_executor, refuse_secure
 from rrcluster.runs.config import RunConfig, from_flat
-from rrcluster.settings import FILE_ENDINGS, data_label
-from rrcluster.storage import read_json_lines
+from rrcluster.settings import FILE_ENDINGS, PrivacySettings, data_label, without_removed
+from rrcluster.storage import read_json_lines, read_mapping, read_tensors
 
 if TYPE_CHECKING:
     from rrcluster.runs.experiment import Experiment
@@ -59,6 +61,97 @@ class RunCommand:
     """No progress bar."""
     watch: bool = False
     """Follow the run on a page of this machine too, as `rrcluster watch` does; its address is printed."""
+
+
+@dataclass(frozen=True)
+class UpdateCommand:
+    """Train the models of a finished run further: on new rows, with new clients, without those that are gone.
+
+    usage: rrcluster update RUN --data FILE --epsilon EPSILON [OPTIONS]. Settings are those of RUN, then the options.
+    The same groups go on. Whichever private evaluation likes better is handed out: the models of RUN, or those trained
+    further. --epsilon is what this training costs; what all trainings cost together, for a client in all of them, is
+    computed and stated in privacy.json. Examples:
+
+    rrcluster update runs/october --data november.csv --epsilon 1
+
+    rrcluster update runs/november --data december.csv --epsilon 1 --lifetime-epsilon 8
+
+    """
+
+    run: RunCommand = field(default_factory=RunCommand)
+    lifetime_epsilon: float | None = None
+    """Refuse a training that would bring the epsilon of all trainings together above this."""
+
+
+def update(arguments: list[str]) -> int:
+    """Run `rrcluster update`."""
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in HELP):
+        raise ConfigError(
+            "update needs a finished run first: `rrcluster update runs/my-run --data new.csv --epsilon 1`."
+        )
+    if arguments[0] in HELP:
+        parse(UpdateCommand(), arguments, prog="rrcluster update")
+    first, earlier = Path(arguments[0]), _finished(Path(arguments[0]))
+    parsed = parse(UpdateCommand(RunCommand(_going_on(earlier, first))), arguments[1:], prog="rrcluster update")
+    command, given = parsed.run, parsed.run.config
+    if given.privacy.epsilon is None and given.privacy.noise_multiplier is None and earlier.privacy.mechanism != "none":
+        raise ConfigError("update needs --epsilon, what this training may cost; earlier ones have cost theirs.")
+    if command.resume is not None or command.adopt:
+        raise ConfigError(
+            f"an update that was stopped is resumed as every run is: `rrcluster run --resume {command.resume}`."
+        )
+    if given.data.data != earlier.data.data and given.data.num_clients == earlier.data.num_clients:
+        given = replace(
+            given, data=replace(given.data, num_clients=earlier.data.num_clients if given.privacy.secure else None)
+        )
+    command = replace(command, config=_checked(given))
+    _check_first(command)
+    with _waiting(command, "Importing PyTorch"):
+        from rrcluster.runs.experiment import make_experiment
+
+    def make(config: RunConfig) -> "Experiment":
+        experiment = make_experiment(config)
+        most, plan = parsed.lifetime_epsilon, experiment.plan
+        together = None if experiment.start is None else experiment.start.epsilon_with(plan)
+        if most is not None and plan.private and (together is None or together > most):
+            raise PrivacyError(
+                f"all trainings would cost epsilon = {epsilon_text(together)} together, more than lifetime_epsilon = "
+                f"{most:g}; lower --epsilon, or end here."
+            )
+        return experiment
+
+    return _run(command, make)
+
+
+def _finished(run: Path) -> RunConfig:
+    """The settings of a finished run."""
+    if not (run / "config.yaml").exists():
+        raise RunFolderError(f"{run}: no run here (no config.yaml); give the folder of a finished run.")
+    if not (run / "models.safetensors").exists():
+        raise RunFolderError(f"{run}: the run has not finished; continue it with `rrcluster run --resume {run}`.")
+    return from_flat(without_removed(read_mapping(run / "config.yaml")), source=str(run / "config.yaml"))
+
+
+def _going_on(earlier: RunConfig, run: Path) -> RunConfig:
+    """The settings of a run that goes on from the models of an earlier one, on its own columns and classes."""
+    asks, usual = registry.METHODS.fact(earlier.algorithm, "reads_cells", False), PrivacySettings()
+    rules = json.loads(read_tensors(run / "models.safetensors")[1].get("encoder", "null"))
+    columns = earlier.columns
+    if rules and earlier.data.from_file:
+        columns = replace(columns, features=tuple(rules["features"]), classes=tuple(rules.get("classes", ())))
+    judged = earlier.privacy.private_evaluation or (0.0 if asks or columns.regression else 0.25)
+    privacy = replace(
+        earlier.privacy,
+        epsilon=None,
+        noise_multiplier=None,
+        max_epsilon=None,
+        private_evaluation=judged if earlier.privacy.mechanism == "joint" else 0.0,
+        num_rounds=usual.num_rounds if asks else earlier.privacy.num_rounds,
+    )
+    server = replace(earlier.server, start_from=str(run), init="auto", init_rounds=None)
+    output = replace(earlier.output, seed=(earlier.output.seed or 0) + 1, seeds=(), out=None, name=None)
+    output = replace(output, seed=0) if privacy.secure else output
+    return replace(earlier, columns=columns, privacy=privacy, server=server, output=output)
 
 
 def main(arguments: list[str]) -> int:
@@ -138,8 +231,13 @@ def read_command(arguments: list[str]) -> RunCommand:
         raise ConfigError("--adopt belongs to --resume, which names the folder to go on in; add that.")
     if command.resume is not None:
         return command
-    config = command.config.resolved()
-    if config.method.algorithm != (requested := command.config.algorithm):
+    return replace(command, config=_checked(command.config))
+
+
+def _checked(asked: RunConfig) -> RunConfig:
+    """The settings, resolved; what they stand for is said where it is another method than was asked for."""
+    config = asked.resolved()
+    if config.method.algorithm != (requested := asked.algorithm):
         say(
             f"algorithm = {config.method.algorithm}: clients of {requested} remember their rounds, which mechanism = "
             f"{config.privacy.mechanism} does not cover; those of this form remember nothing."
@@ -148,7 +246,7 @@ def read_command(arguments: list[str]) -> RunCommand:
         from rrcluster.data.table_files import check_table
 
         check_table(Path(config.data.data), config.columns)
-    return replace(command, config=config)
+    return config
 
 
 def _without_data(config: RunConfig) -> RunConfig:
@@ -236,11 +334,11 @@ def _show(command: RunCommand, folders: list[Path]) -> None:
 def _say_remarks(folder: Path) -> None:
     """What a reader of the table must know beside it."""
     from rrcluster.report.folders import read_run
-    from rrcluster.report.values import dead_text, effects_text, groups_text, start_text
+    from rrcluster.report.values import again_text, dead_text, effects_text, groups_text, start_text
 
     run = read_run(folder)
     started, dead = start_text(run.privacy.get("started_from")), dead_text(run.summary.get("dead_clusters"))
-    for text in (started, groups_text(run.summary), effects_text(run.summary), dead):
+    for text in (started, again_text(run.summary), groups_text(run.summary), effects_text(run.summary), dead):
         if text:
             say(f"{folder}: {text}")
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rrcluster.runs.sweep import Job, Outcome, Step
 
 Parsed = TypeVar("Parsed")
+HELP = ("-h", "--help", "--help-all")
 
 
 def parse(default: Parsed, arguments: Sequence[str], *, prog: str) -> Parsed:

@@ -23,6 +23,7 @@ from rrcluster.data.federated import (
     TestSet,
 )
 from rrcluster.errors import DataError
+from rrcluster.rng import stream
 
 Arrays = Sequence[ArrayLike] | NDArray[Any]
 Parts = tuple[NDArray[Any], ...]
@@ -85,18 +86,17 @@ def from_arrays(
     if not xs or len(xs) != len(ys):
         raise DataError(f"inputs are of {len(xs)} clients and targets of {len(ys)}; give one of each per client.")
     true_groups = checked_groups(groups, len(xs))
-    num_groups = 0 if groups is None else int(true_groups.max()) + 1
+    num_groups = int(true_groups.max()) + 1 if groups is not None else 0
     test_xs, test_ys, test_of = test_parts(_packed_tests(layout, test_inputs), test_targets, true_groups, num_groups)
     shape, target_shape = xs[0].shape[1:], ys[0].shape[1:]
-    tests = list(zip(test_xs, test_ys, strict=True))
-    for place, pair in enumerate([*zip(xs, ys, strict=True), *tests]):
+    pairs, tests = list(zip(xs, ys, strict=True)), list(zip(test_xs, test_ys, strict=True))
+    for place, pair in enumerate(pairs + tests):
         owner = f"client {place}" if place < len(xs) else f"test set {place - len(xs)}"
         _check_pair(owner, *pair, shape, target_shape, ids=ids, missing=columns is not None)
-    regression = _is_regression((*ys, *test_ys), num_classes)
-    kind, input_dtype = FLOAT if regression else IDS, IDS if ids else FLOAT
+    kind, input_dtype = FLOAT if _is_regression((*ys, *test_ys), num_classes) else IDS, IDS if ids else FLOAT
     return FederatedData(
         name=name,
-        num_classes=0 if regression else _checked_classes((*ys, *test_ys), num_classes),
+        num_classes=0 if kind == FLOAT else _checked_classes((*ys, *test_ys), num_classes),
         input_shape=shape,
         sizes=np.array([len(y) for y in ys], dtype=np.int64),
         groups=true_groups,
@@ -107,6 +107,7 @@ def from_arrays(
         input_dtype=input_dtype,
         target_shape=target_shape,
         layout=layout,
+        held_out=_own_tests(test_inputs, num_groups),
         clients=_checked_names(names, len(xs)),
         counted={} if num_classes is not None else {"num_classes": "declare it (num_classes=..., 0 for regression)"},
         columns=columns,
@@ -159,6 +160,11 @@ def test_parts(
     place = np.where(present, np.cumsum(present) - 1, -1)
     used = np.flatnonzero(present).tolist()
     return tuple(xs[i] for i in used), tuple(ys[i] for i in used), place[owners]
+
+
+def _own_tests(given: Any, num_groups: int) -> bool:
+    """Whether test sets are the clients' own: not one that all share, nor one per group."""
+    return isinstance(given, (list, tuple)) and len(given) != num_groups
 
 
 def check_samples(
@@ -348,6 +354,7 @@ def from_rows(
         test_sets=tuple(tests),
         test_of=test_of,
         input_dtype=IDS if ids else FLOAT,
+        held_out=_own_tests(test_inputs, num_groups),
         clients=_checked_names(names, num_clients),
     )
 
@@ -397,6 +404,86 @@ def at_most(data: FederatedData, count: int) -> FederatedData:
         store=_Fewer(data.store, count),
         test_sets=tuple(_fewer_tests(tests, count) for tests in data.test_sets),
     )
+
+
+def with_validation(data: FederatedData) -> FederatedData:
+    """The population with one in five of each client's samples kept for choosing settings by, and not trained on.
+
+    Rounded up; the newest where samples are in order of time, else drawn; none of a client's only sample. A client's
+    depend on how many it has alone.
+    """
+    held = np.where(data.sizes > 1, -(-data.sizes // _VALIDATION), 0)
+    kept = replace(data, sizes=held, store=_Divided(data.store, data.ordered, validation=True))
+    return replace(
+        data,
+        sizes=data.sizes - held,
+        store=_Divided(data.store, data.ordered, validation=False),
+        validation=kept,
+    )
+
+
+_VALIDATION = 5  # one of so many samples
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Divided:
+    store: ClientStore
+    ordered: bool
+    validation: bool
+
+    def client(self, client: int) -> tuple[Inputs, Targets]:
+        inputs, targets = self.store.client(client)
+        size, held = len(targets), -(-len(targets) // _VALIDATION) if len(targets) > 1 else 0
+        order = np.arange(size) if self.ordered else stream(0, "validation samples").permutation(size)
+        places = np.sort(order[size - held :] if self.validation else order[: size - held])
+        return inputs[places], targets[places]
+
+
+def without_newcomers(data: FederatedData, share: float) -> FederatedData:
+    """The population without a share of its clients, drawn by name (by place where they have none): `newcomers`.
+
+    Where no rows are held out, newcomers are tested on rows of their own all the same.
+    """
+    names = data.clients or tuple(map(str, range(data.num_clients)))
+    draws = np.array([stream(0, f"new client {name}").random() for name in names])
+    count = round(share * data.num_clients)
+    if not 0 < count < data.num_clients:
+        raise DataError(f"new_clients = {share:g} is {count} of {data.num_clients} clients; choose another share.")
+    order = np.argsort(draws)
+    newcomers = of_clients(data, np.sort(order[:count]))
+    newcomers = newcomers if data.held_out else _tested(with_validation(newcomers))
+    return replace(of_clients(data, np.sort(order[count:])), newcomers=newcomers)
+
+
+def _tested(data: FederatedData) -> FederatedData:
+    """The population with the samples of its validation as test sets."""
+    held = data.validation
+    assert held is not None
+    own = [held.store.client(client) for client in range(held.num_clients)]
+    tests = tuple(TestSet(targets, Constant(inputs)) for inputs, targets in own if len(targets))
+    place = np.where(held.sizes > 0, np.cumsum(held.sizes > 0) - 1, -1)
+    return replace(data, validation=None, test_sets=tests, test_of=place, held_out=True)
+
+
+def of_clients(data: FederatedData, ids: NDArray[np.int64]) -> FederatedData:
+    """Some clients as a population of their own."""
+    return replace(
+        data,
+        sizes=data.sizes[ids],
+        groups=data.groups[ids],
+        store=_Some(data.store, ids),
+        test_of=data.test_of[ids],
+        clients=tuple(data.clients[place] for place in ids.tolist()) if data.clients else (),
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Some:
+    store: ClientStore
+    ids: NDArray[np.int64]
+
+    def client(self, client: int) -> tuple[Inputs, Targets]:
+        return self.store.client(int(self.ids[client]))
 
 
 def spaced(size: int, count: int) -> NDArray[np.int64]:

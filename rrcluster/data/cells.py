@@ -76,7 +76,6 @@ def encode_cells(
         buckets=buckets,
         ranges=tuple((0.0, 1.0) if name in declared else None for name in names for _ in labels[name]),
         target_range=(0.0, 1.0) if columns.regression and columns.target in columns.ranges else None,
-        ordered=columns.time is not None,
     )
     return inputs.reshape(len(table), -1), facts
 
@@ -95,7 +94,6 @@ def cell_columns(columns: ColumnSettings) -> TableColumns:
         buckets=buckets_for(sum(name not in declared for name in labels)),
         ranges=tuple((0.0, 1.0) if name in declared else None for name in labels for _ in labels[name]),
         target_range=(0.0, 1.0) if columns.regression and columns.target in columns.ranges else None,
-        ordered=columns.time is not None,
     )
 
 

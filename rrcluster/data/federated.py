@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rrcluster.errors import ConfigError, DataError
+from rrcluster.settings import ColumnSettings
 
 LARGEST_ID = 2**24 - 1
 
@@ -118,7 +119,6 @@ class TableColumns:
     buckets: int  # H
     ranges: tuple[tuple[float, float] | None, ...]  # declared ones, by value; None where a column is not declared
     target_range: tuple[float, float] | None = None  # regression: where targets are meant to lie, if that is declared
-    ordered: bool = False  # whether a client's samples are in order of time, the oldest first
 
     @property
     def width(self) -> int:
@@ -221,6 +221,10 @@ class FederatedData:
     names, if they have any: private, and in no file of a run. `counted` names constants that should be public and were
     taken from the clients' data instead, each with the way to declare it. `columns` says what inputs mean that are
     values and codes of cells, with NaN for missing values; else inputs are finite.
+
+    `held_out`: a client's test set is rows of its own, held out by a public rule. `ordered`: a client's samples are in
+    order of time, the oldest first. `validation` has the samples that settings are chosen by, where they are, and
+    `newcomers` the clients that are kept out of training.
     """
 
     name: str
@@ -238,6 +242,11 @@ class FederatedData:
     clients: tuple[str, ...] = ()
     counted: Mapping[str, str] = field(default_factory=dict)
     columns: TableColumns | None = None
+    encoder: ColumnSettings | None = None
+    held_out: bool = False
+    ordered: bool = False
+    validation: "FederatedData | None" = None
+    newcomers: "FederatedData | None" = None
 
     def __repr__(self) -> str:
         """Public constants alone: a log or a traceback shows it."""
@@ -268,6 +277,19 @@ class FederatedData:
             layout=self.layout,
             columns=self.columns,
         )
+
+    def judged(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int64], Cohort | None]:
+        """Places of the clients with samples to judge released models by, and these samples, on which nobody trains.
+
+        None where nothing is held out for that. Whether a client has any depends on its own samples alone.
+        """
+        if self.validation is not None:
+            places = np.flatnonzero(self.validation.sizes[clients])
+            return places, self.validation.cohort(clients[places])
+        if not self.held_out:
+            return np.arange(len(clients)), None
+        places = np.flatnonzero(self.test_of[clients] >= 0)
+        return places, self.tests.cohort(self.test_of[clients[places]])
 
     def usable(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
         """(n,) whether each client's samples pass the checks; all of them where they were checked when loaded."""

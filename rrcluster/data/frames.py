@@ -178,7 +178,10 @@ def _population(table: Any, client: str, columns: ColumnSettings, *, name: str, 
         name=name,
         columns=facts,
     )
-    data = replace(data, clients=tuple(names), counted=counted)
+    encoder = replace(columns, features=tuple(features), classes=classes)
+    data = replace(data, clients=tuple(names), counted=counted, encoder=encoder)
+    held_out = columns.test_column is not None or columns.held_out > 0
+    data = replace(data, held_out=held_out, ordered=columns.time is not None)
     if columns.group is None:
         return data
     groups, group_names = encode_owners(table, columns.group, columns, row=row)

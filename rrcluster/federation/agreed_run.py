@@ -212,7 +212,7 @@ def check_data(data: FederatedData, agreement: Agreement, place: int) -> Federat
         "input_shape": (tuple(data.input_shape), samples.input_shape),
         "num_classes": (data.num_classes, samples.num_classes),
         "ids": (data.input_dtype == IDS, samples.ids),
-        "columns": (data.columns and replace(data.columns, ordered=False), agreed_cells(samples.columns)),
+        "columns": (data.columns, agreed_cells(samples.columns)),
     }
     for name, (own, agreed) in shown.items():
         if own != agreed:

@@ -9,7 +9,7 @@ from rrcluster.data.federated import TableColumns
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.federation.agreement import SampleShape
 from rrcluster.runs.config import coerce
-from rrcluster.settings import AFFECTS, FIELDS, ColumnSettings, FaultSettings, declared_columns, names_file
+from rrcluster.settings import AFFECTS, FIELDS, ColumnSettings, declared_columns, names_file
 
 MEMBERS = "members"  # the name of data that every member brings itself
 _OWN_COLUMNS = ("client", "test_column", "test_share", "time", "group")  # a member's own business
@@ -40,9 +40,9 @@ def check_settings(settings: Mapping[str, Any], *, secure: bool) -> None:
             f"data = {data!r:.60} must be `{MEMBERS}` (every member brings its own), or the name of a dataset for a "
             "rehearsal; an agreement holds no path."
         )
-    for name in ("dropout", "hostile"):
-        if settings.get(name, 0) != getattr(FaultSettings(), name):
-            raise ConfigError(f"{name} simulates clients that fail, and those of a federation are real; leave it out.")
+    for name in ("dropout", "hostile", "new_clients"):
+        if settings.get(name, 0) != 0:
+            raise ConfigError(f"{name} is for simulations, and the clients of a federation are real; leave it out.")
     if settings.get("algorithm") in _NOT_TRAINED_TOGETHER:
         raise ConfigError(f"algorithm = {settings['algorithm']} is a reference point of simulations; choose another.")
     if data == MEMBERS and not settings.get("secure"):

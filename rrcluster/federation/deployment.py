@@ -29,7 +29,7 @@ _LONGEST_WORD = 10_000  # bytes of a short answer
 _LEVEL = (
     "Noise is made by the members. A member that is absent takes its share of the noise with it, so epsilon is under "
     "zero-out, not under add-remove: that somebody takes part is not hidden, what it contributes is. A sum of h shares "
-    "is one discrete Gaussian up to a factor of 1 +- 8 h exp(-40000) on every probability (docs/secure-aggregation.md)."
+    "is one discrete Gaussian up to a factor of 1 +- 8 h exp(-40000) on every probability (docs/privacy.md)."
 )
 _SAME_LOSS = (
     "The event below is the accountants': one Gaussian to which everybody contributes, whose loss is the same under "

@@ -1,7 +1,7 @@
 """From a privacy plan to a federation whose server sees sums alone, with noise made by the members.
 
 The guarantee is under *zero-out*: the neighbour takes part with a zero message (privacy/discrete.py,
-docs/secure-aggregation.md). It is towards everybody, the server included, where a member may collude; where none may,
+docs/privacy.md). It is towards everybody, the server included, where a member may collude; where none may,
 not towards the members, each of which knows its own share of the noise and can take it off. Everybody takes part in
 every round: the server sees who does, so nothing is amplified by sampling.
 """

@@ -88,7 +88,7 @@ def form_for(model: Model, data: FederatedData, *, num_rounds: int, most_cluster
         num_rounds=num_rounds,
         most_clusters=most_clusters,
         personal=personal,
-        ordered=facts is not None and facts.ordered,
+        ordered=data.ordered,
     )
 
 

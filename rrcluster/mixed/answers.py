@@ -199,7 +199,7 @@ class TableQuestion:
     def _first_training(self, rows: Rows) -> dict[str, tuple[Array, float]]:
         columns, targets = self.columns(rows), self.targets(rows)
         mask, answers = self._fitted_rows(rows), {}
-        for k in (1, *self._clustered):
+        for k in self.form.families_of(len(self.facts.active)):
             member, offsets = self._member(rows, columns, self._first(k))
             pulls = residuals(offsets, targets, self.form.kind)[0]
             answers[f"gradient of {k}"] = self._gradient(columns, pulls, mask, member)
@@ -209,7 +209,7 @@ class TableQuestion:
     def _second_training(self, rows: Rows) -> dict[str, tuple[Array, float]]:
         columns, targets = self.columns(rows), self.targets(rows)
         _, intercept, slope = self._chosen
-        member, offsets = self._member(rows, columns, self.facts.second)
+        member, offsets = self._member(rows, columns, self.facts.correlated(self.facts.second))
         logits = offsets
         if (intercept, slope) != (SMALL, SMALL):
             precision = precisions(intercept, slope, columns.shape[2])
@@ -235,9 +235,12 @@ class TableQuestion:
         return {"gains": (gains, GAIN_CLIP * math.sqrt(gains.shape[1] + 1))} if gains.shape[1] else {}
 
     def _last_choice(self, rows: Rows) -> dict[str, tuple[Array, float]]:
-        settings = self.form.last_settings(*self._chosen)
-        plain = self._losses(rows, {1: self._first(1)}, ((1, SMALL, SMALL),))
-        gains = self._losses(rows, {settings[0][0]: self.facts.second}, settings) - plain
+        settings, k = self.form.last_settings(*self._chosen), int(self._chosen[0])
+        if self.form.begun:
+            plain = self._losses(rows, {k: self.facts.start[k:]}, (self._chosen,))
+        else:
+            plain = self._losses(rows, {1: self._first(1)}, ((1, SMALL, SMALL),))
+        gains = self._losses(rows, {k: self.facts.correlated(self.facts.second)}, settings) - plain
         return {"gains": (gains, GAIN_CLIP * math.sqrt(gains.shape[1] + 1))}
 
     def _losses(self, rows: Rows, models: dict[int, Array], settings: tuple[Setting, ...]) -> Array:
@@ -286,15 +289,15 @@ class TableQuestion:
         return self.facts.nearest(place, k, self.form.families_of(len(self.facts.active)))
 
     def _first(self, k: int) -> Array:
-        """(k, l, p) the models of the first training with k clusters."""
-        return self.facts.of_family(k, self.form.families_of(len(self.facts.active)), self.facts.first)
+        """(k, l, p) weights for standardised columns of the first training with k clusters."""
+        families = self.form.families_of(len(self.facts.active))
+        return self.facts.correlated(self.facts.of_family(k, families, self.facts.first))
 
     def _member(self, rows: Rows, columns: Array, models: Array) -> tuple[Array, Array]:
         """(n, k) whose cluster each client is in, and (n, s, l) logits of that cluster's model."""
         k = len(models)
         nearest = self._nearest(self.described(rows), k) if k > 1 else np.zeros(len(columns), dtype=np.int64)
-        weights = self.facts.correlated(models)[nearest]  # (n, l, p)
-        return one_hot(nearest, k), linear(columns, weights)
+        return one_hot(nearest, k), linear(columns, models[nearest])
 
     @property
     def _clustered(self) -> tuple[int, ...]:

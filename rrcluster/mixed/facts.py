@@ -39,6 +39,7 @@ class Facts:
     first: Array = field(default_factory=_unknown)  # (1 + 2 + ..., l, p) models of the first training
     second: Array = field(default_factory=_unknown)  # (k, l, p) models of the second
     chosen: Array = field(default_factory=_unknown)  # (k, size of intercepts, size of slopes)
+    start: Array = field(default_factory=_unknown)  # (2 k, l, p) weights that a run goes on from, then their bases
 
     def tensors(self) -> dict[str, Array]:
         """As arrays by name."""
@@ -47,7 +48,8 @@ class Facts:
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Any]) -> "Facts":
         """Back from arrays by name."""
-        return cls(**{part.name: np.asarray(tensors[part.name], dtype=np.float64) for part in fields(cls)})
+        known = [part.name for part in fields(cls) if part.name in tensors]
+        return cls(**{name: np.asarray(tensors[name], dtype=np.float64) for name in known})
 
     @property
     def full(self) -> bool:
@@ -89,6 +91,12 @@ class Facts:
             return weights
         turned = np.stack([own[:, 1:] @ self.whiten for own in weights]) if len(weights) else weights[..., 1:]
         return np.concatenate([weights[..., :1], turned], axis=-1)  # the map is symmetric
+
+    def uncorrelated(self, weights: Array) -> Array:
+        """(n, l, p) the inverse of `correlated`."""
+        if not self.whiten.size:
+            return weights
+        return np.concatenate([weights[..., :1], np.linalg.solve(self.whiten, weights[..., 1:, None])[..., 0]], axis=-1)
 
     def described(self, columns: Array, mask: Array) -> Array:
         """(n, r) where a client's mean row lies along the axes."""

@@ -30,10 +30,11 @@ FIRST_TAIL, SECOND_TAIL = 0.3, 0.5  # share of the last iterates whose mean is k
 LEAST_SPREAD = 0.05  # of clients along the first axis, relative to rows
 LEAST_CLUSTER = 0.05  # of the clients
 PAYS = 3.0  # sigmas by which more than one cluster must be better
+PAYS_AGAIN = 2.0  # sigmas by which models trained further must be better than those that the run goes on from
 SMALLEST_SHARE = 0.02  # of a cluster, that sums are divided by
 RESTARTS, LLOYD_STEPS = 30, 40
 
-_OWN_ARRAYS = ("total", "clients", "tail", "sizes", "penalty")
+_OWN_ARRAYS = ("total", "clients", "tail", "sizes", "penalty", "gain", "size_noise")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,17 @@ class Questionnaire:
     tail: Array = field(default_factory=lambda: np.zeros(0))  # of a training: mean of its last models so far
     sizes: Array = field(default_factory=lambda: np.zeros(0))  # shares of the clients in its clusters
     penalty: Array = field(default_factory=lambda: np.zeros(0))  # on its weights
+    gain: Array = field(default_factory=lambda: np.zeros(0))  # mean loss less that of the start, and its noise's std
+
+    size_noise: Array = field(default_factory=lambda: np.zeros(0))  # std of each of the sizes
+
+    @classmethod
+    def going_on(cls, form: Form, models: Models) -> "Questionnaire":
+        """The state of a run that goes on from models that were handed out: their columns, places and sizes stay."""
+        facts = facts_of(form, models)
+        chosen = np.where(facts.chosen < 1.01 * SMALL, SMALL, facts.chosen)  # they were rounded to float32
+        start = np.concatenate([facts.first, facts.second])
+        return cls(form, replace(facts, density=np.ones(1), chosen=chosen, start=start))
 
     def updated(
         self, round_index: int, released: Array, count: float, *, noise: float, count_noise: float, expected: float
@@ -67,6 +79,8 @@ class Questionnaire:
         told = PartSums(self._parts(stage), total, noise, self.form.rounds(stage), clients)
         facts = getattr(now, "_after_" + name.replace(" ", "_"))(told)
         kept = replace(now, facts=facts, total=np.zeros(0))
+        if name == "last choice" and self.form.begun:
+            kept = replace(kept, gain=np.array(now._least_gain(told)[1:]))
         if name != "first choice":
             return kept
         families = self.form.families_of(len(facts.active))
@@ -83,7 +97,7 @@ class Questionnaire:
         if not tensors:
             return cls(form)
         own = {name.removeprefix("questionnaire."): value for name, value in tensors.items()}
-        return cls(form, Facts.from_tensors(own), *(np.asarray(own[name]) for name in _OWN_ARRAYS))
+        return cls(form, Facts.from_tensors(own), *(np.asarray(own.get(name, ())) for name in _OWN_ARRAYS))
 
     def question(self, round_index: int) -> TableQuestion:
         """What clients are asked in a round."""
@@ -138,12 +152,30 @@ class Questionnaire:
 
     def _after_moments(self, told: "PartSums") -> Facts:
         facts, a = self.facts, len(self.facts.active)
+        if self.form.begun:
+            return self._prepared(told)
         learnt = _full_moments(told, a) if facts.full else _diagonal_moments(told, a, facts.density.item())
         if self.form.kind == "number":
             (mean, square), noise = told.means("target", math.sqrt(2))
             spread = math.sqrt(max(square - mean**2, 4 * noise, LEAST_VARIANCE))
             learnt["target"] = np.array([mean, spread])
         return replace(facts, **learnt)
+
+    def _prepared(self, told: "PartSums") -> Facts:
+        """The facts of a start with the map to columns that are uncorrelated now, in which its models are trained on.
+
+        Second moments are taken around the start's means: where columns have drifted, steps are shorter for it.
+        """
+        facts, a = self.facts, len(self.facts.active)
+        if not facts.full:
+            return replace(facts, length=np.array([1.0 + a]))
+        rows, noise = told.means("rows", ROWS_CLIP * (a + 1))
+        second = from_upper(np.concatenate([[1.0], rows]), a + 1)
+        scaled = np.concatenate([-facts.centre[:, None], np.eye(a)], axis=1) / facts.scale[:, None]
+        whiten = _whitening(scaled @ second @ scaled.T, facts.scale, noise)
+        mapped = replace(facts, whiten=whiten, length=np.array([1.0 + a]))
+        first, second = np.split(mapped.uncorrelated(facts.start), 2)
+        return replace(mapped, first=first, second=second)
 
     def _after_map(self, told: "PartSums") -> Facts:
         families = [k for k in self.form.families_of(len(self.facts.active)) if k > 1]
@@ -178,12 +210,13 @@ class Questionnaire:
         models = self.facts.first if first else self.facts.second
         sizes = self.sizes if since > 1 else np.repeat(1 / np.array(families), families)
         penalty = np.zeros(len(models)) if first and since == 1 else self.penalty
-        moved, start = models.copy(), 0
+        moved, start, size_noise = models.copy(), 0, np.zeros(len(models))
         sizes, penalty = sizes.copy(), penalty.copy()
         for k in families:
             block, suffix = slice(start, start + k), f" of {k}" if first else ""
             if k > 1:
-                counts, _ = told.means(f"counts{suffix}", 1.0)
+                counts, noise = told.means(f"counts{suffix}", 1.0)
+                size_noise[block] = noise / math.sqrt(since)
                 sizes[block] += (counts[:k] - sizes[block]) / (since + 1)
             share = np.maximum(sizes[block], SMALLEST_SHARE)
             gradient, noise = told.means(
@@ -192,13 +225,13 @@ class Questionnaire:
             slopes = gradient[: models[block].size].reshape(models[block].shape) / share[:, None, None]
             if first and since == 1:
                 penalty[block] = self._penalty(slopes, noise / share, rounds)
-            moved[block] = self._stepped(models[block], slopes, penalty[block])
+            moved[block] = self._stepped(models[block], slopes, penalty[block], self._anchor(first, models[block]))
             start += k
         kept = max(round((FIRST_TAIL if first else SECOND_TAIL) * rounds), 1)
         tail = self.tail if since > rounds - kept + 1 else np.zeros_like(moved)
         tail = tail + moved / kept if since > rounds - kept else tail
         facts = replace(self.facts, **{name.split()[0]: tail if since == rounds else moved})
-        return replace(self, facts=facts, sizes=sizes, penalty=penalty, tail=tail)
+        return replace(self, facts=facts, sizes=sizes, penalty=penalty, tail=tail, size_noise=size_noise)
 
     def _penalty(self, slopes: Array, noise: Array, rounds: int) -> Array:
         """(k,) ridge penalties: the larger, the less of the first slopes (k, l, p) noise leaves to be seen.
@@ -210,10 +243,16 @@ class Questionnaire:
         signal = max(float(seen) / slopes.size, 1e-4 * float((noise**2).mean()) + 1e-12)
         return np.minimum(noise**2 / rounds * curvature / signal, 100 * curvature)
 
-    def _stepped(self, models: Array, slopes: Array, penalty: Array) -> Array:
+    def _anchor(self, first: bool, models: Array) -> Array:
+        """What penalised weights are drawn to: zero, or the weights that the run goes on from."""
+        if not self.form.begun:
+            return np.zeros_like(models)
+        return np.split(self.facts.uncorrelated(self.facts.start), 2)[0 if first else 1]
+
+    def _stepped(self, models: Array, slopes: Array, penalty: Array, anchor: Array) -> Array:
         """The models (k, l, p) after one step along their slopes; the intercept is not penalised."""
         ridge = penalty[:, None, None] * (np.arange(models.shape[2]) > 0)
-        step = (slopes - ridge * models) / (CURVATURE[self.form.kind] + ridge)
+        step = (slopes - ridge * (models - anchor)) / (CURVATURE[self.form.kind] + ridge)
         length = np.sqrt((step**2).sum(axis=(1, 2), keepdims=True))
         return np.asarray(models + step * (LONGEST_MOVE / np.maximum(length, LONGEST_MOVE)))
 
@@ -238,13 +277,21 @@ class Questionnaire:
         return settings[best]
 
     def _after_last_choice(self, told: "PartSums") -> Facts:
+        best, gain, noise = self._least_gain(told)
+        if gain < -(PAYS_AGAIN if self.form.begun else 1.0) * noise:
+            return replace(self.facts, chosen=np.array(best))
+        if self.form.begun:  # what the run started from, as it was
+            first, second = np.split(self.facts.start, 2)
+            return replace(self.facts, whiten=np.zeros(0), first=first, second=second)
+        return replace(self.facts, chosen=np.array([1, SMALL, SMALL]), second=self.facts.first[:1])
+
+    def _least_gain(self, told: "PartSums") -> tuple[Setting, float, float]:
+        """The setting of the last choice that loses least, how much more than the baseline, and the noise's std."""
         k, intercept, slope = self.facts.chosen.tolist()
         settings = self.form.last_settings(int(k), intercept, slope)
         gains, noise = told.means("gains", GAIN_CLIP * math.sqrt(len(settings) + 1))
         best = int(gains[: len(settings)].argmin())
-        if gains[best] < -noise:
-            return replace(self.facts, chosen=np.array(settings[best]))
-        return replace(self.facts, chosen=np.array([1, SMALL, SMALL]), second=self.facts.first[:1])
+        return settings[best], float(gains[best]), noise
 
 
 @dataclass(frozen=True)
@@ -282,10 +329,7 @@ def _full_moments(told: PartSums, a: int) -> dict[str, Array]:
     covariance = second[1:, 1:] - np.outer(mean, mean)
     variance = np.diag(covariance)
     scale = np.sqrt(np.maximum(variance, max(2 * noise, LEAST_VARIANCE)))
-    correlation = covariance / np.outer(scale, scale)
-    values, vectors = np.linalg.eigh(correlation)
-    least = max(2 * noise * math.sqrt(a) / float(np.median(scale**2)), LEAST_EIGENVALUE)
-    whiten = vectors @ np.diag(np.maximum(values, least) ** -0.5) @ vectors.T
+    whiten = _whitening(covariance / np.outer(scale, scale), scale, noise)
     apart = (from_upper(between, a) - np.outer(mean, mean)) / np.outer(scale, scale)
     values, vectors = np.linalg.eigh(apart)
     axes = np.zeros((a, AXES))
@@ -297,6 +341,13 @@ def _full_moments(told: PartSums, a: int) -> dict[str, Array]:
         "length": np.array([float(p)]),
         "axes": axes,
     }
+
+
+def _whitening(correlation: Array, scale: Array, noise: float) -> Array:
+    """(a, a) the map to uncorrelated columns, directions that noise may have made small not stretched further."""
+    values, vectors = np.linalg.eigh(correlation)
+    least = max(2 * noise * math.sqrt(len(scale)) / float(np.median(scale**2)), LEAST_EIGENVALUE)
+    return np.asarray(vectors @ np.diag(np.maximum(values, least) ** -0.5) @ vectors.T)
 
 
 def _diagonal_moments(told: PartSums, a: int, density: float) -> dict[str, Array]:

@@ -37,8 +37,10 @@ _ASKED = {
     "first training": "the mean gradient of a client's rows, for every number of clusters, and a count",
     "first choice": "how much less a client loses with each size of random effects and each number of clusters",
     "second training": "the mean gradient of a client's rows at the model with its own random effects, and a count",
-    "last choice": "how much less a client loses than with one model and no effects, for sizes near the first choice",
+    "last choice": "how much less a client loses than with one model and no effects, or than with the models that the "
+    "run goes on from, for sizes near the first choice, or near theirs",
 }
+_AGAIN = (0, 0, 3, 0, 0, 6, 0, 8, 3)  # shares of the stages where a run goes on from another one's models
 FAMILIES = (1, 2, 3, 4, 6)  # numbers of clusters among which is chosen
 USUAL_ROUNDS = sum(share for _, share in STAGES)
 FEWEST_ROUNDS = 2 * len(STAGES)
@@ -76,6 +78,7 @@ class Form:
     most_clusters: int = max(FAMILIES)
     personal: bool = True
     ordered: bool = False  # whether rows are in the order of time: the newest are then held out for choices
+    begun: int = 0  # clusters of the models that the run goes on from, which stay; 0: it learns all by itself
 
     def __post_init__(self) -> None:
         if self.num_rounds < FEWEST_ROUNDS:
@@ -97,16 +100,20 @@ class Form:
     @property
     def families(self) -> tuple[int, ...]:
         """Numbers of clusters that are candidates."""
+        if self.begun:
+            return (self.begun,)
         return tuple(k for k in FAMILIES if k <= self.most_clusters) if self.num_columns <= MOST_CLUSTERED else (1,)
 
     @property
     def ends(self) -> Array:
-        """The round after each stage's last."""
-        shares = np.cumsum([share for _, share in STAGES])
+        """The round after each stage's last; of a stage that is not asked, the one before it."""
+        asked = np.array(_AGAIN if self.begun else [share for _, share in STAGES])
+        shares = np.cumsum(asked[asked > 0])
         ends = np.maximum(np.round(shares * self.num_rounds / shares[-1]).astype(int), 1)
         for stage in range(1, len(ends)):
             ends[stage] = max(ends[stage], ends[stage - 1] + 1)
-        return np.asarray(np.minimum(ends, self.num_rounds - np.arange(len(shares))[::-1]))
+        ends = np.minimum(ends, self.num_rounds - np.arange(len(shares))[::-1])
+        return np.concatenate([[0], ends])[np.cumsum(asked > 0)]
 
     def stage(self, round_index: int) -> int:
         """The place in STAGES of a round."""
@@ -161,7 +168,7 @@ class Form:
             if not clustered:
                 yield AnswerPart("nothing", 1, 1.0)
         elif name == "first training":
-            for k in (1, *clustered):
+            for k in self.families_of(a):
                 yield AnswerPart(f"gradient of {k}", k * self.num_outputs * p, 1.0 if k == 1 else CLUSTERED_WEIGHT)
                 if k > 1:
                     yield AnswerPart(f"counts of {k}", k, COUNT_WEIGHT * CLUSTERED_WEIGHT)
@@ -176,7 +183,7 @@ class Form:
 
     def families_of(self, active: int) -> tuple[int, ...]:
         """The candidates for so many columns of the model: clusters only where they are few."""
-        return self.families if active <= MOST_CLUSTERED else (1,)
+        return self.families if self.begun or active <= MOST_CLUSTERED else (1,)
 
     def first_settings(self, active: int) -> tuple[Setting, ...]:
         """(k, size of intercepts, size of slopes) among which the first choice is made; the first is one model."""
@@ -199,6 +206,8 @@ class Form:
         """The list of questions, for the statement: what each asks, in how many rounds, and the parts of a message."""
         described = []
         for stage, (name, _) in enumerate(STAGES):
+            if not self.rounds(stage):
+                continue
             parts = self.parts(stage, min(self.num_encoded, MOST_CLUSTERED))
             length = math.sqrt(sum(part.weight**2 for part in parts))
             described.append(

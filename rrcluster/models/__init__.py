@@ -11,7 +11,7 @@ from rrcluster.models.probe import fitted, seeded_generator
 from rrcluster.models.scattering import scattering, scattering_pca
 from rrcluster.models.table_linear import table_linear
 
-__all__ = ["OURS", "Layer", "Model", "fitted", "from_module", "make_model"]
+__all__ = ["OURS", "Layer", "Model", "Shipped", "fitted", "from_module", "make_model", "shipped_model"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,6 @@ class Shipped:
     takes: str  # in words, for errors
     shapes: tuple[tuple[int, ...], ...] = ()  # the only input shapes it takes; none: any
     ids: bool = False  # inputs are ids (int64) of a sequence, not numbers
-    heavy: bool = False  # training a cohort keeps a GPU busy by itself
     own: bool = False  # registered: tried on a sample (probe.py) instead
     cells: bool = False  # inputs are a table's cells as they stand, which no error proposes for others
 
@@ -46,10 +45,6 @@ OURS: dict[str, Shipped] = {
     "scattering-pca": Shipped(scattering_pca, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
     "table-linear": Shipped(table_linear, "rows of a table", cells=True),
     "mlp": Shipped(networks.mlp, "numbers of any shape"),
-    "cnn": Shipped(networks.cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
-    "edges-cnn": Shipped(networks.edges_cnn, "1 x 28 x 28 images", shapes=((1, 28, 28),)),
-    "cifar-cnn": Shipped(networks.cifar_cnn, "3 x 32 x 32 images", shapes=((3, 32, 32),), heavy=True),
-    "lstm": Shipped(networks.character_lstm, "sequences of character ids", ids=True, heavy=True),
     "bigram": Shipped(networks.bigram, "sequences of character ids", ids=True),
     "trigram": Shipped(networks.trigram, "sequences of character ids", ids=True),
     "fourgram": Shipped(networks.fourgram, "sequences of character ids", ids=True),
@@ -82,7 +77,8 @@ def make_model(name: str, *, input_shape: tuple[int, ...], num_classes: int, ids
     shipped = shipped_model(name)
     shape, kind = tuple(input_shape), shipped.ids if ids is None else ids
     if not shipped.fits(shape, kind):
-        fitting = [other for other, ours in OURS.items() if ours.fits(shape, kind) and not ours.cells]
+        others = {other: shipped_model(other) for other in registry.MODELS}
+        fitting = [name for name, other in others.items() if other.fits(shape, kind) and not (other.own or other.cells)]
         raise ConfigError(
             f"model = {name} takes {shipped.takes}, not {'ids' if kind else 'numbers'} of shape {shape}; "
             f"use model = {' or '.join(fitting) or 'one of your own'}."

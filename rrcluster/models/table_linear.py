@@ -51,11 +51,14 @@ class TableLinear(nn.Module):
             texts = (codes[..., None] == buckets).to(rows.dtype)
             rest = torch.cat([missing[..., None], texts], dim=-1).flatten(-2)
             columns = torch.cat([columns, rest], dim=-1)
-        standard = ((columns - self.centre) * self.gain).clamp(-WIDEST, WIDEST)
+        return self.answer(((columns - self.centre) * self.gain).clamp(-WIDEST, WIDEST))
+
+    def answer(self, standard: Tensor) -> Tensor:
+        """(s, p) standardised columns -> (s, classes), or (s, 1)."""
         logits = standard @ self.weight[:, 1:].T + self.weight[:, 0]
-        if form.kind == "binary":
+        if self.form.kind == "binary":
             return torch.cat([torch.zeros_like(logits), logits], dim=-1)
-        if form.kind == "classes":
+        if self.form.kind == "classes":
             return logits
         return self._number(self.target[0] + self.target[1] * logits)
 

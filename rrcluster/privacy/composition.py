@@ -18,6 +18,11 @@ from rrcluster.privacy import events
 from rrcluster.privacy.accounting import MAX_MULTIPLIER, MAX_PLD_ROUNDS, MIN_DELTA, AccountRow, check_delta, epsilon
 from rrcluster.privacy.cost import Cost, Part, folder_cost
 
+HOLDS_IF = (
+    "Holds if noise, sampling and rounds of no run were chosen by looking at releases of another, and for all releases "
+    "that the plans allow, made or not."
+)
+
 
 @dataclass(frozen=True)
 class Together:

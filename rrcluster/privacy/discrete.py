@@ -14,7 +14,7 @@ rounded and no tail is cut. The bits come from the operating system, fresh for e
 
 How long a draw takes depends on the draw; that time is not covered by any guarantee.
 
-**Noise shares** (`share_sigma`, docs/secure-aggregation.md). In a secure aggregation each client adds a share of the
+**Noise shares** (`share_sigma`, docs/privacy.md). In a secure aggregation each client adds a share of the
 noise to its message, and nobody knows the noise of the sum. Let a sum hold messages of norm at most S and shares from
 at least h = `least_honest` clients that follow the protocol. Then towards everybody else, the server included, its
 noise is that of one discrete Gaussian of std at least `noise_std`, up to a factor of 1 +- 8 h exp(-40000) on every

@@ -147,7 +147,7 @@ class IdentifierMechanism:
     is fixed, so one client's update moves one block (and the shared sum) by at most 2C. The two releases are made on
     the same cohort and fold into one event. Sizes depend on noisy identifiers and coins only. Every cohort has exactly
     `cohort_size` rows: a client that dropped out or sent an invalid report stays, with a zero update and a random
-    identifier. Findings 5, 6 and 14 of docs/privacy.md say how the paper's own statement differs.
+    identifier. Findings 5, 6 and 14 of docs/paper.md say how the paper's own statement differs.
     """
 
     coordinates: Coordinates

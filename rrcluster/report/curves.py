@@ -21,7 +21,7 @@ from rrcluster.report.drawing import (
     legend,
     legend_height,
     level,
-    near_chance,
+    near_level,
     note_diagnostic,
     plain,
     set_title,
@@ -29,7 +29,7 @@ from rrcluster.report.drawing import (
 )
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.series import Look, arenas, distinct_looks, epsilon_series, method_looks
-from rrcluster.report.tables import chance_level
+from rrcluster.report.tables import constant_level
 from rrcluster.report.values import Estimate, epsilon_name, estimate, percent
 
 SERIES = 7  # lines of a panel that are named
@@ -124,7 +124,7 @@ def name_ends(figure: Any, column: Any, panels: Sequence[CurvePanel], reference:
 
 
 def _near(reference: tuple[str, float], panel: CurvePanel) -> bool:
-    return near_chance(reference[1] / 100, (point for curve in panel.curves for point in curve.points))
+    return near_level(reference[1] / 100, (point for curve in panel.curves for point in curve.points))
 
 
 def _paint_bundle(axes: Any, curves: Sequence[Curve]) -> None:
@@ -149,7 +149,7 @@ def panels_height(panels: Sequence[CurvePanel]) -> float:
     if _named_at_ends(panels):
         return height
     labels = dict.fromkeys(curve.label for panel in panels for curve in panel.named)
-    return height + legend_height([*labels, BUNDLE, "chance (10%)"])
+    return height + legend_height([*labels, BUNDLE, "constant (10.0%)"])
 
 
 def bundle_note(panels: Sequence[CurvePanel]) -> str:
@@ -181,15 +181,15 @@ def draw_accuracy(groups: Sequence[RunGroup]) -> list[Drawing]:
     """Convergence: mean accuracy over rounds, with bands over seeds."""
     panels = [panel for panel in accuracy_panels(groups) if panel.curves]
     pages = [panels[first : first + PANELS] for first in range(0, len(panels), PANELS)]
-    chance = chance_level(groups)
+    level = constant_level(groups)
     return [
-        draw_rounds(page, f"accuracy-{number}" if number > 1 else "accuracy", chance=chance)
+        draw_rounds(page, f"accuracy-{number}" if number > 1 else "accuracy", level=level)
         for number, page in enumerate(pages, 1)
     ]
 
 
 def draw_rounds(
-    panels: Sequence[CurvePanel], name: str, *, title: str = "Accuracy over rounds", chance: float | None = None
+    panels: Sequence[CurvePanel], name: str, *, title: str = "Accuracy over rounds", level: float | None = None
 ) -> Drawing:
     """Panels of accuracy over rounds as one figure."""
     curves = [(panel, curve) for panel in panels for curve in panel.curves]
@@ -197,9 +197,9 @@ def draw_rounds(
         f"{curve.label}{f' ({panel.title})' if panel.title else ''} ends at {percent(curve.points[-1].mean)}%"
         for panel, curve in curves
     )
-    near = near_chance(chance, (point for _, curve in curves for point in curve.points))
-    reference = (f"chance ({100 * chance:g}%)", 100 * chance) if chance is not None and near else None
-    note = f" Chance level: {100 * chance:g}%." if chance is not None and not near else ""
+    near = near_level(level, (point for _, curve in curves for point in curve.points))
+    reference = (f"constant ({100 * level:.1f}%)", 100 * level) if level is not None and near else None
+    note = f" Always the most common class: {100 * level:.1f}%." if level is not None and not near else ""
 
     def paint(figure: Any) -> None:
         column = paint_panels(figure, panels, xlabel="round", ylabel="accuracy (%)", reference=reference)

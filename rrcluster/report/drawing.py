@@ -23,7 +23,7 @@ COLOURS = (*PALETTE, INK)  # of methods
 TEXT_COLOURS = ("#00588a", "#a84a00", "#00755a", "#946600", "#1f74a8", "#9c4a79")  # the palette, dark enough to be read
 TONES = ("#440154", "#443983", "#31688e", "#21918c", "#35b779", "#8fce3f", "#c9b90f")  # of clusters: a scale, no method
 COLUMN_WIDTH = 3.4  # inches: one column of a two-column page
-_NEAR_CHANCE = 0.2  # the chance level is drawn if some accuracy is less than this above it
+_NEAR_LEVEL = 0.2  # the level of a constant is drawn if some accuracy is less than this above it
 _TEXT_WIDTH = 62  # characters of legend that fit into it
 _LINE = 0.125  # inches of a line of text
 _FONT = "DejaVuSans"  # how ids of letters begin: the font of figures.mplstyle
@@ -179,9 +179,9 @@ def band(axes: Any, at: Sequence[float], points: Sequence[Estimate], *, colour: 
         axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def near_chance(chance: float | None, points: Iterable[Estimate]) -> bool:
-    """Whether the chance level is near enough to the points to be drawn with them."""
-    return chance is not None and min((point.low for point in points), default=1.0) < chance + _NEAR_CHANCE
+def near_level(level: float | None, points: Iterable[Estimate]) -> bool:
+    """Whether the level of a constant is near enough to the points to be drawn with them."""
+    return level is not None and min((point.low for point in points), default=1.0) < level + _NEAR_LEVEL
 
 
 def _matplotlib() -> Any:

@@ -27,7 +27,7 @@ from rrcluster.report.drawing import (
     broken,
     draw,
     legend,
-    near_chance,
+    near_level,
     note_diagnostic,
     plain,
     set_title,
@@ -45,7 +45,7 @@ from rrcluster.report.series import (
     method_looks,
     size_series,
 )
-from rrcluster.report.tables import chance_level, group_labels, metric
+from rrcluster.report.tables import constant_level, group_labels, metric
 from rrcluster.report.values import Estimate, epsilon_name, percent
 from rrcluster.storage import write_file
 
@@ -64,13 +64,13 @@ def draw_over_epsilon(groups: Sequence[RunGroup], name: str, *, called: str) -> 
         return []
     looks, every = method_looks(groups), [entry for series in panels.values() for entry in series]
     curves = _curve_panels(panels, name, {entry.label: looks[entry.label] for entry in every})
-    chance = chance_level(groups) if name == "accuracy" else None
-    if not near_chance(chance, (value for entry in every for value in entry.points(name)[1])):
-        chance = None
+    level = constant_level(groups) if name == "accuracy" else None
+    if not near_level(level, (value for entry in every for value in entry.points(name)[1])):
+        level = None
     return [
         draw(
             called,
-            lambda figure: _paint_over_epsilon(figure, panels, curves, name, chance),
+            lambda figure: _paint_over_epsilon(figure, panels, curves, name, level),
             height=panels_height(curves),
             caption=f"{WHAT[name].capitalize()} over epsilon ({DIAGNOSTIC}).{bands_note(curves)}{_also(every)}",
             alt=f"Line chart of {WHAT[name]} over epsilon, {DIAGNOSTIC}: {_ends(every, name, 'epsilon')}.",
@@ -178,12 +178,12 @@ def _ends(series: Sequence[Series], name: str, axis: str) -> str:
 
 
 def _paint_over_epsilon(
-    figure: Any, panels: SeriesPanels, curves: Sequence[CurvePanel], name: str, chance: float | None
+    figure: Any, panels: SeriesPanels, curves: Sequence[CurvePanel], name: str, level: float | None
 ) -> None:
     epsilons = sorted({at for series in panels.values() for entry in series for at in entry.places})
     private = [at for at in epsilons if math.isfinite(at)]
     beyond = private[-1] * 2  # where "no privacy" is drawn: one doubling further
-    reference = None if chance is None else (f"chance ({100 * chance:g}%)", 100 * chance)
+    reference = None if level is None else (f"constant ({100 * level:.1f}%)", 100 * level)
     column = paint_panels(
         figure,
         curves,

@@ -6,7 +6,7 @@ raw client data and are labelled with `DIAGNOSTIC` wherever they are shown.
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,9 @@ class Diagnostic:
     adjusted_rand: float | None = None  # from here on: missing in folders of older versions
     personalised_accuracy: float | None = None  # of the models that clients end up with, where it was measured
     clusters_alive: float | None = None  # clusters that at least one client chooses
+    figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of the run and its references, by name
+    by_group: tuple[Mapping[str, float], ...] = ()  # of each cluster its clients, and how they fare
+    verdict: str = ""  # on them, in a sentence; empty where nothing is compared
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,12 @@ class Run:
         return number(evaluation.get("accuracy")) if self.private and isinstance(evaluation, Mapping) else None
 
     @property
+    def judged_rows(self) -> str:
+        """Which rows that accuracy is about: test, training, validation, members', or empty where a folder is older."""
+        evaluation = self.summary.get("private_evaluation")
+        return str(evaluation.get("rows", "")) if isinstance(evaluation, Mapping) else ""
+
+    @property
     def delta(self) -> float | None:
         """The delta that epsilon goes with."""
         return None if self.cost is None else self.cost.delta
@@ -119,7 +128,7 @@ class Run:
     @property
     def num_clusters(self) -> int:
         """The number of clusters the run had: 1 for FedAvg, whatever its settings say."""
-        if self.rounds and self.rounds[-1].sizes:
+        if self.rounds and self.rounds[-1].sizes and "random_effects" not in self.summary:
             return len(self.rounds[-1].sizes)
         return int(number(self.summary.get("num_clusters", self.config.get("num_clusters"))) or 1)
 
@@ -127,6 +136,11 @@ class Run:
     def final(self) -> Diagnostic | None:
         """The last diagnostics; None if there are none."""
         return self.diagnostics[-1] if self.diagnostics else None
+
+    @property
+    def verdict(self) -> str:
+        """What the run is worth beside its references; empty where nothing is compared."""
+        return self.final.verdict if self.final else ""
 
 
 @dataclass(frozen=True)
@@ -273,7 +287,13 @@ def _round(entry: Mapping[str, Any], folder: Path) -> ReleasedRound:
 
 
 def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
+    compared = entry.get("comparison")
+    compared = compared if isinstance(compared, dict) else {}
+    groups = compared.get("by_group")
     return Diagnostic(
+        figures=_figures(compared.get("figures")),
+        by_group=tuple(_figures(dict(enumerate(groups))).values()) if isinstance(groups, list) else (),
+        verdict=str(compared.get("verdict", "")),
         round_index=_index(entry, folder / "diagnostics.jsonl"),
         accuracy=number(entry.get("accuracy")),
         loss=number(entry.get("loss")),
@@ -286,6 +306,16 @@ def _diagnostic(entry: Mapping[str, Any], folder: Path) -> Diagnostic:
         personalised_accuracy=number(entry.get("personalised_accuracy")),
         clusters_alive=number(entry.get("clusters_alive")),
     )
+
+
+def _figures(value: object) -> dict[str, dict[str, float]]:
+    """What is said of the run and its references, as far as it is numbers."""
+    named = value.items() if isinstance(value, dict) else ()
+    return {
+        str(name): {str(key): known for key, entry in own.items() if (known := number(entry)) is not None}
+        for name, own in named
+        if isinstance(own, dict)
+    }
 
 
 def _confusion(value: object) -> Confusion:

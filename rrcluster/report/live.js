@@ -83,9 +83,10 @@ function card(run) {
     if (run.seconds_left !== null && run.silent === null) fact("time left", `about ${duration(run.seconds_left)}`);
     if (run.silent !== null) fact("last news", `${duration(run.silent)} ago: slow, or killed`);
     if (run.groups) fact("groups", run.groups);
-    if (run.released_accuracy !== null) fact("accuracy", `${(100 * run.released_accuracy).toFixed(1)}% (released)`);
+    if (run.released_accuracy !== null) fact("accuracy", `${(100 * run.released_accuracy).toFixed(1)}% (released${run.judged_rows ? `, on ${run.judged_rows} rows` : ""})`);
     const last = run.diagnostic[run.diagnostic.length - 1];
     if (last) fact("accuracy", `${(100 * last[1]).toFixed(1)}% (diagnostic, not private)`);
+    if (run.verdict) fact("verdict", `${run.verdict} (diagnostic, not private)`);
   } else {
     fact("more", "nothing else is shown of a secure run");
   }

@@ -118,6 +118,8 @@ def _shown(run: Run) -> dict[str, Any]:
         "survey_rounds": _survey_rounds(run),
         "groups": groups_text(run.summary),
         "sizes": list(run.rounds[-1].sizes) if run.rounds else [],
+        "verdict": printable(run.verdict),
+        "judged_rows": run.judged_rows,
         "released_accuracy": run.private_accuracy or (released[-1] if run.private and released else None),
         "diagnostic": [[point.round_index + 1, point.accuracy] for point in measured],
         "seconds_left": left,

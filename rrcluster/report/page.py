@@ -14,11 +14,13 @@ from typing import Any
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.report.drawing import Drawing, share_glyphs
 from rrcluster.report.folders import CONFIG, DIAGNOSTIC, Run, RunGroup
+from rrcluster.report.groups_section import groups_section
 from rrcluster.report.series import arenas, epsilon_series
 from rrcluster.report.tables import TextTable, group_epsilon, group_labels, metric, to_html
 from rrcluster.report.values import (
     NOT_METHOD,
     NOTHING,
+    again_text,
     clear_best,
     dead_text,
     delta_text,
@@ -52,6 +54,7 @@ def render_page(groups: Sequence[RunGroup], *, table: TextTable, drawings: Seque
         drawings=drawings,
         table=to_html(table),
         statement=statement_section(groups, labels),
+        groups=groups_section(groups, labels),
         settings=settings_section(groups, labels),
         reproduce=reproduce_section(groups, out=out),
     )
@@ -64,11 +67,12 @@ def fill_page(
     notices: Sequence[tuple[str, str]],
     facts: Mapping[str, str],
     drawings: Sequence[Drawing],
+    groups: str = "",
     **sections: str,
 ) -> str:
     """The page's template, filled: plain text, notices (kind, text), facts by name, figures, and HTML of the sections.
 
-    The sections are `table`, `statement`, `settings` and `reproduce`.
+    The sections are `groups` (with its heading), `table`, `statement`, `settings` and `reproduce`.
     """
     package = resources.files("rrcluster.report")
     template = Template(package.joinpath("page.html").read_text(encoding="utf-8"))
@@ -83,6 +87,7 @@ def fill_page(
         facts="".join(terms),
         figures="\n".join(shown) or "<p>No finished round to draw yet.</p>",
         letters=letters,
+        groups=groups,
         **sections,
     )
     return printable(page)  # names and statements come from files that may hold anything
@@ -140,6 +145,8 @@ def _winner(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
     """
     if len(arenas(groups)) > 1:
         return ""
+    if groups[0].first.verdict:
+        return ""  # it says more
     private = any(group.first.private for group in groups)
     measured = [
         (value, label)
@@ -193,17 +200,21 @@ def _facts(groups: Sequence[RunGroup]) -> dict[str, str]:
 
 
 def _notices(groups: Sequence[RunGroup], labels: Sequence[str]) -> list[tuple[str, str]]:
-    """Warnings of files that are not private and of unfinished runs, with names of methods unless all are concerned."""
+    """Verdicts, warnings of files that are not private and of unfinished runs, with names of methods unless of all."""
     warned: dict[tuple[str, str], list[str]] = {}
     dead = {run.path: dead_text(run.summary.get("dead_clusters")) for group in groups for run in group.runs}
     some = _SOME_DEAD if len(set(filter(None, dead.values()))) > 1 else ""  # one sentence for all, whichever they are
+    for group, label in zip(groups, labels, strict=True):
+        if group.first.verdict:
+            warned[("verdict", f"Verdict ({DIAGNOSTIC}): {group.first.verdict}")] = [label]
     for group, label in zip(groups, labels, strict=True):
         for run in group.runs:
             if run.exposed:
                 warned.setdefault(("danger", str(run.privacy["artefacts"])), []).append(label)
             if run.status != "finished":
                 warned.setdefault(("warning", _unfinished(run)), []).append(label)
-            for text in (start_text(run.privacy.get("started_from")), dead[run.path] and (some or dead[run.path])):
+            empty = dead[run.path] and (some or dead[run.path])
+            for text in (start_text(run.privacy.get("started_from")), again_text(run.summary), empty):
                 if text:
                     warned.setdefault(("warning", text), []).append(label)
     notices = []

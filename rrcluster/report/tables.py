@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from rrcluster.privacy.cost import epsilon_text
-from rrcluster.registry import DATASETS
 from rrcluster.report.folders import DIAGNOSTIC, Run, RunGroup
 from rrcluster.report.values import (
     NOTHING,
@@ -41,9 +40,25 @@ _LABELS = {
     "adjusted_rand": "ARI",
     "clusters_alive": "Clusters alive",
 }
+_COMPARED = {  # of data with clients of its own: the run beside its references
+    "accuracy_rows": "Of rows (%)",
+    "balanced_accuracy": "Balanced (%)",
+    "auc": "AUC",
+    "log_loss": "Log loss",
+    "rmse": "RMSE",
+    "r2": "R2",
+    "rmse_clients": "RMSE of clients",
+    "worst_rmse": "Worst decile",
+}
+_LABELS |= _COMPARED
+_RUN = "this run"
 _OF_CLUSTERS = ("clustering_accuracy", "adjusted_rand", "clusters_alive")  # undefined for one cluster
-_RELEASED = "Private accuracy (%)"
-_NO_WINNER = ("loss", "clusters_alive")
+_RELEASED = {  # the rows that a private evaluation is about
+    "test": "Private accuracy (%)",
+    "training": "Private accuracy on training rows (%)",
+    "validation": "Private accuracy on the rows that chose it (%)",
+}
+_NO_WINNER = ("loss", "clusters_alive", *_COMPARED)
 
 
 UNCOVERED_TUNING = (
@@ -83,7 +98,7 @@ def results_table(groups: Sequence[RunGroup]) -> TextTable:
     head = ["Method", *(_CONTEXT[name] for name in context)]
     columns = [*head, "epsilon", *(["delta"] if mixed_delta else []), *(["Seeds"] if mixed_seeds else [])]
     released = [_released(group) for group in groups]
-    columns += [_RELEASED] if any(released) else []
+    columns += [_released_label(groups)] if any(released) else []
     first_metric = len(columns)
     timed = any(run.seconds is not None for group in groups for run in group.runs)  # secure runs note no times
     columns += [*(_LABELS[name] for name in metrics), *(["Seconds"] if timed else [])]
@@ -95,6 +110,7 @@ def results_table(groups: Sequence[RunGroup]) -> TextTable:
         row += [_cell("accuracy", judged)] if any(released) else []
         row += [_cell(name, metric(group, name)) for name in metrics]
         rows.append((*row, _seconds(group)) if timed else tuple(row))
+    rows += _reference_rows(groups, metrics, before=first_metric, after=int(timed))
     bold = _bold(groups, metrics, first_metric)
     return TextTable(
         title=_title(groups),
@@ -105,6 +121,33 @@ def results_table(groups: Sequence[RunGroup]) -> TextTable:
         diagnostic=frozenset(range(first_metric, first_metric + len(metrics))),
         text_columns=frozenset(range(len(head))),
     )
+
+
+def _reference_rows(
+    groups: Sequence[RunGroup], metrics: Sequence[str], *, before: int, after: int
+) -> list[tuple[str, ...]]:
+    """A constant, one model for all, and the run itself for new clients: rows of diagnostics alone, below the runs."""
+    rows = []
+    for group, label in zip(groups, group_labels(groups), strict=True):
+        of = f"{label}: " if len(groups) > 1 else ""
+        for name in (name for name in _figures(group) if name != _RUN):
+            cells = [_cell(key, estimate(_compared(run, name, key) for run in group.runs)) for key in metrics]
+            rows.append((of + name, *[NOTHING] * (before - 1), *cells, *[NOTHING] * after))
+    return rows
+
+
+def _figures(group: RunGroup) -> Mapping[str, Mapping[str, float]]:
+    return group.first.final.figures if group.first.final else {}
+
+
+def _compared(run: Run, name: str, key: str) -> float | None:
+    """A figure of the run or of one of its references."""
+    return run.final.figures.get(name, {}).get(key) if run.final else None
+
+
+def _released_label(groups: Sequence[RunGroup]) -> str:
+    rows = {group.first.judged_rows for group in groups if _released(group)}
+    return _RELEASED.get(rows.pop(), _RELEASED["test"]) if len(rows) == 1 else _RELEASED["test"]
 
 
 def group_labels(groups: Sequence[RunGroup]) -> tuple[str, ...]:
@@ -127,18 +170,10 @@ def metric(group: RunGroup, name: str) -> Estimate | None:
     return estimate(_final(run, name) for run in group.runs)
 
 
-def chance_level(groups: Sequence[RunGroup]) -> float | None:
-    """Accuracy of guessing, where all runs have the same known number of classes."""
-    counts = {_num_classes(group.first.config) for group in groups}
-    (count,) = counts if len(counts) == 1 else (None,)
-    return 1 / count if count else None  # regression has no classes
-
-
-def _num_classes(config: Mapping[str, object]) -> int | None:
-    """Of a dataset, or as declared for a file of one's own."""
-    declared = config.get("classes")
-    known: int | None = DATASETS.fact(str(config.get("data")), "num_classes")
-    return len(declared) if isinstance(declared, list) and declared else known
+def constant_level(groups: Sequence[RunGroup]) -> float | None:
+    """Accuracy of always saying the most common class, where all runs know the same."""
+    levels = {_compared(group.first, "constant", "accuracy") for group in groups}
+    return levels.pop() if len(levels) == 1 else None
 
 
 def _title(groups: Sequence[RunGroup]) -> str:
@@ -156,22 +191,33 @@ def _title(groups: Sequence[RunGroup]) -> str:
 def _metrics(groups: Sequence[RunGroup]) -> tuple[str, ...]:
     """Accuracies, or the loss for regression, and further diagnostics that some run has."""
     has = {name: any(metric(group, name) is not None for group in groups) for name in _LABELS}
-    if has["loss"] and not has["accuracy"]:
-        usual: tuple[str, ...] = ("loss", "clustering_accuracy")
+    if has["rmse"]:
+        usual: tuple[str, ...] = ("clustering_accuracy",)
+    elif has["loss"] and not has["accuracy"]:
+        usual = ("loss", "clustering_accuracy")
     else:
         usual = ("accuracy", "clustering_accuracy", "worst_decile")
-    return tuple(name for name in (*usual, "personalised_accuracy", "adjusted_rand", "clusters_alive") if has[name])
+    usual += (*_COMPARED, "personalised_accuracy", "adjusted_rand", "clusters_alive")
+    return tuple(name for name in usual if has[name])
 
 
 def _final(run: Run, name: str) -> float | None:
-    value = getattr(run.final, name) if run.final else None
-    return value if value is None else float(value)
+    value = getattr(run.final, name, None) if run.final else None
+    return _compared(run, _RUN, name) if value is None else float(value)
 
 
 def _cell(name: str, value: Estimate | None) -> str:
     if value is None:
         return NOTHING
-    forms = {"loss": ".4g", "adjusted_rand": ".2f", "clusters_alive": ".2g"}
+    forms = {
+        "loss": ".4g",
+        "adjusted_rand": ".2f",
+        "clusters_alive": ".2g",
+        "auc": ".3f",
+        "log_loss": ".3f",
+        "r2": ".3f",
+    }
+    forms |= dict.fromkeys(("rmse", "rmse_clients", "worst_rmse"), ".4g")
     show = (lambda number: format(number, forms[name])) if name in forms else percent
     return show(value.mean) if value.half_width is None else f"{show(value.mean)} ± {show(value.half_width)}"
 
@@ -254,19 +300,21 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
     released = ""
     if any(map(_released, groups)):
         released = (
-            f"{_RELEASED.removesuffix(' (%)')}: noisy, released within the epsilon of its run (docs/tuning.md); none "
-            "for a row of several runs, whose costs add up."
+            f"{_released_label(groups).removesuffix(' (%)')}: noisy, released within the epsilon of its run "
+            f"(docs/choosing.md){_judged_on(groups)}; none for a row of several runs, whose costs add up."
         )
     if all(run.final is None for group in groups for run in group.runs):
         return [released or "No diagnostics were written, so there is no accuracy to show."]
     if not metrics:
         return [released or "No rows were held out to test on (--test-share 0.2), so there is no accuracy to show."]
-    names = [name if name == "ARI" else name.removesuffix(" (%)").lower() for name in (_LABELS[key] for key in metrics)]
+    spelled = [_LABELS[key].removesuffix(" (%)") for key in metrics]
+    names = [name if name[1:2].isupper() or name == "R2" else name[0].lower() + name[1:] for name in spelled]
     listed = _listed(names)
     sentences = [released, f"{listed[0].upper()}{listed[1:]}: {DIAGNOSTIC} (measured on raw client data)."]
-    chance = chance_level(groups)
-    if "accuracy" in metrics and chance is not None:
-        sentences.append(f"Chance level: {100 * chance:g}%.")
+    if any(map(_figures, groups)):
+        once = "accuracy and worst decile" if "accuracy" in metrics else "RMSE of clients and worst decile"
+        sentences.append(f"Every client counts once in {once}, every row in the other columns.")
+        sentences.append("One model for all is trained at the same budget; the constant is of training rows.")
     if "worst_decile" in metrics:
         sentences.append("Worst decile: mean accuracy of the tenth of clients that fare worst.")
     if "personalised_accuracy" in metrics:
@@ -276,6 +324,15 @@ def _metric_sentences(groups: Sequence[RunGroup], metrics: Sequence[str]) -> lis
     if "clusters_alive" in metrics:
         sentences.append("Clusters alive: those that some client chooses.")
     return [*sentences, *_sample_sentence(groups)]
+
+
+def _judged_on(groups: Sequence[RunGroup]) -> str:
+    rows = {group.first.judged_rows for group in groups if _released(group)}
+    if rows == {"training"}:
+        return ", of rows that the models were trained on, which flatters them; hold rows out (--test-share 0.3)"
+    if rows <= {"test", "validation"}:
+        return ", of rows that nobody trained on; a client without any counts as one half"
+    return ""
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -475,7 +532,8 @@ def _markdown(text: str) -> str:
 
 
 def _html_cell(tag: str, text: str, table: TextTable, place: int, *, scope: str = "row", row: int = -1) -> str:
-    classes = "" if place in table.text_columns else ' class="number"'
+    empty = " nothing" if tag == "td" and text == NOTHING else ""
+    classes = "" if place in table.text_columns else f' class="number{empty}"'
     scoped = f' scope="{scope}"' if tag == "th" else ""
     kind = ", diagnostic" if place in table.diagnostic else ""
     named = f' data-name="{html.escape(table.columns[place])}{kind}"' if tag == "td" else ""

@@ -281,3 +281,29 @@ def start_text(started_from: object) -> str:
     """What a run and the one that it started from cost together; empty for a run that started by itself."""
     what = started_from.get("what") if isinstance(started_from, dict) else None
     return what if isinstance(what, str) else ""
+
+
+def again_text(summary: Mapping[str, Any]) -> str:
+    """What training added to the models that a run went on from, and what has drifted; empty for other runs."""
+    told = summary.get("against_start")
+    if not isinstance(told, Mapping):
+        return ""
+    kept = told.get("handed_out") == "start"
+    handed = "those that the run went on from, unchanged" if kept else "those trained further"
+    if "gain" not in told:
+        return f"Handed out: {handed}. Nothing judged whether they are better; --private-evaluation 0.25 pays for it."
+    scale, unit = (100, " points") if told["judged_by"] == "accuracy" else (1, "")
+    word = "less loss on rows left out" if told["judged_by"] == "loss" else "more private accuracy"
+    said = f"Handed out: {handed}. Training gave {_plus_minus(told, 'gain', scale)}{unit} {word}."
+    if isinstance(drift := told.get("drift_of_accuracy"), Mapping):
+        said += f" Private accuracy of the earlier models, since their run: {_plus_minus(drift, 'drift', 100)} points."
+    if isinstance(drift := told.get("drift_of_shares"), Mapping):
+        pairs = zip(drift["drift"], drift["noise_std"], strict=True)
+        moves = [_plus_minus({"drift": move, "noise_std": noise}, "drift", 100) for move, noise in pairs]
+        said += f" Clusters' shares of the clients moved by {', '.join(moves)} points."
+    return said
+
+
+def _plus_minus(told: Mapping[str, Any], name: str, scale: float) -> str:
+    digits = 1 if scale > 1 else 4
+    return f"{scale * told[name]:+.{digits}f} ± {scale * told['noise_std']:.{digits}f}"

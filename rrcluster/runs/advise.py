@@ -134,7 +134,7 @@ def expected_shares(expected_ratio: Sequence[float] | None, num_clusters: int) -
 
 
 _ENOUGH_SIGNAL = 1.3  # over the run: coins have cost points at 1.1, and none from 1.5 on
-_SLOTS_SHARE = 0.96  # B of the smallest expected size in public slots, chosen on EMNIST (docs/participation.md)
+_SLOTS_SHARE = 0.96  # B of the smallest expected size in public slots, chosen on EMNIST (docs/threat-model.md)
 _SIZE_MEMORY = 0.9  # of the running average of released sizes
 _SIZE_DEVIATIONS = 2.5  # standard deviations of that average between B and the smallest expected size
 _PUBLIC = "Only public quantities were read. Trying several B on clients' data would cost privacy; this does not."

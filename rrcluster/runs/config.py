@@ -63,6 +63,11 @@ class RunConfig:
                 "secure writes no TensorBoard events: they carry the time of every round, which depends on who took "
                 "part; leave tensorboard out."
             )
+        if self.data.new_clients:
+            raise ConfigError(
+                f"new_clients = {self.data.new_clients:g} measures models on raw rows of clients, which a secure run "
+                "does not; leave it out, or rehearse without secure."
+            )
         if self.output.personalise:
             raise ConfigError(
                 "secure evaluates nothing on raw client data; leave personalise out. Clients may still personalise "
@@ -130,7 +135,8 @@ class RunConfig:
         self._check_columns()
         data, method, privacy = self.data, self.method, self.privacy
         if data.num_clients is None:
-            data = replace(data, num_clients=self._counted() if data.from_file else data.population_size)
+            counted = data.trained(self._counted()) if data.from_file else data.population_size
+            data = replace(data, num_clients=counted)
         if method.model == "auto":
             usual = registry.DATASETS.fact(data.data, "usual_model", "linear")
             model = registry.METHODS.fact(method.algorithm, "usual_model", usual)
@@ -141,8 +147,10 @@ class RunConfig:
         if memoryless and not registry.MECHANISMS.load(self.privacy.mechanism).covers_memory:
             method = replace(method, algorithm=memoryless)
         if registry.METHODS.fact(method.algorithm, "reads_cells", False):
-            privacy = for_questions(privacy, data.population_size)
-        return replace(self, data=data, columns=self._columns(), method=method, privacy=privacy)
+            again = self.server.start_from is not None
+            privacy = for_questions(privacy, data.population_size, num_rounds=_ROUNDS_AGAIN if again else _ROUNDS)
+        server = self.server if self.server.start_from is None else replace(self.server, exploration=0.0)
+        return replace(self, data=data, columns=self._columns(), method=method, privacy=privacy, server=server)
 
     def _columns(self) -> ColumnSettings:
         """The columns of a table, with those declared for its name, and the share of rows that is tested on.
@@ -216,7 +224,8 @@ class RunConfig:
         merged: dict[str, Any] = {}
         for section in fields(self):
             merged.update(asdict(getattr(self, section.name)))
-        left_out = {"partition", "concentration", "samples_per_client", "data_folder"} if self.data.whole else set()
+        divided = {"partition", "concentration", "samples_per_client", "data_folder"}
+        left_out = divided if self.data.whole else {"new_clients", "references"}
         if not registry.METHODS.fact(self.algorithm, "reads_cells", False):
             left_out.add("personal")
         described = self.data.from_file or self.data.table_columns  # by its columns
@@ -231,10 +240,11 @@ class RunConfig:
         return merged
 
 
-_MOST_ANSWERING, _ROUNDS, _ROUNDS_OF_SAMPLES = 20_000, 40, 100  # clients in a round of a questionnaire, and rounds
+_MOST_ANSWERING = 20_000  # clients in a round of a questionnaire
+_ROUNDS, _ROUNDS_AGAIN = 40, 20  # of a questionnaire, and of one that goes on from another run's models
 
 
-def for_questions(privacy: PrivacySettings, num_clients: int) -> PrivacySettings:
+def for_questions(privacy: PrivacySettings, num_clients: int, *, num_rounds: int = _ROUNDS) -> PrivacySettings:
     """The settings of a questionnaire: everybody takes part, of many clients a Poisson sample; messages have length 1.
 
     Settings that are not the defaults of other methods stay.
@@ -250,7 +260,7 @@ def for_questions(privacy: PrivacySettings, num_clients: int) -> PrivacySettings
         rate = _MOST_ANSWERING / num_clients
         privacy = replace(privacy, sample_rate=rate) if sampled else replace(privacy, participation="everybody")
     if privacy.num_rounds == usual.num_rounds and not sampled:
-        privacy = replace(privacy, num_rounds=_ROUNDS)
+        privacy = replace(privacy, num_rounds=num_rounds)
     return privacy
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from rrcluster import registry
 from rrcluster.client import ClientSide
-from rrcluster.data.arrays import at_most
+from rrcluster.data.arrays import at_most, without_newcomers
 from rrcluster.data.build import GENERATED, load_federated
 from rrcluster.data.catalogue import SOURCES
 from rrcluster.data.federated import IDS, FederatedData
@@ -26,8 +26,9 @@ from rrcluster.errors import ConfigError, DataError, NotDeclared, PrivacyError
 from rrcluster.methods import METHODS, Method, allows_survey, check_applies, check_init
 from rrcluster.methods.coordinate_split import Split
 from rrcluster.methods.mixed_effects import form_for
+from rrcluster.mixed.questionnaire import Questionnaire
 from rrcluster.models import Model, fitted, from_module, make_model
-from rrcluster.privacy.composition import account_together, check_composable, one_relation
+from rrcluster.privacy.composition import HOLDS_IF, account_together, check_composable, one_relation
 from rrcluster.privacy.cost import Part, epsilon_text, folder_cost
 from rrcluster.privacy.ledger import Ledger, describe
 from rrcluster.privacy.plan import PrivacyPlan
@@ -39,7 +40,7 @@ from rrcluster.runs.fingerprint import keyed_digest, own_code
 from rrcluster.runs.load import load
 from rrcluster.server.state import ServerState
 from rrcluster.server.survey import make_schedule, resolve_init
-from rrcluster.settings import FIELDS, LocalSettings, ServerSettings, names_file
+from rrcluster.settings import FIELDS, DataSettings, LocalSettings, ServerSettings, names_file
 from rrcluster.simulation.clients import Faults
 from rrcluster.simulation.hosts import Host, Hosts
 from rrcluster.simulation.simulate import (
@@ -51,6 +52,7 @@ from rrcluster.simulation.simulate import (
     simulate,
     undeclared,
 )
+from rrcluster.storage import read_mapping
 from rrcluster.types import Models
 
 
@@ -61,14 +63,19 @@ class Start:
     run: str  # as the setting names it
     models: Models
     parts: tuple[Part, ...]  # events of the run, and of those that it started from itself
+    summary: Mapping[str, Any] = field(default_factory=dict)  # of the run: released values
+    size_noise: float = 0.0  # std of each size that it released
+
+    def epsilon_with(self, plan: PrivacyPlan) -> float | None:
+        """What the start's releases and those of `plan` cost together, for a client that took part in all of them."""
+        rows = account_together((*self.parts, (plan.event, plan.num_participations)), delta=plan.delta)
+        return min((row.epsilon for row in rows if row.epsilon is not None), default=None)
 
     def describe(self, plan: PrivacyPlan) -> dict[str, Any]:
         """What the privacy statement says of it."""
         if not plan.private:
             return {}
-        parts = (*self.parts, (plan.event, plan.num_participations))
-        rows = account_together(parts, delta=plan.delta)
-        total = min((row.epsilon for row in rows if row.epsilon is not None), default=None)
+        total = self.epsilon_with(plan)
         cost = "no finite epsilon" if total is None else f"epsilon = {epsilon_text(total)} at delta = {plan.delta:g}"
         return {
             "run": self.run,
@@ -82,13 +89,15 @@ class Start:
 def load_start(run: str, *, method: Method, network: Model, num_clusters: int, plan: PrivacyPlan) -> Start:
     """The models of `run`, if they fit and are released in a way that this run's statement can build on."""
     trained = load(run, model=network)
-    if trained.method.name != method.name or trained.num_clusters != num_clusters:
+    if trained.method.name != method.name or (trained.num_clusters != num_clusters and not method.asks):
         raise ConfigError(
             f"start_from = {run} trained {trained.num_clusters} models by {trained.method.name}, and this run "
             f"trains {num_clusters} by {method.name}; use the same method and num_clusters."
         )
+    file = Path(run) / "summary.json"
+    summary = read_mapping(file) if file.exists() else {}
     if not plan.private:
-        return Start(run, trained.models, ())
+        return Start(run, trained.models, (), summary)
     cost = folder_cost(Path(run))
     if cost is None:
         raise PrivacyError(
@@ -105,7 +114,9 @@ def load_start(run: str, *, method: Method, network: Model, num_clusters: int, p
     parts = (*cost.earlier, cost.part)
     check_composable([*parts, (plan.event, plan.num_participations)])
     one_relation({cost.adjacency, plan.event.adjacency})
-    return Start(run, trained.models, parts)
+    noise = read_mapping(Path(run) / "privacy.json")["noise"]
+    size_noise = noise["noise_std"] / noise["count_weight"] if noise.get("count_weight") else 0.0
+    return Start(run, trained.models, parts, summary, size_noise)
 
 
 def full_statement(plan: PrivacyPlan, start: Start | None) -> dict[str, Any]:
@@ -114,7 +125,10 @@ def full_statement(plan: PrivacyPlan, start: Start | None) -> dict[str, Any]:
     if start is None:
         return stated
     earlier = start.describe(plan)
-    return stated | {"started_from": earlier, "notes": [*([earlier["what"]] if earlier else []), *stated["notes"]]}
+    return stated | {
+        "started_from": earlier,
+        "notes": [*([earlier["what"], HOLDS_IF] if earlier else []), *stated["notes"]],
+    }
 
 
 _USUAL_SAMPLES = 50  # of a client, where no setting says
@@ -169,8 +183,8 @@ class Experiment:
     def rounds(self, *, checkpoint: Checkpoint | None = None, ledger: Ledger | None = None) -> Iterator[RoundRecord]:
         """Simulate it, from the start or from where it was stopped."""
         checkpoint = checkpoint or Checkpoint()
-        if checkpoint.state is None and self.start is not None:
-            checkpoint = replace(checkpoint, state=ServerState.fresh(self.start.models))
+        if checkpoint.state is None:
+            checkpoint = replace(checkpoint, state=self.first_state)
         if self.deployed is not None:
             assert ledger is not None
             return self.deployed.rounds(self, checkpoint=checkpoint, ledger=ledger)
@@ -188,6 +202,16 @@ class Experiment:
             faults=self.faults,
             hosts=self.hosts,
         )
+
+    @property
+    def first_state(self) -> ServerState | None:
+        """The state before the first round where the first models are another run's."""
+        if self.start is None:
+            return None
+        form, state = self.method.form(self.model), ServerState.going_on(self.start.models)
+        if form is None:
+            return state
+        return replace(state, learnt=Questionnaire.going_on(form, self.start.models).tensors())
 
     @property
     def split(self) -> Split:
@@ -267,7 +291,8 @@ def _named_data(settings: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"the data's name = {data.name!r} looks like a file; give it a plain name.")
     facts = {"num_classes": data.num_classes, "divided": False, "cells": data.columns is not None}
     registry.DATASETS.replace(registry.Entry(data.name, data, data.name, facts))
-    return {"num_clients": data.num_clients} | settings | {"data": data.name}
+    present = DataSettings(data.name, new_clients=settings.get("new_clients", 0.0)).trained(data.num_clients)
+    return {"num_clients": present} | settings | {"data": data.name}
 
 
 def _reads_cells(settings: Mapping[str, Any]) -> bool:
@@ -315,7 +340,9 @@ def make_experiment(
     network = make_model(chosen.model, input_shape=data.input_shape, num_classes=data.num_classes, ids=ids)
     network = fitted(network, data)
     model = method.adapt(network)
-    model = _with_questions(model, method, data, config, plan)
+    first = config.server.start_from
+    start = load_start(first, method=method, network=network, num_clusters=k, plan=plan) if first else None
+    model = _with_questions(model, method, data, config, plan, start)
     _check_evaluated(config, method, data, model)
     if not config.local.plain_sgd:
         model = replace(model, accelerated="")  # its own code computes plain SGD alone
@@ -323,8 +350,6 @@ def make_experiment(
     # First updates of deep networks tell groups less clearly, so by default there is no survey of them.
     applies = model.one_layer and allows_survey(method, mechanism, chosen.min_cluster_size)
     server = resolve_init(config.server, plan, survey_applies=applies)
-    first = config.server.start_from
-    start = first and load_start(first, method=method, network=network, num_clusters=k, plan=plan)
     check_memory(method, model, plan)
     return Experiment(
         config=config,
@@ -337,11 +362,13 @@ def make_experiment(
         local=config.local,
         server=server,
         faults=Faults(config.faults),
-        start=start or None,
+        start=start,
     )
 
 
-def _with_questions(model: Model, method: Method, data: FederatedData, config: RunConfig, plan: PrivacyPlan) -> Model:
+def _with_questions(
+    model: Model, method: Method, data: FederatedData, config: RunConfig, plan: PrivacyPlan, start: Start | None
+) -> Model:
     """The model, with what clients are asked in a run of this config where they answer questions."""
     if not method.asks:
         return model
@@ -351,12 +378,12 @@ def _with_questions(model: Model, method: Method, data: FederatedData, config: R
             "everybody, or poisson."
         )
     chosen = config.method
-    return replace(
-        model,
-        form=form_for(
-            model, data, num_rounds=plan.num_rounds, most_clusters=chosen.num_clusters, personal=chosen.personal
-        ),
+    form = form_for(
+        model, data, num_rounds=plan.num_rounds, most_clusters=chosen.num_clusters, personal=chosen.personal
     )
+    if form is not None and start is not None:
+        form = replace(form, begun=start.models.num_clusters)
+    return replace(model, form=form)
 
 
 _OBJECTS = ("data", "model", "algorithm")
@@ -438,7 +465,8 @@ def _checked_population(data: FederatedData, config: RunConfig) -> FederatedData
     """Clients that are ready-made, with at most as many samples as the settings say."""
     check_declared(data, secure=config.privacy.secure)
     check_names(data, secure=config.privacy.secure, num_slots=config.privacy.num_slots)
-    return data if config.data.max_samples is None else at_most(data, config.data.max_samples)
+    data = data if config.data.max_samples is None else at_most(data, config.data.max_samples)
+    return without_newcomers(data, config.data.new_clients) if config.data.new_clients else data
 
 
 def check_declared(data: FederatedData, *, secure: bool) -> None:
@@ -467,8 +495,13 @@ def engine_for(config: RunConfig, model: Model) -> Engine:
 
 
 def _check_evaluated(config: RunConfig, method: Method, data: FederatedData, model: Model) -> None:
-    """Refuse private evaluation where there is no accuracy, or no released model to judge."""
+    """Refuse private evaluation without an accuracy or a released model to judge, and rows held out in vain."""
     if not config.privacy.private_evaluation:
+        if config.privacy.secure and data.encoder is not None and data.held_out:
+            raise ConfigError(
+                "test_share (or test_column) holds out rows that a secure run without private evaluation never looks "
+                "at; set private_evaluation (0.25 is usual; not for mixed-effects), or train on all rows."
+            )
         return
     if not data.num_classes and model.task.metric is None:
         raise ConfigError(

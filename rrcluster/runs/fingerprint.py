@@ -163,6 +163,9 @@ def keyed_digest(data: FederatedData, key: str) -> str:
             digest.update(np.ascontiguousarray(part).tobytes())
     for tests in data.test_sets if held else ():
         digest.update(np.ascontiguousarray(tests.inputs).tobytes() + np.ascontiguousarray(tests.targets).tobytes())
+    for part in (data.validation, data.newcomers):
+        if part is not None:
+            digest.update(keyed_digest(part, key).encode())
     return digest.hexdigest()
 
 

@@ -16,6 +16,7 @@ A secure run writes no diagnostics.jsonl, and no times: how long a round took te
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -69,6 +70,9 @@ _PUBLIC = (
     "diagnostics.jsonl",
 )
 _PRIVATE = ("state.safetensors", "drawn.safetensors", "place.json", KEY_FILE)  # in checkpoint/
+
+
+EVALUATION, EVALUATION_OF_START = "private_evaluation", "evaluation_of_start"  # in rounds.jsonl
 
 
 @dataclass(frozen=True)
@@ -147,8 +151,10 @@ class RunFolder:
         """Whether the run has finished."""
         return (self.path / "models.safetensors").exists()
 
-    def add_round(self, record: RoundRecord | FinishedRound) -> None:
+    def add_round(self, record: RoundRecord | FinishedRound, *, of_start: bool = False) -> None:
         """Append a round's released values; not how long it took, which tells how many clients were in it.
+
+        `of_start`: what it evaluated are the models that the run started from.
 
         No epsilon of the rounds so far: the run costs what privacy.json states, also when it is stopped here.
         """
@@ -160,13 +166,16 @@ class RunFolder:
             "noise_std": release.noise_std.tolist(),
         }
         if release.evaluation is not None:
-            line["private_evaluation"] = describe_evaluation(release.evaluation)
+            line[EVALUATION_OF_START if of_start else EVALUATION] = describe_evaluation(release.evaluation)
         append_json(self.path / "rounds.jsonl", line)
 
-    def private_evaluations(self) -> list[NoisyEvaluation]:
-        """The evaluations released so far, round by round; a line torn by a full disk does not count."""
+    def private_evaluations(self, name: str = EVALUATION) -> list[NoisyEvaluation]:
+        """The evaluations released so far, round by round; a line torn by a full disk does not count.
+
+        By `name` those of the models that the run trains, or started from.
+        """
         lines = _read_rounds(self.path / "rounds.jsonl")
-        return [read_evaluation(line["private_evaluation"]) for line in lines if line.get("private_evaluation")]
+        return [read_evaluation(line[name]) for line in lines if line.get(name)]
 
     def add_diagnostics(
         self,
@@ -175,6 +184,7 @@ class RunFolder:
         incidents: Incidents,
         seconds: float,
         measures: RoundMeasures | None = None,
+        comparison: Mapping[str, Any] | None = None,
     ) -> None:
         """Append what was computed from raw client data, in place of what an earlier attempt at this round wrote.
 
@@ -186,7 +196,8 @@ class RunFolder:
             return
         _keep_rounds_before(path, round_index)
         line = {"round": round_index, **asdict(evaluation), "seconds": round(seconds, 2)}
-        append_json(path, line | asdict(incidents) | ({} if measures is None else asdict(measures)))
+        line |= asdict(incidents) | ({} if measures is None else asdict(measures))
+        append_json(path, line | ({"comparison": comparison} if comparison else {}))
 
     def save_state(self, state: ServerState, memory: ClientMemory, past: PastNoise | None = None) -> None:
         """Write the checkpoint, atomically; the files it continues are flushed first."""
@@ -337,5 +348,5 @@ def _state(tensors: dict[str, Any]) -> ServerState:
         sizes=RunningMean(tensors["sizes"], float(tensors["weights"][0])),
         round_index=round_index,
         survey=Survey.from_tensors(tensors),
-        learnt={name: values for name, values in tensors.items() if name.startswith("questionnaire.")},
+        learnt={name: values for name, values in tensors.items() if name.startswith(("questionnaire.", "start."))},
     )

@@ -32,7 +32,7 @@ from rrcluster.engine.protocol import LocalSettings
 from rrcluster.errors import ConfigError, RunFolderError, install_extra
 from rrcluster.methods import METHODS, Method, Tools
 from rrcluster.methods.coordinate_split import Split
-from rrcluster.models import OURS, Model, fitted, from_module, make_model
+from rrcluster.models import Model, fitted, from_module, make_model, shipped_model
 from rrcluster.privacy.cost import folder_cost
 from rrcluster.runs.config import check_outside_runs
 from rrcluster.simulation.evaluate import score_all
@@ -329,7 +329,7 @@ def _declared_model(about: dict[str, Any], models: Models) -> Model:
     refused before memory is allocated.
     """
     shape, classes = about["input_shape"], about["num_classes"]
-    if about["model"] not in OURS:
+    if shipped_model(about["model"]).own:
         return make_model(about["model"], input_shape=tuple(shape), num_classes=classes)
     sizes = [*shape, classes + 1]
     present = models.shared.size + models.clustered.size

@@ -4,7 +4,7 @@ Clusters that nobody chooses any more, as far as released sizes can tell.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rrcluster import __version__
-from rrcluster.mixed.questionnaire import Questionnaire
+from rrcluster.mixed.questionnaire import PAYS_AGAIN, Questionnaire
 from rrcluster.mixed.questions import SMALL
 from rrcluster.privacy.mechanism import SIZE_NOISE
 from rrcluster.runs.experiment import Experiment
@@ -88,11 +88,13 @@ def summarise(
     epsilon: float | None,
     releases_charged: int,
     evaluations: Sequence[NoisyEvaluation],
+    of_start: Sequence[NoisyEvaluation] = (),
 ) -> dict[str, Any]:
-    """The summary of a run that is finished or was stopped."""
+    """The summary of a run that is finished or was stopped; `of_start` are evaluations of what it started from."""
     config, plan = experiment.config, experiment.plan
     done = 0 if state is None else state.round_index
-    judged = average(evaluations, num_rounds=plan.num_rounds)
+    before, after = judged_both(of_start, evaluations, num_rounds=plan.num_rounds)
+    judged = before if state is not None and state.hands_out_start else after
     counted = state is not None and not state.sizes.empty
     return {
         "name": config.label,
@@ -117,19 +119,82 @@ def summarise(
         "sizes": state.sizes.mean.tolist() if state is not None and counted else [],
         "groups_found": state.survey.num_groups if state is not None and state.survey is not None and counted else None,
         "dead_clusters": _dead(experiment, state) if state is not None and counted else [],
-        "private_evaluation": None if judged is None else describe_evaluation(judged),
-        **_learnt(experiment, state),
+        "private_evaluation": None
+        if judged is None
+        else describe_evaluation(judged) | {"rows": judged_rows(experiment)},
+        **learnt(experiment, state),
+        **_against_start(experiment, state, before, after),
     }
 
 
-def _learnt(experiment: Experiment, state: ServerState | None) -> dict[str, Any]:
+def _against_start(
+    experiment: Experiment, state: ServerState | None, before: NoisyEvaluation | None, after: NoisyEvaluation | None
+) -> dict[str, Any]:
+    """What training added to the models that the run started from, and what has drifted since those: released alone."""
+    if experiment.start is None or state is None:
+        return {}
+    told: dict[str, Any] = {"handed_out": "start" if state.hands_out_start else "trained"}
+    earlier, form = experiment.start.summary, experiment.method.form(experiment.model)
+    if form is not None:
+        gain, noise = [*Questionnaire.of(form, state.learnt).gain.tolist(), 0.0, 0.0][:2]
+        kept = gain >= -PAYS_AGAIN * noise
+        told = {"handed_out": "start" if kept else "trained", "judged_by": "loss", "gain": -gain, "noise_std": noise}
+    elif before is not None and after is not None:
+        spread = math.hypot(before.accuracy_noise_std, after.accuracy_noise_std)
+        told |= {"judged_by": "accuracy", "gain": after.accuracy - before.accuracy, "noise_std": spread}
+    if before is not None and (judged := earlier.get("private_evaluation")):
+        spread = math.hypot(before.accuracy_noise_std, judged["accuracy_noise_std"])
+        told["drift_of_accuracy"] = {"drift": before.accuracy - judged["accuracy"], "noise_std": spread}
+    now, then = released_shares(experiment, state), _shares(experiment, earlier, experiment.start.size_noise)
+    if now and then and len(now["shares"]) == len(then["shares"]) > 1:
+        moved, spread = np.subtract(now["shares"], then["shares"]), np.hypot(now["noise_std"], then["noise_std"])
+        told["drift_of_shares"] = {"drift": moved.tolist(), "noise_std": spread.tolist()}
+    return {"against_start": told}
+
+
+def released_shares(experiment: Experiment, state: ServerState) -> Mapping[str, Any] | None:
+    """Each cluster's share of the clients, and the std of its error; None where nothing was released of them."""
+    mechanism = experiment.plan.mechanism
+    noise = mechanism.describe().noise_per_part.get(SIZE_NOISE, 0.0) if mechanism.private else 0.0
+    own = {"sizes": [] if state.sizes.empty else state.sizes.mean} | learnt(experiment, state)
+    return _shares(experiment, own, noise)
+
+
+def _shares(experiment: Experiment, summary: Mapping[str, Any], size_noise: float) -> Mapping[str, Any] | None:
+    """Each cluster's share of the clients, and the std of noise and of who was sampled; of a run with these settings.
+
+    `size_noise` is the std of each released size.
+    """
+    if experiment.method.asks or not len(summary.get("sizes", ())):
+        return summary.get("shares")
+    sizes, memory = np.maximum(summary["sizes"], 0.0), experiment.server.memory
+    sampled = sizes * (1 - experiment.config.privacy.slot_rate)
+    total, rounds = max(float(sizes.sum()), 1.0), (1 + memory) / (1 - memory)  # that the running mean amounts to
+    return {"shares": sizes / total, "noise_std": np.sqrt((size_noise**2 + sampled) / rounds) / total}
+
+
+def learnt(experiment: Experiment, state: ServerState | None) -> dict[str, Any]:
     """What a questionnaire has chosen: how many clusters, and how large random intercepts and slopes are."""
     form = experiment.method.form(experiment.model)
-    chosen = None if form is None or state is None else Questionnaire.of(form, state.learnt).facts.chosen
-    if chosen is None or not chosen.size:
+    if form is None or state is None:
+        return {}
+    asked = Questionnaire.of(form, state.learnt)
+    chosen = asked.facts.chosen
+    if not chosen.size:
         return {}
     effects = [size if size > SMALL else 0.0 for size in chosen[1:].tolist()]
-    return {"num_clusters": int(chosen[0]), "random_effects": effects}
+    told = {"num_clusters": int(chosen[0]), "random_effects": effects}
+    if len(asked.sizes) != chosen[0] or chosen[0] == 1:  # one model after all
+        return told
+    return told | {"shares": {"shares": asked.sizes.tolist(), "noise_std": asked.size_noise.tolist()}}
+
+
+def judged_rows(experiment: Experiment) -> str:
+    """Which rows a private evaluation is about."""
+    if experiment.deployed is not None:
+        return "members'"
+    data = experiment.data
+    return "validation" if data.validation is not None else "test" if data.held_out else "training"
 
 
 def _dead(experiment: Experiment, state: ServerState) -> list[int]:
@@ -163,6 +228,14 @@ def average(evaluations: Sequence[NoisyEvaluation], *, num_rounds: int) -> Noisy
     """
     last = evaluations[-max(1, round(LAST_PART * num_rounds)) :]
     return reduce(NoisyEvaluation.plus, last) if last else None
+
+
+def judged_both(
+    of_start: Sequence[NoisyEvaluation], evaluations: Sequence[NoisyEvaluation], *, num_rounds: int
+) -> tuple[NoisyEvaluation | None, NoisyEvaluation | None]:
+    """Private evaluation of what a run started from, in all rounds that judged it, and of its last rounds' models."""
+    start = reduce(NoisyEvaluation.plus, of_start) if of_start else None
+    return start, average(evaluations, num_rounds=num_rounds // 2 if of_start else num_rounds)
 
 
 def accuracy_text(progress: Progress) -> str:

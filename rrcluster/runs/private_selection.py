@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from rrcluster.data.arrays import with_validation
 from rrcluster.entropy import SecureStreams, StreamSource
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.privacy.accounting import epsilon
@@ -228,13 +229,18 @@ def _check_privacy(config: RunConfig) -> None:
 def _with_noise(config: RunConfig, noise_multiplier: float) -> RunConfig:
     """What is really run: with the selection's noise, which a single run of the same epsilon would not need."""
     privacy = replace(config.privacy, noise_multiplier=noise_multiplier, epsilon=None, accountant="rdp")
-    return replace(config, privacy=privacy, output=replace(config.output, name=config.label, keep_checkpoint=False))
+    return replace(
+        config,
+        privacy=privacy,
+        output=replace(config.output, name=config.label, keep_checkpoint=False, references=False),
+    )
 
 
 def _experiments(configs: list[RunConfig], selection: Selection) -> tuple[Experiment, ...]:
     first = make_experiment(configs[0])
-    others = [make_experiment(config, data=first.data) for config in configs[1:]]
-    return tuple(replace(each, plan=replace(each.plan, selection=selection)) for each in (first, *others))
+    data = with_validation(first.data)
+    each = (make_experiment(config, data=data) for config in configs)
+    return tuple(replace(made, plan=replace(made.plan, selection=selection)) for made in each)
 
 
 _HIDDEN = "selection-"  # in checkpoint/, which only its owner reads, and which the lock guards

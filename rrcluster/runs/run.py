@@ -13,19 +13,21 @@ import numpy as np
 from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.processes import refuse_secure
+from rrcluster.runs.comparison import compared
 from rrcluster.runs.config import RunConfig, new_folder
 from rrcluster.runs.experiment import Experiment, build_experiment, check_declared, make_experiment, with_objects
 from rrcluster.runs.fingerprint import check_same, describe_parts, fingerprint
-from rrcluster.runs.folder import RunFolder
+from rrcluster.runs.folder import EVALUATION_OF_START, RunFolder
+from rrcluster.runs.group_description import describe_groups
 from rrcluster.runs.load import TrainedModels
 from rrcluster.runs.lock import bind, check_place
-from rrcluster.runs.outcome import Progress, RunResult, average, summarise
+from rrcluster.runs.outcome import Progress, RunResult, judged_both, learnt, summarise
 from rrcluster.server.state import ServerState
 from rrcluster.simulation.clients import ClientMemory, Incidents
 from rrcluster.simulation.evaluate import Evaluation, evaluate, judged_clients, measure_round
 from rrcluster.simulation.personalise import personalised_accuracies
 from rrcluster.simulation.simulate import Checkpoint, RoundRecord
-from rrcluster.types import Models, NoisyEvaluation
+from rrcluster.types import Models
 
 if TYPE_CHECKING:
     from rrcluster.runs.progress import OnRound
@@ -190,6 +192,8 @@ class Running:
         self._noise = folder.load_noise() if experiment.plan.mechanism.slots.count > 1 else None
         self._past = None if self._noise is None else self._noise.past
         self._ledger = ledger
+        self._released = folder.private_evaluations()
+        self._of_start = folder.private_evaluations(EVALUATION_OF_START)
         self._evaluated: tuple[int, Evaluation] | None = None  # the round, and what was measured after it
         self._incidents = Incidents()  # since the run was started or resumed
         self._began = time.perf_counter()
@@ -198,7 +202,6 @@ class Running:
         """Run round after round. Stopped at any point (also by Ctrl-C), the folder can be resumed."""
         if self.folder.lock is None or not self.folder.lock.held:
             raise RunFolderError(f"{self.folder.path}: this run was stopped; continue it with resume.")
-        released = self.folder.private_evaluations()
         self._began = saved = time.perf_counter()
         pause = _SECONDS_BETWEEN_CHECKPOINTS
         try:
@@ -206,9 +209,8 @@ class Running:
                 checkpoint=Checkpoint(self.state, self._memory, self._noise), ledger=self._ledger
             )
             for record in rounds:
-                released += [] if record.release.evaluation is None else [record.release.evaluation]
                 self._incidents = self._incidents.plus(record.collection.incidents)
-                progress = self._note(record, released)
+                progress, record = self._note(record)
                 self.state, self._memory, self._past = record.state, record.memory, record.past
                 if self._saves_every_round or time.perf_counter() - saved > pause:
                     began = time.perf_counter()
@@ -247,13 +249,24 @@ class Running:
         evaluation = None if self._evaluated is None else self._evaluated[1]
         return RunResult(self.folder.path, self.state.average, self._epsilon, self.experiment.plan.delta, evaluation)
 
-    def _note(self, record: RoundRecord, released: list[NoisyEvaluation]) -> Progress:
-        """Write a round to the folder, and evaluate where that is due."""
-        plan, t = self.experiment.plan, record.round_index
-        self.folder.add_round(record)
+    def _note(self, record: RoundRecord) -> tuple[Progress, RoundRecord]:
+        """Write a round to the folder, and evaluate where that is due; after the last, models are those handed out."""
+        plan, t, released = self.experiment.plan, record.round_index, record.release.evaluation
+        of_start = record.state.judges_start(t, plan.num_rounds)
+        self.folder.add_round(record, of_start=of_start)
+        if released is not None:
+            (self._of_start if of_start else self._released).append(released)
+        if t + 1 == plan.num_rounds:
+            record = replace(record, state=self._better(record.state))
         evaluation = self._evaluate(record.state, record.memory, record) if self._due(t, plan.num_rounds) else None
-        judged = average(released, num_rounds=plan.num_rounds)
-        return Progress(t, plan.num_rounds, record.release.sizes, self._epsilon, evaluation, judged)
+        judged = judged_both(self._of_start, self._released, num_rounds=plan.num_rounds)[1]
+        return Progress(t, plan.num_rounds, record.release.sizes, self._epsilon, evaluation, judged), record
+
+    def _better(self, state: ServerState) -> ServerState:
+        """The state that hands out what it started from, where private evaluation says that training made it worse."""
+        start, end = judged_both(self._of_start, self._released, num_rounds=self.experiment.plan.num_rounds)
+        worse = start is not None and end is not None and end.accuracy < start.accuracy
+        return replace(state, average=state.start) if worse and state.start is not None else state
 
     @cached_property
     def _epsilon(self) -> float | None:
@@ -291,9 +304,19 @@ class Running:
         )
         if experiment.config.output.personalise and state.round_index == experiment.plan.num_rounds:
             measured = self._personalised(measured, state)
-        self._evaluated = (last, measured)
-        self.folder.add_diagnostics(last, measured, self._incidents, time.perf_counter() - self._began, measures)
+        self._evaluated, seconds = (last, measured), time.perf_counter() - self._began
+        comparison = self._compared(state, memory)
+        self.folder.add_diagnostics(last, measured, self._incidents, seconds, measures, comparison)
         return measured
+
+    def _compared(self, state: ServerState, memory: ClientMemory | None) -> dict[str, Any]:
+        """After the last round on data that has clients of its own: what the models are worth beside others."""
+        experiment = self.experiment
+        own = experiment.owns_data or experiment.config.data.table_columns
+        if state.round_index < experiment.plan.num_rounds or not own:
+            return {}
+        effects = any(learnt(experiment, state).get("random_effects", [experiment.method.personal]))
+        return compared(experiment, state.average, memory, own_effects=effects)
 
     def _personalised(self, measured: Evaluation, state: ServerState) -> Evaluation:
         """With the accuracy of personalised models; methods with personal models have measured it already."""
@@ -327,6 +350,8 @@ class Running:
                 f"{self.folder.path}: the budget of {experiment.plan.num_releases} releases is spent and no round was "
                 "kept; start a new run."
             )
+        if self.state.round_index < experiment.plan.num_rounds:
+            self.state = self._better(self.state)
         if self._judges and (self._evaluated is None or self._evaluated[0] != self.state.round_index - 1):
             self._evaluate(self.state, self._memory)
         self.folder.save_summary(self._summary("finished"))
@@ -338,14 +363,17 @@ class Running:
             self.folder.drop_drawn()
 
     def _summary(self, status: str) -> dict[str, Any]:
-        return summarise(
+        summary = summarise(
             self.experiment,
             self.state,
             status=status,
             epsilon=self._epsilon,
             releases_charged=self.releases_charged,
             evaluations=self.folder.private_evaluations(),
+            of_start=self.folder.private_evaluations(EVALUATION_OF_START),
         )
+        described = describe_groups(self.experiment, self.state) if status == "finished" and self.state else {}
+        return summary | ({"groups": described} if described else {})
 
 
 def save_models(folder: RunFolder, experiment: Experiment, models: Models) -> None:

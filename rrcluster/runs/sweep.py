@@ -163,7 +163,7 @@ class Job:
     @property
     def config(self) -> RunConfig:
         """Its settings, checked: raises where the combination makes no sense."""
-        return from_flat(dict(self.settings), source=self.name)
+        return from_flat({"references": False} | dict(self.settings), source=self.name)
 
 
 def jobs(grid: Grid) -> tuple[Job, ...]:

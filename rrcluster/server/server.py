@@ -42,7 +42,7 @@ class Guidance:
 
     round_index: int
     models: Models  # to choose among, and to train from
-    average: Models  # what would be handed out now: private evaluation judges it
+    average: Models  # what would be handed out now, or what the run started from: private evaluation judges it
     rules: ChoiceRules
     question: SurveyQuestion | TableQuestion | None = None  # in the rounds of a survey, or of a questionnaire
 
@@ -90,7 +90,8 @@ class RoundServer:
             question = Questionnaire.of(self.form, state.learnt).question(state.round_index)
         elif place is not None and (place.asks or self._num_found(state)):
             question = self._survey(state).question(place.stage, self._answer_scale)
-        return Guidance(state.round_index, state.models, state.average, self._rules(state), question)
+        start = state.start if state.judges_start(state.round_index, self.plan.num_rounds) else None
+        return Guidance(state.round_index, state.models, start or state.average, self._rules(state), question)
 
     def finish(
         self, state: ServerState, guidance: Guidance, collected: Collected, *, rng: Rng

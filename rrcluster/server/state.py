@@ -15,6 +15,7 @@ from rrcluster.settings import ServerSettings
 from rrcluster.types import Array, Models, Release
 
 CATCH_UP = 3.0  # times the rounds lost to a survey, over those left, by which steps after it grow where noise is small
+RAMP = 0.5  # part of the rounds in which steps grow to their length, where a run starts from trained models
 QUIET = 0.35  # signal to noise of a cluster in a round above which steps are made longer after a survey
 
 
@@ -51,7 +52,7 @@ class ServerState:
     sizes: RunningMean  # (k,) natural sizes
     round_index: int = 0
     survey: Survey | None = None  # what one has found, where the run has one
-    learnt: Mapping[str, Array] = field(default_factory=dict)  # what a questionnaire has, where the run is one
+    learnt: Mapping[str, Array] = field(default_factory=dict)  # by a questionnaire; or models the run started from
 
     @classmethod
     def fresh(cls, models: Models) -> "ServerState":
@@ -64,6 +65,31 @@ class ServerState:
             num_averaged=0,
             sizes=RunningMean(np.zeros(models.num_clusters)),
         )
+
+    @classmethod
+    def going_on(cls, models: Models) -> "ServerState":
+        """The state before the first round of a run that starts from models of another, which it remembers."""
+        learnt = {"start.shared": models.shared, "start.clustered": models.clustered}
+        return replace(cls.fresh(models), learnt=learnt)
+
+    @property
+    def start(self) -> Models | None:
+        """The models that the run started from, where clients train."""
+        if "start.shared" not in self.learnt:
+            return None
+        return Models(self.learnt["start.shared"], self.learnt["start.clustered"])
+
+    @property
+    def hands_out_start(self) -> bool:
+        """Whether the models handed out are those that the run started from."""
+        return self.start is not None and np.array_equal(self.average.rows, self.start.rows)
+
+    def judges_start(self, round_index: int, num_rounds: int) -> bool:
+        """Whether private evaluation in a round is of the start: in the first one, and in every second but the last.
+
+        So that start and end are judged on the same clients' rows, with like noise.
+        """
+        return self.start is not None and (round_index == 0 or (num_rounds - round_index) % 2 == 0)
 
     def with_open(self, num_open: int) -> "ServerState":
         """The state with the first model in place of those of clusters that stay closed."""
@@ -114,7 +140,8 @@ def advance(state: ServerState, release: Release, *, settings: ServerSettings, n
     """Move the models by the release's means (with momentum if asked) and average those of the last rounds."""
     means = Models(release.shared_mean, release.cluster_means)
     velocity = means.plus(state.velocity, settings.server_momentum) if settings.server_momentum else means
-    models = state.models.plus(velocity, settings.server_lr)
+    begins = 1.0 if settings.start_from is None else min((state.round_index + 1) / (RAMP * num_rounds), 1.0)
+    models = state.models.plus(velocity, settings.server_lr * begins)
     in_average = state.round_index + 1 > num_rounds * (1 - settings.average_last)
     count = state.num_averaged + 1 if in_average else 0
     average = models

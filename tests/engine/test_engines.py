@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from rrcluster_research.deep_networks import NETWORKS, lstm
 from torch import nn
 
 from rrcluster.data.arrays import from_arrays
@@ -19,10 +20,10 @@ from rrcluster.engine.protocol import LocalSettings, Question, TrainingCall
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError
 from rrcluster.models import OURS, from_module, make_model
-from rrcluster.models.networks import additive, lstm
+from rrcluster.models.networks import additive
 from rrcluster.rng import Streams
 
-MODELS = [name for name, shipped in OURS.items() if not shipped.cells]  # those that clients train by steps
+MODELS = [name for name, shipped in (OURS | NETWORKS).items() if not shipped.cells]  # those that clients train by steps
 KEY = Streams(1).client_key("batches", 0)
 
 
@@ -273,7 +274,7 @@ def test_models_that_cannot_be_private_are_refused():
             "use model = linear or pooled-linear or edges or edges-coarse or edges-mlp or scattering or mlp or cifar",
         ),
         ("cifar-cnn", (1, 28, 28), False, "3 x 32 x 32 images.*use model = linear or .*mlp or cnn"),
-        ("linear", (80,), True, "not ids of shape .*use model = lstm or bigram or trigram or fourgram"),
+        ("linear", (80,), True, "not ids of shape .*use model = bigram or trigram or fourgram or lstm"),
         ("lstm", (80,), False, "character ids.*use model = linear or mlp"),
         ("lstm", (80, 2), True, "use model = one of your own"),
         ("trigram", (80,), False, "character ids.*use model = linear or mlp"),
@@ -287,7 +288,7 @@ def test_a_pair_that_does_not_fit_names_the_models_that_do(name, shape, ids, exp
 
 def test_every_shipped_model_has_a_hand_written_grouped_form():
     assert all(model_named(name).grouped_form is not None for name in MODELS)
-    assert [name for name in MODELS if model_named(name).takes_ids] == TEXT
+    assert {name for name in MODELS if model_named(name).takes_ids} == set(TEXT)
 
 
 def test_engine_and_device_by_name():

@@ -4,6 +4,8 @@ import pytest
 
 import rrcluster as rr
 from rrcluster.errors import ConfigError, PrivacyError
+from rrcluster.report.folders import find_runs
+from rrcluster.report.tables import results_table
 from rrcluster.runs.config import from_flat
 from rrcluster.runs.experiment import make_experiment
 from rrcluster.runs.outcome import average, read_evaluation
@@ -76,3 +78,31 @@ def test_what_has_no_accuracy_or_no_room_is_refused(judged, tmp_path):
     with pytest.raises(PrivacyError, match="use mechanism = joint"):
         rr.run(**(judged | {"mechanism": "identifier"}))
     assert not (tmp_path / "run").exists()
+
+
+ROWS = {
+    "who": [f"c{place // 6}" for place in range(240)],
+    "a": [((7 * place) % 11) / 11 for place in range(240)],
+    "label": ["yes" if (5 * place) % 7 > 3 else "no" for place in range(240)],
+}
+TABLE = {"client": "who", "target": "label", "classes": ["no", "yes"], "algorithm": "ifca", "num_clusters": 4}
+TABLE |= {"num_rounds": 6, "delta": 1e-3, "noise_multiplier": 0.5, "sample_rate": 0.5, "private_evaluation": 0.25}
+
+
+@pytest.mark.parametrize(("share", "rows"), [(0.3, "test"), (0.0, "training")])
+def test_the_rows_that_an_accuracy_is_about_are_named(share, rows, tmp_path):
+    pytest.importorskip("pyarrow", reason="tables of one's own need the extra [frames]")
+    run = rr.run(data=ROWS, **TABLE, test_share=share, references=False, out=tmp_path / "run")
+    assert json.loads((run.folder / "summary.json").read_text())["private_evaluation"]["rows"] == rows
+    table = results_table(find_runs([run.folder]))
+    assert ("Private accuracy on training rows (%)" in table.columns) == (rows == "training")
+    assert ("which flatters them" in table.note) == (rows == "training")
+
+
+def test_a_secure_run_uses_the_rows_it_holds_out_or_refuses_them(tmp_path):
+    pytest.importorskip("pyarrow", reason="tables of one's own need the extra [frames]")
+    secure = TABLE | {"secure": True, "num_clients": 40, "types": {"a": "number"}, "test_share": 0.3, "num_rounds": 2}
+    run = rr.run(data=ROWS, **secure, out=tmp_path / "run")
+    assert json.loads((run.folder / "summary.json").read_text())["private_evaluation"]["rows"] == "test"
+    with pytest.raises(ConfigError, match="never looks at"):
+        rr.run(data=ROWS, **secure | {"private_evaluation": 0.0}, out=tmp_path / "other")

@@ -1,6 +1,6 @@
 """A server that does not follow the protocol asks real clients whatever they answer, and what it then knows is solved.
 
-The lemma of docs/secure-aggregation.md: of honest clients' values it learns one sum at most, that of all survivors.
+The lemma of docs/privacy.md: of honest clients' values it learns one sum at most, that of all survivors.
 Shares are known where bytes that it has open them, and a seed also where a commitment gives it away.
 """
 

@@ -1,4 +1,4 @@
-"""The `cnn` of models/networks.py, and no other network, in C on a CPU and in Triton on a GPU.
+"""The `cnn` of deep_networks.py, and no other network, in C on a CPU and in Triton on a GPU.
 
 Both read its parameters in one packed order, in which channels come last: conv1 (64 taps, 16) and bias, conv2 (16 taps,
 16, 32) and bias, fc1 (16 positions of 32 channels, 32) and bias, fc2 (32, outputs) and bias.

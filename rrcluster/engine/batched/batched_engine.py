@@ -29,7 +29,7 @@ def pick_precision(name: str, device: torch.device) -> str:
     """How operands of matrix products are rounded; `auto` is tf32 on CUDA. The CPU always uses float32.
 
     A product has a relative error of 6e-8 in float32, 5e-4 in tf32 and 4e-3 in bfloat16; sums are float32 in all three.
-    What it does to accuracy is in docs/tuning.md.
+    What it does to accuracy is in docs/results/selection/study.md.
     """
     if device.type != "cuda":
         return "float32"

@@ -4,7 +4,7 @@ Clients have places 0..n-1. Up to `COMPLETE` of them everybody masks with everyb
 ring, in an order that the digest decides, and each masks with the `reach` next ones on either side (after Bell et al.
 2020, "Secure single-server aggregation with (poly)logarithmic overhead").
 
-**Lemma** (docs/secure-aggregation.md). Let at most `most_colluders` clients collude with the server, and in no
+**Lemma** (docs/privacy.md). Let at most `most_colluders` clients collude with the server, and in no
 neighbourhood more than `local_colluders`. Then for every client that follows the protocol the server learns at most
 one of its two secrets; and what it can learn of the values is the sum over all survivors that follow the protocol, no
 part of it. On the complete graph `local_colluders` is `most_colluders`; on the ring the second condition fails with
