@@ -26,7 +26,7 @@ from rrcluster.report.curves import (
     paint_panels,
     panels_height,
 )
-from rrcluster.report.drawing import INK, PALETTE, Drawing, draw, near_chance
+from rrcluster.report.drawing import INK, PALETTE, Drawing, draw, near_level
 from rrcluster.report.figures import DecileRow, draw_deciles
 from rrcluster.report.folders import DIAGNOSTIC, Run
 from rrcluster.report.series import Look, base_look, distinct_looks, nth_look
@@ -137,7 +137,7 @@ def _constant_level(
     if reproduced.measure != "accuracy" or not constants:
         return None
     mean = sum(constants) / len(constants)
-    near = near_chance(mean, (point for panel in panels for curve in panel.curves for point in curve.points))
+    near = near_level(mean, (point for panel in panels for curve in panel.curves for point in curve.points))
     return ("constant predictor", 100 * mean) if near else None
 
 

@@ -111,9 +111,9 @@ class Run:
 
     @property
     def judged_rows(self) -> str:
-        """Which rows that accuracy is about: test, training, validation, members', or empty where a folder is older."""
+        """Which rows that accuracy is about: training, test, validation or members'; empty where there is none."""
         evaluation = self.summary.get("private_evaluation")
-        return str(evaluation.get("rows", "")) if isinstance(evaluation, Mapping) else ""
+        return str(evaluation.get("rows", "training")) if isinstance(evaluation, Mapping) else ""
 
     @property
     def delta(self) -> float | None:

@@ -119,9 +119,7 @@ def summarise(
         "sizes": state.sizes.mean.tolist() if state is not None and counted else [],
         "groups_found": state.survey.num_groups if state is not None and state.survey is not None and counted else None,
         "dead_clusters": _dead(experiment, state) if state is not None and counted else [],
-        "private_evaluation": None
-        if judged is None
-        else describe_evaluation(judged) | {"rows": judged_rows(experiment)},
+        "private_evaluation": None if judged is None else describe_evaluation(judged) | judged_rows(experiment),
         **learnt(experiment, state),
         **_against_start(experiment, state, before, after),
     }
@@ -189,12 +187,12 @@ def learnt(experiment: Experiment, state: ServerState | None) -> dict[str, Any]:
     return told | {"shares": {"shares": asked.sizes.tolist(), "noise_std": asked.size_noise.tolist()}}
 
 
-def judged_rows(experiment: Experiment) -> str:
-    """Which rows a private evaluation is about."""
+def judged_rows(experiment: Experiment) -> dict[str, str]:
+    """Which rows a private evaluation is about, where these are not those that clients train on."""
     if experiment.deployed is not None:
-        return "members'"
+        return {"rows": "members'"}
     data = experiment.data
-    return "validation" if data.validation is not None else "test" if data.held_out else "training"
+    return {"rows": "validation"} if data.validation is not None else {"rows": "test"} if data.held_out else {}
 
 
 def _dead(experiment: Experiment, state: ServerState) -> list[int]:
