@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from rrcluster.errors import PrivacyError, RoundError
+from rrcluster.errors import ConfigError, PrivacyError, RoundError
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.secagg.terms import Terms
 from rrcluster.privacy.accounting import epsilon
@@ -21,6 +21,8 @@ from rrcluster.privacy.events import PoissonGaussian
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum
 from rrcluster.types import Array
+
+_MOST_MEMBERS = 1000  # a round of so many is measured; one of 5,000 gave no result in a quarter of an hour
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ class SecurePlan:
 
 def _check_plan(plan: PrivacyPlan, agreement: Agreement) -> None:
     mechanism: Any = plan.mechanism
+    if (members := len(agreement.members)) > _MOST_MEMBERS:
+        raise ConfigError(f"{members} members are more than the {_MOST_MEMBERS} of mode = secure; let each host more.")
     if not plan.private or not hasattr(mechanism, "grid_bits"):
         raise PrivacyError(
             f"mechanism = {mechanism.name} needs a server that sees single reports, and a secure aggregation shows it "

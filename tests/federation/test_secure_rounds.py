@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -361,6 +362,12 @@ def test_another_population_and_too_many_clients_are_refused(agreement):
     many = replace(plan, mechanism=replace(plan.mechanism, num_clients=3_000_000))
     with pytest.raises(ConfigError, match="do not fit 32 bits"):
         SecurePlan.build(many, replace(agreement, members=members((10**6,) * 3)))
+
+
+def test_more_members_than_a_round_was_measured_with_are_refused(agreement):
+    plan = AgreedRun.build(agreement).plan
+    with pytest.raises(ConfigError, match="1001 members are more than the 1000 of mode = secure; let each host more"):
+        SecurePlan.build(plan, SimpleNamespace(members=[None] * 1001, num_clients=1001))
 
 
 def test_shares_are_for_those_that_must_be_honest(agreement):

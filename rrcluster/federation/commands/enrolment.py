@@ -190,7 +190,6 @@ def enrol(arguments: list[str]) -> int:
 def _collect(command: EnrolCommand) -> int:
     """At the server: requests and consents."""
     folder, given = FederationFolder(command.folder), [read_sent(path) for path in (*command.accept, *command.consent)]
-    consents = [facts for facts in given if "signature" in facts]
     for facts in given:
         if "signature" in facts:
             say(f"{folder.add_consent(facts).name} has signed.")
@@ -203,10 +202,10 @@ def _collect(command: EnrolCommand) -> int:
 
         _close(folder)
         check([str(folder.path)])
-    if consents:
+    if any("signature" in facts for facts in given):
         missing = folder.missing_consents(folder.agreement())
-        next_step = f"rrcluster federation serve {folder.path}"
-        say(f"Still missing: {', '.join(missing)}" if missing else f"Everybody has signed. Next: {next_step}")
+        done = f"Everybody has signed. Next: rrcluster federation serve {folder.path}"
+        say(f"Still missing: {', '.join(missing)}" if missing else done)
     return 0
 
 
