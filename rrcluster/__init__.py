@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rrcluster.privacy.reports import NoisySum, Reports
     from rrcluster.registry import MECHANISMS, register
     from rrcluster.runs.advise import advise
+    from rrcluster.runs.estimator import RRClusterClassifier, RRClusterRegressor
     from rrcluster.runs.experiment import build_experiment as experiment
     from rrcluster.runs.load import assign, load, personalise
     from rrcluster.runs.own_server import Server
@@ -45,6 +46,7 @@ _MODULES = {
     "privacy.reports": ("NoisySum", "Reports"),
     "registry": ("MECHANISMS", "register"),
     "runs.advise": ("advise",),
+    "runs.estimator": ("RRClusterClassifier", "RRClusterRegressor"),
     "runs.load": ("assign", "load", "personalise"),
     "runs.own_server": ("Server",),
     "runs.run": ("run",),
@@ -70,6 +72,8 @@ __all__ = [
     "NoisySum",
     "PrivacyError",
     "PrivacyPlan",
+    "RRClusterClassifier",
+    "RRClusterRegressor",
     "Reports",
     "Server",
     "Tools",

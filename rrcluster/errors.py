@@ -6,6 +6,7 @@
           |    +-- PrivacyError a combination that would void the stated guarantee
           |    |    +-- UnsupportedEvent   an event this accountant cannot account
           +-- DataError         a missing, damaged or unusable data file
+          |    +-- UnfitRows    rows of a table with a cell that the rule of its column does not take
           +-- ProtocolError     a message of a secure aggregation that must not be answered
           +-- RoundError        a round failed; in a secure run a reason that may depend on private data is withheld
           +-- RunFolderError    a run folder that cannot be written, read or resumed
@@ -13,6 +14,8 @@
 
 Every message names the value, the bound it breaks and the way out. None contains a raw client value.
 """
+
+from typing import Any
 
 
 class RRClusterError(ValueError):
@@ -33,6 +36,15 @@ class UnsupportedEvent(PrivacyError):
 
 class DataError(RRClusterError):
     """A data file is missing, damaged, or does not hold what it should."""
+
+
+class UnfitRows(DataError):
+    """Cells of a column do not fit its rule. `rows` marks all of them, `rule` says what is wrong without their row."""
+
+    def __init__(self, text: str, *, column: str = "", rule: str = "", rows: Any = None) -> None:
+        """`rows` is an array (rows,) of truth values."""
+        super().__init__(text)
+        self.column, self.rule, self.rows = column, rule, rows
 
 
 class ProtocolError(RRClusterError):

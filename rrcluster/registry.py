@@ -208,6 +208,7 @@ _COMMANDS = {
     "report": "tables, figures and one self-contained HTML page from run folders",
     "watch": "follow runs on a local page while they go",
     "assign": "which client belongs to which cluster of a run: a table, for you alone",
+    "predict": "score new rows with the models of a run: classes or numbers, one for each row",
     "account": "epsilon from noise or noise from epsilon, by every accountant that applies",
     "advise": "before any data is touched: signal to noise per cluster for your M, d, k and epsilon, and B",
     "data": "list datasets and where their files are, download them, verify them",

@@ -92,7 +92,8 @@ def test_imports_point_upwards(path):
         if own == "report":
             allowed = target in REPORT_MAY_IMPORT or name == "rrcluster.privacy.cost"
             assert allowed, f"{path} imports {name}; report reads run folders only"
-        assert target not in WINGS or own == target, f"{path} imports {name}, a wing"
+        looks = own == "audit" and target == "federation"  # the audit tries what federations claim
+        assert target not in WINGS or own == target or looks, f"{path} imports {name}, a wing"
 
 
 def loaded_by(code):

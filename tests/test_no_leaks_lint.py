@@ -163,7 +163,7 @@ def test_modules_are_imported_by_names_from_our_own_tables_only():
         if isinstance(node, ast.Call) and name_of(node) == "import_module"
     ]
     from_tables = ["__init__.py", "data/build.py"]
-    optional_packages = ["data/table_files.py", "runs/load.py", "runs/progress.py"]
+    optional_packages = ["data/table_files.py", "runs/load.py", "runs/predictions.py", "runs/progress.py"]
     from_tables += ["federation/federation_command.py"]
     operators_own = ["federation/member_daemon.py"]  # a function that its operator names on the command line
     expected = [*from_tables, "registry.py", *optional_packages, "runs/load.py", *operators_own]

@@ -10,6 +10,8 @@ PUBLIC = {
     "NoisySum",
     "PrivacyError",
     "PrivacyPlan",
+    "RRClusterClassifier",
+    "RRClusterRegressor",
     "Reports",
     "Server",
     "Tools",

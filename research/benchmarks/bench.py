@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import compare_cpu
-from benchmarks.compare_cpu import processor_seconds, seconds, started
+from benchmarks import contenders as peers
+from benchmarks.contenders import processor_seconds, seconds, started
 
 HERE = Path(__file__).resolve().parent
 ROOT, RESULT = HERE.parents[1], HERE.parents[1] / "docs" / "results" / "bench.json"
@@ -158,12 +158,11 @@ def turns_of(contenders, word, turns):
 
 
 def modules(turns):
-    from benchmarks.contend_module import EDGES
-    from benchmarks.own_modules import CONVOLUTIONS, LARGE, MODULES
+    from benchmarks.own_modules import CONVOLUTIONS, EDGES, LARGE, MODULES
 
     rows = []
     for name in (*MODULES, EDGES):
-        script = [sys.executable, HERE / "contend_module.py"]
+        script = [sys.executable, HERE / "own_modules.py"]
         found = turns_of({kind: ([*script, kind], name) for kind in ("ours", "plain")}, "train", turns)
         (clock, cpu), (peer_clock, peer_cpu) = found["ours"], found["plain"]
         peer = {"peer": "plain loop, two processes", "peer_clock": peer_clock, "peer_cpu": peer_cpu}
@@ -176,8 +175,8 @@ def w(turns):
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "workload.npz"
-        compare_cpu.write_workload(path, compare_cpu.CLIENTS)
-        found = {name: (command, path) for name, command in compare_cpu.contenders().items()}
+        peers.write_workload(path, peers.CLIENTS)
+        found = {name: (command, path) for name, command in peers.contenders().items()}
         for word, title in (("train", "W"), ("ifca", "W, IFCA k = 4")):
             medians = turns_of(found, word, turns)
             clock, cpu = medians.pop("rrcluster")

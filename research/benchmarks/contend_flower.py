@@ -6,12 +6,12 @@ import sys
 import time
 
 import torch
+from contenders import BATCH, EPOCHS, MODELS, RATE, load, network, put
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from workload import BATCH, EPOCHS, MODELS, RATE, load, network, put
 
 PATH, ROUNDS = sys.argv[1], 1000
 CLIENTS = len(load(PATH)[0])

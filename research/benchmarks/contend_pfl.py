@@ -10,6 +10,7 @@ from subprocess import PIPE
 
 import numpy as np
 import torch
+from contenders import BATCH, EPOCHS, RATE, answer, load, network, put
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -21,7 +22,6 @@ from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNTrainHyperParams
 from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
-from workload import BATCH, EPOCHS, RATE, answer, load, network, put
 
 PROCESSES = 2
 

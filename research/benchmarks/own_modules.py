@@ -1,27 +1,28 @@
-"""Networks that people bring: a cohort's training by the engine that `auto` picks, beside a plain PyTorch loop.
+"""Networks that people bring: `ours`, by the engine that `auto` picks, or `plain`, a loop in two processes.
 
-The plain loop is what one writes first: one module, `torch.optim.SGD`, one client after another, one thread. The two
-take turns, round by round, in one process; the figure is the median of the ratios.
-Run it from the folder research: `python -m benchmarks.own_modules`.
+The plain loop has one thread a process, channels-last weights and images, half of the clients each, their data at
+hand. Usage: own_modules.py ours|plain NAME, driven as contenders.answer says ("train"); `bench.py modules` compares.
 """
 
-import platform
-import statistics
+import multiprocessing
+import os
+import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-import rrcluster as rr
-from rrcluster.engine import protocol as calls
-from rrcluster.engine.pick_engine import pick_engine
 from rrcluster.engine.protocol import LocalSettings
-from rrcluster.engine.reference import CPU, ReferenceEngine
-from rrcluster.models import fitted
 
-CLIENTS, SAMPLES, ROUNDS = 50, 40, 5
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.contenders import answer
+
+CLIENTS, SAMPLES = 50, 40
+PROCESSES, EDGES = 2, "edges (ours)"
+WARM = 3  # seconds
 LOCAL = LocalSettings(local_lr=0.05, local_epochs=2, batch_size=20)
 
 
@@ -98,51 +99,115 @@ LARGE = ("large LSTM", "large dense", "very large dense")  # computed one client
 CONVOLUTIONS = ("GroupNorm CNN", "small ResNet")
 
 
-def plain_loop(module, start, cohort):
-    """(n, d) the trained models."""
-    trained = []
-    for inputs, targets in zip(torch.as_tensor(cohort.inputs), torch.as_tensor(cohort.targets), strict=True):
-        nn.utils.vector_to_parameters(torch.as_tensor(start), module.parameters())
-        optimiser = torch.optim.SGD(module.parameters(), lr=LOCAL.local_lr)
-        for _ in range(LOCAL.local_epochs):
-            for batch in torch.randperm(len(targets)).split(LOCAL.batch_size):
-                optimiser.zero_grad()
-                nn.functional.cross_entropy(module(inputs[batch]), targets[batch]).backward()
-                optimiser.step()
-        trained.append(nn.utils.parameters_to_vector(module.parameters()).detach().numpy())
-    return np.stack(trained)
-
-
-def seconds(function, *arguments):
-    began = time.perf_counter()
-    function(*arguments)
-    return time.perf_counter() - began
-
-
-def main():
-    torch.set_num_threads(1)
+def workload(name):
+    """Module, inputs (clients, samples, ...), targets, whether inputs are ids."""
     rng = np.random.default_rng(0)
-    print(f"{platform.machine()}, torch {torch.__version__}, {CLIENTS} clients x {SAMPLES} samples")
-    print(f"{'module':20} {'parameters':>10} {'engine':22} {'difference':>10} {'ratio':>6}   plain loop / ours")
-    for name, (make, shape, ids) in MODULES.items():
-        size = (CLIENTS, SAMPLES, *shape)
-        inputs = rng.integers(ids, size=size) if ids else rng.normal(size=size)
-        data = rr.from_arrays(inputs, rng.integers(4, size=size[:2]), num_classes=4, ids=ids > 0)
-        model, cohort = fitted(rr.from_module(make()), data), data.cohort(np.arange(CLIENTS))
-        engine = pick_engine("auto", model=model, device=CPU)
-        start, module = model.given, make()
+    torch.manual_seed(0)
+    if name == EDGES:
+        from rrcluster.models import make_model
 
-        def ours(engine=engine, start=start, cohort=cohort):
-            return calls.changes(engine, start[None], np.zeros(CLIENTS, dtype=int), cohort, local=LOCAL, key=(1, 2))
+        shape, ids, clients = (1, 28, 28), 0, 100
+        module = make_model("edges", input_shape=shape, num_classes=4).module
+    else:
+        make, shape, ids = MODULES[name]
+        module, clients = make(), CLIENTS
+    size = (clients, SAMPLES, *shape)
+    inputs = rng.integers(ids, size=size) if ids else rng.normal(size=size).astype(np.float32)
+    return module, inputs, rng.integers(4, size=size[:2]), ids > 0
 
-        reference = ours(ReferenceEngine(model))
-        difference = np.abs(ours() - reference).max()
-        ratios = [seconds(plain_loop, module, start, cohort) / seconds(ours) for _ in range(ROUNDS)]
-        print(
-            f"{name:20} {model.num_parameters:10,} {engine.described:22} {difference:10.1e} "
-            f"{statistics.median(ratios):6.2f}"
-        )
+
+def ours(name):
+    import rrcluster as rr
+    from rrcluster.engine.pick_engine import pick_engine
+    from rrcluster.engine.reference import CPU
+    from rrcluster.methods import METHODS
+    from rrcluster.models import fitted, make_model
+    from rrcluster.simulation.hosts import Hosts
+
+    module, inputs, targets, ids = workload(name)
+    data = rr.from_arrays(inputs, targets, num_classes=4, ids=ids)
+    if name == EDGES:
+        model = make_model("edges", input_shape=data.input_shape, num_classes=4)
+        start = model.init(rng=np.random.default_rng(0))
+    else:
+        model = fitted(rr.from_module(module), data)
+        start = model.given
+    engine, method = pick_engine("auto", model=model, device=CPU), METHODS["fedavg"]
+    host = Hosts.here(data, method=method, split=method.split(model), engine=engine).host
+    hosts, everybody = Hosts(host, processes=PROCESSES), np.arange(len(inputs))
+    parts = [everybody[first : first + engine.part] for first in range(0, len(inputs), engine.part)]
+
+    def train():
+        sum(hosts.map(trained, start, parts))
+
+    train()
+    if name != EDGES:  # the processes of a long run, as those of the plain loop are there
+        until, seen = time.perf_counter() + WARM, set()
+        while time.perf_counter() < until or len(seen) < PROCESSES:
+            train()
+            seen |= set(hosts.map(who, None, parts))
+    answer(train, train)
+
+
+def who(*_):
+    """The process that computes a part; on a busy machine one of them may still be starting."""
+    return os.getpid()
+
+
+def trained(host, start, ids):
+    """The sum of what some clients' training changes."""
+    from rrcluster.engine import protocol as calls
+
+    zeros, cohort = np.zeros(len(ids), dtype=int), host.data.cohort(ids)
+    return calls.changes(host.side.engine, start[None], zeros, cohort, local=LOCAL, key=(1, 2)).sum(axis=0)
+
+
+def work(name, which, jobs, results):
+    torch.set_num_threads(1)
+    module, inputs, targets, _ = workload(name)
+    clients = range(which, len(inputs), PROCESSES)
+    data, answers = ({i: torch.from_numpy(values[i]) for i in clients} for values in (inputs, targets))
+    if module_takes_images := inputs.ndim == 5:
+        module = module.to(memory_format=torch.channels_last)
+    start = [part.detach().clone() for part in module.parameters()]
+    optimiser, loss_of = torch.optim.SGD(module.parameters(), lr=LOCAL.local_lr), nn.CrossEntropyLoss()
+
+    def train(i):
+        with torch.no_grad():
+            for parameter, value in zip(module.parameters(), start, strict=True):
+                parameter.copy_(value)
+        for _ in range(LOCAL.local_epochs):
+            for chosen in torch.randperm(len(answers[i])).split(LOCAL.batch_size):
+                optimiser.zero_grad(set_to_none=True)
+                batch = data[i][chosen]
+                batch = batch.contiguous(memory_format=torch.channels_last) if module_takes_images else batch
+                loss_of(module(batch), answers[i][chosen]).backward()
+                optimiser.step()
+        return torch.cat([part.detach().reshape(-1) for part in module.parameters()])
+
+    results.put(0)
+    while jobs.get() is not None:
+        results.put(sum(train(i) for i in clients).numpy())
+
+
+def plain(name):
+    context = multiprocessing.get_context("spawn")
+    jobs, results = [context.Queue() for _ in range(PROCESSES)], context.Queue()
+    for which, queue in enumerate(jobs):
+        context.Process(target=work, args=(name, which, queue, results), daemon=True).start()
+
+    def collect():
+        return sum(results.get() for _ in range(PROCESSES))
+
+    def train():
+        for queue in jobs:
+            queue.put("train")
+        collect()
+
+    collect()
+    train()
+    answer(train, train)
 
 
 if __name__ == "__main__":
-    main()
+    {"ours": ours, "plain": plain}[sys.argv[1]](sys.argv[2])

@@ -38,9 +38,9 @@ _CNN_CLIPS = {
     4.0: 0.3,
     8.0: 0.4,
     None: 0.4,
-}  # chosen on rotated EMNIST: benchmarks/tune_images.py cnn-clip
+}  # chosen on rotated EMNIST
 BY_BUDGET = {"cnn": {epsilon: {"sample_rate": 0.3, "update_clip": clip} for epsilon, clip in _CNN_CLIPS.items()}}
-TEXT = IMAGES | {  # chosen on other roles: benchmarks/tune_shakespeare.py
+TEXT = IMAGES | {  # chosen on other roles
     "data": "shakespeare",
     "partition": "role",
     "num_clients": 300,
@@ -89,7 +89,7 @@ IMAGE_CHOICES = (
     "Rounds: T = 100 (not stated).",
     "Optimiser: SGD, batch 20, 5 local epochs, local_lr 0.05, server_lr 1 (not stated; rates of 1e-6 to 1e-3 fit "
     "Adam).",
-    "Tuning (`benchmarks/tune_images.py`, one seed a setting) is not covered by any epsilon here. Clip, rate, epochs "
+    "Tuning (one seed a setting) is not covered by any epsilon here. Clip, rate, epochs "
     "and T: for rotated FashionMNIST on rotated EMNIST, the same for all methods and budgets (DP-FedPer's CNN too); "
     "EMNIST has the same. On rotated EMNIST `edges` wants C = 0.2 "
     "at epsilon 2 and 0.4 at 8; with 10 classes instead of 47 its noise is less than half as long, so 0.4 was taken. "
@@ -102,7 +102,7 @@ CNN_CHOICES = (
     "Network: the paper has a CNN of unstated size; here `cnn`, two convolutions and two linear layers, 26,010 "
     "parameters.",
     "Cohorts and clip, for all methods: q = 0.3 (the paper has 0.1), C = 0.2, 0.3 and 0.4 at epsilon 2, 4 and 8, "
-    "tuned on rotated EMNIST at the same epsilon (`benchmarks/tune_images.py`, studies cnn, one seed a setting, and "
+    "tuned on rotated EMNIST at the same epsilon (one seed a setting, and "
     "cnn-clip, three), which no epsilon covers; C = 0.4 without noise, not tuned. B is as with q = 0.1, so that coins "
     "are for clusters far smaller than the 75 clients expected.",
     "Rounds: T = 100 (not stated).",

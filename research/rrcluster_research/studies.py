@@ -56,7 +56,7 @@ SHAKESPEARE = Study(
         "LEAF's LSTM. DP-FedPer: the bias is personal, the rest shared.",
         "Settings (cohort, T, clip, rates, momentum, network, k) were chosen on 203 other roles, those of at least 500 "
         "characters that are in no seed's population, over the same grid for DP-FedAvg, DP-IFCA, DP-FeSEM and "
-        "DP-FedCAM (benchmarks/tune_shakespeare.py); their best agree to 0.4 points, so all rows have the same. "
+        "DP-FedCAM; their best agree to 0.4 points, so all rows have the same. "
         "Epsilon does not cover that.",
         "Cohort: all 300 clients in each of 10 rounds (the paper: q = 0.1, T not stated). q = 0.3 with 30 rounds "
         "served about as well, q = 0.1 with 100 rounds worse.",

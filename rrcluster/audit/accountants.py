@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from rrcluster.audit.targets import Finding
+from rrcluster.privacy.composition import account_together
 from rrcluster.privacy.events import FixedSize, KaryChoice, PoissonGaussian, RoundEvent
 
 SUBJECT = "accountants"
@@ -180,6 +181,23 @@ def _monotone(epsilon: EpsilonOf) -> str:
     return ""
 
 
+def _together(epsilon: EpsilonOf) -> str:
+    """Several runs: Gaussians exactly, equal events as one longer run, sampled ones between the looser bounds."""
+    one, two, sampled = PoissonGaussian(2.0, 1.0), PoissonGaussian(3.0, 1.0), PoissonGaussian(1.5, 0.2)
+    for parts, mu in ((((one, 3), (two, 5)), 3 / 4 + 5 / 9), (((one, 3), (one, 4), (two, 5)), 7 / 4 + 5 / 9)):
+        exact = gaussian_epsilon(mu**-0.5, _DELTA)
+        for row in account_together(parts, delta=_DELTA):
+            if row.epsilon is None or not exact - 1e-9 <= row.epsilon <= exact * 1.2:
+                return f"{row.epsilon} by {row.accountant} for {exact:.5g} of runs without sampling"
+    tight, loose = (row.epsilon or 0.0 for row in account_together(((sampled, 20), (two, 5)), delta=_DELTA))
+    alone = [
+        epsilon(event, num_rounds=rounds, delta=_DELTA, accountant="pld") for event, rounds in ((sampled, 20), (two, 5))
+    ]
+    if not max(alone) < tight <= loose * 1.001:
+        return f"{tight:.5g} by pld and {loose:.5g} by rdp of runs that cost {alone} alone"
+    return ""
+
+
 _NOT_INSTALLED = "not compared: Opacus is not installed"
 
 
@@ -206,5 +224,6 @@ CHECKS: dict[str, tuple[str, Callable[[EpsilonOf], str]]] = {
     "published values": ("within brackets computed independently", _anchors),
     "RDP above PLD": ("the looser bound is never below the tighter", _ordered),
     "monotone": ("more noise costs less; more rounds, clients, certainty cost more", _monotone),
+    "several runs": ("runs on the same clients add up", _together),
     "Opacus": ("the same RDP epsilon as Opacus", _opacus),
 }

@@ -1,16 +1,23 @@
 """Questions of mixed effects: what a client sends is bounded as stated, its own, and all that the server learns."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.targets import Finding
+from rrcluster.audit.targets import Finding, Recorder
+from rrcluster.data.arrays import from_arrays
+from rrcluster.data.federated import TableColumns
 from rrcluster.mixed.answers import Rows, TableQuestion
 from rrcluster.mixed.facts import Facts
 from rrcluster.mixed.questionnaire import Questionnaire
-from rrcluster.mixed.questions import AXES, STAGES, Form
-from rrcluster.types import Array
+from rrcluster.mixed.questions import AXES, FEWEST_ROUNDS, STAGES, Form
+from rrcluster.privacy.ledger import Ledger
+from rrcluster.runs.experiment import build_experiment
+from rrcluster.simulation.simulate import Checkpoint
+from rrcluster.types import Array, Release
 
 SUBJECT = "questions on a table"
 FORMS = (
@@ -66,6 +73,52 @@ def check_learning(learn: Callable[..., Questionnaire] = Questionnaire.updated, 
     if np.array_equal(first.tensors()["questionnaire.second"], other.tensors()["questionnaire.second"]):
         wrong = wrong or "sums of twice the length teach the same"
     return Finding(SUBJECT, "learning", "what is learnt is a function of noisy sums", wrong or "so", not wrong)
+
+
+def check_asked_runs(*, seed: int = 0) -> Finding:
+    """Whole runs on given releases, with half of the clients gone or with other rows: nobody else's answers move a bit.
+
+    Deterministic; clients computed together, and one by one as in secure runs. What is learnt must be the same to the
+    bit, too: it is made of releases, and of nothing that was collected.
+    """
+    wrong, even = "", np.arange(0, _CLIENTS, 2)
+    for secure in (False, True):
+        first = _asked_run(seed, np.arange(_CLIENTS), secure=secure)
+        releases = [made for _, made in first[0].raw]
+        for others, cohort in ((0, even), (1, np.arange(_CLIENTS))):
+            again = _asked_run(seed, cohort, secure=secure, others=others, canned=releases)
+            for t, (one, two) in enumerate(zip(first[0].raw, again[0].raw, strict=True)):
+                answers = [dict(zip(sent.client_ids, sent.updates, strict=True)) for sent, _ in (one, two)]
+                if not all(np.array_equal(answers[0][client], answers[1][client]) for client in even):
+                    wrong = wrong or f"answers of others differ in round {t}"
+            if not all(np.array_equal(*pair) for pair in zip(first[1], again[1], strict=True)):
+                wrong = wrong or "other things are learnt from the same releases"
+    claim = "answers are a client's own, and what is learnt is made of releases"
+    return Finding(SUBJECT, "asked runs", claim, wrong or "so, to the bit, over whole runs", not wrong)
+
+
+def _asked_run(
+    seed: int, cohort: Array, *, secure: bool, others: int = 0, canned: Sequence[Release] = ()
+) -> tuple[Recorder, list[Array]]:
+    """A run on a table of three columns; the rows of every second client follow `others`. And all that was learnt."""
+    inputs, labels = [], []
+    for client in range(_CLIENTS):
+        rng = np.random.default_rng([seed, client, others * (client % 2)])
+        values = rng.normal(size=(2 + client % 5 + 3 * others * (client % 2), 3)) * 10.0 ** rng.integers(-2, 4, size=3)
+        codes = rng.integers(0, 3, size=values.shape) * (rng.random(values.shape) < 0.2)
+        inputs.append(np.concatenate([np.where(codes > 0, np.nan, values), codes], axis=1))
+        labels.append(rng.integers(0, 2, size=len(values)))
+    columns = TableColumns(("a", "b", "c"), 2, (None,) * 3)
+    data = from_arrays(inputs, labels, num_classes=2, name="audit-table", columns=columns)
+    data = replace(data, ordered=not secure)
+    chosen: dict[str, Any] = {"algorithm": "mixed-effects", "num_rounds": FEWEST_ROUNDS, "noise_multiplier": 0.02}
+    chosen |= {"num_clients": _CLIENTS, "delta": 0.01, "secure": secure, "participation": "everybody"}
+    experiment = build_experiment(data=data, **chosen)
+    recorder = Recorder(experiment.plan.mechanism, cohorts=[cohort], canned=canned)
+    watched = replace(experiment, plan=replace(experiment.plan, mechanism=recorder))
+    ledger = Ledger(secure=secure)
+    learnt = [r.state.learnt.values() for r in watched.rounds(checkpoint=Checkpoint(), ledger=ledger)]
+    return recorder, [values for round_ in learnt for values in round_]
 
 
 def told(form: Form, seed: int, scale: float) -> Facts:

@@ -1,5 +1,6 @@
 """`rrcluster audit`: would a mistake in the installed code have been caught? Exit status 1 when a claim fails."""
 
+import contextlib
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
@@ -37,6 +38,7 @@ def main(arguments: list[str]) -> int:
     command = parse(AuditCommand(), arguments, prog="rrcluster audit")
     from rrcluster.audit.suite import audit_steps
     from rrcluster.audit.targets import failures
+    from rrcluster.runs.fingerprint import remember_audit
 
     began = time.perf_counter()
     steps = audit_steps(
@@ -51,6 +53,9 @@ def main(arguments: list[str]) -> int:
             say(f"[{number}/{len(steps)}] {step.subject}: {step.check}")
         findings += step.findings()
     failed = failures(findings)
+    checked = f"{len(findings)} findings, {command.mechanism} mechanisms" + (", deep" if command.deep else "")
+    with contextlib.suppress(OSError):
+        remember_audit(f"{len(failed)} claims fail ({checked})" if failed else f"all claims hold ({checked})")
     if command.json:
         rows = [asdict(finding) | {"verdict": finding.verdict} for finding in findings]
         print_json({"holds": not failed, "findings": rows})

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.audit.rounds import NUM_CLIENTS, Training, around
+from rrcluster.audit.rounds import NUM_CLIENTS, Training, around, small_population
 from rrcluster.audit.statistics import (
     SIGNIFICANCE,
     binomial_p_value,
@@ -203,6 +203,7 @@ SUBJECT = "joint (slots)"
 SLOTS, KEY = 3, "audit"
 ROUNDS = 11  # the last block is a short one
 CLIENTS = 90
+_NAMES = tuple(str(100 + number) for number in range(CLIENTS))
 RUNS = 4000  # with and without the canary
 MakePlan = Callable[..., PrivacyPlan]
 
@@ -225,10 +226,11 @@ def check_participation(make: MakePlan = slotted_plan, *, seed: int = 0) -> list
     ]
 
 
-def slot_of(client: int) -> int:
-    """The slot of a client as documented: BLAKE2b of the id, keyed by that of the key."""
+def slot_of(client: int | str) -> int:
+    """The slot of a client by its number or its name, by the published formula."""
+    spelled = b"number:%d" % client if isinstance(client, int) else b"text:" + client.encode()
     key = hashlib.blake2b(KEY.encode(), digest_size=32).digest()
-    return int.from_bytes(hashlib.blake2b(b"number:%d" % client, key=key, digest_size=8).digest(), "little") % SLOTS
+    return int.from_bytes(hashlib.blake2b(spelled, key=key, digest_size=8).digest(), "little") % SLOTS
 
 
 def members(round_index: int, population: int = CLIENTS) -> list[int]:
@@ -250,6 +252,11 @@ def check_cohorts(make: MakePlan, *, rng: Rng) -> Finding:
         if counts.max() > -(-ROUNDS // SLOTS):
             wrong = wrong or f"a client took part {counts.max()} times"
         wrong = wrong or _beyond_the_plan(sampler, population, rng)
+    for names in (_NAMES, _NAMES[1:]):
+        for t in range(SLOTS):
+            ids = make().sampler.draw(len(names), rng=rng, round_index=t, names=names)
+            if [name for name in names if slot_of(name) == t] != [names[place] for place in ids]:
+                wrong = wrong or "clients with names are in other slots than their names'"
     claim = f"once in {SLOTS} rounds, at most {-(-ROUNDS // SLOTS)} times, by the hash of the id alone"
     return Finding(SUBJECT, "slots", claim, wrong or "so", not wrong)
 
@@ -359,8 +366,11 @@ def check_trained_cohorts(make: MakePlan, *, seed: int) -> Finding:
     plan = make(num_clients=NUM_CLIENTS, num_rounds=4, num_clusters=2, shared=shape.shared, clustered=shape.clustered)
     watched = _Watched(plan.mechanism, {})
     training.run(replace(plan, mechanism=watched))
-    expected = {t: members(t, NUM_CLIENTS) for t in range(4)}
-    holds = watched.seen == expected
+    named = _Watched(plan.mechanism, {})
+    data = replace(small_population(0), clients=_NAMES[:NUM_CLIENTS])
+    training.run(replace(plan, mechanism=named), data=data)
+    due = {t: [int(name) for name in data.clients if slot_of(name) == t % SLOTS] for t in range(4)}
+    holds = watched.seen == {t: members(t, NUM_CLIENTS) for t in range(4)} and named.seen == due
     measured = "so" if holds else "cohorts of a training run are others"
     return Finding(SUBJECT, "trained cohorts", "cohorts follow the slots, not data", measured, holds)
 

@@ -1,17 +1,25 @@
 """One extreme client among others: their choices, updates and evaluations do not depend on it."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
+from rrcluster.audit.histories import RepeatedStreams
 from rrcluster.audit.rounds import Training, around, difference
-from rrcluster.audit.targets import AuditSetting, Finding, Recorder, Reported, plan_of
+from rrcluster.audit.targets import AuditSetting, Finding, Recorder, Reported, plan_of, refused
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
 from rrcluster.engine.batched.batched_engine import BatchedEngine
+from rrcluster.engine.pick_engine import pick_engine
+from rrcluster.entropy import SecureStreams
+from rrcluster.errors import PrivacyError
 from rrcluster.methods import METHODS
-from rrcluster.models import make_model
+from rrcluster.models import from_module, make_model
+from rrcluster.models.probe import fitted
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.rng import stream
 from rrcluster.types import Array
@@ -87,3 +95,86 @@ def _population(seed: int, scale: float, samples: int) -> FederatedData:
     ]
     targets = [rng.integers(3, size=size) for size in sizes.tolist()]
     return from_arrays(inputs, targets, num_classes=3, name="strangers")
+
+
+class KeepingLoss:
+    """A loss relative to its running mean, which it keeps while it trains."""
+
+    def __init__(self) -> None:
+        """Nothing was seen yet."""
+        self.mean = 1.0
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(s,) of each sample."""
+        losses = (outputs[:, 0] - targets) ** 2
+        if not outputs.requires_grad:
+            return losses
+        self.mean = 0.5 * self.mean + 0.5 * float(losses.detach().mean())
+        return losses / self.mean
+
+
+class KeepingNetwork(nn.Module):
+    """Trains less the running mean of what it was given, which it keeps, and with numbers of three generators."""
+
+    def __init__(self) -> None:
+        """Nothing was seen yet."""
+        super().__init__()
+        self.layer, self.mean, self.seen = nn.Linear(DIMENSION, 1), torch.zeros(DIMENSION), list[Tensor]()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(s, 1)."""
+        if not self.training:
+            return torch.as_tensor(self.layer(inputs))
+        self.seen.append(inputs.detach().mean(0))
+        self.mean = 0.5 * self.mean + 0.5 * self.seen[-1] + 0.1 * self.seen[0]
+        noise = torch.rand(()) + float(np.random.random()) + random.random()  # noqa: NPY002
+        return torch.as_tensor(self.layer(inputs - self.mean) + 0.1 * noise)
+
+
+def check_own_networks(training: Training) -> list[Finding]:
+    """Networks and losses that keep what they see, as people bring them: others' updates and losses do not move a bit.
+
+    Deterministic. The trial that every network of one's own goes through must refuse them as well, and a secure plan
+    the engine that computes all clients with one copy.
+    """
+    data = _population(training.seed, 1e3, 5)
+    data = from_arrays(
+        [data.store.client(client)[0] for client in range(NUM_CLIENTS)],
+        [data.store.client(client)[1].astype(np.float32) for client in range(NUM_CLIENTS)],
+        num_classes=0,
+    )
+    model = from_module(KeepingNetwork(), loss=KeepingLoss(), fresh=True)
+    setting = AuditSetting(clustered=DIMENSION + 1, num_clusters=2, num_clients=NUM_CLIENTS, secure=True)
+    plan = plan_of(setting, mechanism="joint", private_evaluation=0.0)
+    everybody, sent = np.arange(NUM_CLIENTS), []
+    for cohort in (everybody, everybody[:0:-1], everybody[::2]):
+        recorder = Recorder(plan.mechanism, cohorts=[np.sort(cohort)])
+        engine: Any = pick_engine("auto", model=model, device=torch.device("cpu"), alone=True)
+        given = {"model": model, "engine": engine, "method": METHODS["ifca"], "streams": RepeatedStreams(0)}
+        training.run(around(plan, recorder), data=data, **given)
+        reports = recorder.reported[0]
+        sent.append(
+            dict(zip(reports.client_ids.tolist(), zip(reports.updates, reports.choices, strict=True), strict=True))
+        )
+    same = all(
+        own[1] == sent[0][client][1] and np.array_equal(own[0], sent[0][client][0])
+        for others in sent[1:]
+        for client, own in others.items()
+    )
+    plain = from_module(nn.Linear(DIMENSION, 1), fresh=True)
+    shared = {"model": plain, "engine": BatchedEngine(plain), "method": METHODS["ifca"], "streams": SecureStreams()}
+    taken = not refused(lambda: training.run(plan, data=data, **shared), PrivacyError)
+    passes = [what for what, kept in _KEPT.items() if not refused(lambda kept=kept: fitted(kept(), data))]  # type: ignore[misc]
+    claim = "nothing that a network or loss keeps reaches another client"
+    measured = "so, to the bit" if same and not taken else "an update differs where others take part"
+    trial = f"{', '.join(passes)} passes" if passes else "so"
+    return [
+        Finding(training.subject, "own networks", claim, measured, same and not taken),
+        Finding(training.subject, "own networks, trial", "what remembers is refused", trial, not passes),
+    ]
+
+
+_KEPT = {
+    "a network": lambda: from_module(KeepingNetwork(), fresh=True),
+    "a loss": lambda: from_module(nn.Linear(DIMENSION, 1), loss=KeepingLoss()),
+}

@@ -147,7 +147,7 @@ def check_stated_budget() -> Finding:
         wrong = wrong or _reserve(settings)
     with _own_cache() as cache:
         wrong = wrong or _calibrated(cache)
-    wrong = wrong or _limited()
+    wrong = wrong or _limited() or _slotted()
     claim = "stated epsilon = cost of every release allowed, reserve included"
     return Finding("plan", "stated budget", claim, wrong or "so", not wrong)
 
@@ -164,6 +164,12 @@ def _reserve(settings: dict[str, Any]) -> str:
             return f"{where}: {value} where {releases} releases cost {due:.4g} ({settings['mechanism']})"
     if (plan.num_releases, stated["num_releases"]) != (releases, releases):
         return f"{plan.num_releases} releases are allowed and {stated['num_releases']} stated, of {releases}"
+    seen = gaussian_epsilon(plan.event.noise_multiplier / releases**0.5, _DELTA)  # at least, whoever is replaced
+    for value in (plan.epsilon_seen(), stated["participation"]["towards"][1]["epsilon"]):
+        if value < seen - 1e-6:
+            return f"{value:.4g} towards who sees cohorts, where {seen:.4g} is due ({settings['mechanism']})"
+    if stated["private"] is not plan.secure or next(iter(stated)) != "private":
+        return "a seeded run is stated as private, or a secure one is not"
     if stated["delta"] != _DELTA or stated["event"]["noise_multiplier"] != plan.event.noise_multiplier:
         return "delta or noise is stated otherwise than it is"
     return ""
@@ -191,6 +197,16 @@ def _limited() -> str:
     spent = gaussian_epsilon(3.0 / plan.num_releases**0.5, _DELTA)
     if spent > 2.0 or plan.epsilon() > 2.0 or not plan.num_releases:
         return f"max_epsilon = 2 allows {plan.num_releases} releases, which cost {spent:.4g}"
+    return ""
+
+
+def _slotted() -> str:
+    """Of four slots a client may be in three of ten rounds."""
+    slots: dict[str, Any] = {"participation": "schedule", "slots": 4, "sample_rate": 1.0}
+    plan = _plan(noise_multiplier=2.0, num_rounds=10, **slots)
+    due = gaussian_epsilon(2.0 / 3**0.5, _DELTA)
+    if min(plan.epsilon(), statement(plan)["epsilon"], plan.epsilon_seen()) < due - 1e-6:
+        return f"{plan.epsilon():.4g} for three participations, which cost {due:.4g}"
     return ""
 
 

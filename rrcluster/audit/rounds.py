@@ -93,18 +93,24 @@ def check_ledger(training: Training) -> Finding:
     """
     plan = training.plan()
     cohorts = [np.arange(20), np.arange(20 * (training.target.adjacency == "replace-one")), np.arange(10, 30)]
-    for limit in (plan.num_rounds, 2):  # as planned, and ended by the budget
+    surveyed = METHODS[training.method].chooses_by_loss and _fits_survey(plan)
+    for limit, init in ((plan.num_rounds, "independent"), (2, "independent"), *(((6, "survey"),) if surveyed else ())):
         log: list[Any] = []
         probe = Recorder(plan.mechanism, log=log, cohorts=cohorts)
         ledger = WatchedLedger(log)
         try:
-            training.run(around(plan, probe, max_releases=limit), ledger=ledger)
+            server = ServerSettings(init=init)
+            training.run(
+                around(plan, probe, num_rounds=max(limit, plan.num_rounds), max_releases=limit),
+                ledger=ledger,
+                server=server,
+            )
         except Exception as error:  # an empty cohort must not stop a run
             return Finding(training.subject, "ledger", _LEDGER, f"stopped by {type(error).__name__}", False)
         releases, draws = log.count("release"), len(probe.sampler.drawn)
         expected = [entry for t in range(limit) for entry in ((t, plan.mechanism.event), "release")]
         accounted = epsilon(plan.mechanism.event, num_rounds=releases, delta=plan.delta, accountant="rdp")
-        stated = replace(plan, max_releases=limit).epsilon()
+        stated = replace(plan, num_rounds=max(limit, plan.num_rounds), max_releases=limit).epsilon()
         measured = f"{ledger.num_charged} charged, {releases} released, epsilon {stated:.3g} of {accounted:.3g}"
         if log != expected or ledger.num_charged != releases or abs(stated - accounted) >= 1e-9:
             return Finding(training.subject, "ledger", _LEDGER, f"{measured}; order: {log[:4]}", False)

@@ -15,6 +15,7 @@ import numpy as np
 import yaml
 from safetensors import safe_open
 
+from rrcluster.audit.accountants import gaussian_epsilon
 from rrcluster.audit.targets import Finding, Recorder, entropy_from, refused
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import FederatedData
@@ -46,7 +47,7 @@ def small_experiment(path: Path, *, data_seed: int = 0, **settings: Any) -> Expe
         "sample_rate": 1.0,  # without sampling, costs are a closed form, and fast
         "out": str(path),
     }
-    return build_experiment(data=_clients(data_seed), **(common | settings))
+    return build_experiment(**({"data": _clients(data_seed)} | common | settings))
 
 
 def check_public_values() -> list[Finding]:
@@ -178,7 +179,8 @@ def check_resumed_run() -> Finding:
     refused.
     """
     with tempfile.TemporaryDirectory() as folder:
-        wrong = _resumed_seeded(Path(folder)) or _resumed_secure(Path(folder)) or _resumed_elsewhere(Path(folder))
+        path = Path(folder)
+        wrong = _resumed_seeded(path) or _resumed_secure(path) or _resumed_elsewhere(path) or _resumed_slots(path)
     claim = "resuming repeats seeded releases exactly, and charges secure ones"
     return Finding(SUBJECT, "resumed run", claim, wrong or "so", not wrong)
 
@@ -201,21 +203,29 @@ def _resumed_seeded(folder: Path) -> str:
 
 
 def _resumed_secure(folder: Path) -> str:
-    """All but the ledger is lost twice: four rounds and two in reserve allow six releases, and no more."""
-    path, made = folder / "secure", 0
+    """A kill after a charge, three times: four rounds and two in reserve allow six releases, and no more."""
+    path = folder / "secure"
     experiment = small_experiment(path, secure=True, reserve_rounds=2)
     due = epsilon(experiment.plan.event, num_rounds=ROUNDS + 2, delta=0.01)
-    for attempt in range(3):
-        running = start(experiment) if attempt == 0 else resume(path)
-        made += len(_some_rounds(running, 2 if attempt < 2 else ROUNDS))
-        (path / "checkpoint" / "state.safetensors").unlink(missing_ok=True)
+    made, state = len(_some_rounds(start(experiment), 1)), path / "checkpoint" / "state.safetensors"
+    before = state.read_bytes()
+    for rounds in (1, 1, 1, ROUNDS):
+        state.write_bytes(before)  # that of the round before
+        made += len(_some_rounds(resume(path), rounds))
         charged = len(read_charges(path / "ledger.jsonl"))
         if charged != made:
             return f"{made} secure releases were made and {charged} charged"
+        if rounds == 1 and not _refuses_without(state, path):
+            return "a secure run without its checkpoint is resumed"
     cost = folder_cost(path)
     if made > ROUNDS + 2 or cost is None or cost.epsilon is None or abs(cost.epsilon - due) > 1e-9:
         return f"{made} secure releases were made; 6 cost {due:.4g}, and {cost} is stated"
     return ""
+
+
+def _refuses_without(state: Path, path: Path) -> bool:
+    state.unlink()
+    return refused(lambda: resume(path), RunFolderError)
 
 
 def _resumed_elsewhere(folder: Path) -> str:
@@ -230,6 +240,61 @@ def _resumed_elsewhere(folder: Path) -> str:
         if refused(lambda: resume(path), PrivacyError, RunFolderError)
         else "a run is resumed although it states another epsilon"
     )
+
+
+def _resumed_slots(folder: Path) -> str:
+    """Under slots a secure round that is repeated is the same release, charged once; without its draw it is refused."""
+    path = folder / "slots"
+    named = replace(_clients(0), clients=tuple(f"client {number}" for number in range(NUM_CLIENTS)))
+    slots: dict[str, Any] = {"participation": "schedule", "slots": 2, "secure": True}
+    _some_rounds(start(small_experiment(path, data=named, **slots)), 1)
+    before, releases = (path / "checkpoint" / "state.safetensors").read_bytes(), []
+    for _ in range(2):
+        (path / "checkpoint" / "state.safetensors").write_bytes(before)
+        _some_rounds(resume(path), 1)
+        releases.append((path / "rounds.jsonl").read_text(encoding="utf-8").splitlines()[1])
+    if releases[0] != releases[1] or len(read_charges(path / "ledger.jsonl")) != 2:
+        return "a round with slots that is repeated is another release, or charged otherwise than once"
+    (path / "checkpoint" / "state.safetensors").write_bytes(before)
+    for drawn in path.glob("checkpoint/drawn*"):
+        drawn.unlink()
+    return (
+        ""
+        if refused(lambda: _some_rounds(resume(path), 1), PrivacyError, RunFolderError)
+        else "a round with slots is repeated with fresh noise"
+    )
+
+
+def check_started_run() -> Finding:
+    """Runs that start from another's models state what all of them cost together, to the third generation.
+
+    Without sampling, by the audit's own formula. A statement that forgets a run before is refused, and so is a start
+    from a seeded run in a secure one.
+    """
+    wrong = ""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("one", "two", "three")]
+        before: dict[str, Any] = {}
+        for count, path in enumerate(paths, start=1):
+            finish(start(small_experiment(path, secure=True, noise_multiplier=3.0 + count, **before)))
+            before = {"start_from": str(path)}
+            due = gaussian_epsilon(sum(ROUNDS / (3.0 + run) ** 2 for run in range(1, count + 1)) ** -0.5, 0.01)
+            stated = json.loads((path / "privacy.json").read_text(encoding="utf-8"))
+            total = stated.get("started_from", {}).get("epsilon_together", stated["epsilon"])
+            if not due - 1e-6 <= total <= 1.05 * due:
+                wrong = wrong or f"epsilon_together = {total:.4g} after {count} runs that cost {due:.4g}"
+        started: dict[str, Any] = stated["started_from"]
+        for edited in ({}, started | {"earlier": started["earlier"][1:]}):
+            text = json.dumps(stated | {"started_from": edited})
+            (paths[2] / "privacy.json").write_text(text, encoding="utf-8")
+            if not refused(lambda: folder_cost(paths[2]), RunFolderError):
+                wrong = wrong or "a statement that forgets a run before is quoted"
+        finish(start(small_experiment(Path(folder) / "seeded")))
+        seeded: dict[str, Any] = {"secure": True, "start_from": str(Path(folder) / "seeded")}
+        if not refused(lambda: start(small_experiment(Path(folder) / "four", **seeded)), PrivacyError):
+            wrong = wrong or "a secure run starts from a seeded one"
+    claim = "a run's statement counts the runs that it starts from"
+    return Finding(SUBJECT, "started run", claim, wrong or "so, over three runs", not wrong)
 
 
 def _some_rounds(running: Running, count: int) -> list[float | None]:
@@ -305,6 +370,8 @@ ALLOWED: dict[str, set[str]] = {
         *_under("accountants", {"accountant", "epsilon", "reason"}),
         *_under("bracket", {"least", "most", "reason"}),
         *_under("profile", {"epsilon", "delta"}),
+        *_under("risk", {"at_1_percent", "at_5_percent", "advantage"}),
+        "risk_in_words",
         *_under("recompute", _RECOMPUTE),
         "mu",
         *_under("initialisation", {"init", "rounds"}),
@@ -313,6 +380,7 @@ ALLOWED: dict[str, set[str]] = {
         *_under("started_from", {"run", "what", "epsilon_together", "earlier", "earlier.num_releases"}),
         *_under("started_from.earlier.event", _EVENT),
         *_under("federation", _FEDERATION),
+        *_under("audit", {"version", "commit", "code", "result", "of_this_code"}),
     },
     "ledger.jsonl": {"round", *_under("event", _EVENT), *_under("made_by", _MADE_BY)},
     "rounds.jsonl": {"round", "sizes", "denominators", "noise_std", *_under("private_evaluation", _EVALUATION)},
@@ -324,8 +392,11 @@ ALLOWED: dict[str, set[str]] = {
         *_under("groups", {"classes", "outputs", "typical", "agreement", "shares", "share_errors"}),
         *_under("groups.effects", {"column", "output", "by_group"}),
     },
-    "models.safetensors": {"shared", "clustered", "layers", *_MODEL},
-    "cluster-N.safetensors": {"1.weight", "1.bias", "cluster", "personal", *_MODEL},  # the layers of `linear`
+    "models.safetensors": {"shared", "clustered", "layers", "encoder", *_MODEL},
+    "cluster-N.safetensors": {
+        *("1.weight", "1.bias", "cluster", "personal", *_MODEL),  # the layers of `linear`, and of `table-linear`
+        *("low", "high", "knee", "centre", "gain", "axes", "target", "effects", "place", "weight", "base"),
+    },
 }
 
 

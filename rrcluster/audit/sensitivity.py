@@ -236,17 +236,16 @@ _NOT_NUMBERS = {"NaN": np.nan, "infinity": np.inf, "an overflowing norm": 1e200}
 
 def _treated_wrongly(mechanism: Mechanism, reports: tuple[Any, Any, Any]) -> str:
     updates, choices, ids = reports
+    judged = np.ones((3, 2)) if getattr(mechanism, "evaluation_weight", 0.0) else None
+    whole = Reports(updates, choices, client_ids=ids, evaluations=judged)
+    two = Reports(updates[:2], choices[:2], client_ids=ids[:2], evaluations=None if judged is None else judged[:2])
     with np.errstate(all="ignore"):
         if not hasattr(mechanism, "identifier"):
-            with_it = mechanism.release(Reports(updates, choices, client_ids=ids), rng=np.random.default_rng(0))
-            without = mechanism.release(
-                Reports(updates[:2], choices[:2], client_ids=ids[:2]), rng=np.random.default_rng(0)
-            )
+            with_it, without = (mechanism.release(one, rng=np.random.default_rng(0)) for one in (whole, two))
             same = np.array_equal(noised(with_it, mechanism), noised(without, mechanism))
             return "" if same else "it shows in the release"
         fixed = given(mechanism, np.array([0, 1, 1]))
-        release = fixed.release(Reports(updates, choices, client_ids=ids), rng=np.random.default_rng(0))
-        zeroed = fixed.release(Reports(updates[:2], choices[:2], client_ids=ids[:2]), rng=np.random.default_rng(0))
+        release, zeroed = (fixed.release(one, rng=np.random.default_rng(0)) for one in (whole, two))
     if release.sizes.sum() != 3 or zeroed.sizes.sum() != 3:
         return f"the cohort of 3 is counted as {release.sizes.sum():g}, or {zeroed.sizes.sum():g} when it drops out"
     same = np.array_equal(noised(release, fixed), noised(zeroed, fixed))

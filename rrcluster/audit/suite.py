@@ -8,7 +8,6 @@ from typing import Any
 from rrcluster import checks
 from rrcluster.audit.rounds import Training
 from rrcluster.audit.targets import Finding, Target, identifier_target, joint_target
-from rrcluster.methods import METHODS
 from rrcluster.privacy.identifier import IDENTIFIERS
 from rrcluster.rng import Streams
 
@@ -42,7 +41,7 @@ def audit_steps(*, mechanism: str = "all", method: str = "ifca", seed: int = 0, 
     `deep` repeats what is random with further seeds, trains with every method, and sends more canaries.
     """
     checks.one_of((*TARGETS, "all"), mechanism=mechanism)
-    checks.one_of(METHODS, algorithm=method)
+    checks.one_of((*WITHOUT_MEMORY, *REMEMBERING), algorithm=method)
     names = list(TARGETS) if mechanism == "all" else [mechanism]
     targets = [target for name in names for target in TARGETS[name]]
     steps = [step for target in targets for step in mechanism_steps(target, seed=seed)]
@@ -69,7 +68,8 @@ def _deep_steps(mechanism: str, *, method: str, seed: int) -> Iterator[Step]:
                 yield from _training_steps(target, name, seed)
 
 
-# The methods that report anything, by whether their clients remember their rounds, which `identifier` does not cover.
+# The methods that report updates, by whether their clients remember their rounds, which `identifier` does not cover.
+# Questions on a table have checks of their own.
 WITHOUT_MEMORY = (
     *("ifca", "ifca-shared", "fedcam", "fedavg", "fedprox", "oracle"),
     *("fesem-memoryless", "fedper-memoryless"),
@@ -118,6 +118,7 @@ def variant_steps(mechanism: str, *, method: str = "ifca", seed: int) -> Iterato
     from rrcluster.audit.sensitivity import (
         check_evaluation_scale,
         check_evaluation_sensitivity,
+        check_invalid_reports,
         check_message_norm,
         check_public_sizes,
         check_sensitivity,
@@ -139,6 +140,7 @@ def variant_steps(mechanism: str, *, method: str = "ifca", seed: int) -> Iterato
             yield Step(name, "public sizes", partial(check_public_sizes, target, rng=rng("public sizes")))
     if mechanism == "joint":
         yield Step(EVALUATED.name, "evaluation sensitivity", lambda: check_evaluation_sensitivity(EVALUATED))
+        yield Step(EVALUATED.name, "invalid reports", lambda: check_invalid_reports(EVALUATED))
         yield Step(EVALUATED.name, "evaluation scale", lambda: check_evaluation_scale(EVALUATED))
         yield Step(SUBJECT, "participation", lambda: check_participation(seed=seed))
 
@@ -192,6 +194,20 @@ def training_steps(training: Training) -> Iterator[Step]:
         yield Step(training.subject, title, lambda check=check: check(training))  # type: ignore[misc]
 
 
+def federation_steps() -> Iterator[Step]:
+    """The checks of federations, where what they need is installed."""
+    try:
+        from rrcluster.audit import federated_claims as federated
+    except ImportError:
+        missing = Finding("federation", "federation", "can be checked", "not checked: the extra is not installed", None)
+        yield Step("federation", "federation", lambda: missing)
+        return
+    yield Step(federated.SUBJECT, "secure sums", federated.check_secure_sums)
+    yield Step(federated.SUBJECT, "noise shares", federated.check_noise_shares)
+    yield Step(federated.SUBJECT, "signed cost", federated.check_federated_cost)
+    yield Step(federated.SUBJECT, "federated rounds", federated.check_federated_rounds)
+
+
 def _histories_step(target: Target, seed: int) -> Step:
     from rrcluster.audit.histories import check_histories
     from rrcluster.simulation.simulate import simulate
@@ -211,24 +227,30 @@ def common_steps(seed: int) -> list[Step]:
     from rrcluster.audit import noise as secure_draws
     from rrcluster.audit.accountants import CHECKS as ACCOUNTANT_CHECKS
     from rrcluster.audit.accountants import check_accountants
-    from rrcluster.audit.answers_to_questions import SUBJECT, check_learning, check_questions
+    from rrcluster.audit.answers_to_questions import SUBJECT, check_asked_runs, check_learning, check_questions
+    from rrcluster.audit.isolation import check_own_networks
     from rrcluster.audit.run_folders import check_public_files
     from rrcluster.audit.sensitivity import check_rebalancing
     from rrcluster.privacy.accounting import epsilon
     from rrcluster.privacy.rebalancing import rebalance
+    from rrcluster.simulation.simulate import simulate
 
     rng = Streams(seed)
     return [
+        *federation_steps(),
+        Step("joint, ifca", "own networks", lambda: check_own_networks(Training(joint_target(), simulate, seed=seed))),
         Step("streams", "streams", lambda: secure_draws.check_streams(seed)),
         Step("secure randomness", "secure draws", secure_draws.check_secure_draws),
         Step("secure randomness", "discrete Gaussian", secure_draws.check_discrete_gaussian),
         Step("tables", "neighbouring tables", lambda: neighbouring_tables.check_tables(seed)),
         Step(SUBJECT, "questions", lambda: check_questions(seed=seed)),
         Step(SUBJECT, "learning", lambda: check_learning(seed=seed)),
+        Step(SUBJECT, "asked runs", lambda: check_asked_runs(seed=seed)),
         Step("run folder", "public files", check_public_files),
         Step("run folder", "public values", run_folders.check_public_values),
         Step("run folder", "stated cost", run_folders.check_stated_cost),
         Step("run folder", "resumed run", run_folders.check_resumed_run),
+        Step("run folder", "started run", run_folders.check_started_run),
         Step("ledger", "ledger rules", ledger_claims.check_ledger_rules),
         Step("plan", "stated budget", ledger_claims.check_stated_budget),
         Step("refusals", "refusals", refusals.check_refusals),

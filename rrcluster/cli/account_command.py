@@ -9,7 +9,7 @@ import tyro
 
 from rrcluster.cli.terminal import parse, print_json, print_whole, say
 from rrcluster.errors import PrivacyError
-from rrcluster.privacy.cost import rounded_up
+from rrcluster.privacy.cost import risk_text, rounded_up
 from rrcluster.settings import PrivacySettings
 from rrcluster.storage import printable
 
@@ -104,6 +104,9 @@ def _print(budget: "Budget") -> None:
         if row.least is not None and row.most is not None:
             least, most = rounded_up(-row.least, 6).lstrip("-"), rounded_up(row.most, 6)
             console.print(f"  All rounding included, epsilon is between {least} and {most}.", highlight=False)
+    best = next((row.risk for row in budget.rows if row.risk), None)
+    if best:
+        console.print(risk_text(best, budget.adjacency), highlight=False)
 
 
 def _cell(value: float | None) -> str:

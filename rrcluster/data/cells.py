@@ -103,9 +103,13 @@ def bucket(column: str, text: str, buckets: int) -> int:
     >>> bucket("colour", "red", 16), bucket("colour", "red", 1)
     (12, 1)
     """
-    key = blake2b(column.encode(), digest_size=32).digest()
-    digest = blake2b(text.encode(), key=key, digest_size=8, person=b"rrcluster cell").digest()
+    digest = blake2b(text.encode(), key=text_key(column), digest_size=8, person=b"rrcluster cell").digest()
     return 1 + int.from_bytes(digest, "big") % buckets
+
+
+def text_key(column: str) -> bytes:
+    """The public key of a column's hashed text."""
+    return blake2b(column.encode(), digest_size=32).digest()
 
 
 def read_times(column: Any, name: str, *, row: Row) -> NDArray[np.float64]:

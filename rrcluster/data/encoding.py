@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rrcluster.data.table_files import FILE_NAME, arrow
-from rrcluster.errors import DataError
+from rrcluster.errors import DataError, UnfitRows
 from rrcluster.settings import ColumnSettings
 from rrcluster.spelling import MISSING, spelling
 
@@ -31,10 +31,13 @@ def encode_features(table: Any, names: list[str], columns: ColumnSettings, *, ro
         name: (read_names if name in columns.vocabulary else read_numbers)(table.column(name), name, columns, row=row)
         for name in names
     }
-    missing = {name: own.missing if isinstance(own, Names) else np.isnan(own).any(1) for name, own in cells.items()}
+    missing: dict[str, NDArray[np.bool_]] = {
+        name: own.missing if isinstance(own, Names) else np.asarray(np.isnan(own).any(axis=1))
+        for name, own in cells.items()
+    }
     incomplete = [name for name in names if name not in columns.fills and missing[name].any()]
     if incomplete:  # all columns at once: a table often has missing values in many
-        raise _missing(incomplete[0], row(int(missing[incomplete[0]].argmax())), others=incomplete[1:])
+        raise _missing(incomplete[0], missing[incomplete[0]], row=row, others=incomplete[1:])
     parts = [
         one_hot(own, name, columns) if isinstance(own, Names) else _finite(own, name, columns, row=row)
         for name, own in cells.items()
@@ -142,10 +145,9 @@ def _check_exact(values: list[Any], codes: NDArray[np.int64], name: str, exact: 
     """Refuse names that floats may have rounded: a missing value elsewhere makes whole numbers floats."""
     rounded = np.array([value is not None and abs(value) >= exact for value in values], dtype=bool)[codes]
     if rounded.any():
-        raise DataError(
-            f"column {name!r}: {row(int(rounded.argmax()))} has a number of 2^{exact.bit_length() - 1} or more in a "
-            "column of floats, which round whole numbers there; give the column as text."
-        )
+        rule = f"a number of 2^{exact.bit_length() - 1} or more in a column of floats, which round whole numbers there"
+        text = f"column {name!r}: {row(int(rounded.argmax()))} has {rule}; give the column as text."
+        raise UnfitRows(text, column=name, rule=rule, rows=rounded)
 
 
 def encode_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[Numbers, tuple[str, ...]]:
@@ -200,7 +202,7 @@ def encode_test_rows(table: Any, columns: ColumnSettings, *, row: Row) -> NDArra
     if name in columns.fills:
         marks = np.where(cells.missing, _MARKS.get(spelling(columns.fills[name]) or "", -1), marks)
     elif cells.missing.any():
-        raise _missing(name, row(int(cells.missing.argmax())))
+        raise _missing(name, cells.missing, row=row)
     if (marks < 0).any():
         raise DataError(
             f"test_column = {name!r}: {row(int((marks < 0).argmax()))} is neither true nor false (1 or 0); correct it."
@@ -243,7 +245,8 @@ def _parsed(column: Any, name: str, columns: ColumnSettings, *, row: Row) -> NDA
     missing = compute.or_(texts.is_null(), compute.fill_null(compute.is_in(texts, pa.array(sorted(MISSING))), True))
     odd = compute.and_not(compute.invert(missing), compute.match_substring_regex(texts, NUMBER)).to_numpy()
     if (odd == 1).any():
-        raise _no_number(name, column.type, columns, where=row(int((odd == 1).argmax())))
+        error = _no_number(name, column.type, columns, where=row(int((odd == 1).argmax())))
+        raise UnfitRows(str(error), column=name, rule="text, where a number is expected", rows=odd == 1)
     return _cast(compute.replace_substring_regex(compute.if_else(missing, None, texts), r"^\+", ""))
 
 
@@ -263,9 +266,9 @@ def _finite(values: NDArray[np.float64], name: str, columns: ColumnSettings, *, 
         values = np.where(np.isnan(values), fill_value(name, columns.fills[name]), values)
     wild = (np.abs(values) > _LARGEST).any(axis=1)
     if wild.any():
-        raise DataError(
-            f"column {name!r}: {row(int(wild.argmax()))} has a number that is infinite or beyond float32; correct it."
-        )
+        rule = "a number that is infinite or beyond float32"
+        text = f"column {name!r}: {row(int(wild.argmax()))} has {rule}; correct it."
+        raise UnfitRows(text, column=name, rule=rule, rows=wild)
     return scaled(values, name, columns)
 
 
@@ -313,12 +316,13 @@ def _refuse_missing(missing: NDArray[np.bool_], name: str, *, row: Row) -> None:
         raise DataError(f"column {name!r}: {row(int(missing.argmax()))} has no value; correct or remove the row.")
 
 
-def _missing(name: str, where: str, *, others: Sequence[str] = ()) -> DataError:
+def _missing(name: str, rows: NDArray[np.bool_], *, row: Row, others: Sequence[str] = ()) -> UnfitRows:
     flags = "".join(f" {other}=VALUE" for other in others)  # of the other columns that have such rows
-    return DataError(
-        f"column {name!r}: {where} has no value; remove the row, or say what a missing value stands for "
-        f"(--missing {name}=VALUE{flags}, missing={{{name!r}: value}} in Python)."
+    text = (
+        f"column {name!r}: {row(int(rows.argmax()))} has no value; remove the row, or say what a missing value stands "
+        f"for (--missing {name}=VALUE{flags}, missing={{{name!r}: value}} in Python)."
     )
+    return UnfitRows(text, column=name, rule="no value, and no rule says what that stands for", rows=rows)
 
 
 def _no_number(name: str, kind: Any, columns: ColumnSettings, *, where: str = "") -> DataError:

@@ -220,7 +220,8 @@ class FederatedData:
     consists of where that is more than one; `input_shape` is then that of the packed row. `clients` are the clients'
     names, if they have any: private, and in no file of a run. `counted` names constants that should be public and were
     taken from the clients' data instead, each with the way to declare it. `columns` says what inputs mean that are
-    values and codes of cells, with NaN for missing values; else inputs are finite.
+    values and codes of cells, with NaN for missing values; else inputs are finite. `encoder` has the public rules by
+    which a table's rows became inputs, nothing left to default.
 
     `held_out`: a client's test set is rows of its own, held out by a public rule. `ordered`: a client's samples are in
     order of time, the oldest first. `validation` has the samples that settings are chosen by, where they are, and

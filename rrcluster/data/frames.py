@@ -79,19 +79,26 @@ def from_frame(
     value of a cell.
     """
     columns = declared_columns(client=client, target=target, features=features, classes=classes, **rules)
+    return frame_population(frame, columns, name=name)
+
+
+def frame_population(
+    frame: Any, columns: ColumnSettings, *, name: str | None = None, typed: bool = True
+) -> FederatedData:
+    """As `from_frame`, by settings of columns; unless `typed`, the kinds of columns are no matter."""
     if isinstance(frame, (str, Path)):
-        return load_table(str(frame), columns, name=name)
-    if client is None:
+        return load_table(str(frame), columns, name=name, typed=typed)
+    if columns.client is None:
         raise ConfigError("a table needs the column that names the client of each row; give client=.")
     table = to_table(frame)
     check_columns(table.column_names, columns, source="the table")
-    return _population(table, client, columns, name=name or OWN_DATA, typed=True)
+    return _population(table, columns.client, columns, name=name or OWN_DATA, typed=typed)
 
 
-def load_table(path: str, columns: ColumnSettings, *, name: str | None = None) -> FederatedData:
+def load_table(path: str, columns: ColumnSettings, *, name: str | None = None, typed: bool = True) -> FederatedData:
     """The population of a file, or of a folder of files."""
     table, client = read_table(Path(path), columns)
-    return _population(table, client, columns, name=name or data_label(path), typed=is_typed(Path(path)))
+    return _population(table, client, columns, name=name or data_label(path), typed=typed and is_typed(Path(path)))
 
 
 def is_frame(value: Any) -> bool:
@@ -178,7 +185,7 @@ def _population(table: Any, client: str, columns: ColumnSettings, *, name: str, 
         name=name,
         columns=facts,
     )
-    encoder = replace(columns, features=tuple(features), classes=classes)
+    encoder = row_rules(replace(columns, features=tuple(features), classes=classes))
     data = replace(data, clients=tuple(names), counted=counted, encoder=encoder)
     held_out = columns.test_column is not None or columns.held_out > 0
     data = replace(data, held_out=held_out, ordered=columns.time is not None)
@@ -186,6 +193,21 @@ def _population(table: Any, client: str, columns: ColumnSettings, *, name: str, 
         return data
     groups, group_names = encode_owners(table, columns.group, columns, row=row)
     return replace(data, groups=_of_clients(groups, owners, columns.group, row=row), num_groups=len(group_names))
+
+
+def row_rules(columns: ColumnSettings) -> ColumnSettings:
+    """Of the settings of a table those that say what a row by itself means: all of them public."""
+    fills = tuple(text for text in columns.missing if text.partition("=")[0] in columns.features)
+    columns = replace(columns, encoding="cells" if columns.encoding == "cells" else "declared")
+    dates = tuple(text for text in columns.types if text.endswith("=date") and text[:-5] in columns.features)
+    return replace(columns, missing=fills, types=dates, test_column=None, test_share=0.0, time=None, group=None)
+
+
+def encoded_rows(table: Any, encoder: ColumnSettings, *, row: Row) -> NDArray[np.float32]:
+    """(rows, *input) the inputs of rows by the rules of a population (`FederatedData.encoder`)."""
+    if encoder.encoding == "cells":
+        return encode_cells(table, list(encoder.features), encoder, row=row)[0]
+    return encode_features(table, list(encoder.features), encoder, row=row)
 
 
 def _with_target(table: Any, columns: ColumnSettings, *, row: Row) -> tuple[ColumnSettings, dict[str, str]]:

@@ -16,14 +16,24 @@ import numpy as np
 from rrcluster import registry
 from rrcluster.client import ClientSide
 from rrcluster.data.federated import FLOAT, IDS, FederatedData, Inputs, Targets
+from rrcluster.data.frames import row_rules
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, DataError, PrivacyError
-from rrcluster.federation.agreed_settings import MEMBERS, agreed_cells, check_samples, check_settings, register_members
+from rrcluster.federation.agreed_settings import (
+    MEMBERS,
+    agreed_cells,
+    agreed_rules,
+    check_samples,
+    check_settings,
+    register_members,
+)
 from rrcluster.federation.agreement import Agreement, SampleShape
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.mixed.questions import Form
 from rrcluster.models.model import Model
+from rrcluster.privacy.events import RoundEvent
+from rrcluster.privacy.evidence import risk
 from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.runs.config import RunConfig, from_flat
 from rrcluster.runs.experiment import Experiment, engine_for, make_experiment, plan_for
@@ -99,6 +109,17 @@ class AgreedRun:
     def first_memory(self) -> ClientMemory:
         """What clients remember before their first round."""
         return ClientMemory(self.experiment.method.memory_width(self.experiment.model))
+
+    def risk(self, event: RoundEvent) -> dict[str, float]:
+        """Bounds on guesses about a client, from all rounds of `event`."""
+        plan, failure = self.plan, 0.0 if self.secure is None else self.secure.terms.failure_probability
+        return risk(
+            event,
+            num_rounds=plan.num_participations,
+            delta=plan.delta,
+            accountant=plan.accountant,
+            failure_probability=failure,
+        )
 
     def guarantee(self) -> dict[str, Any]:
         """The numbers that operators read before they sign, from the settings alone."""
@@ -202,6 +223,7 @@ def absent_population(samples: SampleShape, num_clients: int, *, name: str = MEM
         test_of=none - 1,
         input_dtype=IDS if samples.ids else FLOAT,
         columns=agreed_cells(samples.columns),
+        encoder=row_rules(agreed_rules(samples.columns)) if samples.columns else None,
     )
 
 

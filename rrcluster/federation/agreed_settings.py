@@ -73,7 +73,7 @@ def table_shape(columns: Mapping[str, Any]) -> SampleShape:
     for name in _OWN_COLUMNS:
         if columns.get(name):
             raise ConfigError(f"{name} is a matter of each member's own table; leave it out of the agreement.")
-    declared = _declared(columns)
+    declared = agreed_rules(columns)
     if not declared.features or declared.target is None:
         raise ConfigError(
             "tables of several members need the same inputs; list features (feature columns) and target in the "
@@ -89,12 +89,11 @@ def table_shape(columns: Mapping[str, Any]) -> SampleShape:
 
 def agreed_cells(columns: Mapping[str, Any]) -> TableColumns | None:
     """What is public of cells that decide for themselves, by the agreed rules; None where columns are declared."""
-    if columns.get("encoding") != "cells":
-        return None
-    return cell_columns(_declared(columns))
+    return cell_columns(agreed_rules(columns)) if columns.get("encoding") == "cells" else None
 
 
-def _declared(columns: Mapping[str, Any]) -> ColumnSettings:
+def agreed_rules(columns: Mapping[str, Any]) -> ColumnSettings:
+    """The rules for columns as settings."""
     where = "the rules for columns"
     return declared_columns(**{name: coerce(ColumnSettings, name, columns[name], source=where) for name in columns})
 

@@ -15,6 +15,7 @@ from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement
 from rrcluster.federation.collect import PlainCollect, SecureCollect, Transport
 from rrcluster.federation.messages import Letter, decode
+from rrcluster.privacy.cost import risk_text
 from rrcluster.privacy.ledger import Ledger
 from rrcluster.privacy.statement import TRUST
 from rrcluster.runs.experiment import Experiment
@@ -106,8 +107,11 @@ class Deployment:
         everybody = {"who": about["towards"], "neighbours": "zero-out", "epsilon": statement["epsilon"]}
         known = secure.epsilon_towards_members()
         member = {"who": "a member, which knows its own noise", "neighbours": "zero-out", "epsilon": known}
+        risk = self.agreed.risk(self.agreed.plan.event)
         return statement | {
             "adjacency": "zero-out",
+            "risk": risk,
+            "risk_in_words": risk_text(risk, "zero-out"),
             "participation": statement["participation"] | {"towards": [everybody, member]},
             "delta": secure.delta,
             "federation": about,

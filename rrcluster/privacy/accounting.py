@@ -99,6 +99,13 @@ def _profile(accountant: str, event: Event, num_rounds: int, around: float) -> l
     return [(share * around, delta_at(num_rounds, share * around)) for share in _PROFILE]
 
 
+def delta_at(event: Event, *, num_rounds: int, epsilon: float, accountant: str = "pld") -> float:
+    """Upper bound on delta at a given epsilon >= 0; under `pld` with what rounding may have taken from it."""
+    with _ONE_AT_A_TIME:
+        delta = _prepared(accountant, event, False).delta(num_rounds, epsilon)
+    return delta + (_least_delta(num_rounds) if accountant == "pld" else 0.0)
+
+
 def account(event: Event, *, num_rounds: int, delta: float) -> list[AccountRow]:
     """Every accountant's epsilon for the same run, default first; a refusal becomes a row with its reason."""
 

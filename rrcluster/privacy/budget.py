@@ -31,6 +31,7 @@ class BudgetRow:
     least: float | None = None  # under `pld`, the least and the most that epsilon can be, all rounding included
     most: float | None = None  # see `least`
     profile: tuple[tuple[float, float], ...] = ()  # (epsilon, delta) that hold together with this one
+    risk: dict[str, float] | None = None  # bounds on guesses whether a client took part
     recompute: dict[str, Any] | None = None  # the event for dp-accounting
     epsilon_seen: float | None = None  # towards somebody who sees who took part
     most_participations: int = 0  # of one client, that epsilon covers
@@ -110,6 +111,7 @@ def _row(
         least=ends.get("least"),
         most=ends.get("most"),
         profile=tuple((pair["epsilon"], pair["delta"]) for pair in shown["profile"]),
+        risk=shown["risk"],
         recompute=shown["recompute"],
         epsilon_seen=seen,
         most_participations=plan.num_participations,

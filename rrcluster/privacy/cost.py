@@ -397,6 +397,25 @@ def epsilon_text(epsilon: float | None, *, private: bool = True) -> str:
     return f"{digits_up(epsilon, 2):f}"
 
 
+_GUESSED = {
+    "add-remove": "whether you took part",
+    "replace-one": "whether a data set is yours",
+    "zero-out": "whether you contributed anything",
+}
+
+
+def risk_text(risk: Mapping[str, float], adjacency: str) -> str:
+    """What a statement's `risk` means, in words, rounded up; and what it is not."""
+    even = (1 + risk["advantage"]) / 2
+    one, five, most = (rounded_up(100 * share, 1) + "%" for share in (risk["at_1_percent"], risk["at_5_percent"], even))
+    return (
+        f"Somebody who sees all that was released, knows everything else and guesses {_GUESSED[adjacency]} is right in "
+        f"at most {one} of the cases where it is so while wrong in 1% of those where it is not, {five} while wrong in "
+        f"5%, and right in at most {most} of all where both are equally likely. This does not bound what the models "
+        "tell about people like you, nor what somebody learns elsewhere."
+    )
+
+
 def rounded_up(value: float, decimals: int) -> str:
     """A finite number with so many decimals, never less than it is."""
     return f"{Decimal(str(value)).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_CEILING):f}"

@@ -15,13 +15,13 @@ error is relative to the tail that is asked for, and not to 1.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from rrcluster.errors import UnsupportedEvent
-from rrcluster.privacy.accounting import MAX_MULTIPLIER, epsilon, profile
+from rrcluster.privacy.accounting import MAX_MULTIPLIER, delta_at, epsilon, profile
 from rrcluster.privacy.events import EVENTS, RELATIONS, Event, RepeatAndSelect
 from rrcluster.privacy.pld import grid_profile
 from rrcluster.privacy.profiles import Array
@@ -33,6 +33,7 @@ _EXACT = 1e-13  # relative error of a profile and of a weighted mass, at noise m
 _NEGLIGIBLE = 1e-17  # absolute error of a profile where it is itself that small
 _LARGEST = 700.0  # exponent: beyond it exp overflows, and what is divided by exp only becomes smaller
 _OUTSIDE = 1e-20  # of the weighted distribution, beyond the window of the FFT
+_FALSE_ALARMS = {"at_1_percent": 0.01, "at_5_percent": 0.05}
 _SHARES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
 
 
@@ -263,6 +264,37 @@ def _interval(event: Event) -> float:
     return grid_profile(event).step
 
 
+def risk(
+    event: Event, *, num_rounds: int, delta: float, accountant: str, failure_probability: float = 0.0
+) -> dict[str, float]:
+    """Bounds on what somebody achieves who guesses which of two neighbours was there.
+
+    The share of true positives at 1% and 5% false alarms, and `advantage`, the most by which true positives exceed
+    false alarms. With delta(epsilon) for either order of the neighbours, true positives at a rate a of false alarms are
+    at most exp(s) a + delta(s) for s >= 0, and 1 - exp(s) (1 - a - delta(-s)) for s < 0, whatever s is; the advantage
+    is delta(0). The search for the best s, of the size of epsilon at `delta`, changes how tight a bound is, not whether
+    it holds. `failure_probability` is that of what epsilon takes for granted.
+    """
+    around = epsilon(event, num_rounds=num_rounds, delta=delta, accountant=accountant)
+    bounds = _risk(event, num_rounds, around, accountant)
+    return {name: min(1.0, bound + failure_probability) for name, bound in bounds.items()}
+
+
+@lru_cache(maxsize=4096)
+def _risk(event: Event, num_rounds: int, around: float, accountant: str) -> dict[str, float]:
+    furthest = min(2 * around + 1, 30.0)  # beyond 30 a bound is 1 but for 1e-13
+
+    def bound(alarms: float, at: float) -> float:
+        delta = delta_at(event, num_rounds=num_rounds, epsilon=abs(at), accountant=accountant)
+        return math.exp(at) * alarms + delta if at >= 0 else 1 - math.exp(at) * (1 - alarms - delta)
+
+    bounds = {}
+    for name, alarms in _FALSE_ALARMS.items():
+        best = _least(partial(bound, alarms), min(furthest, -math.log(alarms)), least=-furthest)
+        bounds[name] = bound(alarms, best)
+    return bounds | {"advantage": delta_at(event, num_rounds=num_rounds, epsilon=0.0, accountant=accountant)}
+
+
 def evidence(event: Event, *, num_rounds: int, delta: float, accountant: str) -> dict[str, Any]:
     """As plain data: `bracket`, `profile`, `recompute`; `mu` where the whole run is one Gaussian, and so mu-GDP.
 
@@ -282,6 +314,7 @@ def derived(event: Event, *, num_rounds: int, delta: float, accountant: str) -> 
     pairs = profile(event, num_rounds=num_rounds, around=stated, accountant=accountant)
     return {
         "profile": [{"epsilon": at, "delta": its_delta} for at, its_delta in pairs],
+        "risk": risk(event, num_rounds=num_rounds, delta=delta, accountant=accountant),
         **({"mu": math.sqrt(num_rounds) / event.noise_multiplier} if event.plain_gaussian else {}),
         "recompute": recompute(event, num_rounds=num_rounds, accountant=accountant),
     }

@@ -160,6 +160,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
             "not_covered": [_UNACCOUNTED_TUNING, *_NOT_COVERED],
         }
     from rrcluster.privacy.accounting import account
+    from rrcluster.privacy.cost import risk_text
     from rrcluster.privacy.evidence import evidence
 
     selection = plan.selection
@@ -167,6 +168,7 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
     count = plan.num_participations if selection is None else selection.charges
     accountant = plan.accountant if selection is None else "rdp"
     rows = account(event, num_rounds=count, delta=plan.delta)
+    shown = evidence(event, num_rounds=count, delta=plan.delta, accountant=accountant)
     return {
         "private": plan.secure,  # these files: seeded noise can be subtracted
         "artefacts": _SECURE_SLOTS if plan.stores_rounds else SECURE if plan.secure else SEEDED,
@@ -188,7 +190,8 @@ def statement(plan: PrivacyPlan) -> dict[str, Any]:
         "event": describe(event),
         **({} if selection is None else {"selection": _selection(selection)}),
         "accountants": [{"accountant": row.accountant, "epsilon": row.epsilon, "reason": row.reason} for row in rows],
-        **evidence(event, num_rounds=count, delta=plan.delta, accountant=accountant),
+        **shown,
+        "risk_in_words": risk_text(shown["risk"], plan.event.adjacency),
         "notes": [
             *_delta_notes(plan.delta, plan.mechanism.num_clients),
             *([_BOUND] if plan.event.adjacency == ADD_REMOVE else []),

@@ -352,6 +352,7 @@ _TITLES = {
     "participation": "Who takes part, and towards whom",
     "bracket": "Bounds on epsilon, rounding included",
     "profile": "Other epsilons and deltas that hold as well",
+    "risk": "Bounds on guesses: true positives at 1% and 5% false alarms, advantage",
     "mu": "Mu (Gaussian differential privacy)",
     "recompute": "Recomputing epsilon with dp-accounting",
     "num_rounds": "Rounds",
@@ -363,8 +364,8 @@ _TITLES = {
     "not_covered": "NOT covered",
     "artefacts": "Files of the run",
 }
-_FURTHER = ("participation", "bracket", "profile", "mu", "event", "recompute")  # folded away
-_ELSEWHERE = frozenset({"private", "epsilon", "delta", "accountant", "accountants"})  # in the claim and its table
+_FURTHER = ("participation", "bracket", "profile", "risk", "mu", "event", "recompute")  # folded away
+_ELSEWHERE = frozenset({"private", "epsilon", "delta", "accountant", "accountants", "risk_in_words"})  # in the claim
 
 
 def statement_section(groups: Sequence[RunGroup], labels: Sequence[str]) -> str:
@@ -394,16 +395,16 @@ def _no_privacy(labels: Sequence[str]) -> str:
 def _claim(private: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """One epsilon per statement, with what it covers, and whether the run's files have it."""
     lines = []
-    for names, (epsilon, delta, what, covers) in _merged([(label, _core(entry)) for label, entry in private]):
+    for names, (epsilon, delta, what, covers, risk) in _merged([(label, _core(entry)) for label, entry in private]):
         lines.append(
             f'<div class="claim"><p class="for">{html.escape(", ".join(names))}</p>\n'
             f"<p><strong>epsilon = {epsilon} at delta = {delta}</strong> <small>{what}.</small></p>\n"
-            f"<p>{html.escape(covers)}</p></div>"
+            f"<p>{html.escape(covers)}</p>\n<p>{html.escape(risk)}</p></div>"
         )
     return "\n".join(lines)
 
 
-def _core(statement: Mapping[str, Any]) -> tuple[str, str, str, str]:
+def _core(statement: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
     reserve = number(statement.get("reserve_rounds")) or 0
     rounds = f"all {value_text(statement.get('num_rounds'))} rounds" + (
         f" and {reserve:g} in reserve" if reserve else ""
@@ -417,7 +418,9 @@ def _core(statement: Mapping[str, Any]) -> tuple[str, str, str, str]:
     )
     not_private = "Of the plan; the files of this run are not private, as said above"
     what = "The one to quote" if statement.get("secure") is True else not_private
-    return epsilon_text(number(statement.get("epsilon"))), delta_text(number(statement.get("delta"))), what, covers
+    epsilon, delta = number(statement.get("epsilon")), number(statement.get("delta"))
+    said = statement.get("risk_in_words")  # folders of earlier versions have none
+    return epsilon_text(epsilon), delta_text(delta), what, covers, value_text(said) if said else ""
 
 
 def _towards(statement: Mapping[str, Any]) -> str:

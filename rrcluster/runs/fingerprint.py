@@ -33,7 +33,7 @@ from rrcluster.models import Model
 from rrcluster.privacy.selection import Selection
 from rrcluster.runs.config import RunConfig
 from rrcluster.settings import AFFECTS
-from rrcluster.storage import explain_write, read_mapping, replace_file, to_json
+from rrcluster.storage import cache_folder, explain_write, read_mapping, replace_file, to_json
 
 if TYPE_CHECKING:
     from rrcluster.runs.experiment import Experiment
@@ -120,6 +120,40 @@ def _cpu() -> str:
 def plain_digest(value: Any) -> str:
     """Of values that JSON can write."""
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+_AUDIT = "audit.json"  # in the cache folder
+_PACKAGE = Path(__file__).parents[1]
+
+
+def this_code() -> dict[str, str | None]:
+    """The installed code: its version, the commit of the checkout that it lies in, if any, and a digest of its text."""
+    log, digest = _PACKAGE.parent / ".git", hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
+    try:
+        folder = log if log.is_dir() else Path(log.read_text(encoding="utf-8").removeprefix("gitdir:").strip())
+        commit = (folder / "logs" / "HEAD").read_text(encoding="utf-8").splitlines()[-1].split()[1]
+    except (OSError, IndexError):
+        commit = None
+    return {"version": __version__, "commit": commit, "code": digest.hexdigest()[:16]}
+
+
+def remember_audit(result: str) -> None:
+    """Write down what an audit of this code found, for the folders of secure runs on this machine."""
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / _AUDIT, to_json(this_code() | {"result": result}))
+
+
+def last_audit() -> dict[str, Any]:
+    """The last audit on this machine, and whether it was of this code. No date: it would tell when a run started."""
+    try:
+        noted = read_mapping(cache_folder() / _AUDIT)
+    except (OSError, RunFolderError):
+        return {"result": "no audit ran on this machine"}
+    names = ("version", "commit", "code", "result")
+    return {name: noted.get(name) for name in names} | {"of_this_code": noted.get("code") == this_code()["code"]}
 
 
 KEY_FILE = "data.json"  # in checkpoint/

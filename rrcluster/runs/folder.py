@@ -32,7 +32,7 @@ from rrcluster.privacy.cost import folder_cost
 from rrcluster.privacy.slots import PastNoise
 from rrcluster.registry import DATASETS, METHODS, MODELS
 from rrcluster.runs.config import RunConfig, from_flat, refuse_a_second_run
-from rrcluster.runs.fingerprint import KEY_FILE, remember
+from rrcluster.runs.fingerprint import KEY_FILE, last_audit, remember
 from rrcluster.runs.lock import FolderLock, bind
 from rrcluster.runs.outcome import describe_evaluation, read_evaluation
 from rrcluster.server.server import FinishedRound
@@ -105,7 +105,8 @@ class RunFolder:
                 bind(path)
             if own_data is not None:
                 remember(path, own_data)
-            write_json(path / "privacy.json", statement)
+            audited = {"audit": last_audit()} if config.privacy.secure else {}
+            write_json(path / "privacy.json", statement | audited)
             write_file(path / "config.yaml", yaml.safe_dump(config.flat(), sort_keys=False))
         except BaseException:
             folder.release()

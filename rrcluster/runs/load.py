@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from rrcluster import registry
 from rrcluster.data.arrays import from_arrays
 from rrcluster.data.federated import Cohort, FederatedData
+from rrcluster.data.frames import is_frame
 from rrcluster.engine.batched.batched_engine import BatchedEngine
 from rrcluster.engine.pick_engine import stacked_or_single
 from rrcluster.engine.protocol import LocalSettings
@@ -35,9 +36,11 @@ from rrcluster.methods.coordinate_split import Split
 from rrcluster.models import Model, fitted, from_module, make_model, shipped_model
 from rrcluster.privacy.cost import folder_cost
 from rrcluster.runs.config import check_outside_runs
+from rrcluster.runs.predictions import Predictions, predict_rows, preprocessing
+from rrcluster.settings import ColumnSettings, declared_columns
 from rrcluster.simulation.evaluate import score_all
 from rrcluster.simulation.personalise import personalise_clients
-from rrcluster.storage import explain_write, parse_json, read_mapping, read_tensors, replace_file
+from rrcluster.storage import explain_write, parse_json, read_mapping, read_tensors, replace_file, write_json
 from rrcluster.types import Array, Models
 
 
@@ -137,6 +140,8 @@ class TrainedModels:
     method: Method  # by which clients choose
     input_shape: tuple[int, ...] = ()  # of one sample
     local: LocalSettings = field(default_factory=LocalSettings)  # how clients trained
+    encoder: ColumnSettings | None = None  # public rules by which a table's rows become inputs; None without a table
+    sizes: tuple[float, ...] = ()  # of the clusters, as released; none where they are not known
 
     def __repr__(self) -> str:
         """Short: not the weights."""
@@ -185,7 +190,10 @@ class TrainedModels:
         return files
 
     def onnx(self, cluster: int, path: str | Path) -> Path:
-        """Write the model of one cluster as an ONNX file, the number of samples left open. Needs the extra `onnx`."""
+        """Write the model of one cluster as an ONNX file, the number of samples left open. Needs the extra `onnx`.
+
+        Beside it, for models of a table, a file of the same name that ends in .json says how cells become inputs.
+        """
         module = self.module(cluster)
         for package in ("onnx", "onnxscript"):
             try:
@@ -205,6 +213,8 @@ class TrainedModels:
             ) from error
         assert program is not None  # with dynamo
         program.save(str(path))
+        if self.encoder is not None:
+            write_json(Path(path).with_suffix(".json"), preprocessing(self))
         return Path(path)
 
     def _checked_cluster(self, cluster: int) -> int:
@@ -224,7 +234,28 @@ class TrainedModels:
             raise ValueError("weights of another shape")
         return self
 
-    def predict(self, inputs: Any, *, cluster: int) -> Array:
+    def predict(
+        self, rows: Any, *, cluster: int | None = None, clusters: Any = None, labelled: Any = None
+    ) -> "Predictions | Array":
+        """Predictions for the rows of a table (a frame, or a file's path): `Predictions`, probabilities or numbers.
+
+        The table needs the features of the run, and its column of clients where these are known. A client's cluster is
+        the one that `clusters` names (a table of `assign`, its path, or a mapping), else that of its rows in
+        `labelled`, a table with the run's columns; else, where the method compares inputs alone (mixed effects), that
+        of its rows; else no one's: all models are averaged by released sizes. Under mixed effects `labelled` also gives
+        clients their own random effects. `cluster` is one for everybody. A labelled row with the inputs of a row to
+        score is left out, one for each, so that no row chooses the model that scores it. A row that cannot be read has
+        no prediction and a problem, and the others are scored.
+
+        For encoded inputs (s, *input), and `cluster`, the outputs of its model (s, outputs): logits, or numbers.
+        """
+        if isinstance(rows, (str, Path)) or (is_frame(rows) and self.model.task.layout is None):
+            return predict_rows(self, rows, cluster=cluster, clusters=clusters, labelled=labelled)
+        if cluster is None:
+            raise ConfigError("inputs that are encoded already need cluster=, the model to use.")
+        return self.outputs(rows, cluster=cluster)
+
+    def outputs(self, inputs: Any, *, cluster: int) -> Array:
         """Outputs (logits, or values for regression) of one cluster's model: (s, *input) -> (s, outputs)."""
         vector = self.split.vectors(self.models, np.array([self._checked_cluster(cluster)]))[0]
         with torch.no_grad():
@@ -274,7 +305,10 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
         if model is None:
             network = method.adapt(_declared_model(about, models))
         network = network.taking(about.get("inputs"))
-        return TrainedModels(models, network, method, declared[2], local)._checked()
+        rules = about.get("encoder")
+        encoder = None if rules is None else declared_columns(**rules)
+        sizes = _released_sizes(Path(run) / "summary.json")
+        return TrainedModels(models, network, method, declared[2], local, encoder, sizes)._checked()
     except Exception as error:
         raise _damaged(path) from error
 
@@ -283,6 +317,11 @@ def _damaged(path: Path) -> RunFolderError:
     return RunFolderError(
         f"{path}: cannot be read as models of rrcluster; the file is damaged. Run again with the same settings."
     )
+
+
+def _released_sizes(path: Path) -> tuple[float, ...]:
+    """Of the clusters, by the run's summary; none where models were passed on without it."""
+    return tuple(read_mapping(path).get("sizes", ())) if path.exists() else ()
 
 
 def _local_settings(path: Path) -> LocalSettings:

@@ -26,7 +26,7 @@ from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.privacy.reports import NoisySum, Reports
 from rrcluster.privacy.statement import statement
 from rrcluster.rng import Streams
-from rrcluster.runs.fingerprint import plain_digest
+from rrcluster.runs.fingerprint import last_audit, plain_digest
 from rrcluster.runs.folder import RunFolder
 from rrcluster.runs.lock import FolderLock, bind, check_place
 from rrcluster.server.server import Charge, FinishedRound, Guidance, RoundServer, attempt_round
@@ -233,7 +233,7 @@ def _open(path: Path, plan: PrivacyPlan, *, adopt: bool) -> RunFolder:
         elif plan.secure:
             bind(path)
         if not known:
-            write_json(path / "privacy.json", statement(plan))
+            write_json(path / "privacy.json", statement(plan) | ({"audit": last_audit()} if plan.secure else {}))
     except BaseException:
         folder.release()
         raise

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -386,8 +386,12 @@ def save_models(folder: RunFolder, experiment: Experiment, models: Models) -> No
         "inputs": experiment.model.input_kind,
     }
     layers = [[layer.name, *layer.shape] for layer in experiment.model.layers]
+    encoder = experiment.data.encoder
+    rules = (
+        {} if encoder is None else {name: value for name, value in asdict(encoder).items() if value not in (None, ())}
+    )
     folder.save_models(
         models,
-        {"format": "rrcluster-models/1", **about, "layers": layers},
+        {"format": "rrcluster-models/1", **about, "layers": layers, **({"encoder": rules} if rules else {})},
         TrainedModels(models, experiment.model, experiment.method).files(about),
     )

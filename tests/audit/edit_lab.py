@@ -41,6 +41,10 @@ STEP_OF = {
     "private files": "public values",
     "identifier noise": "identifiers",
     "end to end, canaries": "canaries",
+    "masks": "secure sums",
+    "own networks, trial": "own networks",
+    "centres": "questions",
+    **dict.fromkeys(("slots", "trained cohorts", "correlation, exact"), "participation"),
 }
 
 # Loads what the package needs, once; then, for every folder it is told, a fork imports the copy in there and runs the

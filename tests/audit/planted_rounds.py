@@ -13,7 +13,7 @@ from rrcluster.server.server import Charge, RoundServer, run_rounds
 from rrcluster.simulation.hosts import Host, collected, parts_of
 from rrcluster.simulation.simulate import simulate
 
-own_epsilon, own_finish, own_compute, own_charge = (
+own_epsilon, own_finish, own_answers, own_charge = (
     PrivacyPlan.epsilon,
     RoundServer.finish,
     Host._answers,
@@ -27,7 +27,7 @@ def coins_from_this_round(choices, transition, *, uniforms):
 
 
 def updates_centred(host, task, part):
-    reports, rows = own_compute(host, task, part)
+    reports, rows = own_answers(host, task, part)
     return replace(reports, updates=reports.updates - reports.updates.mean(axis=0)), rows
 
 

@@ -6,12 +6,14 @@ import pytest
 from planted_mechanisms import no_clip
 
 from rrcluster.audit.canaries import audit_end_to_end
+from rrcluster.audit.run_folders import small_experiment
 from rrcluster.audit.suite import Step, audit_steps
 from rrcluster.audit.targets import identifier_target, joint_target, varied
 from rrcluster.cli import main
 from rrcluster.methods import METHODS
 from rrcluster.privacy.identifier import IdentifierMechanism
 from rrcluster.privacy.joint import JointMechanism
+from rrcluster.runs.run import start
 from rrcluster.simulation.simulate import simulate
 
 
@@ -43,6 +45,29 @@ def test_exit_status_1_when_a_claim_fails(one_check, capsys, monkeypatch):
     assert told.err == ""
 
 
+def test_a_secure_folder_says_which_audit_ran_last(one_check, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def stated(name, **settings):
+        start(small_experiment(tmp_path / name, **settings)).folder.release()
+        return json.loads((tmp_path / name / "privacy.json").read_text()).get("audit")
+
+    assert stated("seeded") is None
+    assert stated("none", secure=True) == {"result": "no audit ran on this machine"}
+    main(["audit", "--mechanism", "joint", "--json"])
+    audit = stated("one", secure=True)
+    assert audit["result"] == "all claims hold (1 findings, joint mechanisms)"
+    assert audit["of_this_code"] is True
+    assert set(audit) == {"version", "commit", "code", "result", "of_this_code"}  # and no date
+    monkeypatch.setattr("rrcluster.privacy.joint.clip_to_grid", no_clip)
+    main(["audit", "--mechanism", "joint", "--json"])
+    assert stated("two", secure=True)["result"].startswith("1 claims fail")
+    noted = tmp_path / "cache" / "rrcluster" / "audit.json"
+    noted.write_text(json.dumps(json.loads(noted.read_text()) | {"code": "another"}))
+    assert stated("three", secure=True)["of_this_code"] is False
+    capsys.readouterr()
+
+
 def test_code_that_cannot_be_checked_fails():
     def broken():
         raise ZeroDivisionError("of something")
@@ -71,6 +96,7 @@ def test_the_audit_covers_what_it_says():
         "ledger",
         "plan",
         "questions on a table",
+        "federation",
         "refusals",
         "selection",
         "secure randomness",

@@ -13,10 +13,9 @@ from rrcluster.audit.part_sums import check_parts
 from rrcluster.audit.rounds import Training, check_ledger, check_messages, check_postprocessing, check_round_noise
 from rrcluster.audit.sensitivity import check_denominators, check_invalid_reports, check_rebalancing, check_sensitivity
 from rrcluster.audit.statistics import check_distinguishing
-from rrcluster.audit.suite import mechanism_steps
+from rrcluster.audit.suite import REMEMBERING, WITHOUT_MEMORY, mechanism_steps
 from rrcluster.audit.targets import AuditSetting, failures, identifier_target, joint_target
 from rrcluster.errors import PrivacyError
-from rrcluster.methods import METHODS
 from rrcluster.privacy.accounting import epsilon
 from rrcluster.privacy.identifier import IDENTIFIERS
 from rrcluster.privacy.rebalancing import rebalance
@@ -88,9 +87,6 @@ def test_the_papers_donor_rule_breaks_the_guarantee_of_rebalancing(rng):
 CORRECT = [joint_target(), *(identifier_target(kind) for kind in IDENTIFIERS)]
 
 
-REMEMBERING = {"fesem", "fesem-last", "fedcam-fesem", "fedper", "mr-mtl"}
-
-
 @pytest.mark.parametrize("target", some_fast(CORRECT, one_in=3))
 def test_correct_mechanisms_are_not_flagged(target):
     findings = [found for step in mechanism_steps(target, seed=0) for found in step.findings()]
@@ -98,14 +94,9 @@ def test_correct_mechanisms_are_not_flagged(target):
     assert {found.check for found in findings} >= set(OF_A_MECHANISM) - {"identifier noise"}
 
 
-TRAINED = [name for name in METHODS if name != "mixed-effects"]  # see test_answers_to_questions.py for that
-
-
-@pytest.mark.parametrize("method", some_fast(TRAINED, one_in=6))
+@pytest.mark.parametrize("method", some_fast((*WITHOUT_MEMORY, *REMEMBERING), one_in=6))
 @pytest.mark.parametrize("target", CORRECT, ids=lambda target: target.name)
 def test_correct_rounds_are_not_flagged(target, method):
-    if method == "local":
-        pytest.skip("refused: see methods/__init__.py")
     training = Training(target, simulate, method)
     if method in REMEMBERING and target.adjacency == "replace-one":
         with pytest.raises(PrivacyError, match="keeps memory on the clients"):

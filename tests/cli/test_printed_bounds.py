@@ -49,21 +49,32 @@ def test_a_dry_run_prints_no_epsilon_below_its_own(monkeypatch, capsys, epsilon)
 
 def test_an_operator_reads_no_epsilon_below_the_one_that_is_signed(capsys):
     guarantee = {
+        "adjacency": "add-remove",
         "epsilon": 4.0000049,
         "delta": 1.0000004e-5,
         "epsilon_towards_members": 5.9900049,
         "rehearsal": False,
     }
     agreement = Agreement("a", {}, SampleShape((1,), 0), ())
-    federation_enrolment.show_agreement(SimpleNamespace(agreement=agreement, guarantee=lambda: guarantee))
-    lines = [line.rpartition(": ") for line in capsys.readouterr().out.splitlines()]
+    bounds = {"at_1_percent": 0.0997001, "at_5_percent": 0.2736, "advantage": 0.3981}
+    agreed = {
+        "guarantee": lambda: guarantee,
+        "risk": lambda _: bounds,
+        "secure": None,
+        "plan": SimpleNamespace(event=None),
+    }
+    federation_enrolment.show_agreement(SimpleNamespace(agreement=agreement, **agreed))
+    shown = capsys.readouterr().out
+    assert "at most 10.0% of the cases" in shown
+    assert "1% of those where it is not, 27.4% while wrong in 5%" in shown
+    lines = [line.rpartition(": ") for line in shown.splitlines()]
     printed = {
         name.strip().replace(" ", "_"): float(text)
         for name, _, text in lines
         if name.startswith("  ") and text[:1].isdigit()
     }
     for name in ("epsilon", "delta", "epsilon_towards_members"):
-        assert printed[name] >= guarantee[name]
+        assert printed[name] >= float(guarantee[name])
 
 
 def test_every_bound_of_a_report_is_rounded_to_the_safe_side():

@@ -297,7 +297,7 @@ RUNS |= {
 }
 
 LEFT_OUT = {"lock", "index.html", "report.html", "report.json", "table.csv", "table.tex"}
-VARYING = {"seconds", "elapsed", "made_by", "time", "rrcluster"}  # keys of values that are not results
+VARYING = {"seconds", "elapsed", "made_by", "time", "rrcluster", "audit"}  # keys of values that are not results
 
 
 def digests(folder):

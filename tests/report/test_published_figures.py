@@ -46,16 +46,6 @@ def test_the_figure_of_the_main_table_has_its_numbers(drawn_by, figures):
     assert list(lines["DP-FedAvg"].get_ydata()) == pytest.approx([73.2, 74.2, 74.5])
 
 
-def test_the_headline_can_be_read_at_400_pixels():
-    """Letters of ten pixels or more in a column of 400."""
-    svg = (RESULTS / "headline.svg").read_text()
-    width = float(re.search(r'viewBox="0 0 ([\d.]+)', svg).group(1))
-    sizes = [float(size) for size in re.findall(r"font: (?:[\w-]+ )*([\d.]+)px", svg)]
-    sizes += [float(size) for size in re.findall(r"font-size: ?([\d.]+)px", svg)]
-    assert len(sizes) >= 10
-    assert min(sizes) * 400 / width >= 10
-
-
 def test_the_table_of_the_readme_has_the_numbers_of_the_results():
     readme = (ROOT / "README.md").read_text()
     table = readme[readme.index("| test accuracy in %") :]

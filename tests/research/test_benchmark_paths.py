@@ -7,11 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PLACES = {
-    "add_row": "RESULTS",
-    "fill_cells": "RESULTS",
     "results_figures": "RESULTS",
     "gallery": "GALLERY",
-    "headline_figure": "DOCS",
 }
 
 

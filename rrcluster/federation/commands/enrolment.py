@@ -13,7 +13,7 @@ from rrcluster.errors import ConfigError
 from rrcluster.federation.agreement import Agreement, Member, SampleShape, read_sent
 from rrcluster.federation.federation_folder import FederationFolder, parse_with_folder
 from rrcluster.federation.member_folder import MemberFolder
-from rrcluster.privacy.cost import epsilon_text
+from rrcluster.privacy.cost import epsilon_text, risk_text
 from rrcluster.report.values import field_text
 from rrcluster.settings import FIELDS
 
@@ -249,6 +249,8 @@ def show_agreement(agreed: "AgreedRun") -> None:
     for name, value in guarantee.items():
         text = field_text(name, value) if isinstance(value, float) else value
         write(f"  {name.replace('_', ' ')}: {text}\n")
+    event = agreed.plan.event if agreed.secure is None else agreed.secure.event_towards_members
+    write(f"  {risk_text(agreed.risk(event), guarantee['adjacency'])}\n")
     for member in agreement.members:
         write(f"  {member.name}: {member.num_clients} clients, fingerprint {member.fingerprint}\n")
     if guarantee["rehearsal"]:
