@@ -20,14 +20,8 @@ from rrcluster.data.frames import row_rules
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
 from rrcluster.errors import ConfigError, DataError, PrivacyError
-from rrcluster.federation.agreed_settings import (
-    MEMBERS,
-    agreed_cells,
-    agreed_rules,
-    check_samples,
-    check_settings,
-    register_members,
-)
+from rrcluster.federation import agreed_settings
+from rrcluster.federation.agreed_settings import MEMBERS
 from rrcluster.federation.agreement import Agreement, SampleShape
 from rrcluster.federation.secure_plan import SecurePlan
 from rrcluster.mixed.questions import Form
@@ -155,9 +149,9 @@ def close(draft: Agreement) -> Agreement:
     what it costs is in the guarantee. In plain mode more than half of the members have to be connected in a round,
     unless the draft says another number.
     """
-    register_members()
+    agreed_settings.register_members()
     given = {**draft.settings, "num_clients": draft.num_clients}
-    check_settings(given, secure=draft.secure)
+    agreed_settings.check_settings(given, secure=draft.secure)
     config = from_flat(given, source="the settings")
     settings = {name: value for name, value in config.flat().items() if AFFECTS[name] == "result"}
     settings = {**settings, "epsilon": None, "noise_multiplier": plan_for(config).noise_multiplier}
@@ -168,9 +162,9 @@ def close(draft: Agreement) -> Agreement:
 
 def agreed_config(agreement: Agreement, **own: Any) -> RunConfig:
     """The settings of a run from those that were agreed on; `own` are of this side alone, and change no result."""
-    register_members()
-    check_samples(agreement.samples)
-    check_settings(agreement.settings, secure=agreement.secure)
+    agreed_settings.register_members()
+    agreed_settings.check_samples(agreement.samples)
+    agreed_settings.check_settings(agreement.settings, secure=agreement.secure)
     declared = agreement.settings.get("num_clients")
     if declared != agreement.num_clients:
         raise ConfigError(
@@ -222,8 +216,8 @@ def absent_population(samples: SampleShape, num_clients: int, *, name: str = MEM
         test_sets=(),
         test_of=none - 1,
         input_dtype=IDS if samples.ids else FLOAT,
-        columns=agreed_cells(samples.columns),
-        encoder=row_rules(agreed_rules(samples.columns)) if samples.columns else None,
+        columns=agreed_settings.agreed_cells(samples.columns),
+        encoder=row_rules(agreed_settings.agreed_rules(samples.columns)) if samples.columns else None,
     )
 
 
@@ -234,7 +228,7 @@ def check_data(data: FederatedData, agreement: Agreement, place: int) -> Federat
         "input_shape": (tuple(data.input_shape), samples.input_shape),
         "num_classes": (data.num_classes, samples.num_classes),
         "ids": (data.input_dtype == IDS, samples.ids),
-        "columns": (data.columns, agreed_cells(samples.columns)),
+        "columns": (data.columns, agreed_settings.agreed_cells(samples.columns)),
     }
     for name, (own, agreed) in shown.items():
         if own != agreed:

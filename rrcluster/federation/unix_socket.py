@@ -20,20 +20,15 @@ from rrcluster.errors import ConfigError, ProtocolError
 if TYPE_CHECKING:  # a member's node imports this module, and nothing of the rounds
     from rrcluster.federation.transports import Reach
 
+Answer = Callable[[bytes], bytes]
+Figures = Callable[[], str]
 SOCKET = "daemon.sock"  # in a member's folder
 _LONGEST_PATH = 100  # bytes of a socket's path that every system takes
 _CHUNK = 2**20
 _LONGEST_REQUEST = 2**13
 
 
-def serve(
-    path: Path,
-    answer: Callable[[bytes], bytes],
-    *,
-    longest: int,
-    stop: threading.Event,
-    figures: Callable[[], str] = str,
-) -> None:
+def serve(path: Path, answer: Answer, *, longest: int, stop: threading.Event, figures: Figures = str) -> None:
     """Answer messages until `stop` is set. A connection that breaks, stalls or says too much is dropped.
 
     Who asks in HTTP (`curl --unix-socket PATH http://member/metrics`) gets `figures`, or at /health a word.
@@ -59,9 +54,7 @@ def serve(
     path.unlink(missing_ok=True)
 
 
-def _answer_one(
-    connection: socket.socket, answer: Callable[[bytes], bytes], longest: int, figures: Callable[[], str]
-) -> None:
+def _answer_one(connection: socket.socket, answer: Answer, longest: int, figures: Figures) -> None:
     connection.settimeout(30.0)
     try:
         if (begins := _exactly(connection, 8, None)).startswith(b"GET /"):
@@ -72,7 +65,7 @@ def _answer_one(
         return
 
 
-def _answer_http(connection: socket.socket, request: bytes, figures: Callable[[], str]) -> None:
+def _answer_http(connection: socket.socket, request: bytes, figures: Figures) -> None:
     while b"\r\n\r\n" not in request and len(request) < _LONGEST_REQUEST and (part := connection.recv(_CHUNK)):
         request += part
     path = request.split(b" ")[1]

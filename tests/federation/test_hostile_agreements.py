@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rrcluster.federation.agreed_run import AgreedRun
 from rrcluster.federation.agreement import Agreement
+from rrcluster.storage import parse_json
 
 VALUES = st.one_of(
     st.none(),

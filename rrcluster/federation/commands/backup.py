@@ -63,14 +63,11 @@ def backup(arguments: list[str]) -> int:
     if (command.folder / MOVED).exists():
         raise ConfigError(f"{command.folder} was moved already; back up the folder that was restored from it.")
     lock = FolderLock(command.folder / "daemon.lock") if command.move else None  # no daemon runs
-    try:
-        names = _copied(command.folder, command.copy, leave=() if command.move else ("checkpoint",))
-        if command.move:
-            write_json(command.folder / MOVED, {"to": str(command.copy)})
-        write_json(command.copy / _LIST, {"moved": command.move, "files": names})
-    finally:
-        if lock is not None:
-            lock.release()
+    names = _copied(command.folder, command.copy, leave=() if command.move else ("checkpoint",))
+    if command.move:
+        write_json(command.folder / MOVED, {"to": str(command.copy)})
+    write_json(command.copy / _LIST, {"moved": command.move, "files": names})
+    del lock  # which releases it, as an error does
     say(f"{command.copy}: {len(names)} files. It has keys: keep it to yourself.")
     return 0
 

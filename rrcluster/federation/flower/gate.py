@@ -31,19 +31,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rrcluster.federation.children import watch_parent
 
-PASSED = frozenset(
-    f"/v1/fleet/{call}"
-    for call in (
-        "activate-node",
-        "deactivate-node",
-        "send-node-heartbeat",
-        "pull-messages",
-        "pull-object",
-        "confirm-message-received",
-        "push-messages",
-        "push-object",
-    )
-)
+_OF_NODES = "activate-node deactivate-node send-node-heartbeat confirm-message-received"
+_OF_MESSAGES = "pull-messages pull-object push-messages push-object"
+PASSED = frozenset(f"/v1/fleet/{call}" for call in f"{_OF_NODES} {_OF_MESSAGES}".split())
 _OWN = frozenset({b"host", b"connection", b"content-length", b"transfer-encoding", b"te", b"upgrade", b"keep-alive"})
 _MOST_STRANGERS = 64  # connections that have shown no key of the roster
 _REQUESTS_PER_NODE = 16  # at the same time
