@@ -16,10 +16,12 @@ SEES_RAW = [
         set((PACKAGE / "engine").rglob("*.py")) - {PACKAGE / "engine/pick_engine.py"}  # sees no client's data
     ),
     *sorted(set((RESEARCH / "fast_cnn").rglob("*.py")) - {RESEARCH / "fast_cnn/native.py"}),  # likewise
+    *(RESEARCH / name for name in ("linear_kernels.py", "kernels_triton.py", "deep_networks.py")),
     *sorted((PACKAGE / "simulation").rglob("*.py")),
 ]
-READS_FILES = RESEARCH / "natural_tables.py"
-EVERYTHING = sorted([*PACKAGE.rglob("*.py"), *(RESEARCH / "fast_cnn").rglob("*.py"), READS_FILES])
+EVERYTHING = sorted(
+    {*PACKAGE.rglob("*.py"), *SEES_RAW, *(RESEARCH / "fast_cnn").rglob("*.py"), RESEARCH / "natural_tables.py"}
+)
 
 
 def place(path):

@@ -7,6 +7,8 @@ REPRODUCE = Entry(
     "rrcluster_research.reproduce_command:main",
     "a table or figure of the paper, ours beside theirs, with seeds and intervals",
 )
+LINEAR = Entry("linear", "rrcluster_research.linear_kernels:LINEAR", "one linear layer, in Triton")
+DRAWS = Entry("draws", "rrcluster_research.linear_kernels:DRAWS", "what clients draw, in Triton")
 FAST_CNN = Entry("fast_cnn", "rrcluster_research.fast_cnn:ACCELERATOR", "the paper's `cnn`, in C and Triton")
 TABLES = Entry("recipes", "rrcluster_research.natural_tables:make_table", "tables of the catalogue, from wheels")
 THEORY = Entry(

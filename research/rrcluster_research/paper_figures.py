@@ -22,7 +22,6 @@ from rrcluster.report.curves import (
     bands_note,
     draw_rounds,
     epsilon_axis,
-    name_ends,
     paint_panels,
     panels_height,
 )
@@ -117,7 +116,6 @@ def _draw_over_epsilon(
         ylabel = MEASURES[reproduced.measure]
         column = paint_panels(figure, panels, xlabel="epsilon", ylabel=ylabel, reference=reference, sharey=False)
         epsilon_axis(column, budgets, [f"{budget:g}" for budget in budgets])
-        name_ends(figure, column, panels, reference)
 
     return draw(
         name,
@@ -246,8 +244,7 @@ def _draw_sweep(
     )
 
     def paint(figure: Any) -> None:
-        column = paint_panels(figure, panels, xlabel="B", ylabel=measure, reference=reference)
-        name_ends(figure, column, panels, reference)
+        paint_panels(figure, panels, xlabel="B", ylabel=measure, reference=reference)
 
     return draw(
         f"sweep-{place}",

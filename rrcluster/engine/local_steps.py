@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rrcluster.registry import ACCELERATORS
 from rrcluster.rng import client_words
 from rrcluster.settings import LocalSettings
 from rrcluster.types import Array
 
 _LAST = 2**32  # sorts behind every draw
-_TILE = 128
 _LONGEST_SORTED = 2048  # samples of a client that one program sorts
 
 
@@ -41,26 +41,13 @@ def step_rows(integers: Tensor, *, epochs: int, width: int, step: int) -> Tensor
     `integers` (n, 6) is `ClientBatch.integers`. By one kernel on a CUDA device, as int32; elsewhere by torch.
     """
     per_epoch = -(-width // step)
-    if integers.is_cuda and per_epoch * step <= _LONGEST_SORTED:
-        try:
-            return _rows_by_kernel(integers, epochs, per_epoch, step)
-        except ImportError:  # torch without Triton
-            pass
+    if integers.is_cuda and per_epoch * step <= _LONGEST_SORTED and (kernels := _draw_kernels()):
+        return kernels.rows(integers, epochs, per_epoch, step)  # type: ignore[no-any-return]
     clients, starts, sizes, keys = integers[:, 1], integers[:, 2], integers[:, 3], integers[:, 4:6]
     order = visits(keys, clients, sizes, epochs=epochs, width=width)
     rows = torch.where(order >= 0, order + starts[:, None, None], -1)
     rows = torch.nn.functional.pad(rows, (0, per_epoch * step - width), value=-1)
     return rows.reshape(len(clients), epochs * per_epoch, step).transpose(0, 1).contiguous()
-
-
-def _rows_by_kernel(integers: Tensor, epochs: int, per_epoch: int, step: int) -> Tensor:
-    from rrcluster.engine.batched import kernels_triton
-
-    count = len(integers)
-    out = torch.empty(epochs * per_epoch, count, step, dtype=torch.int32, device=integers.device)
-    width = 1 << (per_epoch * step - 1).bit_length()
-    kernels_triton.step_rows[(count, epochs)](integers, out, count, step, per_epoch, WIDTH=width)
-    return out
 
 
 def visits(keys: Tensor, clients: Tensor, sizes: Tensor, *, epochs: int, width: int) -> Tensor:
@@ -82,27 +69,22 @@ def visits(keys: Tensor, clients: Tensor, sizes: Tensor, *, epochs: int, width: 
 def words_on(keys: Tensor, clients: Tensor, count: int) -> Tensor:
     """(n, 2), (n,) int64 -> (n, count): the words of `rng.client_words`, with a key for every client.
 
-    Drawn by one kernel on a CUDA device (kernels_triton.py), elsewhere by torch.
+    Drawn by one kernel on a CUDA device where there is one, elsewhere by torch.
     """
     blocks = -(-count // 4)
-    if clients.is_cuda:
-        try:
-            return drawn_by_kernel(keys, clients, blocks)[:, :count]
-        except ImportError:  # torch without Triton
-            pass
+    if clients.is_cuda and (kernels := _draw_kernels()):
+        return kernels.words(keys, clients, blocks)[:, :count]  # type: ignore[no-any-return]
     like = torch.arange(blocks, device=clients.device)
     drawn: Tensor = client_words((keys[:, :1], keys[:, 1:]), clients, count, like=like)
     return drawn
 
 
-def drawn_by_kernel(keys: Tensor, clients: Tensor, blocks: int) -> Tensor:
-    """(n, 4 blocks), by the kernel."""
-    from rrcluster.engine.batched.kernels_triton import words
-
-    out = torch.empty(len(clients), 4 * blocks, dtype=torch.int64, device=clients.device)
-    if len(clients) and blocks:
-        words[(len(clients), -(-blocks // _TILE))](keys.contiguous(), clients.contiguous(), out, blocks, TILE=_TILE)
-    return out
+def _draw_kernels() -> Any:
+    """Kernels that draw on a CUDA device; None where what brings them, or Triton, is not installed."""
+    try:
+        return ACCELERATORS.load("draws") if "draws" in ACCELERATORS else None
+    except ImportError:
+        return None
 
 
 BETAS, SMALL = (0.9, 0.999), 1e-8  # of Adam (Kingma and Ba 2015), PyTorch's defaults

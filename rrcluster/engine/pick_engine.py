@@ -10,7 +10,6 @@ from rrcluster.engine.batched.batched_engine import BatchedEngine, pick_precisio
 from rrcluster.engine.batched.kernels import accelerator
 from rrcluster.engine.protocol import Engine
 from rrcluster.engine.reference import ReferenceEngine
-from rrcluster.engine.single import SingleEngine
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.models.model import Model
 from rrcluster.settings import EngineName, Precision
@@ -68,11 +67,11 @@ def pick_engine(
         name = "reference"
     if name == "batched" and model.not_batched:
         raise ConfigError(f"engine = batched cannot train {model.name}: {model.not_batched}; use engine = auto.")
-    fast = accelerator(model) if name == "auto" and on_cpu else None
+    fast = accelerator(model.accelerated) if name == "auto" and on_cpu else None
     if fast is not None and (compiled := fast.cpu_engine(model)) is not None:
         return compiled  # type: ignore[no-any-return]
     if name == "auto" and alone:
-        return SingleEngine(model, device)
+        return ReferenceEngine(model, device, shortcuts=True)
     if name == "reference" or (name == "auto" and _one_by_one(model, on_cpu=on_cpu)):
         return ReferenceEngine(model, device)
     at_once = capacity or (min(_STACKED_OWN, model.clients_at_once) if model.own and on_cpu else model.clients_at_once)

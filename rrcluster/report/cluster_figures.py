@@ -1,7 +1,7 @@
 """Figures of clusters: true groups against learnt clusters, and released sizes before and after rebalancing."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rrcluster.report.drawing import (
@@ -12,7 +12,6 @@ from rrcluster.report.drawing import (
     TONES,
     Drawing,
     draw,
-    label_ends,
     legend,
     level,
     set_title,
@@ -156,14 +155,14 @@ def _which(groups: Sequence[RunGroup]) -> str:
 
 def draw_natural(panels: Named, name: str, which: str) -> Drawing:
     """Released sizes over rounds, one panel per named run; `which` ends the caption."""
-    what = "Released cluster sizes over rounds: clients by their own choice, before any rebalancing. Numbers: clusters."
+    what = "Released cluster sizes over rounds: clients by their own choice, before any rebalancing."
     private = any(run.private for _, run in panels)
     noise = " Noise can make a size negative; it is shown as released." if private else ""
     methods = "; ".join(f"{label}: {run.num_clusters} clusters" for label, run in panels)
     return draw(
         name,
         lambda figure: _paint_natural(figure, panels),
-        height=0.75 + 1.25 * len(panels),
+        height=0.95 + 1.25 * len(panels),
         caption=f"{what}{noise}{which}",
         alt=f"Line charts of released cluster sizes over rounds. {methods}.",
     )
@@ -178,7 +177,6 @@ def _paint_natural(figure: Any, panels: Named) -> None:
     column[-1].set_xlabel("round")
     whole_numbers(column[-1])
     legend(figure, *column, columns=3)
-    _name_clusters(figure, zip(column, [run for _, run in panels], strict=True), "sizes")
 
 
 def _rebalanced(panels: Named, name: str, which: str) -> Drawing:
@@ -186,7 +184,7 @@ def _rebalanced(panels: Named, name: str, which: str) -> Drawing:
     return draw(
         name,
         lambda figure: _paint_rebalanced(figure, panels),
-        height=0.85 + 1.35 * len(panels),
+        height=1.05 + 1.35 * len(panels),
         caption=(
             "Cluster sizes without and with rebalancing. Left: released sizes by the clients' own choice. Right: the "
             f"size by which each cluster's sum is divided after it, never less than B or the floor.{which}"
@@ -215,7 +213,6 @@ def _paint_rebalanced(figure: Any, panels: Named) -> None:
         axes.set_xlabel("round")
         whole_numbers(axes)
     legend(figure, *rows.flat, columns=3)
-    _name_clusters(figure, zip(rows[:, 1], [run for _, run in panels], strict=True), "denominators")
 
 
 def _paint_lines(axes: Any, run: Run, name: str) -> None:
@@ -223,7 +220,7 @@ def _paint_lines(axes: Any, run: Run, name: str) -> None:
     many = run.num_clusters > len(TONES)
     for cluster in range(run.num_clusters):
         values = [sizes[cluster] if cluster < len(sizes) else math.nan for _, sizes in entries]
-        label = f"{run.num_clusters} clusters" if many and not cluster else "_"
+        label = f"cluster {cluster}" if not many else "_" if cluster else f"{run.num_clusters} clusters"
         colour, width = (FAINT, 0.7) if many else (TONES[_tone(cluster, run.num_clusters)], 0.9)
         axes.plot([at for at, _ in entries], values, label=label, color=colour, linewidth=width)
     axes.axhline(0, color=GRID, linewidth=0.8, zorder=1)
@@ -232,18 +229,6 @@ def _paint_lines(axes: Any, run: Run, name: str) -> None:
     least = number(run.config.get("min_cluster_size"))
     if least:
         level(axes, least, "B", "dotted")
-
-
-def _name_clusters(figure: Any, panels: Iterable[tuple[Any, Run]], name: str) -> None:
-    """The number of each cluster at the end of its line."""
-    named = []
-    for axes, run in panels:
-        last = next((getattr(entry, name) for entry in reversed(run.rounds) if getattr(entry, name)), ())
-        if 1 < len(last) <= len(TONES):
-            ends = [(str(at), size, TONES[_tone(at, len(last))]) for at, size in enumerate(last) if math.isfinite(size)]
-            named.append((axes, ends))
-    if named:
-        label_ends(figure, named)
 
 
 def _tone(cluster: int, num_clusters: int) -> int:

@@ -1,7 +1,7 @@
 """Line charts: means of shares in percent with bands over seeds, and accuracy over rounds.
 
-Panels stand in one column. Lines are named at their ends where there is room for that, else in one legend. A panel
-names at most seven; the others are drawn faint, in a bundle.
+Panels stand in one column, above one legend. A panel names at most seven lines; the others are drawn faint, in a
+bundle.
 """
 
 import math
@@ -12,12 +12,9 @@ from typing import Any
 from rrcluster.report.drawing import (
     BUNDLE,
     FAINT,
-    INK,
     Drawing,
     band,
-    broken,
     draw,
-    label_ends,
     legend,
     legend_height,
     level,
@@ -34,7 +31,6 @@ from rrcluster.report.values import Estimate, epsilon_name, estimate, percent
 
 SERIES = 7  # lines of a panel that are named
 _MARKERS = 8  # of a line, about
-_BESIDE, _END_WIDTH = 5, 17  # at most so many lines of a panel are named at their ends, in lines of so many characters
 
 
 @dataclass(frozen=True)
@@ -72,11 +68,6 @@ class CurvePanel:
         highest = sorted(self.curves, key=lambda curve: -curve.points[-1].mean if curve.at else 0.0)[:SERIES]
         return tuple(curve for curve in self.curves if curve in highest)
 
-    @property
-    def styled(self) -> bool:
-        """Whether a curve differs from its look, which a legend has to show."""
-        return any(curve.style for curve in self.curves)
-
 
 def paint_panels(
     figure: Any,
@@ -89,7 +80,6 @@ def paint_panels(
 ) -> Any:
     """Fill the figure and return its axes, top to bottom; `reference` is a level by name, in percent."""
     column = figure.subplots(len(panels), 1, sharex=True, sharey=sharey, squeeze=False)[:, 0]
-    beside = _named_at_ends(panels)
     for axes, panel in zip(column, panels, strict=True):
         for curve, look in zip(panel.named, distinct_looks([curve.look for curve in panel.named]), strict=True):
             style = look.style() | {"markevery": max(1, len(curve.at) // _MARKERS)} | dict(curve.style)
@@ -102,25 +92,8 @@ def paint_panels(
         set_title(axes, panel.title)
     note_diagnostic(figure, DIAGNOSTIC)
     column[-1].set_xlabel(xlabel)
-    if not beside:
-        legend(figure, *column)
+    legend(figure, *column)
     return column
-
-
-def name_ends(figure: Any, column: Any, panels: Sequence[CurvePanel], reference: tuple[str, float] | None) -> None:
-    """Name the lines at their ends, where `paint_panels` made no legend; the axes have their final limits."""
-    if not _named_at_ends(panels):
-        return
-    named = []
-    for axes, panel in zip(column, panels, strict=True):
-        ends = [
-            (broken(curve.label, _END_WIDTH), 100 * curve.points[-1].mean, look.style()["color"])
-            for curve, look in zip(panel.named, distinct_looks([curve.look for curve in panel.named]), strict=True)
-        ]
-        shown = reference is not None and reference[0] in axes.get_legend_handles_labels()[1]
-        ends += [(broken(reference[0], _END_WIDTH), reference[1], INK)] if reference and shown else []
-        named.append((axes, ends))
-    label_ends(figure, named)
 
 
 def _near(reference: tuple[str, float], panel: CurvePanel) -> bool:
@@ -134,20 +107,9 @@ def _paint_bundle(axes: Any, curves: Sequence[Curve]) -> None:
         axes.plot(curve.at, heights, color=FAINT, linewidth=0.7, zorder=1, label=label)
 
 
-def _named_at_ends(panels: Sequence[CurvePanel]) -> bool:
-    """Few lines with short names that end at the same place: the figure then needs no legend."""
-    if len({curve.at[-1:] for panel in panels for curve in panel.curves}) > 1:
-        return False
-    names = [broken(curve.label, _END_WIDTH) for panel in panels for curve in panel.curves]
-    short = all(name.count("\n") <= 1 and max(map(len, name.splitlines())) <= _END_WIDTH for name in names)
-    return short and all(len(panel.curves) <= _BESIDE and not panel.styled for panel in panels)
-
-
 def panels_height(panels: Sequence[CurvePanel]) -> float:
     """Inches that `paint_panels` needs, the legend and one reference level included."""
     height = 2.0 if len(panels) == 1 else 0.4 + 1.45 * len(panels)
-    if _named_at_ends(panels):
-        return height
     labels = dict.fromkeys(curve.label for panel in panels for curve in panel.named)
     return height + legend_height([*labels, BUNDLE, "constant (10.0%)"])
 
@@ -204,7 +166,6 @@ def draw_rounds(
     def paint(figure: Any) -> None:
         column = paint_panels(figure, panels, xlabel="round", ylabel="accuracy (%)", reference=reference)
         whole_numbers(column[-1])
-        name_ends(figure, column, panels, reference)
 
     return draw(
         name,

@@ -20,7 +20,6 @@ DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))  # a secon
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, GRID, FAINT = "#22262b", "#c9ced6", "#9aa3ad"
 COLOURS = (*PALETTE, INK)  # of methods
-TEXT_COLOURS = ("#00588a", "#a84a00", "#00755a", "#946600", "#1f74a8", "#9c4a79")  # the palette, dark enough to be read
 TONES = ("#440154", "#443983", "#31688e", "#21918c", "#35b779", "#8fce3f", "#c9b90f")  # of clusters: a scale, no method
 COLUMN_WIDTH = 3.4  # inches: one column of a two-column page
 _NEAR_LEVEL = 0.2  # the level of a constant is drawn if some accuracy is less than this above it
@@ -121,47 +120,6 @@ def note_diagnostic(figure: Any, text: str) -> None:
     figure.suptitle(text, x=0.995, ha="right", fontsize=7, fontstyle="italic")
 
 
-def label_ends(figure: Any, panels: Iterable[tuple[Any, Sequence[tuple[str, float, str]]]]) -> None:
-    """Names (text, height in units of the axis, colour) to the right of axes, moved apart where they would touch."""
-    figure.draw_without_rendering()  # how high the axes are
-    for axes, ends in panels:
-        low, high = axes.get_ylim()
-        unit = (high - low) / max(0.2, axes.get_window_extent().height / figure.dpi)  # of the axis, in an inch
-        for (text, _, colour), at in zip(ends, _apart([(height, text) for text, height, _ in ends], unit), strict=True):
-            axes.annotate(
-                plain(text),
-                (1, at),
-                xycoords=("axes fraction", "data"),
-                xytext=(3, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=6.5,
-                color=dict(zip(PALETTE, TEXT_COLOURS, strict=True)).get(colour, colour),
-                annotation_clip=False,
-            )
-
-
-def _apart(ends: Sequence[tuple[float, str]], unit: float) -> list[float]:
-    """Heights of the texts, as near to those given as they can stand without touching: groups share the shift."""
-    order = sorted(range(len(ends)), key=lambda place: ends[place][0])
-    groups: list[list[int]] = []
-    middles: list[float] = []
-    tall = [unit * _LINE * (1 + text.count("\n")) for _, text in ends]
-    for place in order:
-        groups.append([place])
-        middles.append(ends[place][0])
-        while len(groups) > 1 and middles[-1] - middles[-2] < sum(tall[at] for at in groups[-2] + groups[-1]) / 2:
-            joined = groups[-2] + groups[-1]
-            groups[-2:], middles[-2:] = [joined], [sum(ends[at][0] for at in joined) / len(joined)]
-    heights = [0.0] * len(ends)
-    for group, middle in zip(groups, middles, strict=True):
-        below = middle - sum(tall[at] for at in group) / 2
-        for at in group:
-            heights[at] = below + tall[at] / 2
-            below += tall[at]
-    return heights
-
-
 def level(axes: Any, height: float, label: str, style: str) -> None:
     """A horizontal reference line."""
     axes.axhline(height, color=INK, linestyle=style, linewidth=0.8, label=label)
@@ -233,7 +191,7 @@ def _inline(svg: str, name: str) -> str:
     svg = (
         svg.replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})").replace(FAINT, f"var(--faint, {FAINT})")
     )
-    for kind, colours in (("series", PALETTE), ("cluster", TONES), ("text", TEXT_COLOURS)):
+    for kind, colours in (("series", PALETTE), ("cluster", TONES)):
         for place, colour in enumerate(colours):
             svg = svg.replace(colour, f"var(--{kind}-{place}, {colour})")
     return svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1).strip()

@@ -16,7 +16,6 @@ from rrcluster.report.curves import (
     bands_note,
     draw_accuracy,
     epsilon_axis,
-    name_ends,
     paint_panels,
     panels_height,
 )
@@ -94,7 +93,6 @@ def draw_over_size(groups: Sequence[RunGroup]) -> list[Drawing]:
     def paint(figure: Any) -> None:
         column = paint_panels(figure, curves, xlabel="least cluster size B", ylabel="accuracy (%)", sharey=False)
         column[-1].set_xticks(sorted({at for entry in entries for at in entry.places}))
-        name_ends(figure, column, curves, None)
 
     return [
         draw(
@@ -199,7 +197,6 @@ def _paint_over_epsilon(
             for at, value in zip(*entry.points(name), strict=True):
                 if math.isinf(at) and curve in panel.named:
                     _dot(axes, beyond, value, style["color"], style["marker"], upright=True)
-    name_ends(figure, column, curves, reference)
 
 
 def _paint_deciles(figure: Any, panels: Mapping[str, Sequence[DecileRow]]) -> None:

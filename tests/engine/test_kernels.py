@@ -10,13 +10,14 @@ import pytest
 import torch
 from rrcluster_research.fast_cnn import gpu, num_parameters
 from rrcluster_research.fast_cnn.gpu import CnnKernels
+from rrcluster_research.linear_kernels import LinearKernels, linear_kernels, rows_by_kernel
 from torch import nn
 
 from rrcluster.data.federated import TestSet
 from rrcluster.engine import local_steps
 from rrcluster.engine.batched import kernels
 from rrcluster.engine.batched.evaluator import Evaluator
-from rrcluster.engine.batched.kernels import LinearKernels, linear_kernels, own_kernels
+from rrcluster.engine.batched.kernels import own_kernels
 from rrcluster.engine.pick_engine import pick_engine
 from rrcluster.models import from_module, make_model
 from rrcluster.models.networks import additive
@@ -149,7 +150,7 @@ def test_rows_of_steps_by_kernels_is_what_torch_draws(rng):
     keys = np.array([Streams(seed).client_key("batches", 3) for seed in range(4)])
     columns = np.zeros(4, dtype=np.int64), clients, np.array([3, 10, 22, 30]), sizes, keys[:, 0], keys[:, 1]
     integers = torch.tensor(np.stack(columns, axis=1), device=DEVICE)
-    drawn = local_steps._rows_by_kernel(integers, 3, 3, 5)
+    drawn = rows_by_kernel(integers, 3, 3, 5)
     expected = local_steps.step_rows(integers.cpu(), epochs=3, width=12, step=5)
     assert torch.equal(drawn.cpu().long(), expected)
 

@@ -9,7 +9,7 @@ import pytest
 from rrcluster.cli import main
 from rrcluster.report import make_figures
 from rrcluster.report.cluster_figures import matched
-from rrcluster.report.drawing import FAINT, GRID, INK, PALETTE, TEXT_COLOURS, TONES
+from rrcluster.report.drawing import FAINT, GRID, INK, PALETTE, TONES
 from rrcluster.report.figures import FIGURES, draw_figures
 from rrcluster.report.folders import find_runs
 from rrcluster.report.series import arenas, changing, epsilon_series, nth_look, shown_epsilon, size_series
@@ -172,7 +172,7 @@ def test_a_damaged_confusion_is_not_drawn(tmp_path, run_folder, damage):
 
 def test_colours_are_safe_for_the_colour_blind(drawn):
     assert set(PALETTE) <= OKABE_ITO
-    allowed = {*PALETTE, *TEXT_COLOURS, *TONES, INK, GRID, FAINT, "#ffffff"}
+    allowed = {*PALETTE, *TONES, INK, GRID, FAINT, "#ffffff"}
     for drawing in drawn.values():
         assert set(re.findall(r"#[0-9a-f]{6}\b", drawing.svg)) <= allowed, drawing.name
 

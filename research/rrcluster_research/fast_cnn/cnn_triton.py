@@ -19,8 +19,8 @@ specialised: one compilation serves all of them.
 import triton
 import triton.language as tl
 
-from rrcluster.engine.batched.kernels_triton import dot
 from rrcluster_research import fast_cnn
+from rrcluster_research.kernels_triton import dot
 
 BIAS1, CONV2, BIAS2 = (tl.constexpr(start) for start in (fast_cnn.BIAS1, fast_cnn.CONV2, fast_cnn.BIAS2))
 FC1, FC1_BIAS, FC2 = (tl.constexpr(start) for start in (fast_cnn.FC1, fast_cnn.FC1_BIAS, fast_cnn.FC2))

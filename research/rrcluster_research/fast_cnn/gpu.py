@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rrcluster.engine.batched.kernels import TRITON_PRECISION, power_of_two
 from rrcluster_research.fast_cnn import ACTIVATIONS, BIAS1, CONV2, num_parameters, packed_order
+from rrcluster_research.linear_kernels import TRITON_PRECISION, power_of_two
 
 LARGEST_BATCH = 64
 _PROGRAMS_PER_PROCESSOR = 16
