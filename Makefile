@@ -27,11 +27,14 @@ $(READY): pyproject.toml constraints.txt requirements/bootstrap.txt requirements
 lock: $(READY)
 	$(BIN)/python tools/lock.py
 
-# A private clustering on the bundled images: four methods at the same (epsilon, delta), a table and a page.
+# Bundled images in four made groups, then a bundled table of real people: four methods each at the same (epsilon,
+# delta), a table and a page. Offline.
 demo: $(READY)
-	rm -rf runs/demo
+	rm -rf runs/demo runs/demo-people
 	$(BIN)/rrcluster sweep examples/four-methods.yaml --out runs/demo
 	$(BIN)/rrcluster report runs/demo
+	$(BIN)/rrcluster sweep examples/real-people.yaml --out runs/demo-people
+	$(BIN)/rrcluster report runs/demo-people
 
 test: lint
 	$(BIN)/python -m pytest -q -m "not slow" -n 2

@@ -119,7 +119,7 @@ class ClientSide:
         assert question is not None
         if isinstance(question, TableQuestion):
             cohort = clients.cohort
-            scale = self.mechanism.update_clip
+            scale = self.mechanism.update_clip if self.mechanism.private else 1.0
             return np.zeros(len(cohort.clients), dtype=np.int64), scale * question.answers(cohort, alone=self.alone)
         same = Models(guidance.models.shared, question.start[None])
         only_cluster = np.zeros(len(clients.cohort.clients), dtype=np.int64)

@@ -37,7 +37,7 @@ def local_executor(processes: int) -> Executor:
     if processes not in _POOLS:
         from loky import ProcessPoolExecutor
 
-        env = {**_KEEP_MEMORY, **_ONE_THREAD}
+        env = {**_KEEP_MEMORY, **_ONE_THREAD, "LOKY_MAX_MEMORY_LEAK_SIZE": "1e15"}  # a population is no leak
         _POOLS[processes] = ProcessPoolExecutor(processes, timeout=_IDLE_SECONDS, env=env, initializer=_begin)
     return _POOLS[processes]
 

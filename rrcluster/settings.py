@@ -38,7 +38,31 @@ _BY_COLUMN = {"by_column": True}  # a mapping from columns; on the command line 
 USUAL_CLIENTS = 1000
 USUAL_TEST_SHARE = 0.3  # of a client's rows, where a table is tested on without being asked
 FILE_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
+OTHER_TABLES = (
+    ".xlsx",
+    ".xls",
+    ".ods",
+    ".json",
+    ".jsonl",
+    ".txt",
+    ".feather",
+    ".dta",
+    ".sav",
+    ".sas7bdat",
+    ".db",
+    ".zip",
+)
+_PATHS = ("data", "data_folder", "out", "start_from")
 KINDS = ("number", "boolean", "text", "date", "list")  # of the columns of a typed table
+
+
+def refuse_other_table(path: str) -> None:
+    """Refuse a file of a kind that holds tables and is not read."""
+    if path.lower().endswith(OTHER_TABLES):
+        raise ConfigError(
+            f"{path} is neither CSV nor Parquet, which are read; save the table as CSV (a spreadsheet: Save as), or "
+            "give a data frame in Python."
+        )
 
 
 def names_file(data: str) -> bool:
@@ -84,6 +108,7 @@ class DataSettings:
     """Where the files of `data` are; default: the usual places."""
 
     def __post_init__(self) -> None:
+        refuse_other_table(self.data)
         if self.from_file:
             checks.path(data=self.data)
             self._check_alone()
@@ -187,7 +212,10 @@ class ColumnSettings:
                 f"test_share and test_column = {self.test_column!r} exclude each other; give one of them."
             )
         if len(self.classes) == 1:
-            raise ConfigError(f"classes = {list(self.classes)} leaves nothing to tell apart; list all classes.")
+            raise ConfigError(
+                f"classes = {list(self.classes)} leaves nothing to tell apart; list all classes, or predict another "
+                "column (--target-column)."
+            )
         if len(set(self.class_names)) < len(self.classes):
             raise ConfigError(f"classes = {list(self.classes)} names a class twice; name each once.")
         if self.classes and self.regression:
@@ -265,7 +293,9 @@ COLUMN_RULES = frozenset(part.name for part in fields(ColumnSettings) if part.me
 
 
 def spelled(name: str, value: Any) -> Any:
-    """A mapping from columns as the texts that settings hold: {"age": (0, 100)} -> ("age=0,100",)."""
+    """A mapping from columns as the texts that settings hold: {"age": (0, 100)} -> ("age=0,100",); ~ as its folder."""
+    if name in _PATHS and isinstance(value, (str, Path)) and str(value).startswith("~"):
+        return os.path.expanduser(value)  # noqa: PTH111 (no error for a user who is not there)
     if name not in COLUMN_RULES or not isinstance(value, Mapping):
         return value
     return tuple(f"{column}={_joined(values)}" for column, values in value.items())

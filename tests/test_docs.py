@@ -116,10 +116,10 @@ def flags_of():
     @functools.cache
     def known(*command):
         answer = subprocess.run(
-            [sys.executable, "-m", "rrcluster", *command, "--help"], capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "rrcluster", *command, "--help-all"], capture_output=True, text=True, timeout=60
         )
         assert answer.returncode == 0, answer.stderr
-        return set(FLAG.findall(answer.stdout)) | {"--help"}
+        return set(FLAG.findall(answer.stdout)) | {"--help", "--help-all", "--plugin"}
 
     return known
 
@@ -204,7 +204,7 @@ def test_the_page_of_settings_has_every_flag_of_the_command_line():
     entries = dict(re.findall(r"^### (.+) \{#(\w+)\}$", page, flags=re.MULTILINE))
     assert list(entries.values()) == list(FIELDS)
     help_text = subprocess.run(
-        [sys.executable, "-m", "rrcluster", "run", "--help"], capture_output=True, text=True, cwd=ROOT, timeout=60
+        [sys.executable, "-m", "rrcluster", "run", "--help-all"], capture_output=True, text=True, cwd=ROOT, timeout=60
     ).stdout
     sections = help_text[help_text.index("config.data options") :]
     offered = {flag for line in re.findall(r"^│ (-.*)$", sections, flags=re.MULTILINE) for flag in FLAG.findall(line)}

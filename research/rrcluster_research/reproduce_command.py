@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from rrcluster.cli.terminal import follow_sweep, parse, print_json, print_results, print_whole, say
+from rrcluster.data.catalogue import SOURCES
 from rrcluster.errors import ConfigError
 from rrcluster.storage import write_file
+
+NATURAL = "natural"  # tables of real people: no table of the paper
 
 if TYPE_CHECKING:
     from rrcluster.runs.sweep import Outcome
@@ -44,6 +47,8 @@ class ReproduceCommand:
     """Seeds; default five, with --quick two."""
     rows: tuple[str, ...] = ()
     """Only these rows, such as ifca rr-ifca; default all. A wrong name lists them."""
+    tables: tuple[str, ...] = ()
+    """natural: only these tables of real people, such as wages star; default eight of them."""
     model: str | None = None
     """Another network, such as cnn, for all rows that do not have one of their own."""
     delta: float | None = None
@@ -68,6 +73,8 @@ def main(arguments: list[str]) -> int:
     command = parse(ReproduceCommand(), arguments[1:] if name else arguments, prog="rrcluster reproduce")
     if command.list:
         return _list(command)
+    if name == NATURAL:
+        return _natural(command)
     if command.report is not None:
         from rrcluster_research.paper_report import make_reproduction
 
@@ -80,8 +87,8 @@ def main(arguments: list[str]) -> int:
 
     if name is None:
         raise ConfigError(
-            f"reproduce needs the name of a table or figure: {', '.join(STUDIES)}. `rrcluster reproduce --list` "
-            "explains them."
+            f"reproduce needs the name of a table or figure: {', '.join((*STUDIES, NATURAL))}. "
+            "`rrcluster reproduce --list` explains them."
         )
     study = find_study(name)
     plan = plan_reproduction(
@@ -99,6 +106,58 @@ def main(arguments: list[str]) -> int:
     outcomes = _run(plan, command)
     _write_about(plan, arguments, seconds=time.monotonic() - began, num_runs=fresh, taken=taken)
     return _show(plan, outcomes, command)
+
+
+def _natural(command: ReproduceCommand) -> int:
+    """Tables of real people: measure what is missing, and write page, figure and numbers."""
+    from rrcluster.report.figures import save_figures
+    from rrcluster_research.natural_report import draw_figure, make_page
+    from rrcluster_research.natural_study import (
+        CONTENDERS,
+        TABLES,
+        TEST_SHARE,
+        absent_tables,
+        parts_of,
+        read_cells,
+        run_study,
+    )
+
+    unknown = [row for row in command.rows if row not in CONTENDERS]
+    unknown += [
+        table
+        for table in command.tables
+        if table not in SOURCES or not (SOURCES[table].wheel and SOURCES[table].num_classes)
+    ]
+    if unknown:
+        raise ConfigError(
+            f"natural has no {unknown[0]!r}; its rows are {', '.join(CONTENDERS)}, its tables {', '.join(TABLES)} and "
+            "others of `rrcluster data list` with classes."
+        )
+    tables = command.tables or (("wages",) if command.quick else TABLES)
+    absent = {} if command.report else absent_tables(tables, command.data_folder)
+    for reason in absent.values():
+        say(f"Left out: {reason}")
+    out = command.out or _folder(NATURAL, command)
+    seeds = command.seeds or ((0,) if command.quick else ())
+    plan = parts_of([table for table in tables if table not in absent], command.rows or tuple(CONTENDERS), seeds)
+    file = out / NATURAL / "natural.json"
+    if command.report is None:
+        for done, part, method in run_study(file, plan, data_folder=command.data_folder):
+            if not (command.quiet or command.json):
+                budget = "no noise" if part.epsilon is None else f"epsilon {part.epsilon:g}"
+                say(f"{done} of {len(plan)}: {part.table}, {part.rows} rows, {budget}, seed {part.seed}, {method}")
+    cells = read_cells(file if command.report is None else command.report / NATURAL / "natural.json")
+    if not cells:
+        say("rrcluster reproduce: nothing could be run for natural; the reasons are above.")
+        return 1
+    out = out if command.report is None else command.report
+    save_figures([draw_figure(cells)], out / NATURAL)
+    page = make_page(cells, test_share=TEST_SHARE, figure=f"{NATURAL}/natural.png")
+    path = write_file(out / "natural.md", page)
+    if command.json:
+        print_json({"name": NATURAL, "folder": str(out), "cells": [asdict(cell) for cell in cells]})
+    say(f"Page: {path}. Numbers: {out / NATURAL / 'natural.json'}.")
+    return 0
 
 
 def _beside(plan: "Reproduction", command: ReproduceCommand) -> list[Path]:
@@ -182,6 +241,7 @@ def _list(command: ReproduceCommand) -> int:
             {"name": name, "reproduces": study.title, "in_the_paper": study.source, "data_here": data_here}
             | dict(zip(("runs", "quick_runs"), counts, strict=True))
         )
+    rows.append(_natural_row(command))
     if command.json:
         print_json(rows)
         return 0
@@ -197,6 +257,22 @@ def _list(command: ReproduceCommand) -> int:
     if any(row["data_here"] != "yes" for row in rows):
         say("`rrcluster data get NAME` downloads missing data, or explains how to get it.")
     return 0
+
+
+def _natural_row(command: ReproduceCommand) -> dict[str, Any]:
+    from rrcluster_research.natural_study import CONTENDERS, TABLES, absent_tables, parts_of
+
+    absent = absent_tables(TABLES, command.data_folder)
+    plans = (parts_of(TABLES, tuple(CONTENDERS), ()), parts_of(TABLES[:1], tuple(CONTENDERS), (0,)))
+    runs = [sum(len(methods) for _, methods in plan) for plan in plans]
+    return {
+        "name": NATURAL,
+        "reproduces": "real people's tables: one model, personalised, clustered, the default",
+        "in_the_paper": "none",
+        "data_here": f"without {', '.join(absent)}" if absent else "yes",
+        "runs": runs[0],
+        "quick_runs": runs[1],
+    }
 
 
 def _changes(command: ReproduceCommand) -> dict[str, Any]:

@@ -132,6 +132,8 @@ def told(form: Form, seed: int, scale: float) -> Facts:
         knee=rng.integers(0, 2, form.num_ranges) * rng.random(form.num_ranges),
         density=np.array([0.5]),
         active=np.arange(a, dtype=float),
+        middle=0.1 * rng.normal(size=a),
+        reach=rng.random((a, 2)),
         centre=0.1 * rng.normal(size=a),
         scale=0.1 + rng.random(a),
         whiten=np.eye(a) * scale if a <= 40 else np.zeros(0),

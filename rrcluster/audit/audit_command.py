@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from rrcluster.audit.targets import Finding
 
 
+LEFT_TO_TESTS = (
+    "Left to the test suite: transports, TLS, gate and units (tests/federation), hostile servers and agreements "
+    "(tests/federation/test_hostile_*), members in a ring (tests/secagg), kills of processes "
+    "(tests/runs/test_crashes.py, tests/federation/test_kills.py), frames with types "
+    "(tests/data/test_neighbouring_tables.py), a GPU (tests/engine)."
+)
+
+
 @dataclass(frozen=True)
 class AuditCommand:
     """Audit the privacy claims of the installed code: sensitivity, noise, sampling, accounting, ledger.
@@ -84,4 +92,5 @@ def _print(findings: "list[Finding]", *, seconds: float) -> None:
         else f"No claim was refuted in {seconds:.0f} s. What that does and does not show: docs/threat-model.md.",
         highlight=False,
     )
+    console.print(LEFT_TO_TESTS, highlight=False)
     console.print("Per-round epsilons are at delta 1e-4, without sampling; mu is that of Gaussian DP.", highlight=False)

@@ -389,6 +389,7 @@ ALLOWED: dict[str, set[str]] = {
         *("min_cluster_size", "mechanism", "epsilon", "delta", "noise_multiplier", "num_rounds", "rounds_done"),
         *("releases_charged", "secure", "seed", "sizes", "groups_found", "dead_clusters", "random_effects"),
         *_under("private_evaluation", {*_EVALUATION, "rows"}),
+        *_under("gain_over_one_model", {"loss", "noise_std"}),
         *_under("groups", {"classes", "outputs", "typical", "agreement", "shares", "share_errors"}),
         *_under("groups.effects", {"column", "output", "by_group"}),
     },

@@ -20,7 +20,8 @@ Start here:
   rrcluster account --epsilon 2 --rounds 100     how much noise that takes, and why
   rrcluster report runs/*                        compare what you ran
 
-`rrcluster COMMAND --help` explains a command. All commands that answer a question take --json.
+`rrcluster COMMAND --help` explains a command, `--help-all` all of its options. All commands that answer a question
+take --json, and all take --plugin FILE.py, a file that registers methods, models or data of your own.
 `rrcluster COMMAND --tyro-print-completion bash` prints a completion of its options for your shell.
 """
 
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: list[str], complain: Callable[[str], object]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
+    if not arguments or arguments[0] in ("-h", "--help", "--help-all", "help"):
         print_usage(sys.stdout.write)
         return 0
     if arguments[0] in ("-V", "--version"):
@@ -44,18 +45,58 @@ def _command(arguments: list[str], complain: Callable[[str], object]) -> int:
 
         sys.stdout.write(f"rrcluster {__version__}\n")
         return 0
-    name, rest = arguments[0], arguments[1:]
+    name, rest = arguments[0], [_at_home(argument) for argument in arguments[1:]]
     if name == "--install-completion":
         complain(
             "rrcluster: --install-completion is gone; `rrcluster COMMAND --tyro-print-completion bash` prints one.\n"
         )
         return 2
+    if name.startswith("-"):
+        complain(f"rrcluster: {name} belongs behind a command: `rrcluster run {name} ...`.\n")
+        return 2
     if name not in COMMANDS:
-        return _explained("rrcluster", lambda: int(COMMANDS.load(name)(rest)), complain)
+        return _explained("rrcluster", lambda: _with_plugin(name, rest), complain)
     if all(variable in os.environ for variable in _TORCHRUN_SETS) and os.environ["WORLD_SIZE"] != "1":
         complain(f"rrcluster {name}: runs share no work among torchrun's ranks; start it alone, with --processes.\n")
         return 2
-    return _explained(f"rrcluster {name}", lambda: int(COMMANDS.load(name)(rest)), complain)
+    return _explained(f"rrcluster {name}", lambda: _with_plugin(name, rest), complain)
+
+
+def _at_home(argument: str) -> str:
+    """The argument with ~ as its folder, also behind =, where shells leave it."""
+    flag, equals, value = argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
+    return f"{flag}{equals}{os.path.expanduser(value)}" if value.startswith("~") else argument  # noqa: PTH111
+
+
+def _with_plugin(name: str, arguments: list[str]) -> int:
+    """The command, after the file of --plugin has registered what it has of its own."""
+    rest: list[str] = []
+    given = iter(arguments)
+    for argument in given:
+        flag, equals, value = argument.partition("=")
+        if flag != "--plugin":
+            rest.append(argument)
+            continue
+        _load_plugin(value if equals else next(given, ""))
+    return int(COMMANDS.load(name)(rest))
+
+
+def _load_plugin(path: str) -> None:
+    """Run a user's Python file, which calls `rrcluster.register`; ConfigError where it cannot, or registers nothing."""
+    import runpy
+
+    from rrcluster.errors import ConfigError
+    from rrcluster.registry import registered
+
+    before = len(registered())
+    if not os.path.isfile(path):  # noqa: PTH113
+        raise ConfigError(f"--plugin {path}: no such file; give a Python file that calls rrcluster.register(...).")
+    try:
+        runpy.run_path(path, run_name="rrcluster_plugin")
+    except Exception as error:
+        raise ConfigError(f"--plugin {path}: {type(error).__name__}: {error}; correct the file.") from None
+    if len(registered()) == before:
+        raise ConfigError(f"--plugin {path} registers nothing; call rrcluster.register('method', NAME, method) in it.")
 
 
 def print_usage(write: Callable[[str], object]) -> None:

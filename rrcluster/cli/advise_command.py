@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from rrcluster.cli.terminal import parse, print_json, print_whole
+from rrcluster.cli.terminal import parse, print_json, print_lines, print_whole
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.settings import PrivacySettings
 
@@ -25,6 +25,8 @@ class AdviseCommand:
     rrcluster advise --clients 1000 --clusters 4 --parameters 4420 --epsilon 2 --delta 1e-3
 
     rrcluster advise --clients 300 --clusters 4 --parameters 26010 --ratio 8 1 1 1
+
+    rrcluster advise --clients 1500 --rows 10 --columns 9 --epsilon 4
     """
 
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
@@ -38,6 +40,10 @@ class AdviseCommand:
     """Expected sizes of the groups relative to each other, one number per cluster; default equal."""
     size_floor: float | None = None
     """Public lower bound of every denominator; default 0.6 of the expected cluster size."""
+    rows: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """For a table, mixed effects: rows of a client to train on. Says what its own part and groups would gain."""
+    columns: int = 10
+    """With --rows: columns of the table."""
     exploration: float = 1.0
     """Exploration of the run; 0 is the published method."""
     average_last: float = 0.5
@@ -53,6 +59,8 @@ def main(arguments: list[str]) -> int:
     command = parse(AdviseCommand(), arguments, prog="rrcluster advise")
     if command.privacy.mechanism == "none":
         raise PrivacyError("mechanism = none adds no noise: there is nothing to weigh. Use joint or identifier.")
+    if command.rows is not None:
+        return _say_what_pays(command, command.rows)
     advice = _ask(command)
     others = {} if command.no_alternatives else _alternatives(command)
     if command.json:
@@ -60,6 +68,22 @@ def main(arguments: list[str]) -> int:
         print_json(answer)
         return 0
     _print(advice, others)
+    return 0
+
+
+def _say_what_pays(command: AdviseCommand, rows: int) -> int:
+    from rrcluster import checks
+    from rrcluster.privacy.plan import PrivacyPlan
+    from rrcluster.runs.advise import what_pays
+    from rrcluster.runs.config import for_questions
+    from rrcluster.types import Coordinates
+
+    columns, num_clients = checks.count(columns=command.columns), checks.count(num_clients=command.num_clients)
+    privacy = for_questions(command.privacy, num_clients)
+    privacy, width = replace(privacy, epsilon=privacy.target_epsilon), Coordinates(columns, 0)
+    plan = PrivacyPlan.build(privacy, coordinates=width, num_clients=num_clients, num_clusters=1)
+    said = what_pays(plan, rows=checks.count(rows=rows), columns=columns)
+    print_json({"what_pays": list(said)}) if command.json else print_lines(said)
     return 0
 
 
@@ -126,8 +150,6 @@ def _print(advice: "Advice", others: "dict[str, Advice]") -> None:
         row = (seen.sizes[smallest], seen.per_round[smallest], seen.over_run[smallest])
         table.add_row(name, *(f"{value:.3g}" for value in row))
     print_whole(table)
-    console = Console()
     begin = "--init survey, " if advice.init == "survey" else ""
-    console.print(f"Advised: {begin}B = {advice.min_cluster_size}", style="bold", highlight=False)
-    for reason in advice.reasons:
-        console.print(reason, highlight=False)
+    Console().print(f"Advised: {begin}B = {advice.min_cluster_size}", style="bold", highlight=False)
+    print_lines(advice.reasons)

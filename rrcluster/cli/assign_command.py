@@ -39,7 +39,7 @@ class AssignCommand:
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    if arguments and arguments[0] in ("-h", "--help"):
+    if arguments and arguments[0] in ("-h", "--help", "--help-all"):
         parse(AssignCommand(), arguments, prog="rrcluster assign")
     if not arguments or arguments[0].startswith("-"):
         raise ConfigError("assign needs a run folder first: `rrcluster assign runs/my-run --out clusters.csv`.")

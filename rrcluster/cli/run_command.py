@@ -16,7 +16,7 @@ from rrcluster.errors import ConfigError, PrivacyError, RunFolderError
 from rrcluster.privacy.cost import epsilon_text
 from rrcluster.processes import cluster_executor, refuse_secure
 from rrcluster.runs.config import RunConfig, from_flat
-from rrcluster.settings import FILE_ENDINGS, PrivacySettings, data_label, without_removed
+from rrcluster.settings import PrivacySettings, data_label, without_removed
 from rrcluster.storage import read_json_lines, read_mapping, read_tensors
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _check_first(command: RunCommand) -> None:
 
 
 def _run(command: RunCommand, make: "MakeExperiment") -> int:
-    with say_warnings(), ExitStack() as stack:
+    with say_warnings() as said, ExitStack() as stack:
         if command.dry_run:
             from rrcluster.cli.dry_run import show
 
@@ -202,7 +202,9 @@ def _run(command: RunCommand, make: "MakeExperiment") -> int:
         def make_named(config: RunConfig) -> "Experiment":
             text = f"Loading {data_label(config.data.data)} and calibrating the noise"
             with _waiting(command, text), nullcontext() if page is None else page.waiting(text):
-                return make_on(executor, make, config)
+                made = make_on(executor, make, config)
+            said()
+            return made
 
         _show(command, list(_runs(command, make_named, followed=[] if page is None else page.paths)))
     return 0
@@ -216,11 +218,6 @@ def read_command(arguments: list[str]) -> RunCommand:
     """Settings from the defaults, then a YAML file, then flags."""
     default = RunCommand()
     if arguments and not arguments[0].startswith("-"):
-        if arguments[0].lower().endswith(FILE_ENDINGS):
-            raise ConfigError(
-                f"{arguments[0]} is a table, and a file of settings is expected here; give it as --data "
-                f"{arguments[0]}, with --client-column and --target-column."
-            )
         settings = read_yaml(arguments[0])
         default = RunCommand(config=from_flat(settings, source=arguments[0], resolved=False))
         arguments = arguments[1:]

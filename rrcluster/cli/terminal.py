@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import tyro
 
 from rrcluster.errors import ConfigError, NotDeclared
-from rrcluster.settings import refuse_removed
+from rrcluster.settings import FILE_ENDINGS, refuse_other_table, refuse_removed
 from rrcluster.storage import parse_yaml, printable, read_text, to_json
 
 if TYPE_CHECKING:
@@ -35,8 +35,12 @@ def parse(default: Parsed, arguments: Sequence[str], *, prog: str) -> Parsed:
     """`default` with the given flags changed; `--help` prints and exits 0; a mistake raises ConfigError."""
     _refuse_removed(arguments)
     captured = io.StringIO()
+    shown: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if (short := _USUAL.get(prog)) and {"-h", "--help"} & set(arguments):
+        shown = _only(short.split(), prog)
+    arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
     try:
-        with contextlib.redirect_stderr(captured):
+        with contextlib.redirect_stderr(captured), shown:
             return tyro.cli(
                 type(default),
                 args=list(arguments),
@@ -50,6 +54,51 @@ def parse(default: Parsed, arguments: Sequence[str], *, prog: str) -> Parsed:
         raise ConfigError(_one_line(captured.getvalue(), prog)) from None
 
 
+_USUAL = {  # what --help shows; --help-all shows the others too
+    "rrcluster run": "--data --client-column --target-column --regression --classes --clients --epsilon --delta "
+    "--clusters --secure --out --resume --dry-run --json",
+    "rrcluster update": "--data --epsilon --lifetime-epsilon --delta --clients --classes --private-evaluation --out "
+    "--dry-run",
+    "rrcluster assign": "--data --client-column --target-column --classes --clients --out --json",
+    "rrcluster account": "--epsilon --delta --noise-multiplier --mechanism --participation --sample-rate --rounds "
+    "--clients --clusters --json",
+    "rrcluster advise": "--epsilon --delta --clients --clusters --parameters --ratio --sample-rate --rounds --json",
+}
+
+
+@contextlib.contextmanager
+def _only(usual: list[str], prog: str) -> Iterator[None]:
+    """Print of the full help what is written in here: the introduction, and these options."""
+    whole, width = io.StringIO(), os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "80"  # one column of options
+    try:
+        with contextlib.redirect_stdout(whole):
+            yield
+    finally:
+        os.environ.pop("COLUMNS")
+        os.environ |= {} if width is None else {"COLUMNS": width}
+        sys.stdout.write(_shortened(whole.getvalue(), usual, prog))
+
+
+def _shortened(text: str, usual: list[str], prog: str) -> str:
+    """A help text with these options alone; as it is where it is none."""
+    lines = [line.strip("│|") for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
+    head = next((at for at, line in enumerate(lines) if "options" in line and not line.startswith("usage")), None)
+    if head is None:
+        return text
+    blocks: list[list[str]] = []
+    for line in lines[head:]:
+        if re.match(r" *--?\w", line):
+            blocks.append([line.rstrip()])
+        elif blocks and line.startswith(" " * 6):
+            blocks[-1].append(line.rstrip())
+    named = [re.findall(r"--[a-z-]+", re.split(r"(?<=\S)  +", block[0])[0]) for block in blocks]
+    shown = [block for block, names in zip(blocks, named, strict=True) if set(usual) & set(names)]
+    options = re.sub(r"\s*\(default: (None)?\)", "", "\n".join(line for block in shown for line in block if line))
+    more = f"  {len(blocks) - len(shown) - 1} more options: {prog} --help-all"
+    return "\n".join([*lines[:head], options, "", more, ""])
+
+
 def _refuse_removed(arguments: Sequence[str]) -> None:
     """Say what replaces an option, or a value of one, that is gone."""
     for place, argument in enumerate(arguments):
@@ -61,6 +110,12 @@ def _refuse_removed(arguments: Sequence[str]) -> None:
 
 def read_yaml(path: str) -> dict[str, object]:
     """A flat mapping of settings from a YAML file, loaded safely."""
+    if path.lower().endswith(FILE_ENDINGS):
+        raise ConfigError(
+            f"{path} is a table, and a file of settings is expected here; give it as --data {path}, with "
+            "--client-column and --target-column (in a file of settings: data, client and target)."
+        )
+    refuse_other_table(path)
     try:
         settings = parse_yaml(read_text(Path(path)))
     except FileNotFoundError:
@@ -94,19 +149,26 @@ def waiting(text: str, *, hidden: bool = False) -> contextlib.AbstractContextMan
 
 
 @contextlib.contextmanager
-def say_warnings() -> Iterator[None]:
-    """Say our own warnings in a line each, the same one once."""
-    said: set[str] = set()
+def say_warnings() -> Iterator[Callable[[], None]]:
+    """Say our own warnings in a line each, the same one once: when `said` is called, or at the end.
+
+    An error before that is told alone.
+    """
+    heard: dict[str, bool] = {}  # whether it was said
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        if str(message) not in said:
-            said.add(str(message))
-            say(str(message))
+        heard.setdefault(str(message), False)
+
+    def said() -> None:
+        for text in (text for text, done in heard.items() if not done):
+            say(text)
+        heard.update(dict.fromkeys(heard, True))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", NotDeclared)
         warnings.showwarning = show
-        yield
+        yield said
+        said()
 
 
 def _one_line(message: str, prog: str) -> str:
@@ -115,7 +177,7 @@ def _one_line(message: str, prog: str) -> str:
     body = [re.sub(r"[│╭╮╰╯─]", "", line).strip(" |") for line in plain.splitlines()[1:]]
     words = " ".join(line for line in body if line.strip("+-") and "full helptext" not in line)  # +---+ without Unicode
     words = re.sub(r"^Error parsing [a-z.]+: ", "", words)  # how settings are grouped inside
-    no_number = re.match(r"Error parsing (-[\w-]+): .*(float|int).*'(.*?)' Argument helptext", words)
+    no_number = re.match(r"Error parsing (-[\w/-]+): .*(float|int).*'(.*?)' Argument helptext", words)
     unknown = re.match(r"Unrecognized options: ([^\s,]+)(?:.* Perhaps you meant: (?:-\w, )?(--[\w-]+))?", words)
     if no_number:
         flag, kind, value = no_number.groups()
@@ -142,6 +204,14 @@ def print_results(table: "TextTable") -> None:
     for part in column_parts(table, width=width):
         print_whole(console_table(part, width=width))
     console.print(Text(table.note, style="italic"))
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Sentences on stdout, broken at the width of the terminal."""
+    from rich.console import Console
+
+    for line in lines:
+        Console().print(line, highlight=False)
 
 
 def print_whole(table: "RichTable") -> None:

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 class WatchCommand:
     """Follow runs on a page of this machine: rounds, released sizes, epsilon, and diagnostics marked as such.
 
-    Each RUN is a run folder, or a folder with runs in it, such as that of a sweep or of a federation; a run that has
-    not begun is waited for. The page reads these folders, writes nothing, and answers on this machine alone, to whoever
-    has the address that is printed. Of a secure run it shows the round and epsilon only. Ctrl-C ends it. Examples:
+    Each RUN is a run folder, or a folder with runs in it, such as that of a sweep, of a federation or of `reproduce`; a
+    run that has not begun is waited for. The page reads these folders, writes nothing, and answers on this machine
+    alone, to whoever has the address that is printed. Of a secure run it shows method, data, round and epsilon only.
+    Ctrl-C ends it. Examples:
 
     rrcluster watch runs/my-run
 
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
     for path in command.runs:
         try:
-            for folder in run_folders(path):
+            for folder in run_folders(path, reproduced=True):
                 read_run(folder)  # refuses one whose files disagree
         except NoRunYet:
             say(f"{path}: no run there yet; the page shows it when it begins.")

@@ -102,6 +102,7 @@ def header(file: Path) -> list[str]:
 def check_columns(names: Sequence[str], columns: ColumnSettings, *, source: str) -> None:
     """Refuse settings that name a column which is not there, with the nearest one that is."""
     roles = {"client": columns.client, "target": columns.target, "test_column": columns.test_column}
+    roles["time"] = columns.time
     named = [(role, name) for role, name in (roles | {"group": columns.group}).items() if name is not None]
     named += [("features", name) for name in columns.features]
     for rule in ("vocabulary", "ranges", "fills"):
@@ -109,7 +110,8 @@ def check_columns(names: Sequence[str], columns: ColumnSettings, *, source: str)
         named += [(spoken, name) for name in getattr(columns, rule)]
     for role, name in named:
         if name not in names:
-            near = get_close_matches(name, names, n=1)
+            alike = [other for other in names if other.strip().lower() == name.strip().lower()]
+            near = alike or get_close_matches(name, names, n=1)
             shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
             meant = f"did you mean {near[0]!r}?" if near else f"its columns are {shown}."
             raise DataError(f"{source}: {role} = {name!r} is not a column of it; {meant}")
@@ -212,10 +214,25 @@ def _unreadable(file: Path, error: Exception) -> DataError:
     """What is wrong with a file, by row and column; pyarrow's own words would show cells."""
     text = str(error)
     row, column = re.search(r"Row #(\d+)", text), re.search(r"In CSV column #(\d+)", text)
+    if file.is_file() and not file.name.lower().endswith((".gz", ".parquet", ".pq")):
+        content = file.read_bytes()
+        try:
+            lines = content.decode("utf-8-sig").splitlines()
+        except UnicodeDecodeError as odd:
+            line = content.count(b"\n", 0, odd.start) + 1
+            return DataError(
+                f"{file}: line {line} is not in UTF-8; save the file as UTF-8 (CSV UTF-8 in spreadsheets)."
+            )
+        if lines and lines[0].count(";") > lines[0].count(","):
+            return DataError(
+                f"{file}: has semicolons between columns; write commas, or tabs in a file that ends in .tsv."
+            )
     if "Empty CSV file" in text or (file.is_file() and file.stat().st_size == 0):
         return DataError(f"{file}: is empty; give a table with a header and rows.")
     if isinstance(error, PermissionError):
         return DataError(f"{file}: may not be read; check its permissions.")
+    if row is None and re.search(r"Expected \d+ columns, got \d+", text) is not None:
+        return DataError(f"{file}: a line has more or fewer cells than the header; give every row the same.")
     if row is not None:
         return DataError(f"{file}: line {row[1]} has more or fewer cells than the header; give every row the same.")
     if column is not None:

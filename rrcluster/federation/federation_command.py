@@ -52,7 +52,7 @@ VERBS = {"join": ("enrol",), "accept": ("enrol", "--accept"), "sign": ("enrol", 
 
 def main(arguments: list[str]) -> int:
     """Run the command."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in ("-h", "--help", "--help-all"):
         sys.stdout.write(__doc__ or "")
         return 0
     _check_installed()

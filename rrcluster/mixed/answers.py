@@ -19,10 +19,9 @@ from rrcluster.mixed.random_effects import (
 from rrcluster.mixed.raw_columns import COARSE, EDGES, FINE, Ranges, extreme_bins, indicators, one_hot
 from rrcluster.types import Array
 
-ROWS_CLIP, MEANS_CLIP = 0.6, 0.5  # of second moments of p columns within [-1, 1], relative to p
 GRADIENT_CLIP = {"binary": 0.25, "classes": 0.3, "number": 0.5}  # relative to the length of a row
 MOVE_CLIP = 2.5  # of a client's distance from its centre
-GAIN_CLIP = 0.2  # of a difference of losses
+GAIN_CLIP, FINE_GAIN_CLIP, LAST_GAIN_CLIP = 0.2, 0.05, 0.4  # of a difference of losses; of sizes near each other
 MAP_SIDE = 3.0  # the map reaches so far on either side
 NUMBERS_AT_ONCE = 2**23  # of the rows of clients that are computed together
 HELD_OUT = 0.25  # share of a client's rows, the newest, that choices are made by where rows are ordered
@@ -91,6 +90,7 @@ class TableQuestion:
         ranges = (form.num_ranges,)
         known: list[dict[str, tuple[int, ...]]] = [{}] * 9
         known[1] = {"low": ranges, "high": ranges, "knee": ranges, "density": (1,), "active": (a,)}
+        known[1] |= {"middle": (a,), "reach": (a, 2)}
         known[3] = {"centre": (a,), "scale": (a,), "length": (1,), "axes": (a, AXES)}
         known[3] |= {"whiten": (a, a)} if facts.full else {}
         known[3] |= {"target": (2,)} if form.kind == "number" else {}
@@ -158,16 +158,16 @@ class TableQuestion:
 
     def _moments(self, rows: Rows) -> dict[str, tuple[Array, float]]:
         form, mask = self.form, rows.mask
-        columns, size = self._raw(rows), np.maximum(mask.sum(axis=1), 1)
-        mean, p = columns.sum(axis=1) / size[:, None], columns.shape[2] + 1
+        columns, size = (self._raw(rows) - self.facts.middle) * mask[..., None], np.maximum(mask.sum(axis=1), 1)
+        mean = columns.sum(axis=1) / size[:, None]
         answers: dict[str, tuple[Array, float]] = {}
         if self.facts.full:
-            whole = np.concatenate([mask[..., None], columns], axis=2)
+            whole, (of_rows, of_means) = np.concatenate([mask[..., None], columns], axis=2), self.facts.moment_clips
             second = whole.transpose(0, 2, 1) @ whole / size[:, None, None]
-            answers["rows"] = upper(second)[:, 1:], ROWS_CLIP * p
-            answers["means"] = upper(mean[:, :, None] * mean[:, None, :]), MEANS_CLIP * p
+            answers["rows"] = upper(second)[:, 1:], of_rows
+            answers["means"] = upper(mean[:, :, None] * mean[:, None, :]), of_means
         else:
-            clip = 1.5 * math.sqrt(max((p - 1) * self.facts.density.item(), 1.0))
+            clip = self.facts.sparse_clip
             squares = (columns * columns).sum(axis=1) / size[:, None]
             answers["rows"] = np.concatenate([mean, squares], axis=1), clip
             answers["means"] = mean * mean, clip
@@ -240,8 +240,13 @@ class TableQuestion:
             plain = self._losses(rows, {k: self.facts.start[k:]}, (self._chosen,))
         else:
             plain = self._losses(rows, {1: self._first(1)}, ((1, SMALL, SMALL),))
-        gains = self._losses(rows, {k: self.facts.correlated(self.facts.second)}, settings) - plain
-        return {"gains": (gains, GAIN_CLIP * math.sqrt(gains.shape[1] + 1))}
+        losses = self._losses(rows, {k: self.facts.correlated(self.facts.second)}, settings)
+        place = settings.index(self._chosen) if self._chosen in settings else 0  # another server's word
+        chosen = losses[:, [place]]
+        return {
+            "gains": (losses - chosen, FINE_GAIN_CLIP * math.sqrt(len(settings))),
+            "over what is there": (chosen - plain, LAST_GAIN_CLIP),
+        }
 
     def _losses(self, rows: Rows, models: dict[int, Array], settings: tuple[Setting, ...]) -> Array:
         """(n, settings) each client's mean loss on rows that its random effects were not fitted to."""

@@ -1,5 +1,6 @@
 """What the releases of a questionnaire have told so far: ranges, the map to columns, centres, models. Public."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -10,6 +11,7 @@ from rrcluster.mixed.raw_columns import MOST_FULL, Ranges, indicators
 from rrcluster.types import Array
 
 WIDEST = 4.0  # standard deviations at which a column is cut off
+ROWS_CLIP, MEANS_CLIP = 0.6, 0.5  # of second moments of p columns within [-1, 1], relative to p: at most
 
 
 def _unknown() -> Array:
@@ -29,6 +31,10 @@ class Facts:
     knee: Array = field(default_factory=_unknown)
     density: Array = field(default_factory=_unknown)  # (1,) share of a row's numbers that are not zero
     active: Array = field(default_factory=_unknown)  # (a,) places of the columns that exist
+    middle: Array = field(default_factory=_unknown)  # (a,) about their means, by votes
+    reach: Array = field(
+        default_factory=_unknown
+    )  # (a, 2) about mean squares from there, of rows and of clients' means
     centre: Array = field(default_factory=_unknown)  # (a,) their means
     scale: Array = field(default_factory=_unknown)  # (a,) their standard deviations
     whiten: Array = field(default_factory=_unknown)  # (a, a) the map to uncorrelated columns, if any
@@ -55,6 +61,18 @@ class Facts:
     def full(self) -> bool:
         """Whether columns are few enough for all their second moments."""
         return len(self.active) <= MOST_FULL
+
+    @property
+    def moment_clips(self) -> tuple[float, float]:
+        """Of second moments of a client's rows about the middles, and of its mean row: about as long as they are."""
+        most = 1.0 + len(self.active)
+        rows, means = self.reach.sum(axis=0).tolist()
+        return min(math.sqrt(2 * rows + rows**2), ROWS_CLIP * most), min(2 * means, MEANS_CLIP * most)
+
+    @property
+    def sparse_clip(self) -> float:
+        """Of means and mean squares of columns that are too many for all second moments."""
+        return 1.5 * math.sqrt(max(len(self.active) * self.density.item(), 1.0))
 
     @property
     def ranges(self) -> Ranges:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from rrcluster.mixed.answers import (
+    FINE_GAIN_CLIP,
     GAIN_CLIP,
     GRADIENT_CLIP,
+    LAST_GAIN_CLIP,
     MAP_SIDE,
-    MEANS_CLIP,
     MOVE_CLIP,
-    ROWS_CLIP,
     TableQuestion,
     from_upper,
 )
@@ -48,7 +48,9 @@ class Questionnaire:
     tail: Array = field(default_factory=lambda: np.zeros(0))  # of a training: mean of its last models so far
     sizes: Array = field(default_factory=lambda: np.zeros(0))  # shares of the clients in its clusters
     penalty: Array = field(default_factory=lambda: np.zeros(0))  # on its weights
-    gain: Array = field(default_factory=lambda: np.zeros(0))  # mean loss less that of the start, and its noise's std
+    gain: Array = field(
+        default_factory=lambda: np.zeros(0)
+    )  # mean loss less that of one model (or of the start), and its noise's std
 
     size_noise: Array = field(default_factory=lambda: np.zeros(0))  # std of each of the sizes
 
@@ -58,7 +60,9 @@ class Questionnaire:
         facts = facts_of(form, models)
         chosen = np.where(facts.chosen < 1.01 * SMALL, SMALL, facts.chosen)  # they were rounded to float32
         start = np.concatenate([facts.first, facts.second])
-        return cls(form, replace(facts, density=np.ones(1), chosen=chosen, start=start))
+        reach = np.repeat(np.clip(2 * facts.scale**2, 0, 1)[:, None], 2, axis=1)
+        begun = replace(facts, density=np.ones(1), chosen=chosen, start=start, middle=facts.centre, reach=reach)
+        return cls(form, begun)
 
     def updated(
         self, round_index: int, released: Array, count: float, *, noise: float, count_noise: float, expected: float
@@ -79,7 +83,7 @@ class Questionnaire:
         told = PartSums(self._parts(stage), total, noise, self.form.rounds(stage), clients)
         facts = getattr(now, "_after_" + name.replace(" ", "_"))(told)
         kept = replace(now, facts=facts, total=np.zeros(0))
-        if name == "last choice" and self.form.begun:
+        if name == "last choice":
             kept = replace(kept, gain=np.array(now._least_gain(told)[1:]))
         if name != "first choice":
             return kept
@@ -117,12 +121,19 @@ class Questionnaire:
         votes, noise = told.sums("extremes", math.sqrt(2 * self._num_votes))
         ranges = coarse_ranges(votes.reshape(2, form.num_voted, COARSE), noise, told.clients)
         density = np.clip(told.means("zeros", 1.0)[0][0], 1 / form.num_columns, 1.0)
-        active = np.arange(form.num_columns)
+        active, reach = np.arange(form.num_columns), np.ones(form.num_columns)
         if form.buckets:
             votes, noise = told.sums("texts", math.sqrt(2 * form.num_columns))
             enough = votes > max(LEAST_SIGMAS * noise, LEAST_SHARE * told.clients)
             active = np.concatenate([active, form.num_columns + np.flatnonzero(enough)])[:MOST_ACTIVE]
-        facts = replace(self.facts, density=np.array([density]), active=active.astype(float))
+            reach = np.concatenate([reach, votes[enough] / told.clients])[:MOST_ACTIVE]
+        facts = replace(
+            self.facts,
+            density=np.array([density]),
+            active=active.astype(float),
+            middle=np.zeros(len(active)),
+            reach=np.repeat(np.clip(reach, 0, 1)[:, None], 2, axis=1),
+        )
         return self._with_ranges(facts, ranges)
 
     def _after_fine_ranges(self, told: "PartSums") -> Facts:
@@ -130,7 +141,16 @@ class Questionnaire:
         votes, noise = told.sums("extremes", math.sqrt(2 * self._num_votes))
         chosen = np.r_[0, form.num_columns : form.num_ranges] if form.pooled else np.arange(form.num_ranges)
         coarse = Ranges(facts.low[chosen], facts.high[chosen], facts.knee[chosen])
-        return self._with_ranges(facts, coarse.refined(votes.reshape(2, form.num_voted, FINE), noise, told.clients))
+        votes = votes.reshape(2, form.num_voted, FINE)
+        refined = coarse.refined(votes, noise, told.clients)
+        facts = self._with_ranges(facts, refined)
+        open_columns = np.flatnonzero(form.open[: form.num_columns])
+        if form.pooled or not len(open_columns):
+            return facts
+        places, (middle, reach) = refined.bins_of(coarse)[open_columns], (facts.middle.copy(), facts.reach.copy())
+        shares = votes[:, open_columns] / told.clients
+        middle[open_columns], reach[open_columns] = described_votes(shares, places, noise / told.clients)
+        return replace(facts, middle=middle, reach=reach)
 
     @property
     def _num_votes(self) -> int:
@@ -151,10 +171,10 @@ class Questionnaire:
         return replace(facts, low=low, high=high, knee=np.where(form.open, knee, 0.0))
 
     def _after_moments(self, told: "PartSums") -> Facts:
-        facts, a = self.facts, len(self.facts.active)
+        facts = self.facts
         if self.form.begun:
             return self._prepared(told)
-        learnt = _full_moments(told, a) if facts.full else _diagonal_moments(told, a, facts.density.item())
+        learnt = _full_moments(told, facts) if facts.full else _diagonal_moments(told, facts)
         if self.form.kind == "number":
             (mean, square), noise = told.means("target", math.sqrt(2))
             spread = math.sqrt(max(square - mean**2, 4 * noise, LEAST_VARIANCE))
@@ -169,9 +189,10 @@ class Questionnaire:
         facts, a = self.facts, len(self.facts.active)
         if not facts.full:
             return replace(facts, length=np.array([1.0 + a]))
-        rows, noise = told.means("rows", ROWS_CLIP * (a + 1))
+        rows, noise = told.means("rows", facts.moment_clips[0])
         second = from_upper(np.concatenate([[1.0], rows]), a + 1)
-        scaled = np.concatenate([-facts.centre[:, None], np.eye(a)], axis=1) / facts.scale[:, None]
+        away = facts.middle - facts.centre
+        scaled = np.concatenate([away[:, None], np.eye(a)], axis=1) / facts.scale[:, None]
         whiten = _whitening(scaled @ second @ scaled.T, facts.scale, noise)
         mapped = replace(facts, whiten=whiten, length=np.array([1.0 + a]))
         first, second = np.split(mapped.uncorrelated(facts.start), 2)
@@ -289,9 +310,10 @@ class Questionnaire:
         """The setting of the last choice that loses least, how much more than the baseline, and the noise's std."""
         k, intercept, slope = self.facts.chosen.tolist()
         settings = self.form.last_settings(int(k), intercept, slope)
-        gains, noise = told.means("gains", GAIN_CLIP * math.sqrt(len(settings) + 1))
+        gains, finer = told.means("gains", FINE_GAIN_CLIP * math.sqrt(len(settings)))
+        over, noise = told.means("over what is there", LAST_GAIN_CLIP)
         best = int(gains[: len(settings)].argmin())
-        return settings[best], float(gains[best]), noise
+        return settings[best], float(gains[best] + over[0]), math.hypot(noise, finer)
 
 
 @dataclass(frozen=True)
@@ -320,10 +342,26 @@ class PartSums:
         return total / self.clients, noise / self.clients
 
 
-def _full_moments(told: PartSums, a: int) -> dict[str, Array]:
-    p = a + 1
-    rows, noise = told.means("rows", ROWS_CLIP * p)
-    between, _ = told.means("means", MEANS_CLIP * p)
+def described_votes(shares: Array, places: Array, noise: float) -> tuple[Array, Array]:
+    """((d,) middles, (d, 2) mean squares of rows and of clients' means about them): by extremes that clients vote for.
+
+    `shares` (2, d, bins) of the clients for the least and the greatest number, at `places` (d, bins) in [-1, 1]. The
+    squares are rather too large than too small: extremes lie outside of most rows, and their noise is added.
+    """
+    mean = (shares * places).sum(axis=2)  # (2, d)
+    middle = np.clip(mean.mean(axis=0), -1, 1)
+    apart = (places - middle[:, None]) ** 2
+    squares = (shares * apart).sum(axis=2).mean(axis=0)
+    spread = squares - ((mean[1] - mean[0]) / 2) ** 2
+    error = noise * np.sqrt((apart**2).sum(axis=1) / 2)
+    return middle, np.stack([np.clip(squares + error, 0.02, 1), np.clip(spread + error, 0.01, 1)], axis=1)
+
+
+def _full_moments(told: PartSums, facts: Facts) -> dict[str, Array]:
+    a = len(facts.active)
+    p, (of_rows, of_means) = a + 1, facts.moment_clips
+    rows, noise = told.means("rows", of_rows)
+    between, _ = told.means("means", of_means)
     second = from_upper(np.concatenate([[1.0], rows]), p)
     mean = second[0, 1:]
     covariance = second[1:, 1:] - np.outer(mean, mean)
@@ -335,7 +373,7 @@ def _full_moments(told: PartSums, a: int) -> dict[str, Array]:
     axes = np.zeros((a, AXES))
     axes[:, : min(AXES, a)] = vectors[:, ::-1][:, :AXES] / math.sqrt(max(values[-1], LEAST_SPREAD))
     return {
-        "centre": mean,
+        "centre": facts.middle + mean,
         "scale": scale,
         "whiten": whiten,
         "length": np.array([float(p)]),
@@ -350,8 +388,8 @@ def _whitening(correlation: Array, scale: Array, noise: float) -> Array:
     return np.asarray(vectors @ np.diag(np.maximum(values, least) ** -0.5) @ vectors.T)
 
 
-def _diagonal_moments(told: PartSums, a: int, density: float) -> dict[str, Array]:
-    clip = 1.5 * math.sqrt(max(a * density, 1.0))
+def _diagonal_moments(told: PartSums, facts: Facts) -> dict[str, Array]:
+    a, clip = len(facts.active), facts.sparse_clip
     rows, noise = told.means("rows", clip)
     means, _ = told.means("means", clip)
     mean = rows[:a]
@@ -362,7 +400,7 @@ def _diagonal_moments(told: PartSums, a: int, density: float) -> dict[str, Array
     axes = np.zeros((a, AXES))
     axes[places, np.arange(len(places))] = 1 / math.sqrt(max(between[places[0]], LEAST_SPREAD))
     length = 1 + float(np.clip(variance / scale**2, 0, 1).sum())
-    return {"centre": mean, "scale": scale, "length": np.array([length]), "axes": axes}
+    return {"centre": facts.middle + mean, "scale": scale, "length": np.array([length]), "axes": axes}
 
 
 def k_means(points: Array, weights: Array, k: int) -> Array:

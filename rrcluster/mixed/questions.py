@@ -37,8 +37,8 @@ _ASKED = {
     "first training": "the mean gradient of a client's rows, for every number of clusters, and a count",
     "first choice": "how much less a client loses with each size of random effects and each number of clusters",
     "second training": "the mean gradient of a client's rows at the model with its own random effects, and a count",
-    "last choice": "how much less a client loses than with one model and no effects, or than with the models that the "
-    "run goes on from, for sizes near the first choice, or near theirs",
+    "last choice": "how much less a client loses with sizes near the first choice, or near those that the run goes on "
+    "from; and by how much less than with one model and no effects, or than with the models that the run goes on from",
 }
 _AGAIN = (0, 0, 3, 0, 0, 6, 0, 8, 3)  # shares of the stages where a run goes on from another one's models
 FAMILIES = (1, 2, 3, 4, 6)  # numbers of clusters among which is chosen
@@ -180,6 +180,7 @@ class Form:
             yield AnswerPart("gains", choices, 1.0)
         else:
             yield AnswerPart("gains", 16, 1.0)
+            yield AnswerPart("over what is there", 1, 0.5)
 
     def families_of(self, active: int) -> tuple[int, ...]:
         """The candidates for so many columns of the model: clusters only where they are few."""
@@ -197,7 +198,9 @@ class Form:
         if not self.personal:
             return ((k, SMALL, SMALL),)
         near = [
-            sorted({SMALL, max(size / FINER, SMALL), size, max(size * FINER, least)})
+            (SMALL, least, 2.5 * least, 5 * least)
+            if size <= SMALL
+            else sorted({SMALL, max(size / FINER, SMALL), size, max(size * FINER, least)})
             for size, least in ((intercept, 0.2), (slope, 0.08))
         ]
         return tuple((k, a, s) for a in near[0] for s in near[1])[:16]

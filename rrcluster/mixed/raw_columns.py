@@ -66,6 +66,13 @@ class Ranges:
         share = np.linspace(0, 1, FINE + 1)[1:-1]
         return np.asarray(self.low[:, None] + (self.high - self.low)[:, None] * share)
 
+    def bins_of(self, wider: "Ranges") -> Array:
+        """(d, FINE) the middles of a wider range's bins as they are scaled by this one."""
+        share = (np.arange(FINE) + 0.5) / FINE
+        values = wider.low[:, None] + (wider.high - wider.low)[:, None] * share
+        middle, half = (self.low + self.high) / 2, np.maximum((self.high - self.low) / 2, 1e-300)
+        return np.asarray(np.clip((values - middle[:, None]) / half[:, None], -1, 1))
+
     def refined(self, votes: Array, noise: float, clients: float) -> "Ranges":
         """The ranges without outer bins that next to no client voted for; `votes` (2, d, FINE).
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rrcluster.errors import PrivacyError, UnsupportedEvent
+from rrcluster.errors import PrivacyError, RunFolderError, UnsupportedEvent
 from rrcluster.privacy import events
 from rrcluster.privacy.accounting import MAX_MULTIPLIER, MAX_PLD_ROUNDS, MIN_DELTA, AccountRow, check_delta, epsilon
 from rrcluster.privacy.cost import Cost, Part, folder_cost
@@ -141,6 +141,8 @@ def _on_grid(pld: Any, step: float) -> Any:
 
 
 def _read_run(folder: Path) -> Cost:
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder}: no such folder; give folders of runs, and options with two dashes (--delta).")
     cost = folder_cost(folder)
     if cost is None:
         raise PrivacyError(f"{folder}: a run without privacy (mechanism none); together with it nothing is guaranteed.")

@@ -220,13 +220,16 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[RunGroup]:
     return [RunGroup(tuple(runs)) for runs in groups.values()]
 
 
-def run_folders(path: Path, *, alone: bool = True) -> list[Path]:
-    """The run folders at `path` or up to two levels, and their seeds, below; none in a folder of reproductions."""
+def run_folders(path: Path, *, alone: bool = True, reproduced: bool = False) -> list[Path]:
+    """The run folders at `path` or up to two levels, and their seeds, below.
+
+    Those of a reproduction, which has a report of its own, where `reproduced`.
+    """
     if not path.is_dir():
         kind = RunFolderError if path.exists() else NoRunYet
         raise kind(f"{path}: not a folder; give a run folder, or a folder of runs such as runs/demo.")
-    runs = _below(path, levels=2)
-    tables = [] if runs else _tables(path)
+    runs = _below(path, levels=2, reproduced=reproduced)
+    tables = [] if runs or reproduced else _tables(path)
     if tables and alone:
         raise RunFolderError(
             f"{path}: holds tables of `rrcluster reproduce`, which have their own reports; run `rrcluster report "
@@ -240,12 +243,13 @@ def run_folders(path: Path, *, alone: bool = True) -> list[Path]:
     return runs
 
 
-def _below(path: Path, *, levels: int) -> list[Path]:
-    """Run folders in `path`, except those of a reproduction."""
+def _below(path: Path, *, levels: int, reproduced: bool) -> list[Path]:
+    """Run folders in `path`, those of a reproduction if they are wanted."""
     runs = _seeds_or_self(path)
-    if runs or not levels or (path / DESCRIPTION).is_file():
+    if runs or not levels or ((path / DESCRIPTION).is_file() and not reproduced):
         return runs
-    return [folder for child in _subfolders(path) for folder in _below(child, levels=levels - 1)]
+    inner = (_below(child, levels=levels - 1, reproduced=reproduced) for child in _subfolders(path))
+    return [folder for folders in inner for folder in folders]
 
 
 def _tables(path: Path) -> list[Path]:

@@ -43,18 +43,31 @@ function sizes(run) {
   return drawn;
 }
 
+function limits(values) {  // round numbers around the data, three of which make an axis
+  const least = Math.min(...values), most = Math.max(...values);
+  const step = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1e3, 1e6, 1e9]
+    .find((step) => (Math.floor(least / step) + 2) * step >= most) ?? (most - least);
+  const low = Math.floor(least / step) * step;
+  return [low, low + 2 * step];
+}
+
+function measured(run, value, digits) {
+  return run.measure === "accuracy" ? `${(100 * value).toFixed(digits)}%` : value.toPrecision(3);
+}
+
 function curve(run) {
-  const points = run.diagnostic;
-  const drawn = shape("svg", { viewBox: "0 0 300 126", role: "img", "aria-label": "accuracy by round, diagnostic, not private" });
-  const across = (round) => 48 + 248 * round / run.rounds, up = (accuracy) => 102 - 92 * accuracy;
-  for (const share of [0, 0.5, 1]) {
-    drawn.append(shape("line", { class: "axis", x1: 48, x2: 296, y1: up(share), y2: up(share) }));
-    drawn.append(shape("text", { x: 43, y: up(share) + 4, "text-anchor": "end" }, `${100 * share}%`));
+  const points = run.diagnostic, values = points.map(([, value]) => value);
+  const drawn = shape("svg", { viewBox: "0 0 300 126", role: "img", "aria-label": `${run.measure} by round, diagnostic, not private` });
+  const [low, high] = limits(values), middle = (low + high) / 2;
+  const across = (round) => 48 + 248 * round / run.rounds, up = (value) => 102 - 92 * (value - low) / (high - low);
+  for (const value of [low, middle, high]) {
+    drawn.append(shape("line", { class: "axis", x1: 48, x2: 296, y1: up(value), y2: up(value) }));
+    drawn.append(shape("text", { x: 43, y: up(value) + 4, "text-anchor": "end" }, measured(run, value, 0)));
   }
   drawn.append(shape("text", { x: 48, y: 120 }, "round 0"), shape("text", { x: 296, y: 120, "text-anchor": "end" }, run.rounds));
-  drawn.append(shape("polyline", { class: `curve series-${run.colour}`, points: points.map(([round, accuracy]) => `${across(round)},${up(accuracy)}`).join(" ") }));
-  const [round, accuracy] = points[points.length - 1];
-  drawn.append(shape("circle", { class: `dot series-${run.colour}`, cx: across(round), cy: up(accuracy), r: 3 }));
+  drawn.append(shape("polyline", { class: `curve series-${run.colour}`, points: points.map(([round, value]) => `${across(round)},${up(value)}`).join(" ") }));
+  const [round, value] = points[points.length - 1];
+  drawn.append(shape("circle", { class: `dot series-${run.colour}`, cx: across(round), cy: up(value), r: 3 }));
   return drawn;
 }
 
@@ -73,7 +86,7 @@ function roundText(run) {
 function card(run) {
   const made = element("article");
   const seed = run.secure || run.seed === null ? "" : `, seed ${run.seed}`;
-  made.append(element("h2", run.secure ? "Secure run" : `${run.label}${seed}`), element("div", run.name, "quiet"));
+  made.append(element("h2", `${run.label} on ${run.data}${run.secure ? ", secure run" : seed}`), element("div", run.name, "quiet"));
   made.append(progress(run));
   const facts = element("dl");
   const fact = (name, value) => facts.append(element("dt", name), element("dd", value));
@@ -85,18 +98,26 @@ function card(run) {
     if (run.groups) fact("groups", run.groups);
     if (run.released_accuracy !== null) fact("accuracy", `${(100 * run.released_accuracy).toFixed(1)}% (released${run.judged_rows ? `, on ${run.judged_rows} rows` : ""})`);
     const last = run.diagnostic[run.diagnostic.length - 1];
-    if (last) fact("accuracy", `${(100 * last[1]).toFixed(1)}% (diagnostic, not private)`);
-    if (run.verdict) fact("verdict", `${run.verdict} (diagnostic, not private)`);
+    if (last) fact(run.measure, `${measured(run, last[1], 1)} (diagnostic, not private)`);
   } else {
     fact("more", "nothing else is shown of a secure run");
+  }
+  if (run.report) {
+    const link = element("a", "open the report");
+    link.href = `/report${query}&run=${encodeURIComponent(run.name)}`;
+    facts.append(element("dt", "report"), element("dd"));
+    facts.lastChild.append(link);
+  } else if (run.status !== "unfinished") {
+    fact("report", `rrcluster report ${run.name}`);
   }
   const parts = element("div", undefined, "parts");
   parts.append(facts);
   if (!run.secure) {
     if (run.sizes.length > 1) parts.append(figure("released sizes", sizes(run)));
-    if (run.diagnostic.length) parts.append(figure("accuracy, diagnostic, not private", curve(run)));
+    if (run.diagnostic.length > 1) parts.append(figure(`${run.measure}, diagnostic, not private`, curve(run)));
   }
   made.append(parts);
+  if (run.verdict) made.append(element("p", `Verdict (diagnostic, not private): ${run.verdict}`));
   return made;
 }
 

@@ -27,6 +27,7 @@ from rrcluster.privacy.cost import epsilon_text
 from rrcluster.report.folders import NoRunYet, Run, read_run, run_folders
 from rrcluster.report.series import base_look
 from rrcluster.report.values import delta_text, groups_text, thinned
+from rrcluster.settings import data_label
 from rrcluster.storage import printable
 
 _POINTS = 200  # of a curve: more do not fit a screen
@@ -35,6 +36,7 @@ _STALE = 3.0  # seconds for which a folder that cannot be read is shown as it wa
 _SILENT = 30.0  # seconds after which the page says how long ago an unfinished run last wrote
 _WATCHED = 3.0  # seconds: a page that is open asks more often
 HOST = "127.0.0.1"
+_REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 FileState = tuple[int, int] | None  # time of its last change in nanoseconds, and size
@@ -53,7 +55,7 @@ def snapshot(paths: Iterable[Path], shown: Shown | None = None) -> dict[str, Any
     unread: list[str] = []
     for path in paths:
         try:
-            folders = run_folders(path)
+            folders = run_folders(path, reproduced=True)
         except NoRunYet:
             folders = []
             not_begun.append(printable(str(path)))
@@ -70,10 +72,17 @@ def snapshot(paths: Iterable[Path], shown: Shown | None = None) -> dict[str, Any
                 if before is None or now - before[2] > _STALE:
                     shown.pop(folder, None)
                     unread.append(printable(str(error)))
-            runs += [_with_silence(shown[folder][1], state)] if folder in shown else []
+            if folder in shown:
+                runs.append(_with_silence(shown[folder][1], state) | {"report": report_of(folder) is not None})
     runs.sort(key=lambda run: bool(run["status"] != "unfinished"))  # those that go on first
     load = None if unread or any(run["secure"] for run in runs) else os.getloadavg()[0]  # follows how long rounds take
     return {"runs": runs, "not_begun": not_begun, "unread": unread, "load": load, "processors": os.cpu_count()}
+
+
+def report_of(folder: Path) -> Path | None:
+    """The page that a report wrote of a run: in its folder, or in one above, for all seeds or a whole table."""
+    beside = (folder, folder.parent, folder.parent.parent)
+    return next((path for place in beside if (path := place / "report.html").is_file()), None)
 
 
 def _with_silence(card: dict[str, Any], state: list[FileState]) -> dict[str, Any]:
@@ -97,6 +106,8 @@ def _shown(run: Run) -> dict[str, Any]:
     """What the page may show of a run."""
     public: dict[str, Any] = {
         "name": printable(str(run.path)),
+        "label": printable(run.label),
+        "data": printable(data_label(str(run.config.get("data", "")))),
         "secure": bool(run.privacy.get("secure")),
         "private": run.private,
         "status": run.status,
@@ -107,12 +118,12 @@ def _shown(run: Run) -> dict[str, Any]:
     }
     if public["secure"]:
         return public
-    measured = thinned([point for point in run.diagnostics if point.accuracy is not None], most=_POINTS)
+    measure = "accuracy" if any(point.accuracy is not None for point in run.diagnostics) else "loss"
+    measured = thinned([point for point in run.diagnostics if getattr(point, measure) is not None], most=_POINTS)
     done, seconds = public["round"], run.seconds
     left = (public["rounds"] - done) * seconds / done if seconds and done and run.status == "unfinished" else None
     released = [entry.accuracy for entry in run.rounds if entry.accuracy is not None]
     return public | {
-        "label": printable(run.label),
         "colour": base_look(run.config).colour,
         "seed": run.seed,
         "survey_rounds": _survey_rounds(run),
@@ -121,7 +132,8 @@ def _shown(run: Run) -> dict[str, Any]:
         "verdict": printable(run.verdict),
         "judged_rows": run.judged_rows,
         "released_accuracy": run.private_accuracy or (released[-1] if run.private and released else None),
-        "diagnostic": [[point.round_index + 1, point.accuracy] for point in measured],
+        "measure": measure,
+        "diagnostic": [[point.round_index + 1, getattr(point, measure)] for point in measured],
         "seconds_left": left,
     }
 
@@ -153,6 +165,13 @@ class LivePage(ThreadingHTTPServer):
         with self._reading:
             state = snapshot(self.paths, self._shown) | {"doing": printable(self.doing)}
         return json.dumps(state, allow_nan=False, default=str).encode()
+
+    def report(self, name: str) -> bytes | None:
+        """The report of a run that is shown under this name; None where there is none."""
+        with self._reading:
+            folder = next((folder for folder in self._shown if printable(str(folder)) == name), None)
+        page = None if folder is None else report_of(folder)
+        return None if page is None else page.read_bytes()
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
@@ -206,16 +225,19 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path == "/state":
             self._send(HTTPStatus.OK, self.server.state(), "application/json")
             return self.server.note_answer()
+        folder = parse_qs(url.query).get("run", [""])[0]
+        if url.path == "/report" and (page := self.server.report(folder)) is not None:
+            return self._send(HTTPStatus.OK, page, "text/html; charset=utf-8", policy=_REPORT_POLICY)
         if url.path == "/":
             return self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
         return self._send(HTTPStatus.NOT_FOUND, b"nothing here", "text/plain")
 
-    def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+    def _send(self, status: HTTPStatus, content: bytes, kind: str, *, policy: str | None = None) -> None:
         self.send_response(status)
         for name, value in {
             "Content-Type": kind,
             "Content-Length": str(len(content)),
-            "Content-Security-Policy": self.server.policy,
+            "Content-Security-Policy": policy or self.server.policy,
             "Cache-Control": "no-store",
             "Referrer-Policy": "no-referrer",
             "X-Content-Type-Options": "nosniff",

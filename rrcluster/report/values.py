@@ -263,7 +263,12 @@ def effects_text(summary: Mapping[str, Any]) -> str:
     models = "One model for all" if clusters == 1 else f"{clusters} clusters of clients, by their mean columns"
     if not any(effects):
         return f"{models}; clients' own effects did not help."
-    return f"{models}; clients differ from it by {effects[0]:.2g} in the intercept and {effects[1]:.2g} in a slope."
+    text = f"{models}; clients differ from it by {effects[0]:.2g} in the intercept and {effects[1]:.2g} in a slope."
+    gain = summary.get("gain_over_one_model")
+    loss, noise = (number(gain.get(name)) for name in ("loss", "noise_std")) if isinstance(gain, dict) else (None, None)
+    if loss is None or noise is None:
+        return text
+    return f"{text} On rows left out their mean loss is {loss:.3g} ± {noise:.1g} less than under one model (released)."
 
 
 def groups_text(summary: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from rrcluster import checks
 from rrcluster.errors import ConfigError
-from rrcluster.mixed.answers import ROWS_CLIP
+from rrcluster.mixed.facts import ROWS_CLIP
 from rrcluster.mixed.questionnaire import PartSums
 from rrcluster.mixed.questions import STAGES, Form
 from rrcluster.mixed.raw_columns import MOST_FULL
@@ -89,6 +89,30 @@ def questions_outlook(form: Form, plan: PrivacyPlan) -> str:
         f"Noise on the mean of a column is {noise:.1f} times half its range: with {clients:.0f} clients in a round "
         f"next to nothing that they share can be learnt, and each is left to its own rows. About {enough} clients, or "
         f"{noise / CLEAR:.0f} times the epsilon, would do; fewer columns help too."
+    )
+
+
+_ROWS = (4, 8, 16, 32, 64)  # of a client, and what its own part gained there: research/benchmarks/when_pays.py
+_GAINED = {0.5: (0.2, 0.1, 0.3, 0.7, 1.4), 1.0: (0.1, 1.9, 3.2, 4.9, 6.0), 2.0: (3.4, 9.0, 11.9, 14.8, 17.6)}
+_GROUPS_PAY, _GROUPS_LOST = (
+    0.066,
+    0.16,
+)  # noise on a mean over clients, times the root of the columns: 8 points and none
+
+
+def what_pays(plan: PrivacyPlan, *, rows: int, columns: int) -> tuple[str, ...]:
+    """What rows per client, spread between clients and noise let a table's clients gain: measured on made tables."""
+    gains = [f"{np.interp(math.log2(rows), np.log2(_ROWS), gained):.1f}" for gained in _GAINED.values()]
+    noise = (plan.noise_multiplier or 0.0) * math.sqrt(columns + 1) / plan.sampler.expected_size
+    judged = "should show" if noise <= _GROUPS_PAY else "may be missed" if noise < _GROUPS_LOST else "stay hidden"
+    needed = math.ceil(plan.sampler.expected_size * noise / _GROUPS_PAY)
+    return (
+        f"With {rows} rows a client's own part gained {gains[0]}, {gains[1]} and {gains[2]} points on made tables "
+        f"where clients' logits have standard deviations of {', '.join(f'{spread:g}' for spread in _GAINED)}, and "
+        "nothing where clients are alike. Noise hardly matters to it, and its size is learnt: leave it on.",
+        f"Groups that differ in their columns {judged}: noise on what three of them share is {noise:.2g} "
+        f"({_GROUPS_PAY:g} is little, {_GROUPS_LOST:g} too much)"
+        + ("." if noise <= _GROUPS_PAY else f"; {needed} clients would do, or fewer columns."),
     )
 
 

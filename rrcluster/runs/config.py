@@ -257,8 +257,10 @@ def for_questions(privacy: PrivacySettings, num_clients: int, *, num_rounds: int
     privacy = replace(privacy, update_clip=1.0)
     sampled = num_clients > _MOST_ANSWERING
     if (privacy.participation, privacy.sample_rate) == (usual.participation, usual.sample_rate):
-        rate = _MOST_ANSWERING / num_clients
-        privacy = replace(privacy, sample_rate=rate) if sampled else replace(privacy, participation="everybody")
+        if sampled or privacy.mechanism == "none":  # which draws its cohorts by itself
+            privacy = replace(privacy, sample_rate=min(1.0, _MOST_ANSWERING / num_clients))
+        else:
+            privacy = replace(privacy, participation="everybody")
     if privacy.num_rounds == usual.num_rounds and not sampled:
         privacy = replace(privacy, num_rounds=num_rounds)
     return privacy
@@ -279,8 +281,32 @@ def from_flat(settings: dict[str, Any], *, source: str = "config", resolved: boo
     return config.resolved() if resolved else config
 
 
+_ALSO_CALLED = {  # what people write -> the setting
+    "k": "num_clusters",
+    "clusters": "num_clusters",
+    "n_clusters": "num_clusters",
+    "b": "min_cluster_size",
+    "m": "num_clients",
+    "clients": "num_clients",
+    "rounds": "num_rounds",
+    "t": "num_rounds",
+    "eps": "epsilon",
+    "lr": "local_lr",
+    "epochs": "local_epochs",
+    "method": "algorithm",
+    "sigma": "noise_multiplier",
+    "random_state": "seed",
+    **dict.fromkeys(("client_column", "client_id", "user", "groups"), "client"),
+    **dict.fromkeys(("target_column", "label", "label_column", "y"), "target"),
+    **dict.fromkeys(("feature_columns", "columns"), "features"),
+    **{f"{name}_column": name for name in ("time", "group")},
+}
+
+
 def closest(name: str) -> str:
     """The known setting closest to an unknown name."""
+    if name.lower() in _ALSO_CALLED:
+        return f"write {_ALSO_CALLED[name.lower()]!r}."
     near = get_close_matches(name, FIELDS, n=1)
     return f"did you mean {near[0]!r}?" if near else "see `rrcluster run --help` for all settings."
 
@@ -366,6 +392,8 @@ def _spell(hint: Any) -> str:
 def refuse_a_second_run(path: Path) -> None:
     """Refuse a folder that holds a run already."""
     try:
+        if path.is_file():
+            raise RunFolderError(f"{path} is a file, and a run needs a folder; choose another folder with --out.")
         if not (path / "config.yaml").exists():
             return
     except OSError:  # creating the folder reports it

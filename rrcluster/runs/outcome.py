@@ -181,7 +181,10 @@ def learnt(experiment: Experiment, state: ServerState | None) -> dict[str, Any]:
     if not chosen.size:
         return {}
     effects = [size if size > SMALL else 0.0 for size in chosen[1:].tolist()]
-    told = {"num_clusters": int(chosen[0]), "random_effects": effects}
+    told: dict[str, Any] = {"num_clusters": int(chosen[0]), "random_effects": effects}
+    if asked.gain.size and not form.begun:
+        loss, noise = asked.gain.tolist()
+        told["gain_over_one_model"] = {"loss": -loss, "noise_std": noise}
     if len(asked.sizes) != chosen[0] or chosen[0] == 1:  # one model after all
         return told
     return told | {"shares": {"shares": asked.sizes.tolist(), "noise_std": asked.size_noise.tolist()}}

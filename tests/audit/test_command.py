@@ -1,14 +1,17 @@
 """`rrcluster audit` as a person meets it, in this process so that a bug can be planted."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from planted_mechanisms import no_clip
 
+from rrcluster.audit.audit_command import LEFT_TO_TESTS
 from rrcluster.audit.canaries import audit_end_to_end
 from rrcluster.audit.run_folders import small_experiment
 from rrcluster.audit.suite import Step, audit_steps
-from rrcluster.audit.targets import identifier_target, joint_target, varied
+from rrcluster.audit.targets import failures, identifier_target, joint_target, varied
 from rrcluster.cli import main
 from rrcluster.methods import METHODS
 from rrcluster.privacy.identifier import IdentifierMechanism
@@ -32,7 +35,11 @@ def test_exit_status_0_and_a_table_when_all_claims_hold(one_check, capsys):
     told = capsys.readouterr()
     assert "holds" in told.out
     assert "No claim was refuted" in told.out
+    assert "Left to the test suite: transports" in told.out
     assert "[1/1] joint: sensitivity" in told.err
+    named = re.findall(r"tests/[\w/*.]+\w", LEFT_TO_TESTS)
+    assert len(named) == 7
+    assert all(list(Path(__file__).parents[2].glob(name + "*")) for name in named)
 
 
 def test_exit_status_1_when_a_claim_fails(one_check, capsys, monkeypatch):
@@ -106,6 +113,24 @@ def test_the_audit_covers_what_it_says():
     assert sum(step.check == "parts" for step in steps) == 5  # seeded and secure
     assert sum(step.check == "canaries" for step in steps) == 2
     assert all("identifier" not in step.subject for step in audit_steps(mechanism="joint"))
+
+
+ELSEWHERE = (  # what nothing else in the fast suite runs as the audit does
+    *("own networks", "asked runs", "resumed run", "started run", "stated budget", "several runs"),
+    *("parts", "secure sums", "noise shares", "signed cost", "federated rounds", "participation"),
+)
+
+
+@pytest.mark.parametrize("check", ELSEWHERE)
+def test_correct_code_is_not_accused(check):
+    steps = [step for step in audit_steps() if step.check == check]
+    assert steps
+    assert not failures([finding for step in steps for finding in step.findings()])
+
+
+@pytest.mark.slow
+def test_the_whole_audit_holds():
+    assert not failures([finding for step in audit_steps() for finding in step.findings()])
 
 
 def test_a_deep_audit_has_every_method_and_further_seeds():

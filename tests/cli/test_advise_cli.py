@@ -63,3 +63,18 @@ def test_a_dry_run_prints_the_signal_and_warns(noise, warned, capsys):
     answer = json.loads(capsys.readouterr().out)
     assert answer["signal_to_noise_over_run"] == pytest.approx(2**0.5 * answer["signal_to_noise_per_round"])
     assert any("hopeless" in line for line in answer["warnings"]) == warned
+
+
+def test_what_pays_on_a_table(capsys):
+    asked = ["advise", "--clients", "1500", "--columns", "9", "--epsilon", "4", "--json", "--rows"]
+    told = []
+    for rows in ("4", "10", "64", "1000"):
+        assert main([*asked, rows]) == 0
+        told.append(json.loads(capsys.readouterr().out)["what_pays"])
+    assert "0.2, 0.1 and 3.4 points" in told[0][0]
+    assert "1.4, 6.0 and 17.6 points" in told[2][0]
+    assert told[3][0] == told[2][0].replace("64", "1000")
+    assert "should show" in told[1][1]
+    assert main(["advise", "--clients", "200", "--columns", "9", "--epsilon", "1", "--rows", "10"]) == 0
+    assert "stay hidden" in " ".join(capsys.readouterr().out.split())
+    assert main(["advise", "--rows", "0"]) == 2

@@ -62,7 +62,7 @@ def test_every_command_explains_itself(command):
 
 
 def test_run_help_uses_the_documented_flags():
-    text = rrcluster("run", "--help").stdout
+    text = rrcluster("run", "--help-all").stdout
     for flag in (
         *("--data", "--partition", "--clients", "--clusters", "-k", "--sample-rate", "--rounds", "--algorithm"),
         *("--mechanism", "-B", "--size-floor", "--epsilon", "--delta", "--noise-multiplier"),
@@ -75,7 +75,7 @@ def test_run_help_uses_the_documented_flags():
 
 def test_switches_say_what_they_do():
     assert "Do not open the page" in " ".join(rrcluster("watch", "--help").stdout.split())
-    assert "Leave out what fewer clusters" in " ".join(rrcluster("advise", "--help").stdout.split())
+    assert "Leave out what fewer clusters" in " ".join(rrcluster("advise", "--help-all").stdout.split())
     assert "rrcluster run --data clients.csv" in rrcluster("--help").stdout
 
 

@@ -101,10 +101,10 @@ def serve_and_note(path, arguments):
     reports, connected = PlainCollect._checked, PlainCollect._connected
     whose, there = set(), []
 
-    def checked(self, place, content, cohort):
-        report = reports(self, place, content, cohort)
+    def checked(self, content, asked):
+        report = reports(self, content, asked)
         if report is not None and len(report["clients"]):
-            whose.add(place)
+            whose.add(int(np.searchsorted(np.cumsum(COUNTS), asked[0], side="right")))
         return report
 
     def connected_noted(self, answers):

@@ -208,3 +208,13 @@ def test_noise_that_hides_what_clients_share_is_said_before_anything_is_spent(ta
     assert "times the epsilon" in text
     clear = rr.experiment(**settings(table))
     assert questions_outlook(clear.model.form, clear.plan) == ""
+
+
+@pytest.mark.filterwarnings("ignore::rrcluster.errors.NotDeclared")
+def test_a_rehearsal_without_noise_asks_the_same_questions(table, tmp_path):
+    quiet = {"algorithm": "mixed-effects", "mechanism": "none", "epsilon": None}
+    result = rr.run(**settings(table, out=tmp_path / "quiet", num_rounds=40) | quiet)
+    summary = json.loads((result.folder / "summary.json").read_text(encoding="utf-8"))
+    assert result.epsilon is None
+    assert result.evaluation.accuracy > 0.68
+    assert summary["random_effects"][0] > 0.3

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rrcluster.mixed.answers import Rows
-from rrcluster.mixed.questionnaire import Questionnaire, facts_of, handed_out, k_means
+from rrcluster.mixed.questionnaire import Questionnaire, described_votes, facts_of, handed_out, k_means
 from rrcluster.mixed.questions import STAGES, Form
 from rrcluster.mixed.raw_columns import COARSE, ZERO_BIN, coarse_ranges
 
@@ -175,3 +175,33 @@ def test_many_sparse_columns_share_a_range_and_are_learnt():
     weights = state.facts.first[0, 0, 1:]
     assert weights[:20].mean() > 0.1 > -0.1 > weights[20:40].mean()
     assert abs(weights[40:].mean()) < 0.05
+
+
+def test_votes_tell_the_middle_of_a_column_and_how_far_rows_and_means_reach_from_it():
+    places = np.linspace(-1, 1, 21)[None]
+    votes = np.zeros((2, 1, 21))
+    votes[0, 0, [11, 15]] = votes[1, 0, [15, 19]] = 0.5  # least numbers 0.1 and 0.5, greatest 0.5 and 0.9
+    middle, reach = described_votes(votes, places, 0.0)
+    assert np.allclose(middle, 0.5)
+    assert np.allclose(reach, [[(0.4**2 + 0 + 0 + 0.4**2) / 4, 0.2**2]])
+    assert (described_votes(votes, places, 0.01)[1] > reach).all()
+
+
+def test_moments_are_clipped_about_as_long_as_they_are_and_hold_for_columns_far_from_the_middle():
+    rows, _ = population(n=2000)
+    far = Rows(rows.values + 5.0 * np.arange(3), None, rows.targets, rows.mask)
+    for own in (rows, far):
+        facts = asked(Form(3, 0, 1, "binary"), own, until="map").facts
+        most = 0.6 * 4, 0.5 * 4
+        assert all(0 < clip < 0.7 * bound for clip, bound in zip(facts.moment_clips, most, strict=True))
+        columns = facts.standardised(facts.columns_of(own.values, None, own.mask, buckets=0), own.mask)[..., 1:]
+        flat = columns.reshape(-1, 3)
+        assert np.abs(flat.mean(axis=0)).max() < 0.05
+        assert np.abs(flat.std(axis=0) - 1).max() < 0.05
+
+
+def test_noise_hides_a_small_effect_no_more_than_it_must():
+    rows, _ = population(n=1000, effect=0.7)
+    sizes = [asked(Form(3, 0, 1, "binary"), rows, noise=6.25, seed=seed).facts.chosen[1] for seed in range(6)]
+    assert min(sizes) > 0.1
+    assert 0.2 < np.median(sizes) < 1.6

@@ -47,6 +47,8 @@ def facts(form, *, seed=0, scale=1.0):
         knee=rng.integers(0, 2, form.num_ranges) * rng.random(form.num_ranges),
         density=np.array([0.5]),
         active=active,
+        middle=0.1 * rng.normal(size=a),
+        reach=rng.random((a, 2)),
         centre=0.1 * rng.normal(size=a),
         scale=0.1 + rng.random(a),
         whiten=np.eye(a) + 0.1 * rng.normal(size=(a, a)) * scale if a <= 40 else np.zeros(0),

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 from browser import Browser, find_browser
@@ -54,10 +54,45 @@ def test_the_state_is_what_the_folder_says(tmp_path, run_folder):
     assert run["seconds_left"] is None
 
 
-def test_of_a_secure_run_round_and_epsilon_alone_are_shown(tmp_path, run_folder):
+def test_of_a_secure_run_settings_and_round_alone_are_shown(tmp_path, run_folder):
     run_folder(tmp_path / "a", accuracy=None, privacy={"secure": True})
     (run,) = snapshot([tmp_path])["runs"]
-    assert set(run) == {"name", "secure", "private", "status", "round", "rounds", "epsilon", "delta"}
+    settings = {"name", "label", "data", "secure", "private", "rounds", "epsilon", "delta"}
+    assert set(run) == settings | {"status", "round", "report"}
+
+
+def test_runs_of_a_reproduction_are_followed_and_link_to_its_report(tmp_path, run_folder, served):
+    table = tmp_path / "reproduce" / "fashion"
+    run_folder(table / "ifca" / "seed-0", accuracy=0.7)
+    (table / "reproduction.json").write_text("{}", encoding="utf-8")
+    for path in (tmp_path / "reproduce", table):
+        (run,) = snapshot([path])["runs"]
+        assert run["data"] == "fashion-mini"
+        assert run["label"]
+        assert not run["report"]
+    page = served(table)
+    assert get(page, "/state")[0] == 200
+    assert page.report(run["name"]) is None
+    (table / "report.html").write_text("<p>the table</p>", encoding="utf-8")
+    assert json.loads(get(page, "/state")[1])["runs"][0]["report"]
+    address = urlsplit(f"/report?run={quote(run['name'])}&token={page.token}")
+    connection = http.client.HTTPConnection("127.0.0.1", page.server_port, timeout=20)
+    connection.request("GET", address.geturl())
+    answer = connection.getresponse()
+    assert (answer.status, answer.read()) == (200, b"<p>the table</p>")
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    for path, token in ((f"/report?run={quote(run['name'])}&", "wrong"), ("/report?run=/etc&", page.token)):
+        connection = http.client.HTTPConnection("127.0.0.1", page.server_port, timeout=20)
+        connection.request("GET", f"{path}token={token}")
+        assert connection.getresponse().status in (403, 404)
+
+
+def test_a_run_without_accuracy_is_drawn_by_its_loss(tmp_path, run_folder):
+    folder = run_folder(tmp_path / "a", accuracy=None, num_rounds=12)
+    lines = [json.dumps({"round": t, "accuracy": None, "loss": 2 - t / 8}) for t in (5, 11)]
+    (folder / "diagnostics.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    (run,) = snapshot([tmp_path])["runs"]
+    assert (run["measure"], run["diagnostic"]) == ("loss", [[6, 1.375], [12, 0.625]])
 
 
 def test_a_survey_is_announced_and_its_answer_shown(tmp_path, run_folder):

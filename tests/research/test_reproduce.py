@@ -191,7 +191,7 @@ def test_the_command_line_helps(capsys):
     assert "names a seed twice" in capsys.readouterr().err
     assert main(["reproduce", "--list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in listed] == list(STUDIES)
+    assert [row["name"] for row in listed] == [*STUDIES, "natural"]
     assert all(row["runs"] > row["quick_runs"] > 0 for row in listed)  # also where the data is not here
     assert main(["reproduce", "fashoin"]) == 2
     assert "did you mean 'fashion'" in capsys.readouterr().err

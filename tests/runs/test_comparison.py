@@ -1,6 +1,7 @@
 """A run beside a constant and one model for all: figures as scikit-learn has them, and sentences that can be wrong."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from rrcluster.errors import ConfigError
 from rrcluster.report import make_report
 from rrcluster.report.folders import find_runs, read_run
 from rrcluster.report.tables import results_table
+from rrcluster.report.values import effects_text
 from rrcluster.runs.comparison import CONSTANT, NEW, ONE, PERSONAL, RUN, Predicted, figures, gain, hurt, verdict
 
 pytest.importorskip("pyarrow", reason="tables of one's own need the extra [frames]")
@@ -192,3 +194,28 @@ def test_groups_are_told_by_the_columns_that_part_them(tmp_path):
     page = make_report([run.folder], out=tmp_path / "page").page.read_text()
     assert "Your groups" in page
     assert "Where the groups differ most" in page
+
+
+def test_rows_that_are_scored_choose_no_cluster(tmp_path):
+    """Other test rows, other figures, and the same clusters: assigned, and measured beside the run."""
+    run = rr.run(data=table(), **ROLES, **FAST, algorithm="ifca", references=False, out=tmp_path / "a")
+    data = rr.from_frame(table(), **ROLES)
+    tests = [replace(one, targets=1 - one.targets) for one in data.test_sets]
+    flipped = replace(data, test_sets=tuple(tests))
+    one, two = (rr.assign(rr.load(run.folder), population) for population in (data, flipped))
+    assert one.cluster.tolist() == two.cluster.tolist()
+    assert np.bincount(one.cluster).tolist() == list(run.evaluation.choice_sizes)
+    again = rr.run(data=replace(flipped, name="mine"), **FAST, algorithm="ifca", out=tmp_path / "b")
+    assert again.evaluation.choice_sizes == run.evaluation.choice_sizes
+    assert again.evaluation.accuracy == pytest.approx(1 - run.evaluation.accuracy)
+
+
+def test_mixed_effects_release_what_they_gain_over_one_model(tmp_path):
+    """Also in a secure run, which measures nothing else."""
+    secure = {"num_clients": 60, "secure": True, "noise_multiplier": 0.5, "delta": 1e-3, "num_rounds": 30}
+    roles = ROLES | {"test_share": 0.0, "types": {"a": "number", "b": "number"}, "features": ["a", "b"]}
+    run = read_run(rr.run(data=table(), **roles, **secure, out=tmp_path / "a").folder)
+    gain = run.summary["gain_over_one_model"]
+    assert gain["noise_std"] > 0
+    assert run.final is None
+    assert not any(run.summary["random_effects"]) or "less than under one model (released)" in effects_text(run.summary)

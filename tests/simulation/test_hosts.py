@@ -291,3 +291,16 @@ def test_a_run_has_the_same_bits_under_dask_also_where_a_worker_dies(case, tmp_p
         killed = run(deadly(experiment, once(tmp_path)), tmp_path / "killed.jsonl", executor=executor)
         assert (tmp_path / "killed").exists()
         check_same(alone, killed)
+
+
+def test_a_process_that_keeps_a_population_is_not_replaced():
+    def keep(megabytes):  # as a population that is read there
+        import sys
+
+        sys.kept = [*getattr(sys, "kept", []), np.ones(megabytes * 2**17)]
+        time.sleep(1.1)  # loky looks once a second
+        return os.getpid()
+
+    executor = processes.local_executor(1)
+    assert len({processes.submitted(executor, keep, megabytes).result() for megabytes in (1, 400, 1)}) == 1
+    processes.end_processes(executor)

@@ -141,6 +141,12 @@ def _settings(given: Mapping[str, Any], command: InitCommand) -> tuple[dict[str,
         settings["participation"] = "everybody"
         say("participation = everybody: a network shows who takes part, so epsilon should not rest on that secret.")
     check_settings(settings, secure=command.mode == "secure")
+    proposed = settings.get("algorithm") != "mixed-effects" and not columns.get("regression")
+    if proposed and "private_evaluation" not in settings and settings.get("mechanism") in (None, "joint"):
+        say(
+            "private_evaluation is not among the settings, so nobody will learn how good the models are: add "
+            "`private_evaluation: 0.25`, which is paid for by the same epsilon and shown in the report."
+        )
     config = from_flat(settings, source=str(command.settings))
     arrays = bool(command.input_shape) and command.num_classes is not None
     if settings["data"] == MEMBERS:
