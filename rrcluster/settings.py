@@ -177,13 +177,15 @@ class ColumnSettings:
     features: Annotated[tuple[str, ...], Flag(name="feature-columns", metavar="COLUMN ...")] = ()
     """Columns to predict it from; default: all that have no other role."""
     classes: Annotated[tuple[int | str, ...], Flag(metavar="CLASS ...")] = ()
-    """All classes, a public list. Default: those in the target column, which no guarantee covers."""
+    """All classes, a public list, or @FILE with one in a line. Default: those in the target column, which no guarantee
+    covers."""
     regression: bool = False
     """Predict a number, not a class."""
     categories: Annotated[tuple[str, ...], Flag(metavar="COLUMN=VALUE,VALUE ...")] = field(
         default=(), metadata=_BY_COLUMN
     )
-    """Public vocabulary of text columns: one input per value, and one for all other values."""
+    """Public vocabulary of text columns: one input per value, and one for all other values. COLUMN=@FILE reads the
+    values from a file, one in a line."""
     scale: Annotated[tuple[str, ...], Flag(metavar="COLUMN=LOW,HIGH ...")] = field(default=(), metadata=_BY_COLUMN)
     """Public range of number columns, mapped to 0..1; other columns are used as they are."""
     missing: Annotated[tuple[str, ...], Flag(metavar="COLUMN=VALUE ...")] = field(default=(), metadata=_BY_COLUMN)
@@ -204,8 +206,15 @@ class ColumnSettings:
     """auto: cells for mixed-effects, else declared. declared: a column that is not a number needs a rule. cells: every
     cell decides for itself, as a number, as hashed text or as missing, and rules are for what is known beforehand."""
 
+    filled_from_data: Annotated[tuple[str, ...], Flag(metavar="COLUMN ...")] = ()
+    """Columns whose rules or classes were taken from the clients' data (`data describe --fill-from-data`): the privacy
+    statement lists them as not covered by epsilon."""
+
     def __post_init__(self) -> None:
         checks.one_of(("auto", "declared", "cells"), encoding=self.encoding)
+        if len(self.classes) == 1 and str(self.classes[0]).startswith("@"):
+            object.__setattr__(self, "classes", _lines_of("classes", str(self.classes[0])[1:]))
+        object.__setattr__(self, "categories", tuple(map(_with_values, self.categories)))
         checks.fraction(test_share=self.test_share or 0.0)
         if self.test_share and self.test_column is not None:
             raise ConfigError(
@@ -316,8 +325,24 @@ _LISTS = COLUMN_RULES | {"features", "classes"}
 def _joined(values: Any) -> str:
     parts = [values] if isinstance(values, str) or not isinstance(values, Iterable) else list(values)
     text = io.StringIO()
-    csv.writer(text).writerow([str(part).lower() if isinstance(part, bool) else part for part in parts])
+    parts = [str(part).lower() if isinstance(part, bool) else part for part in parts]
+    literal = not isinstance(values, str) and str(parts[:1]).startswith("['@")  # a list names values, not a file
+    csv.writer(text, quoting=csv.QUOTE_ALL if literal else csv.QUOTE_MINIMAL).writerow(parts)
     return text.getvalue().removesuffix("\r\n")
+
+
+def _with_values(text: str) -> str:
+    """`column=value,value` for `column=@file`; anything else as it is."""
+    column, _, values = str(text).partition("=")
+    return f"{column}={_joined(_lines_of('categories', values[1:]))}" if values.startswith("@") else text
+
+
+def _lines_of(name: str, path: str) -> tuple[str, ...]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise ConfigError(f"{name} = @{path}: no such file in UTF-8; write one value in each line of it.") from None
+    return tuple(line.strip() for line in lines if line.strip())
 
 
 def _single_values(name: str, texts: tuple[str, ...]) -> dict[str, str]:
@@ -694,4 +719,14 @@ def without_removed(settings: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in settings.items()
         if name in REMOVED or (isinstance(value, str) and value in REMOVED_VALUES.get(name, ()))
     }
+    refuse_files(settings)
     return {name: value for name, value in settings.items() if name not in gone}
+
+
+def refuse_files(settings: Mapping[str, Any]) -> None:
+    """Refuse columns that somebody else wrote and that would read a file here: written ones have values alone."""
+    given = [spelled(name, settings.get(name)) for name in ("classes", "categories")]
+    classes, categories = (list(value) if isinstance(value, (list, tuple)) else [value] for value in given)
+    files = [str(text) for text in classes if len(classes) == 1] + [str(text).partition("=")[2] for text in categories]
+    if any(text.startswith("@") for text in files):
+        raise ConfigError("classes or categories name a file (@FILE); a run folder or agreement has their values.")

@@ -36,6 +36,9 @@ class DataCommand:
     """describe: column that names the client of a row."""
     target_column: str | None = None
     """describe: column to predict."""
+    fill_from_data: bool = False
+    """describe: fill the settings with the ranges, vocabularies and classes that occur, for rehearsals: no epsilon
+    covers what is chosen by clients' values, and the run's statement says so."""
     folder: Path | None = None
     """Where its files are or should go; default: the usual places."""
     accept_terms: bool = False
@@ -90,7 +93,9 @@ def _describe_file(command: DataCommand) -> int:
     """A page about a table of one's own."""
     from rrcluster.data.table_description import describe_table
 
-    found = describe_table(Path(command.name), command.client_column, command.target_column)
+    found = describe_table(
+        Path(command.name), command.client_column, command.target_column, fill_from_data=command.fill_from_data
+    )
     columns = [asdict(column) for column in found.columns]
     if command.json:
         found_all = {"facts": found.facts, "columns": columns, "problems": found.problems, "settings": found.settings}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rrcluster.data.cells import looks_numeric, parsed_cells
-from rrcluster.data.encoding import family, is_list, read_names
+from rrcluster.data.encoding import family, in_order, is_list, read_names
 from rrcluster.data.table_files import is_row_number, is_typed, read_table, table_names
 from rrcluster.settings import ColumnSettings
 
@@ -42,8 +42,13 @@ class TableDescription:
     settings: str
 
 
-def describe_table(path: Path, client: str | None, target: str | None) -> TableDescription:
-    """Describe a file, or a folder of files; a `DataError` only where nothing can be read at all."""
+def describe_table(
+    path: Path, client: str | None, target: str | None, *, fill_from_data: bool = False
+) -> TableDescription:
+    """Describe a file, or a folder of files; a `DataError` only where nothing can be read at all.
+
+    `fill_from_data`: settings with ranges, vocabularies and classes as they occur, for rehearsals.
+    """
     names = table_names(path)
     per_file = path.is_dir() and client is None
     known = client if client in names else None
@@ -58,7 +63,8 @@ def describe_table(path: Path, client: str | None, target: str | None) -> TableD
     roles = {client, target}
     problems += [text for column in columns if column.column not in roles for text in _column(column, len(table))]
     own = [column for column in columns if column.column not in roles]
-    return TableDescription(facts, columns, tuple(problems), _settings(path, client, target, table, own, facts))
+    settings = _settings(path, client, target, table, own, facts, fill=fill_from_data)
+    return TableDescription(facts, columns, tuple(problems), settings)
 
 
 def _facts(column: Any, name: str) -> ColumnFacts:
@@ -122,9 +128,16 @@ def _is_id(column: ColumnFacts, rows: int) -> bool:
 
 
 def _settings(
-    path: Path, client: str | None, target: str | None, table: Any, columns: list[ColumnFacts], facts: dict[str, Any]
+    path: Path,
+    client: str | None,
+    target: str | None,
+    table: Any,
+    columns: list[ColumnFacts],
+    facts: dict[str, Any],
+    *,
+    fill: bool,
 ) -> str:
-    """YAML with what has to be declared left as comments: nothing of it is filled in from clients' values."""
+    """YAML with what has to be declared left as comments; with `fill` from clients' values, which it says."""
     used = [column for column in columns if column.distinct > 1 and not _is_id(column, len(table))]
     numbers = [column.column for column in used if column.numbers > column.text]
     texts = [column.column for column in used if column.numbers <= column.text and column.distinct <= _FEW_VALUES]
@@ -140,9 +153,13 @@ def _settings(
     if is_typed(path):
         kinds = {name: family(table.column(name).type, name) for name in table.column_names}
         settings["types"] = {name: kind for name, kind in kinds.items() if kind not in (None, "text")}
+    if fill:
+        settings |= _filled(table, target if "regression" not in settings else None, numbers, texts)
     lines = [
         f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items() if value is not None
     ]
+    if fill:
+        return "\n".join(["# From clients' values: for rehearsals, no epsilon covers it.", *lines]) + "\n"
     blanks = {
         "classes": "[VALUE, VALUE]" if "regression" not in settings else "",
         "num_clients": "BOUND",
@@ -154,3 +171,20 @@ def _settings(
         if blank:
             lines.append(f"# {name}: " + (f"{{{blank}}}" if name in ("scale", "categories") else blank))
     return "\n".join(lines) + "\n"
+
+
+def _filled(table: Any, target: str | None, numbers: list[str], texts: list[str]) -> dict[str, Any]:
+    """The ranges, vocabularies and classes that occur."""
+    ranges = {}
+    for name in numbers:
+        values = parsed_cells(table.column(name), name)[0]
+        ranges[name] = [float(values[np.isfinite(values)].min()), float(values[np.isfinite(values)].max())]
+    classes = _present(table, target) if target in table.column_names else None
+    named = [*numbers, *texts, *([target] if classes else [])]
+    categories = {name: _present(table, name) for name in texts}
+    return {"classes": classes, "scale": ranges, "categories": categories, "filled_from_data": named}
+
+
+def _present(table: Any, name: str | None) -> list[str]:
+    cells = read_names(table.column(name), str(name), ColumnSettings(), row=str)
+    return list(in_order(cells.spellings[code] for code in np.unique(cells.codes[~cells.missing])))

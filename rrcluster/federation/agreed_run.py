@@ -32,7 +32,7 @@ from rrcluster.privacy.plan import PrivacyPlan
 from rrcluster.runs.config import RunConfig, from_flat
 from rrcluster.runs.experiment import Experiment, engine_for, make_experiment, plan_for
 from rrcluster.server.survey import make_schedule
-from rrcluster.settings import AFFECTS
+from rrcluster.settings import AFFECTS, refuse_files
 from rrcluster.simulation.clients import ClientMemory
 
 _ALIKE = 1e-6  # relative: what two machines' arithmetic may differ by in an epsilon
@@ -174,6 +174,7 @@ def agreed_config(agreement: Agreement, **own: Any) -> RunConfig:
     for name in own:
         if name in agreement.settings:
             raise ConfigError(f"{name} was agreed on by everybody; no side may change it.")
+    refuse_files(agreement.settings)
     return from_flat({**agreement.settings, **own}, source="the agreement")
 
 

@@ -9,7 +9,7 @@ from rrcluster.data.federated import TableColumns
 from rrcluster.errors import ConfigError, PrivacyError
 from rrcluster.federation.agreement import SampleShape
 from rrcluster.runs.config import coerce
-from rrcluster.settings import AFFECTS, FIELDS, ColumnSettings, declared_columns, names_file
+from rrcluster.settings import AFFECTS, FIELDS, ColumnSettings, declared_columns, names_file, refuse_files
 
 MEMBERS = "members"  # the name of data that every member brings itself
 _OWN_COLUMNS = ("client", "test_column", "test_share", "time", "group")  # a member's own business
@@ -94,6 +94,7 @@ def agreed_cells(columns: Mapping[str, Any]) -> TableColumns | None:
 
 def agreed_rules(columns: Mapping[str, Any]) -> ColumnSettings:
     """The rules for columns as settings."""
+    refuse_files(columns)
     where = "the rules for columns"
     return declared_columns(**{name: coerce(ColumnSettings, name, columns[name], source=where) for name in columns})
 

@@ -123,8 +123,7 @@ class PlainCollect:
 
     def _hosted(self, cohort: Array) -> dict[int, Array]:
         """The sampled clients of each member that hosts any."""
-        counts = [member.num_clients for member in self.agreement.members]
-        hosts = np.searchsorted(np.cumsum(counts), cohort, side="right")
+        hosts = np.searchsorted(np.cumsum([m.num_clients for m in self.agreement.members]), cohort, side="right")
         order = np.argsort(hosts, kind="stable")
         places, firsts = np.unique(hosts[order], return_index=True)
         return dict(zip(places.tolist(), np.split(cohort[order], firsts[1:]), strict=bool(len(cohort))))

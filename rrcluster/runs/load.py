@@ -37,7 +37,7 @@ from rrcluster.models import Model, fitted, from_module, make_model, shipped_mod
 from rrcluster.privacy.cost import folder_cost
 from rrcluster.runs.config import check_outside_runs
 from rrcluster.runs.predictions import Predictions, predict_rows, preprocessing
-from rrcluster.settings import ColumnSettings, declared_columns
+from rrcluster.settings import ColumnSettings, declared_columns, refuse_files
 from rrcluster.simulation.evaluate import score_all
 from rrcluster.simulation.personalise import personalise_clients
 from rrcluster.storage import explain_write, parse_json, read_mapping, read_tensors, replace_file, write_json
@@ -306,6 +306,7 @@ def load(run: str | Path, *, model: nn.Module | Model | None = None) -> TrainedM
             network = method.adapt(_declared_model(about, models))
         network = network.taking(about.get("inputs"))
         rules = about.get("encoder")
+        refuse_files(rules or {})
         encoder = None if rules is None else declared_columns(**rules)
         sizes = _released_sizes(Path(run) / "summary.json")
         return TrainedModels(models, network, method, declared[2], local, encoder, sizes)._checked()

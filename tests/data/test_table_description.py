@@ -91,3 +91,56 @@ def test_the_page_says_that_nothing_covers_it(odd, capsys):
     assert "covered by no guarantee" in shown.err
     assert "- 'const' has one value" in shown.out
     assert "# classes: [VALUE, VALUE]" in shown.out
+
+
+def test_settings_filled_from_the_data_run_and_the_statement_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"c{row % 210},{row % 17},{('red', 'grün, hell')[row % 2]},{('no', 'yes')[row % 2]}" for row in range(630)]
+    quoted = [line.replace("grün, hell", '"grün, hell"') for line in lines]
+    (tmp_path / "t.csv").write_text("who,x,colour,y\n" + "\n".join(quoted) + "\n", encoding="utf-8")
+    flags = ["--client-column", "who", "--target-column", "y", "--fill-from-data", "--json"]
+    assert main(["data", "describe", "t.csv", *flags]) == 0
+    filled = json.loads(capsys.readouterr().out)["settings"]
+    settings = yaml.safe_load(filled)
+    assert filled.startswith("# From clients' values")
+    assert settings["scale"] == {"x": [0.0, 16.0]}
+    assert settings["categories"] == {"colour": ["grün, hell", "red"]}
+    assert settings["classes"] == ["no", "yes"]
+    assert settings["filled_from_data"] == ["x", "colour", "y"]
+    (tmp_path / "t.yaml").write_text(filled + "algorithm: fedavg\nnum_rounds: 2\nepsilon: 8\ndelta: 1.0e-3\nout: run\n")
+    assert main(["run", "t.yaml", "-q"]) == 0
+    stated = json.loads((tmp_path / "run" / "privacy.json").read_text())["not_covered"]
+    assert any("rules of x, colour, y" in line for line in stated)
+
+
+def test_vocabularies_and_classes_from_a_file(tmp_path, monkeypatch):
+    from rrcluster.errors import ConfigError
+    from rrcluster.settings import ColumnSettings, declared_columns
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "airports.txt").write_text("JFK\n\nŁódź, Lublinek\n", encoding="utf-8")
+    columns = ColumnSettings(categories=("dest=@airports.txt", "colour=red"), classes=("@airports.txt",))
+    assert columns.vocabulary == {"dest": ("JFK", "Łódź, Lublinek"), "colour": ("red",)}
+    assert columns.classes == ("JFK", "Łódź, Lublinek")
+    assert ColumnSettings(categories=columns.categories).vocabulary == columns.vocabulary  # what config.yaml holds
+    handles = declared_columns(categories={"handle": ["@a", "@b"]})
+    assert handles.vocabulary == {"handle": ("@a", "@b")}
+    assert declared_columns(categories={"dest": "@airports.txt"}).vocabulary["dest"][0] == "JFK"
+    with pytest.raises(ConfigError, match=r"categories = @none.txt: no such file"):
+        ColumnSettings(categories=("dest=@none.txt",))
+
+
+def test_files_are_not_read_for_what_somebody_else_wrote(tmp_path):
+    from rrcluster.errors import ConfigError
+    from rrcluster.federation.agreed_settings import agreed_rules
+    from rrcluster.settings import without_removed
+
+    (tmp_path / "secret.txt").write_text("a\nb\n")
+    for settings in (
+        {"classes": [f"@{tmp_path}/secret.txt"]},
+        {"categories": [f"x=@{tmp_path}/secret.txt"]},
+        {"categories": {"x": f"@{tmp_path}/secret.txt"}},
+    ):
+        for read in (without_removed, agreed_rules):
+            with pytest.raises(ConfigError, match="name a file"):
+                read(settings)

@@ -43,7 +43,6 @@ def sheet_text(agreement: Agreement) -> str:
     stated, mechanism, k = agreed.guarantee(), agreed.plan.mechanism, agreed.num_models
     epsilon, factor = stated["epsilon"], math.exp(stated["epsilon"])
     width = mechanism.coordinates.width if agreed.secure is None else agreed.secure.terms.width
-    digits = max(0, 4 - len(f"{factor:.0f}"))
     values = {
         **stated,
         "name": agreement.name,
@@ -52,7 +51,7 @@ def sheet_text(agreement: Agreement) -> str:
         "num_models": "models" if k is None else f"{k} models" if k > 1 else "one model",
         "width": width,
         "epsilon": epsilon_text(epsilon),
-        "factor": f"{math.ceil(factor * 10**digits) / 10**digits:,.{digits}f}",
+        "factor": f"{float(digits_up(factor, 3)):,.10g}",
         "certainty": f"{math.ceil(1000 * factor / (1 + factor)) / 10:.1f}%",
         "delta": f"{digits_up(stated['delta'], 2):.1e}",
         "most_colluders": agreement.most_colluders,
