@@ -268,7 +268,8 @@ def effects_text(summary: Mapping[str, Any]) -> str:
     loss, noise = (number(gain.get(name)) for name in ("loss", "noise_std")) if isinstance(gain, dict) else (None, None)
     if loss is None or noise is None:
         return text
-    return f"{text} On rows left out their mean loss is {loss:.3g} ± {noise:.1g} less than under one model (released)."
+    how = f"{loss:.3g} ± {noise:.1g} less than under one model (released)"
+    return f"{text} On rows left out, with each client's difference clipped, their mean loss is {how}."
 
 
 def groups_text(summary: Mapping[str, Any]) -> str:
